@@ -21,11 +21,6 @@ namespace {
 constexpr double kGradScalerStart = 65536;
 constexpr std::string_view kDevice = "cuda";  // of the presets that candidates extend
 
-int64_t whole(const MemoryFacts& memory) {
-  return memory.weights + memory.master_weights + memory.gradients + memory.optimizer_state +
-         memory.kahan_terms + memory.activations;
-}
-
 std::string memory_words(const std::string& choice, const std::string& format) {
   return fmt::format(fmt::runtime(find_memory_choice(choice).help), format);
 }
@@ -201,11 +196,11 @@ std::string scaler_sentence(const Advice& advice) {
 // "Estimated on h100: a step takes 0.42 of fp32's time and 0.55 of its memory, ..."
 std::string cost_sentence(const Advice& advice) {
   const Trial& chosen = *advice.chosen;
-  const int64_t fp32_memory = whole(advice.network.memory);
+  const int64_t fp32_memory = total_bytes(advice.network.memory);
   std::string text = fmt::format(
       "Estimated on {}: a step takes {} of fp32's time and {} of its memory", advice.gpu->name,
       relative(chosen.cost.seconds, advice.fp32_cost.seconds),
-      relative(static_cast<double>(whole(chosen.memory)), static_cast<double>(fp32_memory)));
+      relative(static_cast<double>(total_bytes(chosen.memory)), static_cast<double>(fp32_memory)));
   const Trial& plain = *advice.plain;
   if (chosen.candidate.lane == plain.candidate.lane) return text + ".";
   text += fmt::format(", {} of the time of plain {} autocast",
@@ -253,8 +248,8 @@ std::string narrow_sentence(const Advice& advice, const NarrowOutcome& outcome) 
 
 std::string memory_sentence(const Advice& advice, const MemoryOutcome& outcome) {
   const Trial& trial = outcome.trial;
-  const double saved = 1 - static_cast<double>(whole(trial.memory)) /
-                               static_cast<double>(whole(advice.memory_without));
+  const double saved = 1 - static_cast<double>(total_bytes(trial.memory)) /
+                               static_cast<double>(total_bytes(advice.memory_without));
   std::string text =
       fmt::format("{}: {}", capitalised(memory_words(outcome.choice, trial.candidate.format)),
                   verdict_text(trial));

@@ -210,6 +210,7 @@ Report read_report(const RunFile& run, ReportSeeds which) {
   explain_drift(run, report);
   report.scale_losses = scale_losses(run, report.reference().views.exponents);
   report.ranges = read_ranges(run);
+  report.costs = read_costs(run, find_gpu(kDefaultGpu));
   return report;
 }
 

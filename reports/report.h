@@ -12,6 +12,7 @@
 #include "analysis/recommend/scale_interval.h"
 #include "analysis/run/health.h"
 #include "analysis/run/lane_outcomes.h"
+#include "analysis/views/lane_costs.h"
 #include "analysis/views/lane_views.h"
 #include "reports/block.h"
 #include "src/capture/capture.h"
@@ -85,6 +86,7 @@ struct Report {
 
   std::vector<ScaleLoss> scale_losses = {};  // of the reference's gradients
   std::vector<RangeTable> ranges = {};       // of the formats of 16 bits that a lane has
+  CostView costs = {};
   Blocks recommendation = {};  // the answer of `recommend`, whose candidates are lanes here
 
   std::vector<uint64_t> seeds = {1};       // on which the outcomes rest
