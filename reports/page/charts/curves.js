@@ -3,12 +3,14 @@ import {element, tip} from "./dom.js";
 import {boxSwatch, legend, lineSwatch, signSwatch} from "./legend.js";
 import {ending, scale as scaleText, short} from "./numbers.js";
 import {onKeys, plot, tooltip} from "./plot.js";
-import {axis, color, gridLines, isNarrow, kFontSize, lineStyle} from "./theme.js";
+import {axis, color, gridLines, isNarrow, kFontSize, laneStyles} from "./theme.js";
 
 const kFirstHeight = 250, kNextHeight = 150, kGap = 34, kTop = 26, kBottom = 44;
 const kMostMarks = 4;  // that a tooltip names
-const kMarkShape = "path://M1 1L13 1L7 11Z";
 const kPowers = "powers of two";
+// Marks of a loss scale stand above its curve, others on theirs.
+const kAbove = "M1 1L13 1L7 11Z", kOn = "M2 1L7 5L12 1L13 2L8.4 6L13 10L12 11L7 7L2 11L1 10L5.6 6L1 2Z";
+const markShape = (panel) => (panel.scale === kPowers ? kAbove : kOn);
 
 // The value on the panel's axis; null: nothing can be drawn.
 function placed(panel, value) {
@@ -46,23 +48,45 @@ function bandSeries(panel, band, index) {
 function lineSeries(panel, series, index, style) {
   return {
     type: "line", name: series.name, xAxisIndex: index, yAxisIndex: index, z: 2, symbol: "circle", symbolSize: 5,
-    showSymbol: series.values.length === 1, showAllSymbol: false, step: panel.scale === kPowers ? "end" : false,
+    showSymbol: false, step: panel.scale === kPowers ? "end" : false,
     data: series.values.map((value) => placed(panel, value)), itemStyle: {color: style.color},
-    lineStyle: {color: style.color, width: 2, type: style.dash.length ? style.dash : "solid"},
+    lineStyle: {color: style.color, width: style.width, type: style.dash.length ? style.dash : "solid"},
     emphasis: {disabled: true}, connectNulls: false,
+  };
+}
+
+// A value between two gaps has no line: a point.
+function pointSeries(panel, series, index, style) {
+  const values = series.values.map((value) => placed(panel, value));
+  const isAlone = (i) => values[i] !== null && (values[i - 1] ?? null) === null && (values[i + 1] ?? null) === null;
+  return {
+    type: "scatter", name: series.name, xAxisIndex: index, yAxisIndex: index, z: 2, symbolSize: 6,
+    data: values.flatMap((value, i) => (isAlone(i) ? [[i, value]] : [])), itemStyle: {color: style.color}, emphasis: {disabled: true},
   };
 }
 
 function markSeries(panel, series, index, style) {
   return {
-    type: "scatter", name: series.name, xAxisIndex: index, yAxisIndex: index, z: 3, symbol: kMarkShape,
-    symbolSize: [11, 9], symbolOffset: [0, -7], data: series.marks.map((mark) => markPoint(panel, series, mark)).filter(Boolean),
+    type: "scatter", name: series.name, xAxisIndex: index, yAxisIndex: index, z: 3, symbol: `path://${markShape(panel)}`,
+    symbolSize: [12, 10], symbolOffset: [0, panel.scale === kPowers ? -8 : 0], data: series.marks.map((mark) => markPoint(panel, series, mark)).filter(Boolean),
     itemStyle: {color: style.color, borderColor: color("paper"), borderWidth: 1}, emphasis: {disabled: true},
   };
 }
 
+// An unseen line over the whole axis: the cursor finds every x, also where all lanes have stopped.
+function cursorSeries(data, panel, index) {
+  const least = Math.min(...valuesOf(panel));
+  return {
+    type: "line", xAxisIndex: index, yAxisIndex: index, silent: true, symbol: "none", lineStyle: {opacity: 0},
+    data: data.x.map(() => (Number.isFinite(least) ? least : "-")),
+  };
+}
+
+const valuesOf = (panel) =>
+  panel.series.flatMap((one) => one.values.map((value) => placed(panel, value))).filter((value) => value !== null);
+
 function yAxis(panel, index) {
-  const values = panel.series.flatMap((one) => one.values.map((value) => placed(panel, value))).filter((v) => v !== null);
+  const values = valuesOf(panel);
   const common = {
     gridIndex: index, name: panel.title, nameLocation: "end", nameGap: 10,
     nameTextStyle: {align: "left", fontWeight: 600, color: color("ink"), padding: [0, 0, 0, 0]},
@@ -107,7 +131,7 @@ function tipOf(data, shown, swatches, at) {
 export function drawCurves(place, data, label) {
   const names = [...new Set(data.panels.flatMap((panel) => panel.series.map((series) => series.name)))];
   const bands = [...new Set(data.panels.flatMap((panel) => panel.bands.map((band) => band.name)))];
-  const styleOf = new Map(names.map((name, index) => [name, lineStyle(index)]));
+  const styleOf = laneStyles(names);
   const swatches = new Map([
     ...names.map((name) => [name, lineSwatch(styleOf.get(name))]),
     ...bands.map((name) => [name, boxSwatch(color("band"), color("noise"))]),
@@ -137,11 +161,10 @@ export function drawCurves(place, data, label) {
     }),
     series: data.panels.flatMap((panel, index) => [
       ...panel.bands.filter((band) => shown(band.name)).map((band) => bandSeries(panel, band, index)),
-      // A line without values: the cursor finds every x, also where all lanes have stopped.
-      {type: "line", xAxisIndex: index, yAxisIndex: index, data: data.x.map(() => "-"), silent: true},
+      cursorSeries(data, panel, index),
       ...panel.series.filter((one) => shown(one.name)).flatMap((one) => {
         const style = styleOf.get(one.name);
-        return [lineSeries(panel, one, index, style), ...(one.marks.length ? [markSeries(panel, one, index, style)] : [])];
+        return [lineSeries, pointSeries, markSeries].map((make) => make(panel, one, index, style));
       }),
     ]),
   });
@@ -150,10 +173,10 @@ export function drawCurves(place, data, label) {
     if (isShown) hidden.delete(name); else hidden.add(name);
     made.redraw();
   };
-  const signs = [...new Set(data.panels.map((panel) => panel.markName).filter(Boolean))];
+  const signs = data.panels.filter((panel) => panel.markName);
   place.append(legend([
     ...[...names, ...bands].map((name) => ({swatch: swatches.get(name), name, onToggle: toggle(name)})),
-    ...signs.map((name) => ({swatch: signSwatch("M1 1L13 1L7 11Z", color("soft")), name})),
+    ...signs.map((panel) => ({swatch: signSwatch(markShape(panel), color("soft")), name: panel.markName})),
   ]));
   const height = tops[last] + heights[last] + kBottom;
   const made = plot(place, {label: `${label}. Arrow keys: values of one ${data.xTitle} after the other.`, height, options});

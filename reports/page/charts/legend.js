@@ -2,9 +2,9 @@
 import {element, svg} from "./dom.js";
 
 // A piece of line as in the chart.
-export function lineSwatch({color, dash}) {
+export function lineSwatch({color, dash, width = 2}) {
   return svg("svg", {class: "swatch", width: 28, height: 8, viewBox: "0 0 28 8", "aria-hidden": "true"},
-    svg("path", {d: "M1 4H27", style: `stroke: ${color}`, "stroke-dasharray": dash.join(" ")}));
+    svg("path", {d: "M1 4H27", style: `stroke: ${color}; stroke-width: ${width}`, "stroke-dasharray": dash.join(" ")}));
 }
 
 export function boxSwatch(color, outline = "none") {

@@ -4,10 +4,14 @@
 const charts = new Map();  // by the figure's id
 let histogram = null;      // the id of the one that shows histograms
 
+// Of the page's histograms, before any chart is drawn.
+export function announceHistogram(figure) {
+  histogram ??= figure.id;
+}
+
 // get() gives the choices as text, set(choices) shows them; false if there is nothing of that name.
-export function register(figure, {get, set, isHistogram}) {
+export function register(figure, {get, set}) {
   charts.set(figure.id, {figure, get, set});
-  if (isHistogram) histogram ??= figure.id;
 }
 
 const encoded = (choices) => choices.map((choice) => encodeURIComponent(choice)).join("/");

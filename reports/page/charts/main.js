@@ -3,16 +3,24 @@ import {drawCurves} from "./curves.js";
 import {element} from "./dom.js";
 import {drawHeatMap} from "./heat_map.js";
 import {drawHistograms} from "./histograms.js";
-import {followLinks} from "./links.js";
+import {drawIntervals} from "./intervals.js";
+import {announceHistogram, followLinks} from "./links.js";
+import {drawScatter} from "./scatter.js";
 
-const draw = {curves: drawCurves, "heat map": drawHeatMap, histograms: drawHistograms};
+const draw = {
+  curves: drawCurves, "heat map": drawHeatMap, histograms: drawHistograms, intervals: drawIntervals,
+  scatter: drawScatter,
+};
 
-for (const figure of document.querySelectorAll("figure.chart")) {
-  const data = JSON.parse(figure.querySelector("script").textContent);
+const figures = [...document.querySelectorAll("figure.chart")].map((figure) => (
+  {figure, data: JSON.parse(figure.querySelector("script").textContent)}));
+for (const {figure, data} of figures) {
+  if (data.kind === "histograms") announceHistogram(figure);
+}
+for (const {figure, data} of figures) {
   const caption = figure.querySelector("figcaption");
   const place = element("div", {class: "drawn"});
   caption.after(place);
-  if (!draw[data.kind]) continue;
   try {
     draw[data.kind](place, data, caption.textContent, figure);
   } catch (error) {
