@@ -12,7 +12,7 @@
   section(capture) section(recommendation) section(verdict) section(findings) section(lanes) \
       section(loss) section(loss_scale) section(chains) section(heat_map) section(exponents) \
           section(scales) section(gradients) section(layers) section(error_growth)           \
-              section(updates) section(sums) section(costs) section(provenance)
+              section(updates) section(sums) section(costs) section(missing) section(provenance)
 
 namespace lockstep {
 
