@@ -37,6 +37,10 @@ Block table(TableBlock table) {
   return table;
 }
 
+Block chain(ChainBlock chain) {
+  return chain;
+}
+
 Block verbatim(std::string text) {
   return Verbatim{std::move(text)};
 }

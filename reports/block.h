@@ -71,5 +71,6 @@ Block paragraph(std::string text, Tone tone, size_t toned);
 Block verbatim(std::string text);
 Block chart(std::string title, Chart chart, TableBlock table);
 Block table(TableBlock table);
+Block chain(ChainBlock chain);
 
 }  // namespace lockstep

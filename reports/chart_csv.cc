@@ -16,7 +16,7 @@ std::string exponent_of(int first, size_t index) {
 }
 
 struct ChartRows {
-  // A column per curve, with its panel's title where there are several panels; a band is two.
+  // A column per curve, named after its panel, too; a band is two.
   CsvRows operator()(const Curves& c) {
     CsvRows rows(c.x.size() + 1);
     rows[0] = {c.x_title};
@@ -28,7 +28,7 @@ struct ChartRows {
       }
     };
     for (const CurvePanel& panel : c.panels) {
-      const std::string prefix = c.panels.size() > 1 ? panel.title + ": " : "";
+      const std::string prefix = panel.title.empty() ? "" : panel.title + ": ";
       for (const CurveSeries& series : panel.series) add(prefix + series.name, series.values);
       for (const CurveBand& band : panel.bands) {
         add(prefix + band.name + ", low", band.low);

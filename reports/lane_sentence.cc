@@ -178,6 +178,10 @@ std::string sentence_with(const Report& report, const LaneReport& lane, const Fi
 
 }  // namespace
 
+int64_t lane_break_step(const LaneReport& lane) {
+  return break_step(lane, main_finding(lane));
+}
+
 std::string lane_sentence(const Report& report, const LaneReport& lane) {
   const Finding* finding = main_finding(lane);
   const auto fits = [](const std::string& text) {

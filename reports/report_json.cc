@@ -26,7 +26,7 @@ ordered_json verification_json(const Verification& verification) {
 
 }  // namespace
 
-std::string report_json(const Report& report) {
+nlohmann::ordered_json report_object(const Report& report) {
   const RunOptions& options = report.options;
   ordered_json out = {{"format", "lockstep-report"},
                       {"format_version", kReportJsonVersion},
@@ -44,8 +44,16 @@ std::string report_json(const Report& report) {
   if (report.verification) out["verification"] = verification_json(*report.verification);
   out["lanes"] = ordered_json::array();
   for (const LaneReport& lane : report.lanes) out["lanes"].push_back(lane_json(report, lane));
+  return out;
+}
+
+std::string report_json(const Report& report) {
+  return json_page(report_object(report));
+}
+
+std::string json_page(const ordered_json& object) {
   constexpr int kIndent = 1;
-  return out.dump(kIndent, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  return object.dump(kIndent, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace lockstep

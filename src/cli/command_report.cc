@@ -1,4 +1,4 @@
-// lockstep report: a run file as text, JSON, HTML, Markdown or CSV.
+// lockstep report: a run file, or two next to each other, as text, JSON, HTML, Markdown or CSV.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "reports/pair/pair_json.h"
+#include "reports/pair/pair_page.h"
 #include "reports/report_format.h"
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
@@ -22,7 +24,7 @@ namespace lockstep {
 namespace {
 
 struct ReportArgs {
-  std::string run, output;
+  std::string run, second_run, output;
   std::optional<std::string> format, table;
   std::optional<uint64_t> seed;
   bool overwrite = false, live = false;
@@ -31,11 +33,10 @@ struct ReportArgs {
 
 // The live view takes none of the other options.
 int live(const ReportArgs& args, ProblemList& problems) {
-  const std::pair<bool, const char*> others[] = {{!args.output.empty(), "-o"},
-                                                 {args.format.has_value(), "--format"},
-                                                 {args.table.has_value(), "--table"},
-                                                 {args.seed.has_value(), "--seed"},
-                                                 {args.overwrite, "--overwrite"}};
+  const std::pair<bool, const char*> others[] = {
+      {!args.output.empty(), "-o"},        {args.format.has_value(), "--format"},
+      {args.table.has_value(), "--table"}, {args.seed.has_value(), "--seed"},
+      {args.overwrite, "--overwrite"},     {!args.second_run.empty(), "RUN2"}};
   for (const auto& [is_given, name] : others) {
     if (is_given) problems.add(fmt::format("--live and {}: the live view writes nothing", name));
   }
@@ -76,6 +77,37 @@ const ReportFormat& format_of(const ReportArgs& args, ProblemList& problems) {
   return found;
 }
 
+std::optional<Report> read(const std::string& path, const ReportArgs& args, ProblemList& problems) {
+  std::optional<RunFile> run;
+  collect_problems(problems, [&] { run.emplace(path, false, args.seed); });
+  if (!run) return std::nullopt;
+  return read_report(*run, args.seed ? ReportSeeds::kThisOne : ReportSeeds::kAll);
+}
+
+// What was asked for: of one run, or of two next to each other.
+struct Reported {
+  std::optional<Report> report;
+  std::optional<ReportPair> pair;
+
+  ReportPage page() const {
+    constexpr bool kDraws = true;  // the data of pictures, too
+    return pair ? pair_page(*pair) : report_page(*report, kDraws);
+  }
+  std::string text(const ReportFormat& format, const TextStyle& style) const {
+    if (!pair) return format.write(*report, style);
+    return format.write_page != nullptr ? format.write_page(page(), style) : pair_json(*pair);
+  }
+};
+
+Reported read_all(const ReportArgs& args, ProblemList& problems) {
+  Reported out{.report = read(args.run, args, problems), .pair = {}};
+  std::optional<Report> second;
+  if (!args.second_run.empty()) second = read(args.second_run, args, problems);
+  problems.throw_if_any();
+  if (second) out.pair = compare_reports(*std::move(out.report), *std::move(second));
+  return out;
+}
+
 int report(const ReportArgs& args, ProblemList& problems) {
   if (args.live) return live(args, problems);
   if (args.port) problems.add(fmt::format("--port {}: only of --live", *args.port));
@@ -87,14 +119,11 @@ int report(const ReportArgs& args, ProblemList& problems) {
     check_output(args.output, args.overwrite ? Replace::kText : Replace::kNothing,
                  "-o OTHER, or --overwrite", problems);
   }
-  std::optional<RunFile> run;
-  collect_problems(problems, [&] { run.emplace(args.run, false, args.seed); });
-  problems.throw_if_any();
-  const Report report = read_report(*run, args.seed ? ReportSeeds::kThisOne : ReportSeeds::kAll);
-  if (is_folder) return write_tables(report_page(report), args.output);
+  const Reported reported = read_all(args, problems);
+  if (is_folder) return write_tables(reported.page(), args.output);
   const TextStyle style = args.output.empty() ? output_style() : TextStyle{};
   const std::string text =
-      args.table ? table_text(report_page(report), *args.table) : format.write(report, style);
+      args.table ? table_text(reported.page(), *args.table) : reported.text(format, style);
   if (args.output.empty()) {
     fmt::print("{}", text);
     return kExitFine;
@@ -110,6 +139,9 @@ std::function<int()> declare_report(CLI::App& app) {
   auto args = std::make_shared<ReportArgs>();
   const ArgumentChecks checks("report");
   app.add_option("RUN", args->run, "a run file")->type_name("")->required();
+  app.add_option("RUN2", args->second_run,
+                 "a second run, after a fix: what changed from RUN to this one")
+      ->type_name("");
   app.add_option("-o,--output", args->output,
                  "write here instead of to the terminal; all tables as csv: a folder")
       ->type_name("FILE");

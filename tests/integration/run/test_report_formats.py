@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 
 import h5py
 import jsonschema
@@ -39,9 +40,9 @@ def test_every_table_is_a_file_that_pandas_reads(tables):
 def test_the_curves_of_the_loss_have_every_digit(tables, run_path):
     table = pd.read_csv(tables / "loss-curves.csv", index_col="step")
     with h5py.File(run_path) as file:
-        for lane in ("fp32", "torch-autocast-fp16", "pure-fp16", "twin"):
-            np.testing.assert_array_equal(table[lane], file[f"lanes/{lane}/loss"][()])
-    scale = pd.read_csv(tables / "loss-scale-torch-autocast-fp16-curves.csv")["torch-autocast-fp16"]
+        for lane in ("fp32", "torch-autocast-fp16", "pure-fp16"):
+            np.testing.assert_array_equal(table[f"loss: {lane}"], file[f"lanes/{lane}/loss"][()])
+    scale = table["loss scale: torch-autocast-fp16"]
     assert scale[0] == 65536 and scale.iloc[-1] < 65536
 
 
@@ -118,3 +119,26 @@ def test_the_json_has_the_numbers_of_the_run_file(lockstep, run_path):
         counts = file["lanes/pure-fp16/counts/count"][()].sum(axis=0)
     for row in lanes["pure-fp16"]["layers"]:
         assert layers[row["site"]["id"]] == row["layer"] and counts[row["site"]["id"]] == row["count"]
+
+
+def test_two_runs(lockstep, run_path):
+    fixed = run_path.with_name("fixed.h5")
+    lockstep("replay", "lenet", "--data", "synthetic:200", "--steps", 30, "--batch", 16, "--lr", 0.01,
+             "--lanes", "fp32,torch-autocast-fp16", "-o", fixed)
+    text = lockstep("report", run_path, fixed).stdout
+    assert text.startswith("What changed\n============\n")
+    for part in ("What run.h5 says itself:", "What fixed.h5 says itself:", "pure-fp16 is in run.h5 only"):
+        assert part in " ".join(text.split()), part
+    settings = lockstep("report", run_path, fixed, "--table", "settings").stdout
+    assert re.search(r"^optimizer,.*sgd .*lr=0\.3\b.*sgd .*lr=0\.01\b", settings, re.MULTILINE)
+    report = json.loads(lockstep("report", run_path, fixed, "--format", "json").stdout)
+    assert report["format"] == "lockstep-report-pair" and report["same_graph"] is True
+    assert {lane["before"]: lane["after"] for lane in report["lanes"]}["pure-fp16"] is None
+    for format, start in (("html", "<!DOCTYPE html>"), ("markdown", "## Lockstep: run.h5 and fixed.h5")):
+        assert lockstep("report", run_path, fixed, "--format", format).stdout.startswith(start)
+    table = lockstep("report", run_path, fixed, "--table", "losses-curves").stdout
+    assert table.startswith("step,loss: ") and table.count("\n") == 31
+    same = lockstep("report", run_path, run_path).stdout
+    assert "None: options, policies and environment are the same." in same
+    other = run_path.with_name("seeds.h5")
+    assert "The step graphs differ" in lockstep("report", run_path, other).stdout
