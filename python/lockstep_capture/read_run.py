@@ -204,7 +204,7 @@ class Run:
     def to_tensorboard(self, folder: str | os.PathLike[str], *, lanes: Sequence[str] | None = None, layers: str = "*",
                        program: str | os.PathLike[str] | None = None) -> None:
         """Writes TensorBoard's event files, a folder per lane: losses, loss scale, skips, learning rate, gradient and
-        update norms, each layer's rates, histograms of exponents, and the report's sentences (docs/reports.md).
+        update norms, each layer's rates, histograms of exponents, and the report's sentences (docs/report-formats.md).
 
         lanes: all by default. layers: a pattern that limits rates and histograms. program: the lockstep program, which
             makes the sentences; by default $LOCKSTEP or the one on the PATH, and no sentences without it.
