@@ -29,7 +29,8 @@ lockstep_integration_tests(capture slow capture_memory capture_wrappers capture_
   capture_trainers pytorch_guide)
 lockstep_integration_tests(captured everyday captures recommend_next captured_losses check_edits
   findings threads pytorch_module pytorch_scaled recommend_search recommend_fix)
-lockstep_integration_tests(run everyday run_file read_run report_page masks start_from same_bits phenomena
+lockstep_integration_tests(run everyday run_file read_run report_page report_browser report_charts
+  charts_build masks start_from same_bits phenomena
   disk_full)
 lockstep_integration_tests(run slow kill_resume mnist)
 lockstep_integration_tests(compare everyday torch_models torch_ops_elementwise torch_ops_shapes

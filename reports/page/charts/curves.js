@@ -147,7 +147,7 @@ export function drawCurves(place, data, label) {
     xAxis: tops.map((_, index) => axis({
       type: "category", gridIndex: index, data: data.x, boundaryGap: data.x.length < 2,
       name: index === last ? data.xTitle : "", nameLocation: "middle", nameGap: 26,
-      axisLabel: {show: index === last, hideOverlap: true, formatter: (text) => ending(text, 12)},
+      axisLabel: {show: index === last, formatter: (text) => ending(text, 12)},
       axisPointer: {label: {show: false}},
     })),
     yAxis: data.panels.map(yAxis),

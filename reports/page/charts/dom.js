@@ -18,12 +18,21 @@ export function svg(tag, attributes = {}, ...children) {
   return made;
 }
 
+let fields = 0;
+
+// An input or a select with its label in front.
+export function field(text, input) {
+  fields += 1;
+  input.id = `field-${fields}`;
+  return element("div", {class: "field"}, element("label", {for: input.id}, text), input);
+}
+
 // A labelled <select>; options are {value, text}.
 export function choice(label, options, onChange) {
   const select = element("select");
   fill(select, options);
   select.addEventListener("change", () => onChange(select.value));
-  return {select, field: element("label", {class: "field"}, element("span", {}, label), select)};
+  return {select, field: field(label, select)};
 }
 
 export function fill(select, options) {

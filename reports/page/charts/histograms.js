@@ -1,6 +1,6 @@
 // A viewer for the exponents of one site's values at a time: chosen by lane, role and layer. For a
 // gradient, a slider shifts the reference's values by a loss scale; what it would lose is precomputed.
-import {choice, element, fill, tip} from "./dom.js";
+import {choice, element, field, fill, tip} from "./dom.js";
 import {countAt, fateOf, heightOf, histogramOptions, kFates, rangeOf} from "./histogram_plot.js";
 import {boxSwatch, legend, lineSwatch} from "./legend.js";
 import {register, remember} from "./links.js";
@@ -22,16 +22,16 @@ export function drawHistograms(place, data, label, figure) {
   const roles = [kAllRoles, ...new Set(data.views.map((view) => view.role))];
   const viewOf = new Map(data.views.map((view) => [`${view.lane}/${view.site}`, view]));
   // A gradient of a lane with a loss scale has most to show.
-  const hasGradient = new Set(data.gradients.map((one) => one.site));
-  const first = data.views.find((view) => view.scale !== "" && hasGradient.has(view.site)) ?? data.views[0];
-  const state = {view: first, gradient: null, shift: 0, isLogarithmic: false};
+  const gradients = new Set(data.gradients.map((one) => `${one.site} ${one.format}`));
+  const first = data.views.find((view) => view.scale !== "" && gradients.has(`${view.site} ${view.format}`)) ?? data.views[0];
+  const state = {view: first, gradient: null, shift: 0, isLogarithmic: true};
 
   const chosen = () => { show(viewOf.get(`${lane.select.value}/${site.select.value}`)); remember(figure); };
   const lane = choice("lane", lanes.map((name) => ({value: name, text: name})), () => { list(); chosen(); });
   const role = choice("role", roles.map((name) => ({value: name, text: name})), () => { list(); chosen(); });
   const site = choice("site", [], chosen);
   const pattern = element("input", {type: "search", placeholder: "conv*", spellcheck: "false"});
-  const log = element("input", {type: "checkbox"});
+  const log = element("input", {type: "checkbox", checked: true});
   pattern.addEventListener("input", () => { list(); if (site.select.value !== "") chosen(); });
   log.addEventListener("change", () => { state.isLogarithmic = log.checked; made.redraw(); });
   site.field.classList.add("wide");
@@ -39,10 +39,10 @@ export function drawHistograms(place, data, label, figure) {
   const slider = element("input", {type: "range", step: "1", min: `${data.firstScale}`});
   const loss = element("output", {class: "loss"});
   const scaling = element("div", {class: "scaling", hidden: true},
-    element("label", {class: "field"}, element("span", {}, "loss scale"), slider), loss);
+    field("loss scale", slider), loss);
   place.append(
     element("div", {class: "fields"}, lane.field, role.field,
-      element("label", {class: "field"}, element("span", {}, "layer"), pattern), site.field),
+      field("layer", pattern), site.field),
     facts, scaling,
     legend([
       ...Object.entries(kFates).map(([fate, name]) => ({swatch: boxSwatch(color(`fate-${fate}`)), name})),

@@ -70,7 +70,8 @@ export function drawIntervals(place, data, label) {
     return {
       grid: {left, right: rows > shown ? 34 : 16, top, height: shown * kRowHeight},
       xAxis: axis({
-        type: "value", min: first, max: last, minInterval: 1, name: data.xTitle, nameLocation: "middle", nameGap: 28,
+        type: "value", min: first, max: last, minInterval: 1, splitNumber: isNarrow(width) ? 4 : 10,
+        name: data.xTitle, nameLocation: "middle", nameGap: 28,
         splitLine: gridLines,
         axisLabel: {formatter: (k) => `2^${k}`, hideOverlap: true, showMinLabel: false, showMaxLabel: false},
       }),
