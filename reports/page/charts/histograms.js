@@ -1,6 +1,6 @@
 // A viewer for the exponents of one site's values at a time: chosen by lane, role and layer. For a
 // gradient, a slider shifts the reference's values by a loss scale; what it would lose is precomputed.
-import {choice, element, field, fill, tip} from "./dom.js";
+import {choice, element, field, fill, sentence, tip} from "./dom.js";
 import {countAt, fateOf, heightOf, histogramOptions, kFates, rangeOf} from "./histogram_plot.js";
 import {boxSwatch, legend, lineSwatch} from "./legend.js";
 import {register, remember} from "./links.js";
@@ -64,12 +64,13 @@ export function drawHistograms(place, data, label, figure) {
     const window = data.windows.find((one) => one.name === view.format);
     const rows = [{name: view.lane, value: grouped(countAt(view.seen, exponent))}];
     if (gradient) rows.push({name: `fp32 at 2^${shift}`, value: grouped(countAt(gradient.reference, exponent - shift))});
-    return tip(`2^${exponent} to 2^${exponent + 1}`, rows, window ? [`${kFates[fateOf(window, exponent)]} in ${view.format}`] : []);
+    const notes = window ? [`${kFates[fateOf(window, exponent)]} in ${view.format}`] : [];
+    return {title: `2^${exponent} to 2^${exponent + 1}`, rows, notes};
   }
 
   const made = plot(place, {
     label: `${label}. Arrow keys: counts of one power of two after the other.`, height: heightOf(data.windows),
-    options: (width) => histogramOptions(width, data.windows, state, tipAt),
+    options: (width) => histogramOptions(width, data.windows, state, (exponent) => tip(tipAt(exponent))),
   });
   const spoken = element("p", {class: "spoken", "aria-live": "polite"});
   place.append(spoken);
@@ -107,7 +108,7 @@ export function drawHistograms(place, data, label, figure) {
     at = Math.max(first, Math.min(last, at === null ? (step > 0 ? first : last) : at + step));
     const [x, y] = made.chart.convertToPixel({xAxisIndex: 1, yAxisIndex: 1}, [at + 0.5, 0]);
     made.chart.dispatchAction({type: "showTip", x, y: y - 20});
-    spoken.textContent = tipAt(at).textContent;
+    spoken.textContent = sentence(tipAt(at));
   };
   onKeys(made.box, {
     ArrowLeft: () => go(-1), ArrowRight: () => go(1), Escape: () => made.chart.dispatchAction({type: "hideTip"}),

@@ -1,5 +1,5 @@
 // Points in groups, with error bars upwards; the chosen one stands out.
-import {element, tip} from "./dom.js";
+import {element, sentence, tip} from "./dom.js";
 import {legend, signSwatch} from "./legend.js";
 import {short} from "./numbers.js";
 import {onKeys, plot, tooltip} from "./plot.js";
@@ -19,11 +19,14 @@ export function drawScatter(place, data, label) {
     return {fill: lineStyle(1 + (i % 5)).color, shape: kShapes[i % kShapes.length]};
   };
   const hidden = new Set();
-  const pointTip = (point) => tip(point.name, [
-    {name: data.xTitle, value: short(point.x)},
-    {name: data.yTitle, value: point.yHigh === undefined ? short(point.y) : `${short(point.y)}, up to ${short(point.yHigh)}`},
-    ...(point.group ? [{name: "", value: point.group}] : []),
-  ], point.chosen ? ["The chosen one."] : []);
+  const tipOf = (point) => ({
+    title: point.name,
+    rows: [
+      {name: data.xTitle, value: short(point.x)},
+      {name: data.yTitle, value: point.yHigh === undefined ? short(point.y) : `${short(point.y)}, up to ${short(point.yHigh)}`},
+    ],
+    notes: [point.group, point.chosen ? "the chosen one" : ""].filter(Boolean),
+  });
   const drawable = (value, isLogarithmic) => value !== null && (!isLogarithmic || value > 0);
   const seen = () => data.points.filter((point) => !hidden.has(point.group) &&
     drawable(point.x, data.xLogarithmic) && drawable(point.y, data.yLogarithmic));
@@ -47,7 +50,7 @@ export function drawScatter(place, data, label) {
         ...scale(data.yLogarithmic), name: data.yTitle, nameLocation: "end", nameGap: 10,
         nameTextStyle: {align: "left", padding: [0, 0, 0, -54]},
       }),
-      tooltip: tooltip({trigger: "item", formatter: ({data: one}) => pointTip(one.point)}),
+      tooltip: tooltip({trigger: "item", formatter: ({data: one}) => tip(tipOf(one.point))}),
       series: [
         {
           type: "custom", z: 1, silent: true, tooltip: {show: false}, renderItem: errorBar, encode: {x: 0, y: [1, 2]},
@@ -88,7 +91,7 @@ export function drawScatter(place, data, label) {
     at = Math.max(0, Math.min(points.length - 1, at + step));
     const [x, y] = made.chart.convertToPixel({xAxisIndex: 0, yAxisIndex: 0}, [points[at].x, points[at].y]);
     made.chart.dispatchAction({type: "showTip", x, y});
-    spoken.textContent = pointTip(points[at]).textContent;
+    spoken.textContent = sentence(tipOf(points[at]));
   };
   onKeys(made.box, {ArrowRight: () => go(1), ArrowLeft: () => go(-1), Escape: () => made.chart.dispatchAction({type: "hideTip"})});
 }
