@@ -380,20 +380,24 @@ Blocks advice_blocks(const Advice& advice, const AdviceFacts& facts) {
   if (advice.sensitivity.is_measured && std::isfinite(advice.sensitivity.rank_correlation)) {
     blocks.push_back(paragraph(correlation_sentence(advice.sensitivity)));
   }
-  if (facts.all && !advice.frontier.empty()) {
-    blocks.push_back(frontier_chart(advice));
-  }
-  if (facts.all && !advice.sensitivity.layers.empty()) {
+  blocks.push_back(paragraph(runs_sentence(advice, facts)));
+  return blocks;
+}
+
+Blocks search_blocks(const Advice& advice) {
+  Blocks blocks;
+  if (!advice.frontier.empty()) blocks.push_back(frontier_chart(advice));
+  if (!advice.sensitivity.layers.empty()) {
     blocks.push_back(layer_chart(advice.sensitivity));
     blocks.push_back(role_chart(advice.sensitivity));
   }
-  blocks.push_back(paragraph(runs_sentence(advice, facts)));
   return blocks;
 }
 
 std::string advice_text(const Advice& advice, const AdviceFacts& facts, const TextStyle& style) {
   std::string text = to_text(advice_blocks(advice, facts), style);
   if (!facts.all) return text;
+  text += "\n" + to_text(search_blocks(advice), style);
   for (const RangeTable& ranges : advice.ranges) text += "\n" + range_text(ranges);
   return text;
 }

@@ -12,7 +12,7 @@ Blocks write_missing(const Report& report) {
   Blocks out;
   const auto add = [&](std::string text) { out.push_back(paragraph("- " + std::move(text))); };
   const auto any = [&](auto holds) { return std::ranges::any_of(report.lanes, holds); };
-  if (report.recommendation.empty()) {
+  if (report.recommendation.answer.empty()) {
     add(fmt::format(
         "A recommendation: `lockstep recommend {} --report advice.html` runs candidates.",
         report.options.model));
