@@ -77,7 +77,6 @@ export function drawHeatMap(place, data, label, figure) {
       grid: {left, right: rows > shown ? 34 : 8, top: kTop, height: shown * kRowHeight, show: true, borderWidth: 0, backgroundColor: color("panel")},
       xAxis: axis({
         type: "category", data: data.columns, name: data.xTitle, nameLocation: "middle", nameGap: 28,
-        axisLabel: {hideOverlap: true},
       }),
       yAxis: axis({
         type: "category", data: data.rows, inverse: true, axisLine: {show: false},

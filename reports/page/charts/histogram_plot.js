@@ -134,8 +134,12 @@ export function histogramOptions(width, windows, state, tipAt) {
   const strip = windows.length * kStripRow;
   const exponents = {type: "value", min: range.first, max: range.last + 1, minInterval: 1, splitNumber: isNarrow(width) ? 4 : 10};
   const most = Math.max(1, ...points.map((point) => point[1]), ...(gradient ? gradient.reference.counts.map(measure) : []));
+  const decades = Array.from({length: 1 + Math.max(1, Math.ceil(most))}, (_, k) => k);
   const counts = isLogarithmic
-    ? {min: kLogFloor, max: Math.ceil(most), interval: 1, axisLabel: {showMinLabel: false, formatter: (k) => grouped(10 ** Math.round(k))}}
+    ? {
+      min: kLogFloor, max: Math.max(1, Math.ceil(most)), axisTick: {show: false, customValues: decades},
+      axisLabel: {customValues: decades, formatter: (k) => grouped(10 ** k)},
+    }
     : {min: 0, max: roundUp(most), minInterval: 1, axisLabel: {formatter: grouped}};
   return {
     grid: [
@@ -145,7 +149,7 @@ export function histogramOptions(width, windows, state, tipAt) {
     xAxis: [
       axis({...exponents, gridIndex: 0, show: false}),
       axis({
-        ...exponents, gridIndex: 1, name: "magnitude", nameLocation: "middle", nameGap: 26,
+        ...exponents, gridIndex: 1, axisLine: {onZero: false, lineStyle: {color: color("soft")}}, name: "magnitude", nameLocation: "middle", nameGap: 26,
         axisLabel: {formatter: (k) => `2^${k}`, hideOverlap: true, showMinLabel: false, showMaxLabel: false},
         axisPointer: {label: {show: false}, lineStyle: {color: color("accent"), type: "solid"}},
       }),

@@ -39,6 +39,7 @@ export function drawScatter(place, data, label) {
   };
   const options = (width) => {
     const points = seen();
+    const xs = points.map((point) => point.x), middle = (Math.min(...xs) + Math.max(...xs)) / 2;
     const scale = (isLogarithmic) => ({
       type: isLogarithmic ? "log" : "value", scale: true, splitLine: gridLines, axisLine: {show: false},
       axisLabel: {formatter: (v) => short(v), hideOverlap: true},
@@ -64,7 +65,8 @@ export function drawScatter(place, data, label) {
               point, value: [point.x, point.y], symbol: shape[0], symbolSize: point.chosen ? 16 : 10,
               itemStyle: {color: fill, borderColor: color(point.chosen ? "ink" : "paper"), borderWidth: point.chosen ? 2 : 1},
               label: {
-                show: point.chosen, formatter: () => point.name, position: "top", color: color("ink"),
+                show: point.chosen, formatter: () => point.name, position: "top",
+                align: points.length > 1 && point.x > middle ? "right" : "left", color: color("ink"),
                 fontFamily: kFont, fontSize: kFontSize, fontWeight: 600,
               },
             };

@@ -1,4 +1,4 @@
-"""What cmake/page_charts.cmake does without npm: the build goes on, says what will lack, and the script is empty."""
+"""What cmake/page_charts.cmake does without npm: configuring succeeds and says what will lack, and the script is empty."""
 
 import os
 import shutil
