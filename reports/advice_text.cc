@@ -279,14 +279,21 @@ std::string floors(const Proof& proof) {
       proof.seeds(), 100 * proof.most_breaking());
 }
 
+// "9 layers that were measured alone with a rank correlation of 0.87".
+std::string ranks(const RankCorrelation& correlation, std::string_view what) {
+  return fmt::format("{} {} that were measured alone with a rank correlation of {:.2f}",
+                     correlation.ranked, what, correlation.value);
+}
+
 std::string correlation_sentence(const SensitivityTable& table) {
-  return fmt::format(
-      "The first-order score ranks {} layers that were measured alone with a rank correlation of "
-      "{:.2f}{}.",
-      table.ranked, table.rank_correlation,
-      table.measured_top_third
-          ? fmt::format(", below {}: the top third was measured", kLeastRankCorrelation)
-          : "");
+  std::string text = "The first-order score ranks " + ranks(table.of_layers, "layers");
+  if (table.measured_top_third) {
+    text += fmt::format(", below {}: the top third was measured", kLeastRankCorrelation);
+  }
+  if (std::isfinite(table.of_roles.value)) {
+    text += "; it ranks " + ranks(table.of_roles, "roles in layers");
+  }
+  return text + ".";
 }
 
 // What was run, and what was not.
@@ -381,7 +388,7 @@ std::string advice_text(const Advice& advice, const AdviceFacts& facts, const Te
     blocks.push_back(paragraph("The --budget ended the search: a cheaper policy may do."));
   }
   blocks.push_back(tried_table(advice));
-  if (advice.sensitivity.is_measured && std::isfinite(advice.sensitivity.rank_correlation)) {
+  if (advice.sensitivity.is_measured && std::isfinite(advice.sensitivity.of_layers.value)) {
     blocks.push_back(paragraph(correlation_sentence(advice.sensitivity)));
   }
   if (facts.all && !advice.frontier.empty()) {
@@ -390,6 +397,10 @@ std::string advice_text(const Advice& advice, const AdviceFacts& facts, const Te
   if (facts.all && !advice.sensitivity.layers.empty()) {
     blocks.push_back(layer_table(advice.sensitivity));
     blocks.push_back(role_table(advice.sensitivity));
+    if (advice.sensitivity.is_measured) {
+      blocks.push_back(measured_role_table(advice.sensitivity));
+    }
+    blocks.push_back(noise_table(advice.sensitivity));
   }
   blocks.push_back(paragraph(runs_sentence(advice, facts)));
   std::string text = to_text(blocks, style);

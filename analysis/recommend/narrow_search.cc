@@ -2,7 +2,8 @@
 //
 //   1. prune      no such unit on the GPU, in FP32 already, extents that do not fill the tiles
 //   2. all        the cheapest assignment by the estimate; if it passes, nothing else is run
-//   3. score      from that run; some layers are measured alone (sensitivity.h)
+//   3. score      from that run; some layers are measured alone
+//                 (measured_sensitivity.h)
 //   4. frontier   the knapsack over {base, narrow} of each layer
 //   5. bisection  the cheapest point that passes; several points share a replay
 //   6. demotion   layers that the point left in the base format become narrow, one by one
@@ -13,7 +14,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "analysis/recommend/sensitivity.h"
+#include "analysis/recommend/measured_sensitivity.h"
 
 namespace lockstep {
 namespace {

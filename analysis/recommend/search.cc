@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "analysis/findings/finding_kinds.h"
+#include "analysis/recommend/measured_sensitivity.h"
 #include "analysis/recommend/memory_search.h"
 #include "analysis/recommend/narrow_search.h"
 #include "analysis/recommend/search_state.h"

@@ -76,8 +76,8 @@ void SearchState::add_sensitivity(SensitivityTable table) {
   if (!table.is_measured) {
     table.is_measured = whole.is_measured;
     table.floor = whole.floor;
-    table.rank_correlation = whole.rank_correlation;
-    table.ranked = whole.ranked;
+    table.of_layers = whole.of_layers;
+    table.of_roles = whole.of_roles;
     table.measured_top_third = whole.measured_top_third;
   }
   whole = std::move(table);
