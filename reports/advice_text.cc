@@ -9,6 +9,7 @@
 
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/recommend/pytorch_recipe.h"
+#include "reports/advice_charts.h"
 #include "reports/advice_tables.h"
 #include "reports/number_text.h"
 #include "reports/range_text.h"
@@ -19,11 +20,6 @@ namespace {
 
 constexpr double kGradScalerStart = 65536;
 constexpr std::string_view kDevice = "cuda";  // of the presets that candidates extend
-
-int64_t whole(const MemoryFacts& memory) {
-  return memory.weights + memory.master_weights + memory.gradients + memory.optimizer_state +
-         memory.kahan_terms + memory.activations;
-}
 
 std::string memory_words(const std::string& choice, const std::string& format) {
   return fmt::format(fmt::runtime(find_memory_choice(choice).help), format);
@@ -200,11 +196,11 @@ std::string scaler_sentence(const Advice& advice) {
 // "Estimated on h100: a step takes 0.42 of fp32's time and 0.55 of its memory, ..."
 std::string cost_sentence(const Advice& advice) {
   const Trial& chosen = *advice.chosen;
-  const int64_t fp32_memory = whole(advice.network.memory);
+  const int64_t fp32_memory = total_bytes(advice.network.memory);
   std::string text = fmt::format(
       "Estimated on {}: a step takes {} of fp32's time and {} of its memory", advice.gpu->name,
       relative(chosen.cost.seconds, advice.fp32_cost.seconds),
-      relative(static_cast<double>(whole(chosen.memory)), static_cast<double>(fp32_memory)));
+      relative(static_cast<double>(total_bytes(chosen.memory)), static_cast<double>(fp32_memory)));
   const Trial& plain = *advice.plain;
   if (chosen.candidate.lane == plain.candidate.lane) return text + ".";
   text += fmt::format(", {} of the time of plain {} autocast",
@@ -252,8 +248,8 @@ std::string narrow_sentence(const Advice& advice, const NarrowOutcome& outcome) 
 
 std::string memory_sentence(const Advice& advice, const MemoryOutcome& outcome) {
   const Trial& trial = outcome.trial;
-  const double saved = 1 - static_cast<double>(whole(trial.memory)) /
-                               static_cast<double>(whole(advice.memory_without));
+  const double saved = 1 - static_cast<double>(total_bytes(trial.memory)) /
+                               static_cast<double>(total_bytes(advice.memory_without));
   std::string text =
       fmt::format("{}: {}", capitalised(memory_words(outcome.choice, trial.candidate.format)),
                   verdict_text(trial));
@@ -286,14 +282,16 @@ std::string ranks(const RankCorrelation& correlation, std::string_view what) {
 }
 
 std::string correlation_sentence(const SensitivityTable& table) {
-  std::string text = "The first-order score ranks " + ranks(table.of_layers, "layers");
-  if (table.measured_top_third) {
-    text += fmt::format(", below {}: the top third was measured", kLeastRankCorrelation);
+  if (!table.is_measured) return "";
+  std::vector<std::string> parts;
+  if (std::isfinite(table.of_layers.value)) {
+    parts.push_back(ranks(table.of_layers, "layers"));
+    if (table.measured_top_third) {
+      parts.back() += fmt::format(", below {}: the top third was measured", kLeastRankCorrelation);
+    }
   }
-  if (std::isfinite(table.of_roles.value)) {
-    text += "; it ranks " + ranks(table.of_roles, "roles in layers");
-  }
-  return text + ".";
+  if (std::isfinite(table.of_roles.value)) parts.push_back(ranks(table.of_roles, "roles in layers"));
+  return parts.empty() ? "" : "The first-order score ranks " + join(parts, "; ") + ".";
 }
 
 // What was run, and what was not.
@@ -351,7 +349,7 @@ std::string answer_sentence(const Advice& advice, const AdviceFacts& facts) {
   return layers_sentence(advice) + " " + scale;
 }
 
-std::string advice_text(const Advice& advice, const AdviceFacts& facts, const TextStyle& style) {
+Blocks advice_blocks(const Advice& advice, const AdviceFacts& facts) {
   const bool is_good =
       advice.chosen && !(facts.proof && facts.proof->result == Proof::Result::kFail);
   const std::string sentence = answer_sentence(advice, facts);
@@ -387,23 +385,26 @@ std::string advice_text(const Advice& advice, const AdviceFacts& facts, const Te
   if (advice.out_of_budget && advice.chosen) {
     blocks.push_back(paragraph("The --budget ended the search: a cheaper policy may do."));
   }
-  blocks.push_back(tried_table(advice));
-  if (advice.sensitivity.is_measured && std::isfinite(advice.sensitivity.of_layers.value)) {
-    blocks.push_back(paragraph(correlation_sentence(advice.sensitivity)));
-  }
+  blocks.push_back(tried_chart(advice));
+  const std::string correlation = correlation_sentence(advice.sensitivity);
+  if (!correlation.empty()) blocks.push_back(paragraph(correlation));
   if (facts.all && !advice.frontier.empty()) {
-    blocks.push_back(frontier_table(advice));
+    blocks.push_back(frontier_chart(advice));
   }
   if (facts.all && !advice.sensitivity.layers.empty()) {
-    blocks.push_back(layer_table(advice.sensitivity));
-    blocks.push_back(role_table(advice.sensitivity));
+    blocks.push_back(layer_chart(advice.sensitivity));
+    blocks.push_back(role_chart(advice.sensitivity));
     if (advice.sensitivity.is_measured) {
       blocks.push_back(measured_role_table(advice.sensitivity));
     }
     blocks.push_back(noise_table(advice.sensitivity));
   }
   blocks.push_back(paragraph(runs_sentence(advice, facts)));
-  std::string text = to_text(blocks, style);
+  return blocks;
+}
+
+std::string advice_text(const Advice& advice, const AdviceFacts& facts, const TextStyle& style) {
+  std::string text = to_text(advice_blocks(advice, facts), style);
   if (!facts.all) return text;
   for (const RangeTable& ranges : advice.ranges) text += "\n" + range_text(ranges);
   return text;

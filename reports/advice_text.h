@@ -7,6 +7,7 @@
 #include "analysis/recommend/advice.h"
 #include "analysis/recommend/proof.h"
 #include "analysis/recommend/scale_course.h"
+#include "reports/block.h"
 #include "reports/text_writer.h"
 
 namespace lockstep {
@@ -23,6 +24,8 @@ struct AdviceFacts {
   std::string no_proof;       // why --prove has none; "": not asked for, or there is one
 };
 
+// With charts; writers that draw nothing print their tables.
+Blocks advice_blocks(const Advice& advice, const AdviceFacts& facts);
 std::string advice_text(const Advice& advice, const AdviceFacts& facts, const TextStyle& style);
 std::string advice_json(const Advice& advice, const AdviceFacts& facts);
 // Of a run file, of which nothing was run.

@@ -2,6 +2,8 @@
 // these.
 #include "reports/block.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace lockstep {
@@ -12,6 +14,31 @@ Block paragraph(std::string text) {
 
 Block paragraph(std::string text, Tone tone, size_t toned) {
   return Paragraph{std::move(text), tone, toned};
+}
+
+Blocks chain_text(const ChainBlock& chain) {
+  Blocks out = {paragraph(chain.title)};
+  for (const ChainLink& link : chain.links) {
+    const std::string source = link.source_line.empty() ? "" : " at " + link.source_line;
+    out.push_back(paragraph(fmt::format("- {}, {} {}{}: {}", link.layer.empty() ? "-" : link.layer,
+                                        link.op, link.role, source, link.what)));
+  }
+  if (chain.left_out > 0) {
+    out.push_back(paragraph(fmt::format("- and {} more layers", chain.left_out)));
+  }
+  return out;
+}
+
+Block chart(std::string title, Chart chart, TableBlock table) {
+  return ChartBlock{std::move(title), std::move(chart), std::move(table)};
+}
+
+Block table(TableBlock table) {
+  return table;
+}
+
+Block chain(ChainBlock chain) {
+  return chain;
 }
 
 Block verbatim(std::string text) {

@@ -3,9 +3,12 @@
 // blocks. Nothing here knows what the numbers mean.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
+
+#include "reports/chart.h"
 
 namespace lockstep {
 
@@ -35,33 +38,38 @@ struct Verbatim {
   std::string text;
 };
 
-enum class CurveScale { kLinear, kPowersOfTwo };
-
-// A point of a curve with something to say.
-struct CurveMark {
-  size_t index = 0;
-  std::string text;
-};
-struct CurveSeries {
-  std::string name;
-  std::vector<double> values;  // at most as many as x labels; a value that is not finite is a gap
-  std::vector<CurveMark> marks = {};
-  bool is_noise = false;  // drawn behind the others, in grey
-};
-// Curves over one x axis. A writer that draws nothing prints the table in their place.
-struct CurveBlock {
-  std::string title, x_title;
-  CurveScale scale = CurveScale::kLinear;
-  std::vector<std::string> x;
-  std::vector<CurveSeries> series;
+// A writer that draws nothing prints the table in the chart's place.
+struct ChartBlock {
+  std::string title;
+  Chart chart;
   TableBlock table;
 };
 
-using Block = std::variant<Paragraph, TableBlock, Verbatim, CurveBlock>;
+// How a fault went through the network, from its origin on.
+struct ChainLink {
+  std::string layer, op, role, source_line;
+  std::string what;                         // "112345 exceeds fp16's 65504"
+  int32_t site = -1;                        // whose histogram the link opens
+  std::optional<ExponentCounts> seen = {};  // before rounding
+  std::optional<FormatWindow> window = {};  // of the site's format
+};
+struct ChainBlock {
+  std::string title, lane;
+  Tone tone = Tone::kBad;
+  std::vector<ChainLink> links;
+  size_t left_out = 0;  // links at the end
+};
+
+using Block = std::variant<Paragraph, TableBlock, Verbatim, ChartBlock, ChainBlock>;
 using Blocks = std::vector<Block>;
 
 Block paragraph(std::string text);
+// A chain for writers that draw nothing: its title and a list.
+Blocks chain_text(const ChainBlock& chain);
 Block paragraph(std::string text, Tone tone, size_t toned);
 Block verbatim(std::string text);
+Block chart(std::string title, Chart chart, TableBlock table);
+Block table(TableBlock table);
+Block chain(ChainBlock chain);
 
 }  // namespace lockstep

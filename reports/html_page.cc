@@ -50,7 +50,7 @@ constexpr std::string_view kNoCharts =
 std::string html_page(const Report& report) {
   const std::string_view script = page_file("page.js");
   std::string links, body;
-  for (const WrittenSection& section : page_sections(report)) {
+  for (const WrittenSection& section : page_sections(report, /*draws=*/true)) {
     const std::string title = html_text(section.title);
     links += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", section.name, title);
     body += fmt::format(

@@ -1,9 +1,11 @@
-// Paragraphs, lists, tables; curves are drawn by html_curves.
+// Paragraphs, lists, tables. A chart is its data as JSON, which the page's script draws, and its
+// table.
 #include "reports/html_writer.h"
 
 #include <fmt/format.h>
 
-#include "reports/html_curves.h"
+#include "reports/chart_json.h"
+#include "reports/html_chain.h"
 #include "reports/html_text.h"
 #include "reports/text_writer.h"
 #include "src/core/text.h"
@@ -35,7 +37,7 @@ ToneMark mark_of(Tone tone) {
 struct HtmlWriter {
   std::string_view section;
   std::string out = {};
-  int tables = 0, curves = 0;
+  int tables = 0, charts = 0;
   bool in_list = false;
 
   void end_list() {
@@ -67,13 +69,19 @@ struct HtmlWriter {
     for (const std::string& line : split(v.text, '\n')) out += html_text(line) + "\n";
     out += "</code></pre>\n";
   }
-  void operator()(const CurveBlock& c) {
+  void operator()(const ChartBlock& c) {
     end_list();
-    out += fmt::format("<figure class=\"curves\" id=\"{}-curves-{}\">\n{}", section, ++curves,
-                       html_curves(c));
+    out += fmt::format(
+        "<figure class=\"chart\" id=\"{}-chart-{}\">\n<figcaption>{}</figcaption>\n"
+        "<script type=\"application/json\">{}</script>\n",
+        section, ++charts, html_text(c.title), chart_json(c.chart));
     out += "<details><summary>Table</summary>\n";
     (*this)(c.table);
     out += "</details>\n</figure>\n";
+  }
+  void operator()(const ChainBlock& c) {
+    end_list();
+    out += html_chain(c);
   }
   void operator()(const TableBlock& t) {
     end_list();

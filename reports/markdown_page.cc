@@ -18,7 +18,7 @@ std::string markdown_page(const Report& report) {
   std::string out = "## Lockstep: " + markdown_text(page_title(report)) + "\n" +
                     markdown_text(page_subtitle(report)) + "\n";
   std::vector<std::string> left_out;
-  for (const WrittenSection& section : page_sections(report)) {
+  for (const WrittenSection& section : page_sections(report, /*draws=*/false)) {
     const std::string text =
         "\n### " + std::string(section.title) + "\n" + to_markdown(section.blocks);
     if (out.size() + text.size() + kReserve > kMostMarkdownBytes) {

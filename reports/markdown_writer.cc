@@ -123,7 +123,10 @@ struct MarkdownWriter {
     for (const std::string& line : split(v.text, '\n')) out += printable(line) + "\n";
     out += fence + "\n";
   }
-  void operator()(const CurveBlock& c) { (*this)(c.table); }
+  void operator()(const ChartBlock& c) { (*this)(c.table); }
+  void operator()(const ChainBlock& c) {
+    for (const Block& block : chain_text(c)) std::visit(*this, block);
+  }
   void operator()(const TableBlock& t) {
     const bool is_long = t.rows.size() > kOpenRows;
     if (is_long) {

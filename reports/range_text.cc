@@ -42,7 +42,7 @@ Block conclusion(const RangeTable& table) {
 
 }  // namespace
 
-std::string range_text(const RangeTable& ranges) {
+TableBlock range_table(const RangeTable& ranges) {
   TableBlock table;
   table.columns = {{"layer", Align::kLeft},
                    {"loss scales"},
@@ -51,7 +51,6 @@ std::string range_text(const RangeTable& ranges) {
                    {"values"},
                    {"margin"},
                    {"verdict", Align::kLeft}};
-  std::vector<std::string> reasons;
   for (const LayerRange& layer : ranges.layers) {
     table.rows.push_back(
         {layer.layer.empty() ? "-" : layer.layer, scales_text(layer),
@@ -60,9 +59,6 @@ std::string range_text(const RangeTable& ranges) {
          layer.has_gradients ? percent(layer.zeroed_share) : "-",
          layer.unscaled_margin ? fmt::format("{} octaves", *layer.unscaled_margin) : "-",
          layer.reason.empty() ? ranges.format->name : "fp32"});
-    if (!layer.reason.empty()) {
-      reasons.push_back(fmt::format("{} stays in fp32: {}.", layer.layer, layer.reason));
-    }
   }
   table.notes = {fmt::format(
       "loss scales: those at which every gradient of the layer fits {} with {} octave of headroom "
@@ -78,10 +74,21 @@ std::string range_text(const RangeTable& ranges) {
                     "gradient): {}.",
                     kNoiseOctaves, join(ranges.ignored, ", ")));
   }
-  Blocks blocks = {table, conclusion(ranges)};
-  for (const std::string& reason : reasons) blocks.push_back(paragraph(reason));
+  return table;
+}
+
+Blocks range_conclusions(const RangeTable& ranges) {
+  Blocks blocks = {conclusion(ranges)};
+  for (const LayerRange& layer : ranges.layers) {
+    if (layer.reason.empty()) continue;
+    blocks.push_back(paragraph(fmt::format("{} stays in fp32: {}.", layer.layer, layer.reason)));
+  }
+  return blocks;
+}
+
+std::string range_text(const RangeTable& ranges) {
   return heading_text(fmt::format("Ranges for {}, from the fp32 lane", ranges.format->name)) +
-         to_text(blocks);
+         to_text({range_table(ranges)}) + to_text(range_conclusions(ranges));
 }
 
 }  // namespace lockstep

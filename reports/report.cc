@@ -7,6 +7,7 @@
 
 #include "analysis/findings/drift.h"
 #include "analysis/findings/intended_infinities.h"
+#include "analysis/recommend/recommend.h"
 #include "analysis/run/run_data.h"
 #include "src/capture/capture.h"
 
@@ -101,6 +102,11 @@ LaneReport read_lane(const RunFile& run, int lane) {
   out.nonfinite_loss_at = first_nonfinite_loss(out.loss, scalers);
   read_health(run, lane, out);
   out.findings = find_findings(run, lane);
+  if (!out.is_twin() && !out.is_captured()) {
+    const bool ends = out.nonfinite_loss_at >= 0;
+    out.views =
+        read_lane_views(run, lane, out.findings, ends ? out.nonfinite_loss_at + 1 : run.steps());
+  }
   out.sums = run.sums(lane);
   for (const int32_t attempts : run.attempts(lane)) {
     if (attempts > 1) out.repeated_attempts += static_cast<uint64_t>(attempts - 1);
@@ -123,6 +129,20 @@ void explain_drift(const RunFile& run, Report& report) {
       lane.findings.push_back(*drift);
     }
   }
+}
+
+// Of the formats that autocast has and that a lane holds gradients in.
+std::vector<RangeTable> read_ranges(const RunFile& run) {
+  std::vector<RangeTable> out;
+  for (const BaseFormat& base : base_formats()) {
+    const std::string format(base.format);
+    if (!has_16_bits(format)) continue;
+    const bool is_used = std::ranges::any_of(run.lanes(), [&](const LaneInfo& lane) {
+      return std::ranges::count(lane.site_formats, format) > 0;
+    });
+    if (is_used) out.push_back(recommend(run, format).ranges);
+  }
+  return out;
 }
 
 // Mean over the seeds of the share of correct answers; NaN if some seed has none.
@@ -185,6 +205,9 @@ Report read_report(const RunFile& run, ReportSeeds which) {
         compare_with_captured(run, static_cast<int>(lane), report.captured);
   }
   explain_drift(run, report);
+  report.scale_losses = scale_losses(run, report.reference().views.exponents);
+  report.ranges = read_ranges(run);
+  report.costs = read_costs(run, find_gpu(kDefaultGpu));
   return report;
 }
 

@@ -9,8 +9,12 @@
 #include "analysis/faithful/captured_run.h"
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/findings/findings.h"
+#include "analysis/recommend/scale_interval.h"
 #include "analysis/run/health.h"
 #include "analysis/run/lane_outcomes.h"
+#include "analysis/views/lane_costs.h"
+#include "analysis/views/lane_views.h"
+#include "reports/block.h"
 #include "src/capture/capture.h"
 #include "src/policy/twin_lane.h"
 #include "src/record/run/run_file.h"
@@ -61,6 +65,7 @@ struct LaneReport {
   std::vector<Finding> findings;        // the gravest first
   std::optional<CapturedComparison>
       beside_captured;  // of emulated lanes, if there is a captured run
+  LaneViews views = {};
 
   bool is_candidate() const { return lockstep::is_candidate(info); }
   bool is_twin() const { return twin_number(info.name) > 0; }  // noise, not a row of tables
@@ -78,6 +83,11 @@ struct Report {
   std::vector<LaneReport> lanes;  // the reference first
   std::vector<int> twins;         // lane indices
   int truth = -1, captured = -1;  // lane indices, -1 when not run
+
+  std::vector<ScaleLoss> scale_losses = {};  // of the reference's gradients
+  std::vector<RangeTable> ranges = {};       // of the formats of 16 bits that a lane has
+  CostView costs = {};
+  Blocks recommendation = {};  // the answer of `recommend`, whose candidates are lanes here
 
   std::vector<uint64_t> seeds = {1};       // on which the outcomes rest
   std::vector<uint64_t> unfinished_seeds;  // left out, because they have fewer steps

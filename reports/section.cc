@@ -8,10 +8,11 @@
 
 #include "reports/number_text.h"
 
-#define LOCKSTEP_SECTIONS(section)                                                          \
-  section(capture) section(verdict) section(findings) section(lanes) section(loss)          \
-      section(gradients) section(layers) section(updates) section(sums) section(loss_scale) \
-          section(provenance)
+#define LOCKSTEP_SECTIONS(section)                                                           \
+  section(capture) section(recommendation) section(verdict) section(findings) section(lanes) \
+      section(loss) section(loss_scale) section(chains) section(heat_map) section(exponents) \
+          section(scales) section(gradients) section(layers) section(error_growth)           \
+              section(updates) section(sums) section(costs) section(provenance)
 
 namespace lockstep {
 
@@ -32,11 +33,11 @@ std::vector<std::string> step_labels(const Report& report) {
   return labels;
 }
 
-std::vector<WrittenSection> page_sections(const Report& report) {
+std::vector<WrittenSection> page_sections(const Report& report, bool draws) {
   std::vector<WrittenSection> written;
   for (const bool leads : {true, false}) {
     for (const Section& section : sections()) {
-      if (section.leads != leads) continue;
+      if (section.leads != leads || (section.only_html && !draws)) continue;
       Blocks blocks = section.write(report);
       if (!blocks.empty()) written.push_back({section.name, section.title, std::move(blocks)});
     }
@@ -56,7 +57,7 @@ std::string page_subtitle(const Report& report) {
 std::string report_text(const Report& report, bool summary_only, const TextStyle& style) {
   std::string out;
   for (const Section& section : sections()) {
-    if (summary_only && !section.in_summary) continue;
+    if (section.only_html || (summary_only && !section.in_summary)) continue;
     const Blocks blocks = section.write(report);
     if (blocks.empty()) continue;
     if (!out.empty()) out += "\n";

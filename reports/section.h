@@ -19,6 +19,7 @@ struct Section {
   bool in_summary;                        // also printed at the end of `replay`
   Blocks (*write)(const Report& report);  // no blocks: the section is left out
   bool leads = false;                     // the first one of a page, whatever the list's order
+  bool only_html = false;                 // a picture; its table is too long for text and Markdown
 };
 std::span<const Section> sections();
 
@@ -29,8 +30,8 @@ struct WrittenSection {
   std::string_view name, title;
   Blocks blocks;
 };
-// All sections that say something, in the order of a page (Markdown, HTML).
-std::vector<WrittenSection> page_sections(const Report& report);
+// All sections that say something, in the order of a page. `draws`: those that are only_html, too.
+std::vector<WrittenSection> page_sections(const Report& report, bool draws);
 // "lenet"; "60 steps, 5 lanes, run.h5".
 std::string page_title(const Report& report);
 std::string page_subtitle(const Report& report);

@@ -127,7 +127,10 @@ struct TextWriter {
       out += fits ? trimmed_line(std::string(kIndent) + line) : wrap(line, kTextWidth, kIndent);
     }
   }
-  void operator()(const CurveBlock& c) { (*this)(c.table); }
+  void operator()(const ChartBlock& c) { (*this)(c.table); }
+  void operator()(const ChainBlock& c) {
+    for (const Block& block : chain_text(c)) std::visit(*this, block);
+  }
   void operator()(const TableBlock& whole) {
     const TableBlock t = that_fits(whole, style.width);
     std::vector<int> width = widths_of(t);

@@ -222,4 +222,9 @@ StepCost step_cost(const Graph& step, const Program& program, const MemoryFacts&
   return cost;
 }
 
+int64_t total_bytes(const MemoryFacts& memory) {
+  return memory.weights + memory.master_weights + memory.gradients + memory.optimizer_state +
+         memory.kahan_terms + memory.activations;
+}
+
 }  // namespace lockstep

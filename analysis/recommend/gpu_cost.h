@@ -34,6 +34,8 @@ struct Gpu {
   double bandwidth;  // 10^9 bytes a second
 };
 std::span<const Gpu> gpus();
+// Of estimates for which none is named.
+inline constexpr std::string_view kDefaultGpu = "h100";
 const Gpu& find_gpu(std::string_view name);  // Throws: InputError with a did-you-mean
 
 struct StepCost {
@@ -45,6 +47,8 @@ struct StepCost {
 // `memory`: of the lane, for the optimizer's traffic.
 StepCost step_cost(const Graph& step, const Program& program, const MemoryFacts& memory,
                    const Gpu& gpu);
+
+int64_t total_bytes(const MemoryFacts& memory);
 
 // Whether the GPU has a unit for products in `format`: "fp16", "bf16", "tf32", "fp8", "mxfp8",
 // "nvfp4", "fp32".

@@ -134,16 +134,31 @@ double RangeSample::lost_energy(int k, const Format& format) const {
   return lost / whole;
 }
 
-double RangeSample::zeroed_share(int k, const Format& format) const {
+namespace {
+
+// Share of a sample's nonzero values whose exponent fulfils `is_lost`.
+template <typename IsLost>
+double share_of_values(const RangeSample& sample, IsLost is_lost) {
   uint64_t lost = 0, whole = 0;
   for (int bin = 0; bin < static_cast<int>(kNonfiniteBin); ++bin) {
-    uint64_t n = histogram[static_cast<size_t>(bin)];
-    if (bin == 0) n = n > zeros ? n - zeros : 0;
+    uint64_t n = sample.histogram[static_cast<size_t>(bin)];
+    if (bin == 0) n = n > sample.zeros ? n - sample.zeros : 0;
     whole += n;
-    // The binade below the smallest number kept rounds up to it.
-    if (bin - kFp32Bias + k < smallest_kept_exponent(format) - 1) lost += n;
+    if (is_lost(bin - kFp32Bias)) lost += n;
   }
   return whole == 0 ? 0 : static_cast<double>(lost) / static_cast<double>(whole);
+}
+
+}  // namespace
+
+double RangeSample::zeroed_share(int k, const Format& format) const {
+  // The binade below the smallest number kept rounds up to it.
+  const int least = smallest_kept_exponent(format) - 1;
+  return share_of_values(*this, [&](int exponent) { return exponent + k < least; });
+}
+
+double RangeSample::overflow_share(int k, const Format& format) const {
+  return share_of_values(*this, [&](int exponent) { return exponent + k > format.emax; });
 }
 
 ScaleInterval feasible_scales(const RangeSample& sample, const Format& format) {

@@ -51,6 +51,9 @@ struct RangeSample {
   // 2. Exact up to ties, values of exactly min_subnormal / 2, which round to zero, too; in formats
   // without subnormals up to those just below the smallest normal number.
   double zeroed_share(int k, const Format& format) const;
+  // Share of the nonzero values in binades above the format's last one then. In that binade, values
+  // above max_finite are not counted.
+  double overflow_share(int k, const Format& format) const;
 };
 
 struct ScaleInterval {

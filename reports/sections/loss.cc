@@ -48,16 +48,11 @@ TableBlock table_of(const Report& report) {
 }
 
 Blocks write_loss(const Report& report) {
-  CurveBlock curves;
-  curves.title = "Unscaled training loss of every step";
-  curves.x_title = "step";
-  curves.x = step_labels(report);
+  Curves curves{.x_title = "step", .x = step_labels(report), .panels = {{.title = "loss"}}};
   for (const LaneReport& lane : report.lanes) {
-    curves.series.push_back(
-        {.name = lane.info.name, .values = lane.loss, .is_noise = lane.is_twin()});
+    curves.panels[0].series.push_back({.name = lane.info.name, .values = lane.loss});
   }
-  curves.table = table_of(report);
-  return {curves};
+  return {chart("Unscaled training loss of every step", std::move(curves), table_of(report))};
 }
 
 }  // namespace

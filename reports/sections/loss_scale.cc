@@ -68,13 +68,9 @@ void add_events(const Report& report, const LaneReport& lane, const ScalerReport
   if (events.size() > kShownEvents) {
     table.notes.push_back(fmt::format("... and {} more", events.size() - kShownEvents));
   }
-  CurveBlock curve;
   const std::string name = lane.info.name + (scaler.loss.empty() ? "" : ", loss " + scaler.loss);
-  curve.title = "Loss scale of " + name;
-  curve.x_title = "step";
-  curve.scale = CurveScale::kPowersOfTwo;
-  curve.x = step_labels(report);
-  CurveSeries& series = curve.series.emplace_back();
+  CurvePanel panel{.title = "loss scale", .scale = CurveScale::kPowersOfTwo};
+  CurveSeries& series = panel.series.emplace_back();
   series.name = name;
   series.values = scaler.scales;
   for (const SkipEvent& skip : scaler.overflows) {
@@ -82,8 +78,8 @@ void add_events(const Report& report, const LaneReport& lane, const ScalerReport
         {static_cast<size_t>(skip.step),
          skip.culprit_site < 0 ? "skipped" : "skipped: " + report.site(skip.culprit_site).label()});
   }
-  curve.table = std::move(table);
-  out.push_back(std::move(curve));
+  Curves curves{.x_title = "step", .x = step_labels(report), .panels = {std::move(panel)}};
+  out.push_back(chart("Loss scale of " + name, std::move(curves), std::move(table)));
 }
 
 Blocks write_loss_scale(const Report& report) {

@@ -14,6 +14,7 @@
 #include "analysis/recommend/search.h"
 #include "reports/advice_text.h"
 #include "reports/range_text.h"
+#include "reports/report_format.h"
 #include "src/cli/arguments.h"
 #include "src/cli/capture_argument.h"
 #include "src/cli/command.h"
@@ -40,7 +41,7 @@ constexpr int64_t kSearchSteps = 60;
 struct RecommendArgs {
   RunOptions options;  // of the replays; its model is MODEL, a capture or a run file
   SearchWords search;
-  std::string sizes, optimizer_args, fix, output, emit_pytorch;
+  std::string sizes, optimizer_args, fix, output, emit_pytorch, report;
   double tolerance = kToleratedShare;
   bool prove = false, overwrite = false, all = false, json = false, quiet = false;
 
@@ -130,6 +131,23 @@ std::string search_folder(const std::string& model) {
   return stem + ".recommend";
 }
 
+// The answer at the top of a report on plain autocast and what is recommended, run together.
+void write_advice_report(const std::string& path, TrialRuns& runs, const Advice& advice,
+                         const AdviceFacts& facts) {
+  std::vector<Candidate> lanes;
+  if (advice.plain) lanes.push_back(advice.plain->candidate);
+  const bool is_other = advice.chosen && (!advice.plain || advice.chosen->candidate.lane !=
+                                                               advice.plain->candidate.lane);
+  if (is_other) lanes.push_back(advice.chosen->candidate);
+  if (!lanes.empty()) runs.run(lanes);
+  Report report = read_report(RunFile(runs.last_path()));
+  AdviceFacts whole = facts;
+  whole.all = true;
+  report.recommendation = advice_blocks(advice, whole);
+  const ReportFormat* format = report_format_of_file(path);
+  write_text_file_atomically(path, format->write(report, TextStyle{}));
+}
+
 // Runs candidates.
 int recommend_by_running(RecommendArgs& args, const SearchOptions& wanted) {
   AdviceFacts facts;
@@ -177,8 +195,16 @@ int recommend_by_running(RecommendArgs& args, const SearchOptions& wanted) {
   facts.read_again = runs.read_again();
   facts.not_tested = not_tested(*advice);
   facts.all = args.all;
+  if (!args.report.empty()) {
+    try {
+      write_advice_report(args.report, runs, *advice, facts);
+    } catch (const SearchStopped&) {
+      return search_stopped(facts.folder);
+    }
+  }
   fmt::print("{}",
              args.json ? advice_json(*advice, facts) : advice_text(*advice, facts, output_style()));
+  if (!args.report.empty() && !args.json) fmt::print("\nWrote {}.\n", args.report);
   const bool refuted = facts.proof && facts.proof->result == Proof::Result::kFail;
   if (!advice->chosen || refuted) {
     if (!args.output.empty() || !args.emit_pytorch.empty()) {
@@ -245,6 +271,16 @@ void check_recommend_options(const RecommendArgs& args, const RecommendOptions& 
   }
 }
 
+void check_report_output(const RecommendArgs& args, ProblemList& problems) {
+  if (args.report.empty()) return;
+  if (report_format_of_file(args.report) == nullptr) {
+    problems.add(fmt::format("--report {}: the ending must name a format", args.report),
+                 "--report NAME.html");
+  }
+  check_output(args.report, args.overwrite ? Replace::kText : Replace::kNothing,
+               "--report OTHER, or --overwrite", problems);
+}
+
 int run_recommend(RecommendArgs& args, const RecommendOptions& options, ProblemList& problems) {
   const SearchOptions wanted = search_options(args.search, problems);
   const std::vector<std::string>& formats = wanted.formats;
@@ -252,6 +288,7 @@ int run_recommend(RecommendArgs& args, const RecommendOptions& options, ProblemL
   check_text_output("-o", args.output, kPolicyExtension, args.overwrite, problems);
   check_text_output("--emit-pytorch", args.emit_pytorch, kPythonExtension, args.overwrite,
                     problems);
+  check_report_output(args, problems);
   std::error_code error;
   const bool is_run = std::filesystem::exists(args.run(), error) &&
                       !looks_like_capture(args.run()) &&
@@ -360,6 +397,11 @@ std::function<int()> declare_recommend(CLI::App& app) {
                  "write the advice here as a Python module for PyTorch, NAME.py")
       ->type_name("FILE");
   options.not_of_fix.push_back(app.get_option("--emit-pytorch"));
+  of_runs(app.add_option("--report", args->report,
+                         "write a report here: the answer with its charts, then plain autocast and "
+                         "what is recommended, run together; NAME.html, NAME.md"),
+          "FILE");
+  options.not_of_fix.push_back(app.get_option("--report"));
   app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
   app.add_flag("--all", args->all, "the whole table of ranges, too");
   app.add_flag("--json", args->json, "print JSON instead of text");

@@ -15,8 +15,8 @@
 namespace lockstep {
 namespace {
 
-// Of the estimates; the second where the first has no unit for a format.
-constexpr std::string_view kDefaultGpu = "h100", kBlockGpu = "b200";
+// Of the estimates where kDefaultGpu has no unit for a format.
+constexpr std::string_view kBlockGpu = "b200";
 
 // "24", "10m" or both: candidates and minutes.
 SearchBudget parse_budget(const std::string& text, ProblemList& problems) {

@@ -108,6 +108,8 @@ class RunFile {
   std::vector<int64_t> sums_steps(int lane) const;  // steps that sampled sums of products
   // Statistics of the sampled sums of products over all steps with samples, [site].
   std::vector<AccumulatorHealth> sums(int lane) const;
+  // Of one of these steps, [site]. Requires: sample < sums_steps(lane).size().
+  std::vector<AccumulatorHealth> sums_at(int lane, size_t sample) const;
   // Of the same steps, [sample][site]; empty for files without it.
   std::vector<std::vector<LossEffect>> loss_effects(int lane) const;
   // Sum over all steps (the 50-step sums joined), [site * 256].
@@ -117,6 +119,8 @@ class RunFile {
   std::vector<UpdateRecord> updates(int lane, int64_t step) const;  // [site]
   // [site], summed over the complete steps; empty where nothing is decided by values.
   std::vector<DecisionStats> decisions(int lane) const;
+  // Of one step.
+  std::vector<DecisionStats> decisions_at(int lane, int64_t step) const;
 
   // Any quantity of one step, as many numbers as a row has; empty if files of this version lack it,
   // or if the step has no histogram. Requires: a row per step, or kHistograms.

@@ -275,16 +275,21 @@ std::vector<int64_t> RunFile::sums_steps(int lane) const {
     return impl_->complete_steps(lane, Gathered::kSampleSteps);
   });
 }
-std::vector<AccumulatorHealth> RunFile::sums(int lane) const {
-  const size_t samples = sums_steps(lane).size();
+std::vector<AccumulatorHealth> RunFile::sums_at(int lane, size_t sample) const {
   return impl_->guard([&] {
-    std::vector<AccumulatorHealth> total(impl_->sites.sites.size()), here(total.size());
-    for (size_t row = 0; row < samples; ++row) {
-      impl_->fill_members(lane, static_cast<int64_t>(row), here);
-      for (size_t s = 0; s < total.size(); ++s) total[s].merge(here[s]);
-    }
-    return total;
+    std::vector<AccumulatorHealth> here(impl_->sites.sites.size());
+    impl_->fill_members(lane, static_cast<int64_t>(sample), here);
+    return here;
   });
+}
+std::vector<AccumulatorHealth> RunFile::sums(int lane) const {
+  std::vector<AccumulatorHealth> total(impl_->sites.sites.size());
+  const size_t samples = sums_steps(lane).size();
+  for (size_t sample = 0; sample < samples; ++sample) {
+    const std::vector<AccumulatorHealth> here = sums_at(lane, sample);
+    for (size_t s = 0; s < total.size(); ++s) total[s].merge(here[s]);
+  }
+  return total;
 }
 
 std::vector<std::vector<LossEffect>> RunFile::loss_effects(int lane) const {
@@ -332,17 +337,24 @@ std::vector<UpdateRecord> RunFile::updates(int lane, int64_t step) const {
   return records;
 }
 
-std::vector<DecisionStats> RunFile::decisions(int lane) const {
+std::vector<DecisionStats> RunFile::decisions_at(int lane, int64_t step) const {
+  impl_->check_step(step);
   return impl_->guard([&] {
-    std::vector<DecisionStats> total, here(impl_->sites.sites.size());
-    if (!impl_->has(lane, quantity_of(&DecisionStats::flipped).name)) return total;
-    total.resize(here.size());
-    for (int64_t step = 0; step < impl_->steps; ++step) {
-      impl_->fill_members(lane, step, here);
-      for (size_t s = 0; s < total.size(); ++s) total[s].merge(here[s]);
-    }
-    return total;
+    std::vector<DecisionStats> here;
+    if (!impl_->has(lane, quantity_of(&DecisionStats::flipped).name)) return here;
+    here.resize(impl_->sites.sites.size());
+    impl_->fill_members(lane, step, here);
+    return here;
   });
+}
+std::vector<DecisionStats> RunFile::decisions(int lane) const {
+  std::vector<DecisionStats> total;
+  for (int64_t step = 0; step < impl_->steps; ++step) {
+    const std::vector<DecisionStats> here = decisions_at(lane, step);
+    total.resize(here.size());
+    for (size_t s = 0; s < total.size(); ++s) total[s].merge(here[s]);
+  }
+  return total;
 }
 
 Numbers RunFile::numbers_at(int lane, const Quantity& quantity, int64_t step) const {

@@ -1,0 +1,47 @@
+// See lane_views.h.
+#include "analysis/views/lane_views.h"
+
+#include <algorithm>
+
+#include "analysis/findings/intended_infinities.h"
+
+namespace lockstep {
+namespace {
+
+StepMap read_map(const RunFile& run, int lane, int64_t end) {
+  StepMapTally tally(run.sites(), end);
+  IntendedInfinities intended(run.sites());
+  const std::vector<int64_t> samples = run.sums_steps(lane);
+  for (int64_t step = 0; step < end; ++step) {
+    StepReading reading{.counts = intended.read_counts(run, lane, step),
+                        .sum_sq = run.moment(lane, "sum_sq", step),
+                        .round_err_sq = run.moment(lane, "round_err_sq", step),
+                        .reference_sum_sq = run.moment(0, "sum_sq", step),
+                        .updates = run.updates(lane, step),
+                        .decisions = run.decisions_at(lane, step)};
+    const auto sample = std::ranges::lower_bound(samples, step);
+    if (sample != samples.end() && *sample == step) {
+      reading.sums = run.sums_at(lane, static_cast<size_t>(sample - samples.begin()));
+    }
+    tally.add(step, reading);
+  }
+  return tally.map();
+}
+
+}  // namespace
+
+LaneViews read_lane_views(const RunFile& run, int lane, const std::vector<Finding>& findings,
+                          int64_t end) {
+  LaneViews views;
+  views.exponents = site_exponents(run, lane);
+  if (run.lanes()[static_cast<size_t>(lane)].is_reference) return views;
+  views.map = read_map(run, lane, end);
+  views.growth = error_growth(run, lane);
+  for (const Finding& finding : findings) {
+    if (views.chains.size() == kMostChains) break;
+    if (finding.site >= 0) views.chains.push_back(fault_chain(run, lane, finding));
+  }
+  return views;
+}
+
+}  // namespace lockstep

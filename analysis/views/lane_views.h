@@ -1,0 +1,30 @@
+// What the pictures of one lane show: everything that charts need beyond the tables.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "analysis/findings/finding.h"
+#include "analysis/views/error_growth.h"
+#include "analysis/views/exponents.h"
+#include "analysis/views/fault_chain.h"
+#include "analysis/views/step_map.h"
+#include "src/record/run/run_file.h"
+
+namespace lockstep {
+
+struct LaneViews {
+  StepMap map;                           // of the steps before the loss is not finite, and that one
+  std::vector<SiteExponents> exponents;  // by site
+  std::optional<ErrorGrowth> growth;
+  std::vector<FaultChain> chains;  // of the first findings, in their order
+};
+
+// Of so many findings of a lane.
+inline constexpr size_t kMostChains = 3;
+
+// `end`: steps shown in the map. Cost: reads every step's counts once, and the histograms.
+LaneViews read_lane_views(const RunFile& run, int lane, const std::vector<Finding>& findings,
+                          int64_t end);
+
+}  // namespace lockstep

@@ -1,0 +1,71 @@
+// Where and when did a lane lose something? One table: layers x steps, by role and measure.
+// A measure is a share in 0..1 of one site in one step; THE table is step_measures(). Steps are
+// joined to at most kMostStepColumns columns, sites to layers and roles; a cell is the largest
+// share in it, so that one bad step among many stays visible.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "analysis/run/run_data.h"
+#include "src/graph/site.h"
+
+namespace lockstep {
+
+inline constexpr int64_t kMostStepColumns = 60;
+// Smaller shares make no cell.
+inline constexpr double kLeastShownShare = 1e-4;
+
+// What the measures need of one step of one lane, by site id.
+struct StepReading {
+  StepCounts counts;  // without intended infinities
+  std::vector<double> sum_sq, round_err_sq, reference_sum_sq;
+  std::vector<UpdateRecord> updates;
+  std::vector<DecisionStats> decisions = {};  // empty: nothing is decided by values
+  std::vector<AccumulatorHealth> sums = {};   // empty: not sampled in this step
+};
+
+struct StepMeasure {
+  std::string_view name, help;  // help: of what it is the share
+  double (*share)(const StepReading& step, const Site& site);
+};
+std::span<const StepMeasure> step_measures();
+
+struct StepCell {
+  uint32_t layer = 0, column = 0;
+  double share = 0;
+  int32_t site = -1;  // the one with that share
+};
+// The cells of one role and measure, by layer and column.
+struct StepGrid {
+  Role role = Role::kActivation;
+  size_t measure = 0;
+  std::vector<StepCell> cells;
+};
+struct StepMap {
+  std::vector<std::string> layers;                   // in execution order
+  std::vector<std::pair<int64_t, int64_t>> columns;  // first and last step
+  std::vector<StepGrid> grids;                       // those with cells
+};
+
+class StepMapTally {
+ public:
+  // `sites` must outlive the object.
+  StepMapTally(const SiteTable& sites, int64_t steps);
+  void add(int64_t step, const StepReading& reading);
+  StepMap map() const;
+
+ private:
+  const SiteTable& sites_;
+  StepMap empty_;                   // layers and columns
+  std::vector<uint32_t> layer_of_;  // by site id
+  std::vector<Role> roles_;
+  // By (role, measure, layer, column).
+  std::vector<StepCell> worst_;
+  size_t place(size_t role, size_t measure, size_t layer, size_t column) const;
+};
+
+}  // namespace lockstep
