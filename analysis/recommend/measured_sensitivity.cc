@@ -205,18 +205,13 @@ std::string alone_policy(const std::string& layer, const std::string& format,
                          std::optional<Role> role, const Network& network, int scale_exponent) {
   toml::table policy{{"extends", "fp32"}};
   toml::array rules;
-  if (const NarrowFormat* narrow = find_narrow_format(format)) {
+  const NarrowFormat* narrow = find_narrow_format(format);
+  const bool is_narrow = narrow != nullptr;
+  if (is_narrow) {
     policy.insert("scaling", scaling_of(*narrow));
     for (const std::string& other : network.linear) {
       if (other == layer) continue;
       rules.push_back(toml::table{{"layer", other}, {"op", kNarrowOp}, {"compute", "fp32"}});
-    }
-    for (const Role other : roles_in_format(layer, format, network)) {
-      if (!role || other == *role) continue;
-      rules.push_back(toml::table{{"layer", layer},
-                                  {"role", to_string(other)},
-                                  {"point", to_string(Point::kOperand)},
-                                  {"format", "fp32"}});
     }
   } else {
     // Without it an op that follows its operands, as gelu does, would compute in the layer's format.
@@ -233,6 +228,13 @@ std::string alone_policy(const std::string& layer, const std::string& format,
       policy.insert("loss_scale", toml::table{{"kind", "static"},
                                               {"init_scale", std::ldexp(1.0, scale_exponent)}});
     }
+  }
+  // The gradient of a value in 16 bits would be in 16 bits, too; scaling takes every factor.
+  for (const Role other : roles_in_format(layer, format, network)) {
+    if (!role || other == *role) continue;
+    toml::table rule{{"layer", layer}, {"role", to_string(other)}, {"format", "fp32"}};
+    if (is_narrow) rule.insert("point", to_string(Point::kOperand));
+    rules.push_back(std::move(rule));
   }
   if (!rules.empty()) policy.insert("rule", rules);
   return toml_text(policy);
