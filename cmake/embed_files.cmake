@@ -15,5 +15,6 @@ endfunction()
 file(GLOB preset_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/policy/presets/*.toml)
 lockstep_embed(embedded_presets ${preset_files})
 # What an HTML report carries.
-file(GLOB page_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/reports/page/*)
-lockstep_embed(embedded_page ${page_files})
+include(cmake/page_charts.cmake)
+set(page_folder ${CMAKE_SOURCE_DIR}/reports/page)
+lockstep_embed(embedded_page ${page_folder}/page.css ${page_folder}/page.js ${charts_script})

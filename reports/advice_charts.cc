@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <map>
+#include <numeric>
+#include <string>
+#include <vector>
 
 #include "reports/advice_tables.h"
 
@@ -26,6 +28,30 @@ uint32_t column_of(HeatMap& map, const std::string& name) {
   if (at != map.columns.end()) return static_cast<uint32_t>(at - map.columns.begin());
   map.columns.push_back(name);
   return static_cast<uint32_t>(map.columns.size() - 1);
+}
+
+// The rows with the largest value of the first view first; rows without any value go out.
+void put_worst_first(HeatMap& map) {
+  if (map.views.empty()) return;
+  std::vector<double> worst(map.rows.size(), -1);
+  for (size_t v = 0; v < map.views.size(); ++v) {
+    for (const HeatCell& cell : map.views[v].cells) {
+      worst[cell.row] = std::max(worst[cell.row], v == 0 ? cell.value : 0);
+    }
+  }
+  std::vector<uint32_t> order(map.rows.size()), place(map.rows.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::erase_if(order, [&](uint32_t row) { return worst[row] < 0; });
+  std::ranges::stable_sort(order, std::greater{}, [&](uint32_t row) { return worst[row]; });
+  std::vector<std::string> rows;
+  for (uint32_t i = 0; i < order.size(); ++i) {
+    place[order[i]] = i;
+    rows.push_back(map.rows[order[i]]);
+  }
+  map.rows = std::move(rows);
+  for (HeatView& view : map.views) {
+    for (HeatCell& cell : view.cells) cell.row = place[cell.row];
+  }
 }
 
 void add_cell(HeatView& view, uint32_t row, uint32_t column, double value, bool is_measured) {
@@ -119,6 +145,7 @@ Block layer_chart(const SensitivityTable& table) {
   for (HeatView* view : {&score, &loss, &gradient, &gap}) {
     if (!view->cells.empty()) map.views.push_back(std::move(*view));
   }
+  put_worst_first(map);
   return chart("Sensitivity of the layers", std::move(map), layer_table(table));
 }
 
@@ -134,10 +161,12 @@ Block role_chart(const SensitivityTable& table) {
                   .cells = {}};
     for (const RoleSensitivity& one : table.roles) {
       const std::string column = fmt::format("{}, {}", to_string(one.role), one.format);
+      if (!(one.*measure.value > 0)) continue;
       add_cell(view, row_of(map, one.layer), column_of(map, column), one.*measure.value, false);
     }
     if (!view.cells.empty()) map.views.push_back(std::move(view));
   }
+  put_worst_first(map);
   return chart("Sensitivity by role", std::move(map), role_table(table));
 }
 

@@ -290,7 +290,8 @@ std::string correlation_sentence(const SensitivityTable& table) {
       parts.back() += fmt::format(", below {}: the top third was measured", kLeastRankCorrelation);
     }
   }
-  if (std::isfinite(table.of_roles.value)) parts.push_back(ranks(table.of_roles, "roles in layers"));
+  if (std::isfinite(table.of_roles.value))
+    parts.push_back(ranks(table.of_roles, "roles in layers"));
   return parts.empty() ? "" : "The first-order score ranks " + join(parts, "; ") + ".";
 }
 
@@ -388,10 +389,14 @@ Blocks advice_blocks(const Advice& advice, const AdviceFacts& facts) {
   blocks.push_back(tried_chart(advice));
   const std::string correlation = correlation_sentence(advice.sensitivity);
   if (!correlation.empty()) blocks.push_back(paragraph(correlation));
-  if (facts.all && !advice.frontier.empty()) {
-    blocks.push_back(frontier_chart(advice));
-  }
-  if (facts.all && !advice.sensitivity.layers.empty()) {
+  blocks.push_back(paragraph(runs_sentence(advice, facts)));
+  return blocks;
+}
+
+Blocks search_blocks(const Advice& advice) {
+  Blocks blocks;
+  if (!advice.frontier.empty()) blocks.push_back(frontier_chart(advice));
+  if (!advice.sensitivity.layers.empty()) {
     blocks.push_back(layer_chart(advice.sensitivity));
     blocks.push_back(role_chart(advice.sensitivity));
     if (advice.sensitivity.is_measured) {
@@ -399,13 +404,13 @@ Blocks advice_blocks(const Advice& advice, const AdviceFacts& facts) {
     }
     blocks.push_back(noise_table(advice.sensitivity));
   }
-  blocks.push_back(paragraph(runs_sentence(advice, facts)));
   return blocks;
 }
 
 std::string advice_text(const Advice& advice, const AdviceFacts& facts, const TextStyle& style) {
   std::string text = to_text(advice_blocks(advice, facts), style);
   if (!facts.all) return text;
+  text += "\n" + to_text(search_blocks(advice), style);
   for (const RangeTable& ranges : advice.ranges) text += "\n" + range_text(ranges);
   return text;
 }

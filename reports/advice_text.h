@@ -24,8 +24,10 @@ struct AdviceFacts {
   std::string no_proof;       // why --prove has none; "": not asked for, or there is one
 };
 
-// With charts; writers that draw nothing print their tables.
+// The answer, and what the search went by: the frontier, the sensitivity of layers and roles. Both
+// with charts; writers that draw nothing print their tables.
 Blocks advice_blocks(const Advice& advice, const AdviceFacts& facts);
+Blocks search_blocks(const Advice& advice);
 std::string advice_text(const Advice& advice, const AdviceFacts& facts, const TextStyle& style);
 std::string advice_json(const Advice& advice, const AdviceFacts& facts);
 // Of a run file, of which nothing was run.

@@ -34,6 +34,7 @@ struct CurvePanel {
   CurveScale scale = CurveScale::kLinear;
   std::vector<CurveSeries> series = {};
   std::vector<CurveBand> bands = {};
+  std::string mark_name = {};  // what a mark of these series is: "skipped step"
 };
 struct Curves {
   std::string x_title;

@@ -106,6 +106,7 @@ json json_of(const Curves& curves) {
     out["panels"].push_back({{"title", panel.title},
                              {"scale", scale_name(panel.scale)},
                              {"series", std::move(series)},
+                             {"markName", panel.mark_name},
                              {"bands", std::move(bands)}});
   }
   return out;

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include "reports/html_text.h"
 #include "reports/html_writer.h"
@@ -20,7 +21,8 @@ namespace {
 struct PageFile {
   std::string_view name, text;
 };
-constexpr PageFile kPageFiles[] = {
+const PageFile kPageFiles[] = {
+// too long for constexpr
 #include "embedded_page.inc"
 };
 
@@ -28,7 +30,7 @@ std::string_view page_file(std::string_view name) {
   return std::ranges::find(kPageFiles, name, &PageFile::name)->text;
 }
 
-// "'sha256-...'": the only script that the browser may run.
+// "'sha256-...'": a script that the browser may run.
 // Source: W3C Content Security Policy Level 3, section 2.3.1.
 std::string script_hash(std::string_view script) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
@@ -42,23 +44,41 @@ std::string script_hash(std::string_view script) {
 }
 
 constexpr std::string_view kNoCharts =
-    "This version draws the loss and the loss scale. Other charts are not in this version; a table "
-    "stands for each.";
+    "This build of Lockstep draws no charts, because it was made without npm; their tables follow.";
+constexpr std::string_view kChartsBy =
+    "Charts: Apache ECharts. Its licence and those of its parts are in this file.";
 
 }  // namespace
 
-std::string html_page(const Report& report) {
+std::string_view charts_script() {
+  return page_file("charts.js");
+}
+
+std::string html_page(const Report& report, std::string_view charts) {
   const std::string_view script = page_file("page.js");
+  std::string scripts = fmt::format("<script>{}</script>\n", script), hashes = script_hash(script);
+  if (!charts.empty()) {
+    scripts += fmt::format("<script>{}</script>\n", charts);
+    hashes += " " + script_hash(charts);
+  }
+  const HtmlStyle style{.has_charts = !charts.empty()};
   std::string links, body;
+  bool has_chart = false;
   for (const WrittenSection& section : page_sections(report, /*draws=*/true)) {
     const std::string title = html_text(section.title);
     links += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", section.name, title);
     body += fmt::format(
         "<section id=\"{0}\">\n<h2>{1} <a class=\"here\" href=\"#{0}\" "
         "aria-label=\"Link to this section\">#</a></h2>\n{2}</section>\n",
-        section.name, title, to_html(section.blocks, section.name));
+        section.name, title, to_html(section.blocks, section.name, style));
+    has_chart |= std::ranges::any_of(section.blocks, [](const Block& block) {
+      return std::holds_alternative<ChartBlock>(block);
+    });
   }
   const std::string title = html_text(page_title(report));
+  const std::string missing =
+      has_chart && charts.empty() ? fmt::format("<p class=\"note\">{}</p>\n", kNoCharts) : "";
+  const std::string footer = charts.empty() ? "" : fmt::format("<p>{}</p>", kChartsBy);
   return fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
@@ -66,13 +86,12 @@ std::string html_page(const Report& report) {
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
       "style-src 'unsafe-inline'; script-src {}\">\n"
       "<title>{}: Lockstep report</title>\n<style>\n{}</style>\n</head>\n<body>\n"
-      "<header><p class=\"brand\">Lockstep report</p>\n<h1>{}</h1>\n<p>{}</p></header>\n"
+      "<header><p class=\"brand\">Lockstep report</p>\n<h1>{}</h1>\n<p>{}</p>\n{}</header>\n"
       "<div class=\"columns\">\n<nav aria-label=\"Sections\">\n<ul>\n{}</ul>\n"
       "<div id=\"filter\" hidden></div></nav>\n"
-      "<main>\n{}</main>\n</div>\n<footer><p>{}</p></footer>\n<script>{}</script>\n</body>\n"
-      "</html>\n",
-      script_hash(script), title, page_file("page.css"), title, html_text(page_subtitle(report)),
-      links, body, kNoCharts, script);
+      "<main>\n{}</main>\n</div>\n<footer>{}</footer>\n{}</body>\n</html>\n",
+      hashes, title, page_file("page.css"), title, html_text(page_subtitle(report)), missing, links,
+      body, footer, scripts);
 }
 
 }  // namespace lockstep

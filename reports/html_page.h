@@ -1,13 +1,18 @@
 // A report as one self-contained HTML file: it opens from disk, loads nothing, and reads well
-// without its script, which only sorts, filters and shows values under the pointer.
+// without its scripts, which sort, filter and draw.
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "reports/report.h"
 
 namespace lockstep {
 
-std::string html_page(const Report& report);
+// The script that draws charts; empty in a build without npm (cmake/page_charts.cmake).
+std::string_view charts_script();
+
+// With an empty script, the tables of charts are open and the page says that charts are missing.
+std::string html_page(const Report& report, std::string_view charts = charts_script());
 
 }  // namespace lockstep

@@ -36,6 +36,7 @@ ToneMark mark_of(Tone tone) {
 
 struct HtmlWriter {
   std::string_view section;
+  HtmlStyle style;
   std::string out = {};
   int tables = 0, charts = 0;
   bool in_list = false;
@@ -75,7 +76,7 @@ struct HtmlWriter {
         "<figure class=\"chart\" id=\"{}-chart-{}\">\n<figcaption>{}</figcaption>\n"
         "<script type=\"application/json\">{}</script>\n",
         section, ++charts, html_text(c.title), chart_json(c.chart));
-    out += "<details><summary>Table</summary>\n";
+    out += fmt::format("<details{}><summary>Table</summary>\n", style.has_charts ? "" : " open");
     (*this)(c.table);
     out += "</details>\n</figure>\n";
   }
@@ -115,8 +116,8 @@ struct HtmlWriter {
 
 }  // namespace
 
-std::string to_html(const Blocks& blocks, std::string_view section) {
-  HtmlWriter writer{.section = section};
+std::string to_html(const Blocks& blocks, std::string_view section, const HtmlStyle& style) {
+  HtmlWriter writer{.section = section, .style = style};
   for (const Block& block : blocks) std::visit(writer, block);
   writer.end_list();
   return writer.out;

@@ -8,7 +8,11 @@
 
 namespace lockstep {
 
-// Tables and curves get the ids SECTION-table-1, SECTION-curves-1, ...
-std::string to_html(const Blocks& blocks, std::string_view section);
+struct HtmlStyle {
+  bool has_charts = true;  // else the tables of charts are open
+};
+
+// Tables and charts get the ids SECTION-table-1, SECTION-chart-1, ...
+std::string to_html(const Blocks& blocks, std::string_view section, const HtmlStyle& style = {});
 
 }  // namespace lockstep

@@ -174,7 +174,10 @@ Report read_report(const RunFile& run, ReportSeeds which) {
   const bool several = which == ReportSeeds::kAll && run.seeds().size() > 1;
   const std::vector<SeedCourses> courses =
       several ? read_all_courses(run) : std::vector<SeedCourses>{read_courses(run)};
-  for (const SeedCourses& seed : courses) report.seeds.push_back(seed.seed);
+  for (const SeedCourses& seed : courses) {
+    report.seeds.push_back(seed.seed);
+    if (several) report.reference_losses.push_back(seed.lanes.front().loss);
+  }
   for (const uint64_t seed : run.seeds()) {
     if (several && std::ranges::count(report.seeds, seed) == 0) {
       report.unfinished_seeds.push_back(seed);

@@ -73,6 +73,11 @@ struct LaneReport {
   bool is_captured() const { return info.name == kCapturedLane; }
 };
 
+// As blocks: the report knows nothing of searches.
+struct RecommendationReport {
+  Blocks answer, search;
+};
+
 struct Report {
   std::string path, command_line, data;
   RunOptions options;
@@ -87,10 +92,12 @@ struct Report {
   std::vector<ScaleLoss> scale_losses = {};  // of the reference's gradients
   std::vector<RangeTable> ranges = {};       // of the formats of 16 bits that a lane has
   CostView costs = {};
-  Blocks recommendation = {};  // the answer of `recommend`, whose candidates are lanes here
+  RecommendationReport recommendation =
+      {};  // the answer of `recommend`, whose candidates are lanes here
 
   std::vector<uint64_t> seeds = {1};       // on which the outcomes rest
   std::vector<uint64_t> unfinished_seeds;  // left out, because they have fewer steps
+  std::vector<std::vector<double>> reference_losses = {};  // by seed and step; of several seeds
   bool has_several_seeds() const { return seeds.size() > 1; }
 
   const LaneReport& reference() const { return lanes.front(); }

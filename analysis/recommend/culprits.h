@@ -29,8 +29,8 @@ using SetsFail = std::function<std::vector<bool>(const std::vector<LayerSet>& lo
 // Sets that may fail at a time; more, and it gives up.
 inline constexpr size_t kMostSuspects = 4;
 
-// Requires: the run with all of `low` fails, that with none of them does not. Returns: the culprits,
-// in the order of `low`; empty: it gave up or had to end.
+// Requires: the run with all of `low` fails, that with none of them does not. Returns: the
+// culprits, in the order of `low`; empty: it gave up or had to end.
 LayerSet find_culprits(const LayerSet& low, const SetsFail& sets_fail);
 
 }  // namespace lockstep

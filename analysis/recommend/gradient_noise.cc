@@ -61,7 +61,8 @@ std::optional<StateOfAverage> state_of(const OptimizerSpec& spec, std::string& w
   }
   const auto states = find_optimizer(spec.name).states(numbers);
   const auto state = std::ranges::find(states, row->state, &OptimizerState::name);
-  StateOfAverage found{.average = {.beta = beta}, .index = static_cast<int>(state - states.begin())};
+  StateOfAverage found{.average = {.beta = beta},
+                       .index = static_cast<int>(state - states.begin())};
   if (row->is_normalized) {
     found.average.first_gain = found.average.gain = 1 - beta;
   } else {
@@ -103,9 +104,9 @@ int32_t gradient_site(const RunFile& run, const Graph& step, const std::string& 
 
 GradientNoise noise_of(std::span<const double> gradient_sq, std::span<const double> average_sq,
                        const AverageOfGradients& average) {
-  double w1 = 0, w2 = 0, g = 0;          // W1, W2, G
-  double scatter = 0, whole = 0;         // sums of tr S and of G / W1 over the steps
-  double before = 0;                     // |m| of the step before
+  double w1 = 0, w2 = 0, g = 0;   // W1, W2, G
+  double scatter = 0, whole = 0;  // sums of tr S and of G / W1 over the steps
+  double before = 0;              // |m| of the step before
   for (size_t t = 0; t < gradient_sq.size(); ++t) {
     const double gain = t == 0 ? average.first_gain : average.gain;
     w1 = average.beta * w1 + gain;
@@ -152,7 +153,8 @@ std::vector<GradientNoise> gradient_noise(const RunFile& run, const Graph& step)
     if (options.micro_steps() > 1 || pass_count(step) > 1) why = "a step adds up several gradients";
     if (options.clip_value > 0) why = "single elements are clipped";
     int32_t to = -1;
-    if (why.empty()) to = run.sites().find_update(parameter.name, Role::kOptimizerState, state->index);
+    if (why.empty())
+      to = run.sites().find_update(parameter.name, Role::kOptimizerState, state->index);
     if (why.empty() && (from < 0 || to < 0)) why = "the run file has no site of it";
     GradientNoise noise;
     if (why.empty()) {

@@ -31,7 +31,7 @@ namespace lockstep {
 
 struct GradientNoise {
   std::string weight = {}, layer = {};
-  double share = 1;             // tr S / E|g|^2, 0..1
+  double share = 1;              // tr S / E|g|^2, 0..1
   std::string why_assumed = {};  // why it is taken to be 1; "": it was measured
   bool is_measured() const { return why_assumed.empty(); }
 };

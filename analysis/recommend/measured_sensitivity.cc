@@ -27,7 +27,8 @@ bool is_nameable(const std::string& layer) {  // by a rule
   return layer.find_first_of("*?") == std::string::npos;
 }
 
-// Whether narrow formats apply to the operand: a factor of a linear op's product, or its gradients'.
+// Whether narrow formats apply to the operand: a factor of a linear op's product, or its
+// gradients'.
 bool is_narrow_factor(const Site& site, const Graph& step) {
   if (site.point != Point::kOperand) return false;
   const Node& node = step.node(site.node);
@@ -106,11 +107,10 @@ class Measuring {
       std::vector<Candidate> lanes;
       for (const Subject& one : part) {
         const auto scale = scales_.find(one.format);
-        lanes.push_back(
-            {.lane = fmt::format("alone-{}.toml", number_++),
-             .format = one.format,
-             .toml = alone_policy(one.layer, one.format, one.role, network_,
-                                  scale == scales_.end() ? 0 : scale->second)});
+        lanes.push_back({.lane = fmt::format("alone-{}.toml", number_++),
+                         .format = one.format,
+                         .toml = alone_policy(one.layer, one.format, one.role, network_,
+                                              scale == scales_.end() ? 0 : scale->second)});
       }
       const RunFile synced(runs_.measure(lanes, LaneMode::kSynced, kIsolatedSteps));
       table_.floor = isolated(synced, synced.lane_index(twin_name(1)), network_, table_);
@@ -214,7 +214,8 @@ std::string alone_policy(const std::string& layer, const std::string& format,
       rules.push_back(toml::table{{"layer", other}, {"op", kNarrowOp}, {"compute", "fp32"}});
     }
   } else {
-    // Without it an op that follows its operands, as gelu does, would compute in the layer's format.
+    // Without it an op that follows its operands, as gelu does, would compute in the layer's
+    // format.
     rules.push_back(toml::table{{"layer", "*"}, {"compute", "fp32"}});
     toml::table rule{{"layer", layer}};
     if (role) {

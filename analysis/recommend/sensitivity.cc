@@ -171,8 +171,8 @@ void add_scores(const RunFile& run, int lane, const std::string& format, const N
     row.layer = key.first;
     row.role = key.second;
     row.format = format;
-    row.score = score_of(std::hypot(row.effect, row.range_effect), row.error_to_noise,
-                         table.batch_noise);
+    row.score =
+        score_of(std::hypot(row.effect, row.range_effect), row.error_to_noise, table.batch_noise);
     scores[row.layer] += row.score;
     const bool says_nothing = row.effect == 0 && row.range_effect == 0 && row.gradient_error == 0 &&
                               row.updates_lost == 0 && row.terms == 0;

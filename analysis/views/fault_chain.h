@@ -18,7 +18,7 @@ struct FaultLink {
   double limit = 0;           // the format's largest finite number; NaN: not recorded
   double nonfinite_rate = 0;  // of all values, after rounding
   double zeroed_rate = 0;     // of the nonzero values
-  std::optional<SiteExponents> exponents;  // where the step has a histogram
+  std::optional<SiteExponents> exponents = {};  // where the step has a histogram
 };
 struct FaultChain {
   int64_t step = 0;

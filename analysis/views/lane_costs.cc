@@ -42,12 +42,8 @@ CostView read_costs(const RunFile& run, const Gpu& gpu) {
     const double seconds =
         cost_of(network, policy, info.memory.value_or(network.memory), gpu).seconds;
     if (info.is_reference) reference = seconds;
-    LaneCost cost{.lane = static_cast<int>(l),
-                  .relative_time = seconds / reference,
-                  .bytes = std::nullopt,
-                  .memory = info.memory};
-    if (info.memory) cost.bytes = total_bytes(*info.memory);
-    view.lanes.push_back(std::move(cost));
+    view.lanes.push_back(
+        {.lane = static_cast<int>(l), .relative_time = seconds / reference, .memory = info.memory});
   }
   for (const ProductFact& fact : product_facts(network.step)) {
     ++view.products;

@@ -15,9 +15,8 @@ namespace lockstep {
 
 struct LaneCost {
   int lane = 0;
-  double relative_time = 0;      // of the reference's
-  std::optional<int64_t> bytes;  // absent from files of version 1
-  std::optional<MemoryFacts> memory;
+  double relative_time = 0;           // of the reference's
+  std::optional<MemoryFacts> memory;  // absent from files of version 1
 };
 // A product of 16-bit factors whose extents are no multiples of kAlignment16Bit.
 struct UnalignedProduct {

@@ -1,4 +1,4 @@
-// Sorting, filtering and values under the pointer. The page is complete without this script.
+// Tables: sorting and filtering. The page is complete without this script; charts/ draws.
 "use strict";
 
 // ---- sorting: a button in every header cell
@@ -75,33 +75,3 @@ input.addEventListener("input", () => {
   }
   count.textContent = words.length ? `${shown} of ${all} rows` : "";
 });
-
-// ---- curves: the values at the pointer, or at the arrow keys
-
-for (const figure of document.querySelectorAll("figure.curves")) {
-  const area = figure.querySelector(".area");
-  const cursor = figure.querySelector(".cursor");
-  const readout = figure.querySelector(".readout");
-  if (!area) continue;
-  const x = area.dataset.x.split("|");
-  const series = [...area.querySelectorAll("path[data-values]")].map((path) => (
-    {name: path.dataset.name, values: path.dataset.values.split("|")}));
-  let at = -1;
-  const show = (index) => {
-    at = Math.max(0, Math.min(x.length - 1, index));
-    cursor.hidden = false;
-    cursor.style.left = `${x.length < 2 ? 50 : 100 * at / (x.length - 1)}%`;
-    const values = series.map((one) => `${one.name} ${one.values[at] || "stopped"}`);
-    readout.textContent = `${area.dataset.xTitle} ${x[at]}: ${values.join(", ")}`;
-  };
-  area.addEventListener("pointermove", (event) => {
-    const box = area.getBoundingClientRect();
-    show(Math.round((event.clientX - box.left) / box.width * (x.length - 1)));
-  });
-  area.addEventListener("keydown", (event) => {
-    const to = {ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: x.length - 1}[event.key];
-    if (to === undefined) return;
-    show(to);
-    event.preventDefault();
-  });
-}

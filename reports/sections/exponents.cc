@@ -67,6 +67,23 @@ TableBlock table_of(const Report& report) {
   return table;
 }
 
+// The one to show first: where the gravest finding began, else a gradient.
+void lead_with_worst(const Report& report, std::vector<HistogramView>& views) {
+  auto first = std::ranges::find_if(
+      views, [&](const HistogramView& view) { return report.site(view.site).scaled; });
+  for (const LaneReport& lane : report.lanes) {
+    const auto found = std::ranges::find_if(lane.findings, [](auto& f) { return f.site >= 0; });
+    if (found == lane.findings.end()) continue;
+    const auto at = std::ranges::find_if(views, [&](const HistogramView& view) {
+      return view.lane == lane.info.name && view.site == found->site;
+    });
+    if (at == views.end()) continue;
+    first = at;
+    if (lane.judgement.verdict == Verdict::kBroke) break;
+  }
+  if (first != views.end()) std::rotate(views.begin(), first, first + 1);
+}
+
 Blocks write_exponents(const Report& report) {
   Histograms out;
   std::set<std::string> formats(std::begin(kAlwaysShown), std::end(kAlwaysShown));
@@ -90,6 +107,7 @@ Blocks write_exponents(const Report& report) {
     }
   }
   if (out.views.empty()) return {};
+  lead_with_worst(report, out.views);
   for (const std::string& name : formats) out.windows.push_back(window_of(find_format(name)));
   out.first_scale = kMinShownScale;
   for (const ScaleLoss& loss : report.scale_losses) {

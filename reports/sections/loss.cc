@@ -1,7 +1,10 @@
-// The training loss of every lane: its curve; in a table, a few columns and a sparkline.
+// The training loss of every lane over bands of noise, and the loss scale beneath on the same axis;
+// in a table, a few columns and a sparkline.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <span>
 
 #include "reports/number_text.h"
@@ -44,15 +47,115 @@ TableBlock table_of(const Report& report) {
   table.notes = {
       "Unscaled training loss, mean over the steps up to the one above the column (0-based). "
       "The course is drawn from each lane's smallest to its largest mean; x: not finite."};
+  if (report.twins.empty()) {
+    table.notes.push_back(
+        "No twin ran, so there is no band of noise around fp32 (`replay --twins 1`).");
+  }
   return table;
 }
 
-Blocks write_loss(const Report& report) {
-  Curves curves{.x_title = "step", .x = step_labels(report), .panels = {{.title = "loss"}}};
-  for (const LaneReport& lane : report.lanes) {
-    curves.panels[0].series.push_back({.name = lane.info.name, .values = lane.loss});
+// From this ratio of the largest to the smallest loss on, the axis is logarithmic.
+constexpr double kLogarithmicRatio = 1000;
+
+CurveScale scale_of(const CurvePanel& panel) {
+  double lowest = std::numeric_limits<double>::infinity(), highest = -lowest;
+  for (const CurveSeries& series : panel.series) {
+    for (const double value : series.values) {
+      if (!std::isfinite(value)) continue;
+      lowest = std::min(lowest, value);
+      highest = std::max(highest, value);
+    }
   }
-  return {chart("Unscaled training loss of every step", std::move(curves), table_of(report))};
+  const bool is_wide = lowest > 0 && highest / lowest > kLogarithmicRatio;
+  return is_wide ? CurveScale::kLogarithmic : CurveScale::kLinear;
+}
+
+// From the lowest to the highest of several courses, step by step.
+CurveBand band_of(std::string name, const std::vector<std::span<const double>>& courses) {
+  CurveBand band{std::move(name), {}, {}};
+  for (size_t step = 0; step < courses.front().size(); ++step) {
+    double low = courses.front()[step], high = low;
+    for (const auto& course : courses) {
+      if (step >= course.size()) continue;
+      low = std::min(low, course[step]);
+      high = std::max(high, course[step]);
+    }
+    band.low.push_back(low);
+    band.high.push_back(high);
+  }
+  return band;
+}
+
+// FP32 and what one ulp at the start makes of it; FP32 on all seeds.
+std::vector<CurveBand> bands_of(const Report& report) {
+  std::vector<CurveBand> bands;
+  if (report.reference_losses.size() > 1) {
+    const auto& losses = report.reference_losses;
+    bands.push_back(band_of(fmt::format("fp32, {} seeds", losses.size()),
+                            std::vector<std::span<const double>>(losses.begin(), losses.end())));
+  }
+  if (!report.twins.empty()) {
+    std::vector<std::span<const double>> courses = {report.reference().loss};
+    for (const int twin : report.twins) {
+      courses.emplace_back(report.lanes[static_cast<size_t>(twin)].loss);
+    }
+    bands.push_back(band_of(report.twins.size() == 1
+                                ? "fp32 and its twin"
+                                : fmt::format("fp32 and its {} twins", report.twins.size()),
+                            courses));
+  }
+  return bands;
+}
+
+CurveSeries losses_of(const Report& report, const LaneReport& lane) {
+  CurveSeries series{.name = lane.info.name, .values = lane.loss};
+  if (lane.nonfinite_loss_at >= 0) {
+    const std::string stopped =
+        lane.info.died_at >= 0 && lane.info.died_at < report.steps
+            ? fmt::format("; the lane stopped at step {}", lane.info.died_at)
+            : "";
+    series.marks.push_back({static_cast<size_t>(lane.nonfinite_loss_at),
+                            fmt::format("the loss is not finite{}", stopped)});
+  }
+  return series;
+}
+
+void add_scales(const Report& report, const LaneReport& lane, CurvePanel& panel) {
+  if (!lane.has_scaler) return;
+  for (const ScalerReport& scaler : lane.scalers) {
+    CurveSeries& series = panel.series.emplace_back();
+    series.name = lane.info.name + (scaler.loss.empty() ? "" : ", loss " + scaler.loss);
+    series.values = scaler.scales;
+    for (const SkipEvent& skip : scaler.overflows) {
+      series.marks.push_back({static_cast<size_t>(skip.step),
+                              skip.culprit_site < 0 ? "skipped"
+                                                    : "skipped, first not finite: " +
+                                                          report.site(skip.culprit_site).label()});
+    }
+  }
+}
+
+Blocks write_loss(const Report& report) {
+  CurvePanel losses{.title = "loss", .bands = bands_of(report), .mark_name = "no longer finite"};
+  CurvePanel scales{
+      .title = "loss scale", .scale = CurveScale::kPowersOfTwo, .mark_name = "skipped step"};
+  bool has_end = false, has_skip = false;
+  for (const LaneReport& lane : report.lanes) {
+    if (lane.is_twin()) continue;
+    losses.series.push_back(losses_of(report, lane));
+    add_scales(report, lane, scales);
+    has_end |= !losses.series.back().marks.empty();
+    has_skip |= lane.has_scaler && !lane.skips.empty();
+  }
+  losses.scale = scale_of(losses);
+  if (!has_end) losses.mark_name = "";
+  if (!has_skip) scales.mark_name = "";
+  Curves curves{.x_title = "step", .x = step_labels(report), .panels = {std::move(losses)}};
+  const bool has_scales = !scales.series.empty();
+  if (has_scales) curves.panels.push_back(std::move(scales));
+  return {chart(has_scales ? "Unscaled training loss of every step, and the loss scale"
+                           : "Unscaled training loss of every step",
+                std::move(curves), table_of(report))};
 }
 
 }  // namespace

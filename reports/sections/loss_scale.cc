@@ -1,5 +1,5 @@
 // Every step in which the loss scale changed or the step was skipped, and the site that caused it;
-// each scaler separately.
+// each scaler separately. The curves are under those of the loss (sections/loss.cc).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -68,18 +68,7 @@ void add_events(const Report& report, const LaneReport& lane, const ScalerReport
   if (events.size() > kShownEvents) {
     table.notes.push_back(fmt::format("... and {} more", events.size() - kShownEvents));
   }
-  const std::string name = lane.info.name + (scaler.loss.empty() ? "" : ", loss " + scaler.loss);
-  CurvePanel panel{.title = "loss scale", .scale = CurveScale::kPowersOfTwo};
-  CurveSeries& series = panel.series.emplace_back();
-  series.name = name;
-  series.values = scaler.scales;
-  for (const SkipEvent& skip : scaler.overflows) {
-    series.marks.push_back(
-        {static_cast<size_t>(skip.step),
-         skip.culprit_site < 0 ? "skipped" : "skipped: " + report.site(skip.culprit_site).label()});
-  }
-  Curves curves{.x_title = "step", .x = step_labels(report), .panels = {std::move(panel)}};
-  out.push_back(chart("Loss scale of " + name, std::move(curves), std::move(table)));
+  out.push_back(lockstep::table(std::move(table)));
 }
 
 Blocks write_loss_scale(const Report& report) {

@@ -1,11 +1,15 @@
-// What `recommend` answered, where it wrote the report.
+// What `recommend` answered, where it wrote the report, and what its search went by.
 #include "reports/section.h"
 
 namespace lockstep {
 namespace {
 
 Blocks write_recommendation(const Report& report) {
-  return report.recommendation;
+  return report.recommendation.answer;
+}
+
+Blocks write_sensitivity(const Report& report) {
+  return report.recommendation.search;
 }
 
 }  // namespace
@@ -13,6 +17,10 @@ Blocks write_recommendation(const Report& report) {
 Section recommendation_section() {
   constexpr bool kLeads = true;
   return {"recommendation", "Recommendation", false, write_recommendation, kLeads};
+}
+
+Section sensitivity_section() {
+  return {"sensitivity", "How sensitive the layers are", false, write_sensitivity};
 }
 
 }  // namespace lockstep

@@ -141,9 +141,7 @@ void write_advice_report(const std::string& path, TrialRuns& runs, const Advice&
   if (is_other) lanes.push_back(advice.chosen->candidate);
   if (!lanes.empty()) runs.run(lanes);
   Report report = read_report(RunFile(runs.last_path()));
-  AdviceFacts whole = facts;
-  whole.all = true;
-  report.recommendation = advice_blocks(advice, whole);
+  report.recommendation = {advice_blocks(advice, facts), search_blocks(advice)};
   const ReportFormat* format = report_format_of_file(path);
   write_text_file_atomically(path, format->write(report, TextStyle{}));
 }

@@ -256,9 +256,9 @@ std::string rate_text(double rate) {
 }
 
 Listing list_gpus() {
-  Listing out{{"gpu", "meaning", "fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "GB/s",
-               "source"},
-              {}};
+  Listing out{
+      {"gpu", "meaning", "fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "GB/s", "source"},
+      {}};
   for (const Gpu& gpu : gpus()) {
     std::vector<std::string>& cells = out.rows.emplace_back();
     cells = {str(gpu.name), str(gpu.help)};
@@ -330,7 +330,8 @@ constexpr std::array kTopics = {
     ListTopic{"quantities", "what is recorded of a lane: the datasets of a run file",
               list_quantities},
     ListTopic{"findings", "what can go wrong in a lane, and how it is decided", list_findings},
-    ListTopic{"gpus", "GPUs that `recommend` estimates times for, with their peak rates", list_gpus},
+    ListTopic{"gpus", "GPUs that `recommend` estimates times for, with their peak rates",
+              list_gpus},
     ListTopic{"checks", "what `lockstep check` compares", list_checks},
 };
 

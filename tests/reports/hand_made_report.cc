@@ -117,4 +117,61 @@ Report hand_made() {
   return r;
 }
 
+void add_pictures(Report& report) {
+  LaneReport& lane = report.lanes[3];
+  lane.info.site_formats = report.lanes[2].info.site_formats = {"fp16", "fp16"};
+  // fc1 lost much in step 1, fc2 a little; "not finite", the first measure, is the gravest.
+  lane.views.map = {.layers = {"fc1", "fc2", "quiet"}, .columns = {{0, 0}, {1, 1}}, .grids = {}};
+  lane.views.map.grids.push_back({.role = Role::kActivation,
+                                  .measure = 0,
+                                  .cells = {{.layer = 1, .column = 1, .share = 0.5, .site = 0}}});
+  lane.views.map.grids.push_back({.role = Role::kActivation,
+                                  .measure = 2,
+                                  .cells = {{.layer = 0, .column = 1, .share = 0.25, .site = 0}}});
+  lane.views.map.grids.push_back({.role = Role::kGradWeight,
+                                  .measure = 2,
+                                  .cells = {{.layer = 0, .column = 1, .share = 0.125, .site = 1},
+                                            {.layer = 1, .column = 0, .share = 0.01, .site = 1}}});
+  lane.views.exponents = {{.site = 0, .first = -3, .counts = {1, 2}, .zeros = 4, .nonfinite = 5},
+                          {.site = 1, .first = 0, .counts = {7}}};
+  lane.views.growth =
+      ErrorGrowth{.step = 0,
+                  .forward = {{.layer = "fc1", .site = 0, .total = 1e-3, .local = 1e-4},
+                              {.layer = "fc2", .site = 1, .total = 2e-3, .local = kNan}},
+                  .backward = {}};
+  lane.views.chains = {
+      {.step = 39,
+       .links = {{.site = 0,
+                  .format = "fp16",
+                  .largest = 112345,
+                  .limit = 65504,
+                  .nonfinite_rate = 0.25,
+                  .exponents = SiteExponents{.site = 0, .first = 16, .counts = {3}}},
+                 {.site = 1, .format = "fp16", .largest = 2, .limit = 65504, .zeroed_rate = 0.5}},
+       .left_out = 2}};
+  report.scale_losses = {{.reference = {.site = 1, .first = -30, .counts = {9}},
+                          .format = "fp16",
+                          .to_zero = {1, 0.5},
+                          .overflow = {0, 0.25}}};
+  RangeTable& table = report.ranges.emplace_back();
+  table.format = &find_format("fp16");
+  table.layers.resize(2);
+  table.layers[0].layer = "fc1";
+  table.layers[0].has_gradients = true;
+  table.layers[0].scales = {.lo = -3, .hi = 14};
+  table.layers[0].lo_site = "a";
+  table.layers[0].hi_site = "b";
+  table.layers[1].layer = "relu";
+  table.scales = {.lo = -3, .hi = 14};
+  report.costs = {
+      .gpu = "h100",
+      .lanes = {{.lane = 0, .relative_time = 1, .memory = MemoryFacts{.weights = 4096}},
+                {.lane = 2, .relative_time = 0.5, .memory = MemoryFacts{.weights = 1024}},
+                {.lane = 3, .relative_time = 0.25, .memory = std::nullopt}},
+      .unaligned = {{.layer = "fc1", .op = "linear", .extents = "n is 10"}},
+      .products = 3};
+  report.recommendation = {.answer = {paragraph("Nothing needs doing.")},
+                           .search = {paragraph("All layers were scored.")}};
+}
+
 }  // namespace lockstep::testing

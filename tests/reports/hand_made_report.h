@@ -11,4 +11,7 @@ namespace lockstep::testing {
 LaneReport lane(std::string name, double end, double accuracy);
 Report hand_made();
 
+// Something for every picture: of the lane pure-fp16, costs, ranges, a recommendation.
+void add_pictures(Report& report);
+
 }  // namespace lockstep::testing

@@ -6,7 +6,6 @@
 #include <limits>
 #include <string>
 
-#include "reports/html_curves.h"
 #include "reports/html_page.h"
 #include "reports/html_writer.h"
 #include "reports/markdown_page.h"
@@ -49,7 +48,9 @@ TEST_CASE("the Markdown report of a hand-made run is the golden one") {
 }
 
 TEST_CASE("the HTML report of a hand-made run, without style and script, is the golden one") {
-  std::string page = html_page(hand_made());
+  Report report = hand_made();
+  testing::add_pictures(report);
+  std::string page = html_page(report, "charts");
   page = without(std::move(page), "<style>", "</style>");
   page = without(std::move(page), "<script>", "</script>");
   check_golden("report.html", without(std::move(page), "'sha256-", "'"));
@@ -114,43 +115,6 @@ TEST_CASE("the verdict leads a page, also of a capture whose replay is not faith
   CHECK(page.find("### Verdict\n❌ **Do not trust these results**: the replay does not do what the "
                   "model does.") != std::string::npos);
   CHECK(page.find("### Verdict") < page.find("### Is the import faithful?"));
-}
-
-TEST_CASE("curves: gaps, marks, the end of a lane, means of long courses") {
-  CurveBlock block;
-  block.title = "t";
-  block.x_title = "step";
-  block.x = {"0", "1", "2", "3", "4"};
-  block.series = {{.name = "a", .values = {0, 1, kNan, 3, 4}, .marks = {{1, "skipped"}}},
-                  {.name = "b", .values = {4, 2}}};
-  const std::string drawn = html_curves(block);
-  // From 0 to 4, with 4 % of room on either side: 4 lies 0.16 of 4.32 below the top.
-  CHECK(drawn.find("d=\"M0.0 963.0h0L250.0 731.5M750.0 268.5h0L1000.0 37.0\"") !=
-        std::string::npos);
-  CHECK(drawn.find("data-values=\"0|1|not finite|3|4\"") != std::string::npos);
-  CHECK(drawn.find("data-values=\"4|2\"") != std::string::npos);
-  CHECK(drawn.find("title=\"a: not finite from step 2 on\"") != std::string::npos);
-  CHECK(drawn.find("title=\"step 1: skipped\"") != std::string::npos);
-
-  block.scale = CurveScale::kPowersOfTwo;
-  CHECK(html_curves(block).find("data-values=\"2^2|2^1\"") != std::string::npos);
-
-  block = {.title = "t",
-           .x_title = "step",
-           .x = {},
-           .series = {{.name = "c", .values = {}}},
-           .table = {}};
-  CHECK(html_curves(block).empty());
-  for (size_t i = 0; i < 2 * kMostPoints; ++i) {
-    block.x.push_back(std::to_string(i));
-    block.series[0].values.push_back(static_cast<double>(1 + i % 2));
-  }
-  const std::string means = html_curves(block);
-  CHECK(means.find("means of 600 equal parts") != std::string::npos);
-  CHECK(means.find("data-values=\"1.5|1.5|") != std::string::npos);
-  CHECK(means.find("data-x=\"0..1|2..3|") != std::string::npos);
-  block.series[0].values[7] = 1e5;
-  CHECK(html_curves(block).find("logarithmic axis") != std::string::npos);
 }
 
 TEST_CASE("no format has the name or the ending of another") {

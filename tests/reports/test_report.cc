@@ -205,6 +205,7 @@ TEST_CASE("scalers of several losses are shown separately") {
 
 TEST_CASE("every section has its own name and says something about a full run") {
   Report report = hand_made();
+  testing::add_pictures(report);
   report.options.capture_hash = "0123";  // two sections are for captures only
   CapturedComparison beside;
   beside.first = beside.last = {.step = 0, .captured = 2, .lane = 2, .furthest = "fc.weight"};

@@ -25,8 +25,8 @@ struct Faults {
 
   bool fails(const LayerSet& low) const {
     return std::ranges::any_of(groups, [&](const LayerSet& group) {
-      return std::ranges::all_of(
-          group, [&](auto& layer) { return std::ranges::count(low, layer) > 0; });
+      return std::ranges::all_of(group,
+                                 [&](auto& layer) { return std::ranges::count(low, layer) > 0; });
     });
   }
   LayerSet found(const LayerSet& low) {

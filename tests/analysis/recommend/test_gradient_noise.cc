@@ -45,9 +45,10 @@ TEST_CASE("the share of noise has no bias, for momentum, dampening and a normali
   std::mt19937_64 dice(7);
   // tr S = 20 * 2^2, |mu|^2 = 20: the share is 0.8.
   const double truth = 80.0 / (80 + 20);
-  const AverageOfGradients averages[] = {
-      {.beta = 0.9}, {.beta = 0.9, .first_gain = 1, .gain = 0.5},
-      {.beta = 0.9, .first_gain = 0.1, .gain = 0.1}, {.beta = 0.5}};
+  const AverageOfGradients averages[] = {{.beta = 0.9},
+                                         {.beta = 0.9, .first_gain = 1, .gain = 0.5},
+                                         {.beta = 0.9, .first_gain = 0.1, .gain = 0.1},
+                                         {.beta = 0.5}};
   for (const AverageOfGradients& average : averages) {
     CAPTURE(average.beta);
     CAPTURE(average.gain);

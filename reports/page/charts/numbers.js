@@ -1,0 +1,27 @@
+// Numbers as text, as the tables write them.
+
+// Four significant digits.
+export function short(value) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "not finite";
+  const text = Number(value.toPrecision(4));
+  const size = Math.abs(text);
+  return size !== 0 && (size < 1e-4 || size >= 1e6) ? text.toExponential().replace("e+", "e") : `${text}`;
+}
+
+// A power of two as "2^16", any other number as short() does.
+export function scale(value) {
+  const exponent = Math.log2(value);
+  return Number.isInteger(exponent) ? `2^${exponent}` : short(value);
+}
+
+// 0.0123 as "1.23%".
+export function percent(share) {
+  if (share === 0) return "0%";
+  if (share < 1e-4) return `${Number((100 * share).toPrecision(1)).toExponential().replace("e+", "e")}%`;
+  return `${Number((100 * share).toPrecision(3))}%`;
+}
+
+export const grouped = (count) => count.toLocaleString("en-US");
+
+// The end of a name says most: "...layer3.0.conv2".
+export const ending = (name, most) => (name.length > most ? `…${name.slice(1 - most)}` : name);
