@@ -43,7 +43,8 @@ Advice full_advice() {
   advice.frontier = {{.format = "fp8", .layers = 1, .cost = 1, .score = 2, .lane = "x"}};
   advice.sensitivity.layers = {{.layer = "fc", .format = "fp8", .measured = MeasuredSensitivity{}}};
   advice.sensitivity.is_measured = true;
-  advice.sensitivity.roles = {{.layer = "fc", .format = "fp8"}};
+  advice.sensitivity.roles = {{.layer = "fc", .format = "fp8", .measured = MeasuredSensitivity{}}};
+  advice.sensitivity.noise = {{.weight = "fc.weight", .layer = "fc", .why_assumed = "too few"}};
   return advice;
 }
 
