@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-PATIENCE = int(os.environ.get("PATIENCE_MUT", 30))  # seconds, on a busy machine
+PATIENCE = 30  # seconds, on a busy machine
 
 
 def wait_for(get, what):
@@ -51,7 +51,9 @@ class Live:
 
     def end(self):
         self.process.send_signal(signal.SIGINT)
-        rest, errors = self.process.communicate(timeout=PATIENCE)
+        self.process.wait(PATIENCE)
+        # Not communicate(), which loses what readline() has buffered of the next lines.
+        rest, errors = self.process.stdout.read(), self.process.stderr.read()
         assert self.process.returncode == 0 and errors == ""
         return rest
 
