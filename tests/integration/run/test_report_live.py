@@ -64,6 +64,21 @@ def program(binary_dir):
 
 
 @pytest.fixture
+def follow(program):
+    """follow(RUN, OPTION...) begins a live view; none outlives the test."""
+    begun = []
+
+    def make(*arguments):
+        begun.append(Live(program, *arguments))
+        return begun[-1]
+
+    yield make
+    for live in begun:
+        live.process.kill()
+        live.process.wait()
+
+
+@pytest.fixture
 def replay(program, tmp_path):
     """A replay in the background that would take hours, and its run file."""
     run = tmp_path / "run.h5"
@@ -76,9 +91,9 @@ def replay(program, tmp_path):
     process.wait()
 
 
-def test_a_run_is_followed_until_it_is_killed(replay, program, lockstep):
+def test_a_run_is_followed_until_it_is_killed(follow, replay, lockstep):
     process, run = replay
-    live = Live(program, run)
+    live = follow(run)
     assert live.first_line == f"Live view of {run}: http://127.0.0.1:{live.port}/ (Ctrl-C ends it)\n"
     first = wait_for(lambda: live.news()["snapshot"]["steps_done"] > 8 and live.news(), "eight steps")
     assert first["state"] == "running" and first["commands"] == []
@@ -104,8 +119,8 @@ def test_a_run_is_followed_until_it_is_killed(replay, program, lockstep):
     assert live.end() == ended["sentence"] + "\n", "the terminal says so, too"
 
 
-def test_only_get_of_four_paths_from_this_machine(replay, program):
-    live = Live(program, replay[1])
+def test_only_get_of_four_paths_from_this_machine(follow, replay):
+    live = follow(replay[1])
     own = f"127.0.0.1:{live.port}"
     for host in (own, f"localhost:{live.port}", "localhost", "127.0.0.1"):
         assert live.ask(Host=host)[0] == 200, host
@@ -137,26 +152,26 @@ def test_only_get_of_four_paths_from_this_machine(replay, program):
     live.end()
 
 
-def test_a_finished_run_and_one_that_was_interrupted(lockstep, program, replay, tmp_path):
+def test_a_finished_run_and_one_that_was_interrupted(follow, lockstep, replay, tmp_path):
     done = tmp_path / "done.h5"
     lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 4, "--batch", 8, "--quiet", "-o", done)
-    live = Live(program, done)
+    live = follow(done)
     news = live.news()
     assert news["state"] == "finished" and news["sentence"] == "The run has finished: 4 steps."
     assert [c["command"] for c in news["commands"]] == [f"lockstep report {done} -o done.html"]
     assert live.end() == "The run has finished: 4 steps.\n"
     process, run = replay
-    live = Live(program, run)
+    live = follow(run)
     process.send_signal(signal.SIGINT)
     wait_for(lambda: live.news()["state"] == "stopped", "the end")
     assert process.wait() == 130
     live.end()
 
 
-def test_a_new_run_replaces_the_snapshot_of_an_older_one(program, lockstep, tmp_path):
+def test_a_new_run_replaces_the_snapshot_of_an_older_one(follow, program, lockstep, tmp_path):
     run = tmp_path / "run.h5"
     lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 4, "--batch", 8, "--quiet", "-o", run)
-    live = Live(program, run)
+    live = follow(run)
     assert live.news()["state"] == "finished"
     process = subprocess.Popen([program, "replay", "mlp", "--data", "synthetic:100", "--steps", "1000000", "--batch", "8",
                                 "--overwrite", "-o", str(run), "--quiet"], stderr=subprocess.DEVNULL)
@@ -168,16 +183,16 @@ def test_a_new_run_replaces_the_snapshot_of_an_older_one(program, lockstep, tmp_
     live.end()
 
 
-def test_errors_say_what_to_do(lockstep, program, replay, tmp_path):
+def test_errors_say_what_to_do(follow, lockstep, replay, tmp_path):
     error = lockstep("report", "--live", tmp_path / "none.h5", code=2).stderr
     assert "no such file" in error and "lockstep replay MODEL -o" in error
     error = lockstep("report", "--live", replay[1], "-o", "x.html", "--table", "lanes", code=2).stderr
     assert "--live and -o" in error and "--live and --table" in error
     assert "--port 80: only of --live" in lockstep("report", replay[1], "--port", 80, code=2).stderr
-    live = Live(program, replay[1])
-    error = lockstep("report", "--live", replay[1], "--port", live.port, code=2).stderr
+    live = follow(replay[1])
+    error = lockstep("report", "--live", replay[1], "--port", live.port, code=2, timeout=PATIENCE).stderr
     assert f"--port {live.port}: cannot be used" in error
     live.end()
-    again = Live(program, replay[1], "--port", str(live.port))
+    again = follow(replay[1], "--port", str(live.port))
     assert again.port == live.port
     again.end()
