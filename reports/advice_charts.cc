@@ -69,6 +69,8 @@ constexpr RoleMeasure kRoleMeasures[] = {
      &RoleSensitivity::range_effect},
     {"dW error", "relative error of the factors of the weight's gradient",
      &RoleSensitivity::gradient_error},
+    {"dW error over noise", "the same, over the gradient's scatter from batch to batch",
+     &RoleSensitivity::error_to_noise},
     {"updates lost", "share of the updates' energy that the weights do not take",
      &RoleSensitivity::updates_lost},
 };

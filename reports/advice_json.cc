@@ -52,6 +52,51 @@ ordered_json ranges_json(const RangeTable& ranges) {
   return json;
 }
 
+ordered_json measured_json(const MeasuredSensitivity& measured) {
+  return {{"loss_error", number(measured.loss_error)},
+          {"gradient_error", number(measured.gradient_error)},
+          {"error_to_noise", number(measured.error_to_noise)},
+          {"gap", number(measured.accumulated)}};
+}
+
+ordered_json sensitivity_json(const SensitivityTable& table) {
+  ordered_json json = {{"batch_noise", number(table.batch_noise)}};
+  if (table.is_measured) {
+    json["rank_correlation"] = number(table.of_layers.value);
+    json["role_rank_correlation"] = number(table.of_roles.value);
+    json["measured_top_third"] = table.measured_top_third;
+    json["floor"] = measured_json(table.floor);
+  }
+  for (const GradientNoise& row : table.noise) {
+    ordered_json one = {{"weight", row.weight},
+                        {"layer", row.layer},
+                        {"noise_share", number(row.share)},
+                        {"basis", row.is_measured() ? "measured" : "assumed"}};
+    if (!row.is_measured()) one["reason"] = row.why_assumed;
+    json["weights"].push_back(one);
+  }
+  for (const LayerSensitivity& row : table.layers) {
+    ordered_json one = {{"layer", row.layer}, {"format", row.format}, {"score", number(row.score)}};
+    if (row.measured) one.update(measured_json(*row.measured));
+    json["layers"].push_back(one);
+  }
+  for (const RoleSensitivity& row : table.roles) {
+    ordered_json one = {{"layer", row.layer},
+                        {"role", to_string(row.role)},
+                        {"format", row.format},
+                        {"score", number(row.score)},
+                        {"effect", number(row.effect)},
+                        {"range_effect", number(row.range_effect)},
+                        {"gradient_error", number(row.gradient_error)},
+                        {"error_to_noise", number(row.error_to_noise)},
+                        {"updates_lost", number(row.updates_lost)},
+                        {"terms", row.terms}};
+    if (row.measured) one["measured"] = measured_json(*row.measured);
+    json["roles"].push_back(one);
+  }
+  return json;
+}
+
 // Narrow formats, memory choices, frontier, sensitivity: what a search has of them.
 void add_search(const Advice& advice, ordered_json& json) {
   for (const NarrowOutcome& outcome : advice.narrow) {
@@ -82,35 +127,8 @@ void add_search(const Advice& advice, ordered_json& json) {
     }
     json["frontier"].push_back(one);
   }
-  const SensitivityTable& table = advice.sensitivity;
-  if (table.layers.empty()) return;
-  ordered_json& sensitivity = json["sensitivity"];
-  sensitivity = {{"batch_noise", number(table.batch_noise)}};
-  if (table.is_measured) {
-    sensitivity["rank_correlation"] = number(table.rank_correlation);
-    sensitivity["measured_top_third"] = table.measured_top_third;
-    sensitivity["floor"] = {{"loss_error", number(table.floor.loss_error)},
-                            {"gradient_error", number(table.floor.gradient_error)},
-                            {"gap", number(table.floor.accumulated)}};
-  }
-  for (const LayerSensitivity& row : table.layers) {
-    ordered_json one = {{"layer", row.layer}, {"format", row.format}, {"score", number(row.score)}};
-    if (row.measured) {
-      one["loss_error"] = number(row.measured->loss_error);
-      one["gradient_error"] = number(row.measured->gradient_error);
-      one["gap"] = number(row.measured->accumulated);
-    }
-    sensitivity["layers"].push_back(one);
-  }
-  for (const RoleSensitivity& row : table.roles) {
-    sensitivity["roles"].push_back({{"layer", row.layer},
-                                    {"role", to_string(row.role)},
-                                    {"format", row.format},
-                                    {"effect", number(row.effect)},
-                                    {"range_effect", number(row.range_effect)},
-                                    {"gradient_error", number(row.gradient_error)},
-                                    {"updates_lost", number(row.updates_lost)},
-                                    {"terms", row.terms}});
+  if (!advice.sensitivity.layers.empty()) {
+    json["sensitivity"] = sensitivity_json(advice.sensitivity);
   }
 }
 

@@ -44,6 +44,25 @@ std::string kept_text(const Candidate& candidate) {
   return text.empty() ? "-" : text;
 }
 
+std::string layer_or_dash(const std::string& layer) {
+  return layer.empty() ? "-" : layer;
+}
+
+void add_measured_columns(TableBlock& table) {
+  for (const char* title : {"loss error", "dW error", "/ noise", "gap alone"}) {
+    table.columns.push_back({title});
+  }
+}
+
+void add_measured_cells(const std::optional<MeasuredSensitivity>& measured,
+                        std::vector<std::string>& cells) {
+  for (const auto number : {&MeasuredSensitivity::loss_error, &MeasuredSensitivity::gradient_error,
+                            &MeasuredSensitivity::error_to_noise}) {
+    cells.push_back(measured ? or_dash((*measured).*number) : "-");
+  }
+  cells.push_back(measured ? gap_text(measured->accumulated) : "-");
+}
+
 }  // namespace
 
 std::string layer_names(const std::vector<KeptLayer>& layers) {
@@ -117,48 +136,71 @@ TableBlock role_table(const SensitivityTable& sensitivity) {
   table.columns = {{"layer", Align::kLeft},
                    {"role", Align::kLeft},
                    {"format", Align::kLeft},
+                   {"score"},
                    {"effect"},
                    {"range"},
                    {"dW error"},
+                   {"/ noise"},
                    {"updates lost"},
                    {"terms"}};
   for (const RoleSensitivity& row : sensitivity.roles) {
-    table.rows.push_back({row.layer.empty() ? "-" : row.layer, std::string(to_string(row.role)),
-                          row.format, or_dash(row.effect), or_dash(row.range_effect),
-                          or_dash(row.gradient_error), or_dash(row.updates_lost),
+    table.rows.push_back({layer_or_dash(row.layer), std::string(to_string(row.role)), row.format,
+                          or_dash(row.score), or_dash(row.effect), or_dash(row.range_effect),
+                          or_dash(row.gradient_error), or_dash(row.error_to_noise),
+                          or_dash(row.updates_lost),
                           row.terms == 0 ? "-" : fmt::format("{}", row.terms)});
   }
   table.notes = {
       "effect, range: what lost digits and lost range do to the loss, to first order. dW error: of "
-      "the weight gradient's factors, relative, and so relative to its batch noise. terms: of the "
-      "longest sum."};
+      "the weight gradient's factors, relative; / noise: over that gradient's scatter from batch "
+      "to batch. terms: of the longest sum."};
+  return table;
+}
+
+TableBlock measured_role_table(const SensitivityTable& sensitivity) {
+  TableBlock table;
+  table.columns = {{"layer", Align::kLeft}, {"role alone", Align::kLeft}, {"format", Align::kLeft}};
+  add_measured_columns(table);
+  for (const RoleSensitivity& row : sensitivity.roles) {
+    if (!row.measured) continue;
+    table.rows.push_back({layer_or_dash(row.layer), std::string(to_string(row.role)), row.format});
+    add_measured_cells(row.measured, table.rows.back());
+  }
+  table.notes = {"Only the layer's values of this role are in the format, all else in fp32."};
+  return table;
+}
+
+TableBlock noise_table(const SensitivityTable& sensitivity) {
+  TableBlock table;
+  table.columns = {
+      {"weight", Align::kLeft}, {"share of noise"}, {"measured or assumed", Align::kLeft}};
+  for (const GradientNoise& row : sensitivity.noise) {
+    table.rows.push_back({row.weight, two_digits(row.share),
+                          row.is_measured() ? "measured" : "assumed: " + row.why_assumed});
+  }
+  table.notes = {
+      "share of noise: how much of the energy of the weight's gradient is scatter from batch to "
+      "batch."};
   return table;
 }
 
 TableBlock layer_table(const SensitivityTable& sensitivity) {
   TableBlock table;
   table.columns = {{"layer", Align::kLeft}, {"format", Align::kLeft}, {"score"}};
-  if (sensitivity.is_measured) {
-    for (const char* title : {"loss error", "dW error", "gap alone"}) {
-      table.columns.push_back({title});
-    }
-  }
+  if (sensitivity.is_measured) add_measured_columns(table);
   for (const LayerSensitivity& row : sensitivity.layers) {
-    std::vector<std::string>& cells = table.rows.emplace_back();
-    cells = {row.layer.empty() ? "-" : row.layer, row.format, or_dash(row.score)};
-    if (!sensitivity.is_measured) continue;
-    const auto& measured = row.measured;
-    cells.push_back(measured ? or_dash(measured->loss_error) : "-");
-    cells.push_back(measured ? or_dash(measured->gradient_error) : "-");
-    cells.push_back(measured ? gap_text(measured->accumulated) : "-");
+    table.rows.push_back({layer_or_dash(row.layer), row.format, or_dash(row.score)});
+    if (sensitivity.is_measured) add_measured_cells(row.measured, table.rows.back());
   }
   table.notes = {fmt::format("Batch noise of the loss: {}.", or_dash(sensitivity.batch_noise))};
   if (!sensitivity.is_measured) return table;
   const MeasuredSensitivity& floor = sensitivity.floor;
   table.notes.push_back(fmt::format(
       "loss error, dW error: this layer alone in the format, from the reference's weights in every "
-      "step. gap alone: it keeps its own weights. One ulp alone: {}, {}, {}.",
-      or_dash(floor.loss_error), or_dash(floor.gradient_error), gap_text(floor.accumulated)));
+      "step. / noise: the same over the scatter of the gradients from batch to batch. gap alone: "
+      "it keeps its own weights. One ulp alone: {}, {}, {}, {}.",
+      or_dash(floor.loss_error), or_dash(floor.gradient_error), or_dash(floor.error_to_noise),
+      gap_text(floor.accumulated)));
   return table;
 }
 

@@ -12,6 +12,8 @@ namespace lockstep {
 TableBlock tried_table(const Advice& advice);
 TableBlock frontier_table(const Advice& advice);
 TableBlock role_table(const SensitivityTable& table);
+TableBlock measured_role_table(const SensitivityTable& table);
+TableBlock noise_table(const SensitivityTable& table);
 TableBlock layer_table(const SensitivityTable& table);
 
 // "conv1, fc2 and 3 more".

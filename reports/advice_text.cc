@@ -275,14 +275,24 @@ std::string floors(const Proof& proof) {
       proof.seeds(), 100 * proof.most_breaking());
 }
 
+// "9 layers that were measured alone with a rank correlation of 0.87".
+std::string ranks(const RankCorrelation& correlation, std::string_view what) {
+  return fmt::format("{} {} that were measured alone with a rank correlation of {:.2f}",
+                     correlation.ranked, what, correlation.value);
+}
+
 std::string correlation_sentence(const SensitivityTable& table) {
-  return fmt::format(
-      "The first-order score ranks {} layers that were measured alone with a rank correlation of "
-      "{:.2f}{}.",
-      table.ranked, table.rank_correlation,
-      table.measured_top_third
-          ? fmt::format(", below {}: the top third was measured", kLeastRankCorrelation)
-          : "");
+  if (!table.is_measured) return "";
+  std::vector<std::string> parts;
+  if (std::isfinite(table.of_layers.value)) {
+    parts.push_back(ranks(table.of_layers, "layers"));
+    if (table.measured_top_third) {
+      parts.back() += fmt::format(", below {}: the top third was measured", kLeastRankCorrelation);
+    }
+  }
+  if (std::isfinite(table.of_roles.value))
+    parts.push_back(ranks(table.of_roles, "roles in layers"));
+  return parts.empty() ? "" : "The first-order score ranks " + join(parts, "; ") + ".";
 }
 
 // What was run, and what was not.
@@ -377,9 +387,8 @@ Blocks advice_blocks(const Advice& advice, const AdviceFacts& facts) {
     blocks.push_back(paragraph("The --budget ended the search: a cheaper policy may do."));
   }
   blocks.push_back(tried_chart(advice));
-  if (advice.sensitivity.is_measured && std::isfinite(advice.sensitivity.rank_correlation)) {
-    blocks.push_back(paragraph(correlation_sentence(advice.sensitivity)));
-  }
+  const std::string correlation = correlation_sentence(advice.sensitivity);
+  if (!correlation.empty()) blocks.push_back(paragraph(correlation));
   blocks.push_back(paragraph(runs_sentence(advice, facts)));
   return blocks;
 }
@@ -390,6 +399,10 @@ Blocks search_blocks(const Advice& advice) {
   if (!advice.sensitivity.layers.empty()) {
     blocks.push_back(layer_chart(advice.sensitivity));
     blocks.push_back(role_chart(advice.sensitivity));
+    if (advice.sensitivity.is_measured) {
+      blocks.push_back(measured_role_table(advice.sensitivity));
+    }
+    blocks.push_back(noise_table(advice.sensitivity));
   }
   return blocks;
 }

@@ -49,6 +49,12 @@ constexpr std::array kMemoryChoices = {
                  .help = "sums of products in fp16",
                  .toml = "[gemm]\naccumulator = \"fp16\"\n",
                  .only = "fp16"},
+    // torch._scaled_mm(use_fast_accum=True), Transformer Engine's use_split_accumulator=False.
+    MemoryChoice{.name = "sums-fp8-fast",
+                 .subject = "sums",
+                 .help = "sums of fp8 products in 14 bits, Hopper's fast accumulation",
+                 .toml = "[gemm]\naccumulator = \"hopper_fp8\"\n",
+                 .only = "fp8"},
 };
 
 // "# " before every line of at most kCommentWidth columns. `text` may hold a file's name, in which

@@ -35,7 +35,8 @@ toml::table scaling_of(const NarrowFormat& narrow);               // the preset'
 struct MemoryChoice {
   std::string_view name, subject, help;  // subject: "state", "weights" or "sums"
   std::string_view toml;                 // "{}" stands for the base's format
-  std::string_view only = {};            // the only base format it applies to; "": any of 16 bits
+  // The only base format, or narrow format, that it applies to; "": any base of 16 bits.
+  std::string_view only = {};
 };
 std::span<const MemoryChoice> memory_choices();
 const MemoryChoice& find_memory_choice(std::string_view name);

@@ -178,8 +178,6 @@ class Pricing {
       if (is_narrow && (rate == 0 || !is_aligned)) rate = std::max(gpu_.bf16, gpu_.fp16);
       if (rate == 0) rate = gpu_.fp32;
       if (!is_aligned) rate = std::max(rate * kUnalignedRate, gpu_.fp32);
-      cost_.products += !is_wide;
-      cost_.unaligned += !is_aligned;
       seconds += 2 * static_cast<double>(fact.multiply_adds) / (rate * kTera);
     }
     return seconds;

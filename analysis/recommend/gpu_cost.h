@@ -41,7 +41,6 @@ const Gpu& find_gpu(std::string_view name);  // Throws: InputError with a did-yo
 struct StepCost {
   double seconds = 0;                      // of all
   std::map<std::string, double> by_layer;  // the optimizer's part is in no layer
-  int64_t products = 0, unaligned = 0;     // sums of products in a tensor core's formats
 };
 
 // `memory`: of the lane, for the optimizer's traffic.

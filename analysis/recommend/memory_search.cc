@@ -8,7 +8,8 @@ namespace {
 
 bool applies(const MemoryChoice& choice, const SearchOptions& options, const Candidate& to) {
   const bool is_wanted = std::ranges::find(options.also, choice.subject) != options.also.end();
-  const bool suits = choice.only.empty() ? has_16_bits(to.format) : choice.only == to.format;
+  const bool suits = choice.only.empty() ? has_16_bits(to.format)
+                                         : choice.only == to.format || choice.only == to.narrow;
   return is_wanted && suits;
 }
 

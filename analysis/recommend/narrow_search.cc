@@ -2,10 +2,12 @@
 //
 //   1. prune      no such unit on the GPU, in FP32 already, extents that do not fill the tiles
 //   2. all        the cheapest assignment by the estimate; if it passes, nothing else is run
-//   3. score      from that run; some layers are measured alone (sensitivity.h)
+//   3. score      from that run; some layers are measured alone
+//                 (measured_sensitivity.h)
 //   4. frontier   the knapsack over {base, narrow} of each layer
 //   5. bisection  the cheapest point that passes; several points share a replay
-//   6. demotion   layers that the point left in the base format become narrow, one by one
+//   6. culprits   where that leaves many layers out, or nothing passes (culprits.h)
+//   7. demotion   layers that the point left in the base format become narrow, one by one
 #include "analysis/recommend/narrow_search.h"
 
 #include <fmt/format.h>
@@ -13,7 +15,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "analysis/recommend/sensitivity.h"
+#include "analysis/recommend/measured_sensitivity.h"
 
 namespace lockstep {
 namespace {
@@ -36,7 +38,7 @@ class NarrowSearch {
       out.why_not = "the --budget ended the search";
       return out;
     }
-    out.passed = all->passes() ? all : bisect(*all);
+    out.passed = all->passes() ? all : without_culprits(bisect(*all));
     if (!out.passed) {
       out.why_not = "no set of layers in it trained as fp32 does";
       return out;
@@ -164,6 +166,25 @@ class NarrowSearch {
       }
     }
     return best;
+  }
+
+  // As in search.cc: compared with the point of the frontier that passed, if any.
+  std::optional<Trial> without_culprits(std::optional<Trial> passed) {
+    const size_t fixed = kept_.size();
+    if (passed && passed->candidate.not_narrow.size() <= fixed + kManyExceptions) return passed;
+    if (narrow_.size() < 2 || advice_.out_of_budget) return passed;
+    const std::optional<Trial> found = state_.without_culprits(narrow_, [&](const LayerSet& set) {
+      std::vector<KeptLayer> not_narrow;
+      for (const std::string& layer : narrow_) {
+        if (std::ranges::find(set, layer) != set.end()) continue;
+        not_narrow.push_back(
+            {layer, fmt::format("found by halving: in {} it spoils the run", format_)});
+      }
+      return with(not_narrow);
+    });
+    if (!found) return passed;
+    const bool is_better = !passed || found->cost.seconds < passed->cost.seconds;
+    return is_better ? found : passed;
   }
 
   SearchState& state_;

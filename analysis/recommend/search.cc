@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "analysis/findings/finding_kinds.h"
+#include "analysis/recommend/measured_sensitivity.h"
 #include "analysis/recommend/memory_search.h"
 #include "analysis/recommend/narrow_search.h"
 #include "analysis/recommend/search_state.h"
@@ -185,8 +186,11 @@ class BaseSearch {
         advice_.frontier[points[i]].passes = trials[i].passes();
       }
       const auto passed = std::ranges::find_if(trials, [](auto& trial) { return trial.passes(); });
-      if (passed != trials.end()) return *passed;
-      if (advice_.out_of_budget || (from_frontier && sets.empty())) return std::nullopt;
+      if (passed != trials.end()) {
+        return from_frontier ? without_culprits(*passed, by_range) : *passed;
+      }
+      if (advice_.out_of_budget) return std::nullopt;
+      if (from_frontier && sets.empty()) return without_culprits(std::nullopt, by_range);
       if (!from_frontier) {
         measure_scores(format);
         // With what the last of them still suffers from.
@@ -200,8 +204,35 @@ class BaseSearch {
         points.push_back(sets.front().point);
         sets.erase(sets.begin());
       }
-      if (candidates.empty()) return std::nullopt;
+      if (candidates.empty()) return without_culprits(std::nullopt, by_range);
     }
+  }
+
+  // What the frontier found, or, if that keeps many layers in FP32 or nothing passed, the candidate
+  // that keeps only `pinned` and the culprits, if that costs less.
+  std::optional<Trial> without_culprits(std::optional<Trial> passed,
+                                        const std::vector<KeptLayer>& pinned) {
+    if (passed && passed->candidate.fp32.size() <= pinned.size() + kManyExceptions) return passed;
+    LayerSet low;
+    for (const std::string& layer : advice_.network.layers) {
+      const bool is_nameable = layer.find_first_of("*?") == std::string::npos;
+      if (is_nameable && !has_layer(pinned, layer)) low.push_back(layer);
+    }
+    const std::string& format = advice_.plain->candidate.format;
+    const ScaleChoice scale = choose_scaler(*advice_.ranges_of(format), autocast_policy(format));
+    const auto with = [&](const LayerSet& set) {
+      std::vector<KeptLayer> fp32 = pinned;
+      for (const std::string& layer : low) {
+        if (std::ranges::find(set, layer) != set.end()) continue;
+        fp32 = joined(std::move(fp32),
+                      {{layer, fmt::format("found by halving: in {} it spoils the run", format)}});
+      }
+      return Candidate{.format = format, .fp32 = std::move(fp32), .scale = scale};
+    };
+    const std::optional<Trial> found = state_.without_culprits(low, with);
+    if (!found) return passed;
+    const bool is_better = !passed || found->cost.seconds < passed->cost.seconds;
+    return is_better ? found : passed;
   }
 
   SensitivityTable scored(const std::string& format) const {

@@ -76,11 +76,30 @@ void SearchState::add_sensitivity(SensitivityTable table) {
   if (!table.is_measured) {
     table.is_measured = whole.is_measured;
     table.floor = whole.floor;
-    table.rank_correlation = whole.rank_correlation;
-    table.ranked = whole.ranked;
+    table.of_layers = whole.of_layers;
+    table.of_roles = whole.of_roles;
     table.measured_top_third = whole.measured_top_third;
   }
   whole = std::move(table);
+}
+
+std::optional<Trial> SearchState::without_culprits(
+    const LayerSet& low, const std::function<Candidate(const LayerSet&)>& with) {
+  const LayerSet culprits = find_culprits(low, [&](const std::vector<LayerSet>& sets) {
+    std::vector<Candidate> candidates;
+    for (const LayerSet& set : sets) candidates.push_back(named(with(set)));
+    std::vector<bool> fails;
+    for (const Trial& trial : try_all(candidates)) fails.push_back(!trial.passes());
+    return fails;
+  });
+  if (culprits.empty()) return std::nullopt;
+  LayerSet others;
+  std::ranges::copy_if(low, std::back_inserter(others), [&](const std::string& layer) {
+    return std::ranges::find(culprits, layer) == culprits.end();
+  });
+  const std::vector<Trial> trials = try_all({named(with(others))});
+  if (trials.empty() || !trials.front().passes()) return std::nullopt;
+  return trials.front();
 }
 
 void SearchState::let_go(Trial& passed, std::vector<KeptLayer> Candidate::*list,

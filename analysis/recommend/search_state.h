@@ -2,10 +2,12 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "analysis/recommend/advice.h"
+#include "analysis/recommend/culprits.h"
 
 namespace lockstep {
 
@@ -37,6 +39,11 @@ class SearchState {
   // are those of the last table that was measured.
   void add_sensitivity(SensitivityTable table);
 
+  // The candidate in which all of `low` but the culprits (culprits.h) are low, if it passes and
+  // `low` as a whole does not. `with`: the candidate in which only these of `low` are.
+  std::optional<Trial> without_culprits(const LayerSet& low,
+                                        const std::function<Candidate(const LayerSet&)>& with);
+
   // Takes layers out of one of `passed`'s lists: each alone, those that can go then together, or
   // else the first of them; until none can. `fixed`: not tried. `without_all`: what happened
   // without any, if that has been run.
@@ -48,6 +55,10 @@ class SearchState {
   int number_ = 0;
   std::string evidence_;
 };
+
+// A candidate that passes with so many exceptions is compared with one without culprits: to let go
+// of fewer takes fewer runs than to find them.
+inline constexpr size_t kManyExceptions = kLanesPerReplay;
 
 // Points spread over the frontier, the first and the last among them.
 std::vector<Assignment> thinned(const std::vector<Assignment>& frontier, size_t most);

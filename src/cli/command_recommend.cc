@@ -355,7 +355,7 @@ std::function<int()> declare_recommend(CLI::App& app) {
       ->capture_default_str();
   of_runs(app.add_option("--also", args->search.also,
                          "try narrower optimizer state (state), weights without masters (weights), "
-                         "FP16 sums of products (sums)"),
+                         "FP16 sums of products, fast FP8 sums (sums)"),
           "A,B");
   of_runs(app.add_option("--gpu", args->search.gpu, gpu_help()), "NAME");
   options.of_runs.push_back(app.add_flag(

@@ -8,6 +8,7 @@
 
 #include "analysis/check/check_rules.h"
 #include "analysis/findings/finding_kinds.h"
+#include "analysis/recommend/gpu_cost.h"
 #include "emulation/accumulator/accumulator.h"
 #include "emulation/accumulator/accumulator_picture.h"
 #include "emulation/format/block_format.h"
@@ -250,6 +251,26 @@ Listing list_statistics() {
   return out;
 }
 
+std::string rate_text(double rate) {
+  return rate == 0 ? "" : fmt::format("{}", rate);
+}
+
+Listing list_gpus() {
+  Listing out{
+      {"gpu", "meaning", "fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "GB/s", "source"},
+      {}};
+  for (const Gpu& gpu : gpus()) {
+    std::vector<std::string>& cells = out.rows.emplace_back();
+    cells = {str(gpu.name), str(gpu.help)};
+    for (size_t i = 2; i + 2 < out.columns.size(); ++i) {
+      cells.push_back(rate_text(peak_rate(gpu, out.columns[i])));
+    }
+    cells.push_back(rate_text(gpu.bandwidth));
+    cells.push_back(str(gpu.source));
+  }
+  return out;
+}
+
 std::string comparison_text(Compared comparison) {
   if (comparison == Compared::kNone) return "not";
   return comparison == Compared::kExact ? "exactly" : "within --rel-tol";
@@ -309,6 +330,8 @@ constexpr std::array kTopics = {
     ListTopic{"quantities", "what is recorded of a lane: the datasets of a run file",
               list_quantities},
     ListTopic{"findings", "what can go wrong in a lane, and how it is decided", list_findings},
+    ListTopic{"gpus", "GPUs that `recommend` estimates times for, with their peak rates",
+              list_gpus},
     ListTopic{"checks", "what `lockstep check` compares", list_checks},
 };
 

@@ -28,6 +28,10 @@ that test "$(grep -c bf16 out.txt)" = 0
 expect 0 list scalers --markdown
 says "hysteresis=2, consecutive_hysteresis=false"
 says "| flax | unscaled gradients |"
+expect 0 list gpus h100 --json
+says '"fp8": "1979"'
+says '"mxfp8": ""'
+says "H100 datasheet"
 
 expect 2 list accumulators hoper_fp16
 errs "did you mean 'hopper_fp16'?"

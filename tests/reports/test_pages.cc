@@ -158,7 +158,7 @@ TEST_CASE("no format has the name or the ending of another") {
     for (const std::string_view ending : a.endings) {
       CHECK(report_format_of_file("x" + std::string(ending)) == &a);
     }
-    CHECK_FALSE(a.write(hand_made(), {}).empty());
+    if (a.write != nullptr) CHECK_FALSE(a.write(hand_made(), {}).empty());
   }
   CHECK(report_format_of_file("run.h5") == nullptr);
 }

@@ -159,6 +159,17 @@ def test_weights_without_masters_need_more_than_rounding_to_nearest(lockstep, tm
     assert chosen(found)["relative_time"] < found["tried"][0]["relative_time"]
 
 
+def test_sums_of_fp8_products_may_be_hoppers_fast_ones(lockstep, tmp_path):
+    found = advice(lockstep, "mlp", tmp_path, "--formats", "bf16,fp8", "--also", "sums", "-o", "policy.toml")
+    (outcome,) = found["memory"]
+    assert outcome["choice"] == "sums-fp8-fast" and outcome["passes"] and chosen(found)["narrow"] == "fp8"
+    explained = lockstep("explain", "mlp", "--policy", "policy.toml", cwd=tmp_path).stdout
+    rows = [line for line in explained.splitlines() if "hopper_fp8" in line]
+    assert rows and all("fp8_e" in line or "linear" in line for line in rows)
+    # Without FP8 layers there is nothing that such sums add.
+    assert "memory" not in advice(lockstep, "mlp", tmp_path, "--formats", "bf16", "--also", "sums")
+
+
 def test_the_budget_in_minutes_and_in_candidates(lockstep, captures, tmp_path):
     found = advice(lockstep, captures["cancels"], tmp_path, "--formats", "fp16", "--budget", "1,10m")
     assert found["out_of_budget"] and found["candidates_run"] == 2

@@ -47,14 +47,59 @@ class Net(nn.Module):
         return self.last(torch.relu(self.middle(torch.relu(self.first(x)))))
 
 
+class Backward(nn.Module):
+    """Passes its input on exactly; the gradient is the difference of two large products, 2048 dy - 2047 dy.
+
+    In BF16 each product is rounded to 8 bits, so the layer before it, if that is in BF16, gets noise for a gradient.
+    """
+
+    def forward(self, x):
+        large, less = x * 2048.0, x * 2047.0
+        return x.detach() + (large - large.detach()) - (less - less.detach())
+
+
+class Times(nn.Module):
+    """Exact in every format: no score finds fault with it."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return x * self.factor
+
+
+class Hidden(nn.Module):
+    """Layers without fault, some of which move the loss more, and one whose gradient is spoilt by the layer after it."""
+
+    def __init__(self, layers=5, pairs=6):
+        super().__init__()
+        self.before = nn.Sequential(*(nn.Sequential(nn.Linear(16 if i == 0 else 32, 32), nn.ReLU()) for i in range(layers - 1)))
+        self.victim, self.backward = nn.Linear(32, 32), Backward()
+        self.between, self.last = nn.Linear(32, 32), nn.Linear(32, 4)
+        self.exact = nn.Sequential(*(Times(2.0 if i % 2 == 0 else 0.5) for i in range(2 * pairs)))
+
+    def forward(self, x):
+        x = torch.relu(self.backward(self.victim(self.before(x))))
+        return self.last(self.exact(torch.relu(self.between(x))))
+
+
 def loss_of(model, batch):
     return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
 
-def captured(path, middle, optimizer=lambda parameters: torch.optim.Adam(parameters, 3e-3), steps=8):
+def adam(parameters):
+    return torch.optim.Adam(parameters, 3e-3)
+
+
+def captured(path, middle, optimizer=adam, steps=8):
     """The path of a capture of Net with this layer in the middle, on a task that it learns."""
     torch.manual_seed(0)
-    model, truth = Net(middle(32)), torch.randn(16, 4)
+    return captured_model(path, Net(middle(32)), optimizer, steps)
+
+
+def captured_model(path, model, optimizer=adam, steps=8):
+    truth = torch.randn(16, 4)
     optimizer = optimizer(model.parameters())
     with Capture(str(path), model, optimizer, loss_of, steps=steps, verify=[]) as capture:
         for _ in range(steps):
