@@ -240,7 +240,7 @@ def test_a_chart_has_its_table(page_of, report, run):
     figure.locator("summary").click()
     assert figure.locator("tbody tr").count() == 3
     for chart in page.locator("figure.chart").all():
-        assert chart.locator("svg").count() > 0 and chart.locator("details table").count() == 1
+        assert chart.locator(".plot svg path").count() > 0 and chart.locator("details table").count() == 1
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
