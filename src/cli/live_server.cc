@@ -80,24 +80,28 @@ void add_routes(httplib::Server& server, LiveView& view, const int& port) {
   });
 }
 
-// Says in the terminal, too, when the run ends or goes on.
+// Says in the terminal, too, when the run ends, and again if it went on and ended once more.
 void watch(LiveView& view, const std::atomic<bool>& stop) {
   std::string said;
+  const auto look = [&] {
+    const LiveNews news = view.news();
+    const bool is_over = news.state == LiveState::kStopped || news.state == LiveState::kFinished;
+    const std::string line = is_over ? news.sentence : "";
+    if (line != said && !line.empty()) {
+      fmt::print("{}\n", line);
+      std::fflush(stdout);
+    }
+    said = line;
+  };
   auto next = std::chrono::steady_clock::now();
   while (!stop) {
     if (std::chrono::steady_clock::now() >= next) {
-      const LiveNews news = view.news();
-      const bool is_over = news.state == LiveState::kStopped || news.state == LiveState::kFinished;
-      const std::string line = is_over ? news.sentence : "";
-      if (line != said && !line.empty()) {
-        fmt::print("{}\n", line);
-        std::fflush(stdout);
-      }
-      said = line;
+      look();
       next = std::chrono::steady_clock::now() + kNewsEvery;
     }
     std::this_thread::sleep_for(kPollEvery);
   }
+  look();  // the run may have ended since
 }
 
 }  // namespace
