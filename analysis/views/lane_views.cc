@@ -9,7 +9,7 @@ namespace lockstep {
 namespace {
 
 StepMap read_map(const RunFile& run, int lane, int64_t end) {
-  StepMapTally tally(run.sites(), end);
+  StepMapTally tally(run.sites(), run.steps());  // the same columns for all lanes
   IntendedInfinities intended(run.sites());
   const std::vector<int64_t> samples = run.sums_steps(lane);
   for (int64_t step = 0; step < end; ++step) {

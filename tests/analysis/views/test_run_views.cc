@@ -1,6 +1,7 @@
 // Views of a recorded run, against the run file's own numbers.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -95,6 +96,24 @@ TEST_CASE("error growth is the run file's error of the first step, layer by laye
     if (ref[i] > 0) CHECK(one.total == std::sqrt(err[i] / ref[i]));
     if (whole[i] > 0) CHECK(one.local == std::sqrt(own[i] / whole[i]));
   }
+}
+
+TEST_CASE("a map that ends early has the columns of the whole run, and no cells after its end") {
+  const testing::TempDir folder;
+  const RunFile run = testing::record(folder.file("run.h5"), testing::small_run());
+  REQUIRE(run.steps() == 3);
+  const StepMap whole = read_lane_views(run, kPureFp16, {}, 3).map;
+  const StepMap early = read_lane_views(run, kPureFp16, {}, 1).map;
+  CHECK(early.columns == whole.columns);
+  const auto latest = [](const StepMap& map) {
+    uint32_t column = 0;
+    for (const StepGrid& grid : map.grids) {
+      for (const StepCell& cell : grid.cells) column = std::max(column, cell.column);
+    }
+    return column;
+  };
+  CHECK(latest(whole) == 2);
+  CHECK(latest(early) == 0);
 }
 
 TEST_CASE("a chain begins at the finding's site and says what the sites saw in its first step") {

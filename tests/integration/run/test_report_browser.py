@@ -240,7 +240,7 @@ def test_a_chart_has_its_table(page_of, report, run):
     figure.locator("summary").click()
     assert figure.locator("tbody tr").count() == 3
     for chart in page.locator("figure.chart").all():
-        assert chart.locator("svg").count() > 0 and chart.locator("details table").count() == 1
+        assert chart.locator(".plot svg path").count() > 0 and chart.locator("details table").count() == 1
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -276,7 +276,8 @@ def test_print_is_light_and_fits_the_paper(page_of, report):
     assert pdf.startswith(b"%PDF") and len(pdf) > 20_000
     printed = float(page.title())
     assert printed < 720 < wide, "charts are as wide as the paper while printing"
-    assert page.locator("#loss-chart-1 .plot svg").bounding_box()["width"] == wide, "and as before after it"
+    page.wait_for_function("""(wide) => document.querySelector('#loss-chart-1 .plot svg')
+        .getBoundingClientRect().width === wide""", arg=wide)  # and as before after it
     page.emulate_media(media="print")
     assert luminance(page, PAPER) > 0.9 > 0.3 > luminance(page, LINE)
     assert not page.locator("nav").is_visible()

@@ -33,7 +33,7 @@ def page_of(chromium):
         context = chromium.new_context(viewport=size, color_scheme=color_scheme, reduced_motion="reduce")
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(5000)
+        page.set_default_timeout(20_000)  # ms: a loaded machine is slow
         page.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("dialog", lambda dialog: (faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
