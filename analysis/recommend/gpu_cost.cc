@@ -210,6 +210,12 @@ double peak_rate(const Gpu& gpu, std::string_view format) {
   return row == kRates.end() ? 0 : gpu.*row->rate;
 }
 
+std::vector<std::string> rated_formats() {
+  std::vector<std::string> names;
+  for (const Rate& row : kRates) names.emplace_back(row.format);
+  return names;
+}
+
 StepCost step_cost(const Graph& step, const Program& program, const MemoryFacts& memory,
                    const Gpu& gpu) {
   StepCost cost = Pricing(step, program, gpu).price();

@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "src/graph/ir.h"
 #include "src/lower/layer_facts.h"
@@ -52,5 +53,7 @@ int64_t total_bytes(const MemoryFacts& memory);
 // Whether the GPU has a unit for products in `format`: "fp16", "bf16", "tf32", "fp8", "mxfp8",
 // "nvfp4", "fp32".
 double peak_rate(const Gpu& gpu, std::string_view format);  // 0: it has none
+// The names of all formats that some GPU has a unit for, from wide to narrow.
+std::vector<std::string> rated_formats();
 
 }  // namespace lockstep

@@ -256,15 +256,14 @@ std::string rate_text(double rate) {
 }
 
 Listing list_gpus() {
-  Listing out{
-      {"gpu", "meaning", "fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "GB/s", "source"},
-      {}};
+  const std::vector<std::string> formats = rated_formats();
+  Listing out{{"gpu", "meaning"}, {}};
+  out.columns.insert(out.columns.end(), formats.begin(), formats.end());
+  out.columns.insert(out.columns.end(), {"GB/s", "source"});
   for (const Gpu& gpu : gpus()) {
     std::vector<std::string>& cells = out.rows.emplace_back();
     cells = {str(gpu.name), str(gpu.help)};
-    for (size_t i = 2; i + 2 < out.columns.size(); ++i) {
-      cells.push_back(rate_text(peak_rate(gpu, out.columns[i])));
-    }
+    for (const std::string& format : formats) cells.push_back(rate_text(peak_rate(gpu, format)));
     cells.push_back(rate_text(gpu.bandwidth));
     cells.push_back(str(gpu.source));
   }
