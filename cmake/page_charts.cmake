@@ -27,7 +27,8 @@ function(lockstep_install_charts)
   file(REMOVE ${stamp})
   file(COPY ${charts_source}/package.json ${charts_source}/package-lock.json DESTINATION ${charts_folder})
   execute_process(
-    COMMAND ${LOCKSTEP_NPM} ci --ignore-scripts --no-audit --no-fund --fetch-retries=1 --loglevel=error
+    COMMAND ${LOCKSTEP_NPM} ci --ignore-scripts --no-audit --no-fund --fetch-retries=1
+            --fetch-retry-mintimeout=1000 --loglevel=error
     WORKING_DIRECTORY ${charts_folder} RESULT_VARIABLE failed OUTPUT_FILE ${charts_folder}/npm.log
     ERROR_FILE ${charts_folder}/npm.log)
   if(failed)

@@ -31,6 +31,7 @@ struct TableBlock {
   std::vector<TableColumn> columns;
   std::vector<std::vector<std::string>> rows;  // as many cells as columns
   std::vector<std::string> notes;              // printed below, one each
+  std::string name = {};                       // tells it from others of its section: a lane
 };
 
 // Text that is not changed, e.g. a command to copy.

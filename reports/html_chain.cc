@@ -27,7 +27,8 @@ std::string drawing_of(const ExponentCounts& seen, const FormatWindow& window) {
   for (size_t i = 0; i < seen.counts.size(); ++i) {
     if (seen.counts[i] == 0) continue;
     const int exponent = seen.first + static_cast<int>(i);
-    const bool is_lost = exponent < window.min_subnormal || exponent > window.max;
+    // Those just below the smallest number round up to it.
+    const bool is_lost = exponent < window.min_subnormal - 1 || exponent > window.max;
     const double height = kHeight * std::sqrt(static_cast<double>(seen.counts[i]) / most);
     bars += fmt::format("<rect class=\"{}\" x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{:.1f}\"/>",
                         is_lost ? "lost" : "kept", place(exponent), kHeight - std::max(1.0, height),

@@ -55,6 +55,10 @@ std::string_view charts_script() {
 }
 
 std::string html_page(const Report& report, std::string_view charts) {
+  return html_page(report_page(report, /*draws=*/true), charts);
+}
+
+std::string html_page(const ReportPage& page, std::string_view charts) {
   const std::string_view script = page_file("page.js");
   std::string scripts = fmt::format("<script>{}</script>\n", script), hashes = script_hash(script);
   if (!charts.empty()) {
@@ -64,7 +68,7 @@ std::string html_page(const Report& report, std::string_view charts) {
   const HtmlStyle style{.has_charts = !charts.empty()};
   std::string links, body;
   bool has_chart = false;
-  for (const WrittenSection& section : page_sections(report, /*draws=*/true)) {
+  for (const WrittenSection& section : page.sections) {
     const std::string title = html_text(section.title);
     links += fmt::format("<li><a href=\"#{}\">{}</a></li>\n", section.name, title);
     body += fmt::format(
@@ -75,7 +79,7 @@ std::string html_page(const Report& report, std::string_view charts) {
       return std::holds_alternative<ChartBlock>(block);
     });
   }
-  const std::string title = html_text(page_title(report));
+  const std::string title = html_text(page.title);
   const std::string missing =
       has_chart && charts.empty() ? fmt::format("<p class=\"note\">{}</p>\n", kNoCharts) : "";
   const std::string footer = charts.empty() ? "" : fmt::format("<p>{}</p>", kChartsBy);
@@ -90,8 +94,8 @@ std::string html_page(const Report& report, std::string_view charts) {
       "<div class=\"columns\">\n<nav aria-label=\"Sections\">\n<ul>\n{}</ul>\n"
       "<div id=\"filter\" hidden></div></nav>\n"
       "<main>\n{}</main>\n</div>\n<footer>{}</footer>\n{}</body>\n</html>\n",
-      hashes, title, page_file("page.css"), title, html_text(page_subtitle(report)), missing, links,
-      body, footer, scripts);
+      hashes, title, page_file("page.css"), title, html_text(page.subtitle), missing, links, body,
+      footer, scripts);
 }
 
 }  // namespace lockstep

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "reports/report.h"
+#include "reports/section.h"
 
 namespace lockstep {
 
@@ -13,6 +13,7 @@ namespace lockstep {
 std::string_view charts_script();
 
 // With an empty script, the tables of charts are open and the page says that charts are missing.
+std::string html_page(const ReportPage& page, std::string_view charts = charts_script());
 std::string html_page(const Report& report, std::string_view charts = charts_script());
 
 }  // namespace lockstep

@@ -15,10 +15,14 @@ constexpr size_t kReserve = 2048;  // for the line that names what was left out
 }  // namespace
 
 std::string markdown_page(const Report& report) {
-  std::string out = "## Lockstep: " + markdown_text(page_title(report)) + "\n" +
-                    markdown_text(page_subtitle(report)) + "\n";
+  return markdown_page(report_page(report, /*draws=*/false));
+}
+
+std::string markdown_page(const ReportPage& page) {
+  std::string out =
+      "## Lockstep: " + markdown_text(page.title) + "\n" + markdown_text(page.subtitle) + "\n";
   std::vector<std::string> left_out;
-  for (const WrittenSection& section : page_sections(report, /*draws=*/false)) {
+  for (const WrittenSection& section : page.sections) {
     const std::string text =
         "\n### " + std::string(section.title) + "\n" + to_markdown(section.blocks);
     if (out.size() + text.size() + kReserve > kMostMarkdownBytes) {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "reports/report.h"
+#include "reports/section.h"
 
 namespace lockstep {
 
@@ -13,5 +13,6 @@ inline constexpr size_t kMostMarkdownBytes = 65536;
 
 // The verdict first. Sections that do not fit are named at the end.
 std::string markdown_page(const Report& report);
+std::string markdown_page(const ReportPage& page);
 
 }  // namespace lockstep

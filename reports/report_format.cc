@@ -24,14 +24,25 @@ std::string as_markdown(const Report& report, const TextStyle&) {
   return markdown_page(report);
 }
 
+std::string page_as_text(const ReportPage& page, const TextStyle& style) {
+  return page_text(page, style);
+}
+std::string page_as_html(const ReportPage& page, const TextStyle&) {
+  return html_page(page);
+}
+std::string page_as_markdown(const ReportPage& page, const TextStyle&) {
+  return markdown_page(page);
+}
+
 }  // namespace
 
 std::span<const ReportFormat> report_formats() {
   static const std::vector<ReportFormat> formats = {
-      {"text", {".txt"}, as_text},
+      {"text", {".txt"}, as_text, page_as_text},
       {"json", {".json"}, as_json},
-      {"html", {".html", ".htm"}, as_html},
-      {"markdown", {".md"}, as_markdown},
+      {"html", {".html", ".htm"}, as_html, page_as_html},
+      {"markdown", {".md"}, as_markdown, page_as_markdown},
+      {"csv", {".csv"}, nullptr},
   };
   return formats;
 }

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "reports/report.h"
+#include "reports/section.h"
 #include "reports/text_writer.h"
 
 namespace lockstep {
@@ -14,7 +14,10 @@ namespace lockstep {
 struct ReportFormat {
   std::string_view name;
   std::vector<std::string_view> endings;  // of the names of such files; the first is suggested
+  // nullptr: one file does not hold a whole report (csv_writer.h).
   std::string (*write)(const Report& report, const TextStyle& style);
+  // The same of any page, e.g. of two runs; nullptr: it needs more than sections.
+  std::string (*write_page)(const ReportPage& page, const TextStyle& style) = nullptr;
 };
 // The first one is written where nothing is asked for.
 std::span<const ReportFormat> report_formats();
@@ -22,7 +25,7 @@ std::span<const ReportFormat> report_formats();
 const ReportFormat* find_report_format(std::string_view name);
 // By the ending of a file's name; nullptr: no format has it.
 const ReportFormat* report_format_of_file(std::string_view path);
-// "text, json, html or markdown"
+// "text, json, html, markdown or csv"
 std::string report_format_names();
 
 }  // namespace lockstep

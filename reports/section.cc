@@ -55,6 +55,19 @@ std::string page_subtitle(const Report& report) {
                      counted(report.lanes.size(), "lane"), report.path);
 }
 
+ReportPage report_page(const Report& report, bool draws) {
+  return {page_title(report), page_subtitle(report), page_sections(report, draws)};
+}
+
+std::string page_text(const ReportPage& page, const TextStyle& style) {
+  std::string out;
+  for (const WrittenSection& section : page.sections) {
+    if (!out.empty()) out += "\n";
+    out += heading_text(section.title) + to_text(section.blocks, style);
+  }
+  return out;
+}
+
 std::string report_text(const Report& report, bool summary_only, const TextStyle& style) {
   std::string out;
   for (const Section& section : sections()) {

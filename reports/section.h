@@ -35,6 +35,13 @@ std::vector<WrittenSection> page_sections(const Report& report, bool draws);
 // "lenet"; "60 steps, 5 lanes, run.h5".
 std::string page_title(const Report& report);
 std::string page_subtitle(const Report& report);
+// What a writer needs, of whatever it is a report of.
+struct ReportPage {
+  std::string title, subtitle;
+  std::vector<WrittenSection> sections;
+};
+ReportPage report_page(const Report& report, bool draws);
+std::string page_text(const ReportPage& page, const TextStyle& style = {});
 
 // The whole report, or only the sections that are `in_summary`, as text.
 std::string report_text(const Report& report, bool summary_only = false,

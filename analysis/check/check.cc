@@ -138,7 +138,6 @@ class Comparer {
   std::optional<Place> first_place_;
 };
 
-// A finding is new if the baseline's lane has none of its kind at its site.
 void add_new_findings(const RunFile& run, const RunFile& baseline, const LanePair& pair,
                       CheckResult& result) {
   const std::vector<Finding> before = find_findings(baseline, pair.baseline);
@@ -146,9 +145,8 @@ void add_new_findings(const RunFile& run, const RunFile& baseline, const LanePai
     return std::isfinite(s.scale) && s.scale != 1;
   });
   for (const Finding& finding : find_findings(run, pair.run)) {
-    const bool is_known = std::ranges::any_of(before, [&](const Finding& old) {
-      return old.kind == finding.kind && old.site == finding.site;
-    });
+    const bool is_known = std::ranges::any_of(
+        before, [&](const Finding& old) { return is_same_finding(old, finding); });
     if (is_known) continue;
     const FindingContext context{finding, run.sites(), has_scaler, run.steps()};
     result.new_findings.push_back({pair.name, row_of(finding.kind).sentence(context)});

@@ -55,31 +55,16 @@ auto identity_of(const Site& s) {
                   s.scaled, s.stat_exempt);
 }
 
-void compare_sites(const SiteTable& ours, const SiteTable& theirs, CheckResult& result) {
-  for (size_t i = 0; i < ours.sites.size(); ++i) {
-    if (identity_of(ours.sites[i]) == identity_of(theirs.sites[i])) continue;
-    result.not_comparable.push_back(fmt::format("site {}: '{}' here, '{}' in the baseline", i,
-                                                ours.sites[i].label(), theirs.sites[i].label()));
-    return;
-  }
-}
-
 void compare_setup(const RunFile& run, const RunFile& baseline, CheckResult& result) {
-  const auto ours = setup_of(run.options());
-  const auto theirs = setup_of(baseline.options());
-  for (size_t i = 0; i < ours.size(); ++i) {
-    if (ours[i].second == theirs[i].second) continue;
-    result.not_comparable.push_back(fmt::format("{}: '{}' here, '{}' in the baseline",
-                                                ours[i].first, ours[i].second, theirs[i].second));
+  for (const SetupDifference& d : setup_differences(run.options(), baseline.options())) {
+    result.not_comparable.push_back(
+        fmt::format("{}: '{}' here, '{}' in the baseline", d.name, d.run, d.baseline));
   }
   if (!same_json(run.graph_json(), baseline.graph_json())) {
     result.not_comparable.push_back("step graph: differs from the baseline's");
-  } else if (run.sites().sites.size() != baseline.sites().sites.size()) {
-    result.not_comparable.push_back(fmt::format("site table: {} sites here, {} in the baseline",
-                                                run.sites().sites.size(),
-                                                baseline.sites().sites.size()));
   } else {
-    compare_sites(run.sites(), baseline.sites(), result);
+    const std::string difference = site_difference(run.sites(), baseline.sites());
+    if (!difference.empty()) result.not_comparable.push_back(difference);
   }
   if (run.options().data != baseline.options().data) {
     result.remarks.push_back(fmt::format("data: '{}' here, '{}' in the baseline",
@@ -107,6 +92,29 @@ const LaneInfo* find_lane(const RunFile& run, const std::string& name) {
 }
 
 }  // namespace
+
+std::vector<SetupDifference> setup_differences(const RunOptions& run, const RunOptions& baseline) {
+  const auto ours = setup_of(run), theirs = setup_of(baseline);
+  std::vector<SetupDifference> differences;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    if (ours[i].second == theirs[i].second) continue;
+    differences.push_back({ours[i].first, ours[i].second, theirs[i].second});
+  }
+  return differences;
+}
+
+std::string site_difference(const SiteTable& run, const SiteTable& baseline) {
+  const std::vector<Site>&ours = run.sites, &theirs = baseline.sites;
+  if (ours.size() != theirs.size()) {
+    return fmt::format("site table: {} sites here, {} in the baseline", ours.size(), theirs.size());
+  }
+  for (size_t i = 0; i < ours.size(); ++i) {
+    if (identity_of(ours[i]) == identity_of(theirs[i])) continue;
+    return fmt::format("site {}: '{}' here, '{}' in the baseline", i, ours[i].label(),
+                       theirs[i].label());
+  }
+  return "";
+}
 
 std::vector<LanePair> pair_lanes(const RunFile& run, const RunFile& baseline, CheckResult& result) {
   compare_setup(run, baseline, result);

@@ -9,6 +9,14 @@
 
 namespace lockstep {
 
+// An option that affects the numbers and is not the same in both runs.
+struct SetupDifference {
+  std::string name, run, baseline;
+};
+std::vector<SetupDifference> setup_differences(const RunOptions& run, const RunOptions& baseline);
+// Empty: the same sites; else the first difference in words.
+std::string site_difference(const SiteTable& run, const SiteTable& baseline);
+
 struct LanePair {
   std::string name;
   int run, baseline;  // lane indices

@@ -70,4 +70,9 @@ struct Finding {
   std::vector<int32_t> consequences = {};
 };
 
+// Of two runs of one graph: of one kind, at one site.
+inline bool is_same_finding(const Finding& a, const Finding& b) {
+  return a.kind == b.kind && a.site == b.site;
+}
+
 }  // namespace lockstep

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import torch
 
 from .errors import CaptureError
 from .offline import capture
+from .program import find_program, run_program
 from .trace.step_function import StepFunction
 
 LANES = ("torch-autocast-fp16", "torch-autocast-bf16", "pure-bf16")
@@ -23,7 +23,7 @@ _IMPORT, _VERDICT = "Is the import faithful?", "Verdict"
 
 @dataclass
 class Debugged:
-    """text: the first screen of the report. lanes: of its JSON (docs/findings.md). faithful: all gates of verify passed."""
+    """text: the first screen of the report. lanes: of its JSON (docs/report-json.md). faithful: all gates of verify passed."""
 
     text: str
     lanes: list[dict[str, Any]]
@@ -42,7 +42,7 @@ def debug(model: torch.nn.Module, optimizer: Any, loader: Iterable[Any], step_fn
     program, by default $LOCKSTEP or the one on the PATH. keep: a folder for capture, run and report; by default nothing
     remains. options: as in capture(). Throws: CaptureError where the program is missing or refuses; else as capture().
     """
-    found = _program(program)
+    found = find_program(program)
     with tempfile.TemporaryDirectory(prefix="lockstep-") as temporary:
         folder = os.fspath(keep) if keep is not None else temporary
         os.makedirs(folder, exist_ok=True)
@@ -51,12 +51,12 @@ def debug(model: torch.nn.Module, optimizer: Any, loader: Iterable[Any], step_fn
         verified = subprocess.run([found, "verify", path], capture_output=True, text=True)
         if verified.returncode not in (0, 1):  # 1: a gate failed
             raise CaptureError(f"lockstep verify: {verified.stderr.strip()}")
-        _run(found, "replay", path, "--lanes", ",".join(["fp32", *lanes]), "-o", run, "--quiet", "--overwrite")
-        report = _run(found, "report", run, "--format", "text")
+        run_program(found, "replay", path, "--lanes", ",".join(["fp32", *lanes]), "-o", run, "--quiet", "--overwrite")
+        report = run_program(found, "report", run, "--format", "text")
         if keep is not None:
             with open(os.path.join(folder, "debug.txt"), "w", encoding="utf-8") as file:
                 file.write(report)
-        found_lanes = json.loads(_run(found, "report", run, "--format", "json"))["lanes"]
+        found_lanes = json.loads(run_program(found, "report", run, "--format", "json"))["lanes"]
     faithful = verified.returncode == 0
     text = _section(report, _VERDICT)
     text = f"{text}\n\nFP32 repeats what PyTorch did: `lockstep verify` passed." if faithful else \
@@ -64,22 +64,6 @@ def debug(model: torch.nn.Module, optimizer: Any, loader: Iterable[Any], step_fn
     result = Debugged(text, found_lanes, faithful)
     print(result)
     return result
-
-
-def _program(program: str | os.PathLike[str] | None) -> str:
-    wanted = os.fspath(program) if program is not None else os.environ.get("LOCKSTEP", "lockstep")
-    found = shutil.which(wanted)
-    if found is None:
-        raise CaptureError(f"program: {wanted!r} is no program here; build Lockstep (README), then put it on the PATH, "
-                           "set LOCKSTEP to its path, or pass program=")
-    return found
-
-
-def _run(program: str, *arguments: str) -> str:
-    done = subprocess.run([program, *arguments], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise CaptureError(f"lockstep {arguments[0]}: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout
 
 
 def _section(report: str, title: str) -> str:

@@ -22,9 +22,12 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
+from lockstep_capture.layer_table import layer_table
 from lockstep_capture.run_file import (
     SITE_GROUPS, SITE_KEYS, add_columns, check_objects, check_root, column, import_pandas, is_per_site, json_dataset,
     json_text, known_or_raise, opened, plain, seeds_of, step_datasets, take, texts, unescape_name)
+from lockstep_capture.to_tensorboard import write_events
+from lockstep_capture.to_wandb import log_to_wandb, wandb_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -187,6 +190,42 @@ class Run:
             norms = take(group["gradient_norms"], self._rows(lane, None))
         names = [parameter["name"] for parameter in self.graph["params"]]
         return pandas.DataFrame(norms, columns=names).rename_axis("step")
+
+    def layer_table(self, lane: str, by_step: bool = False, layers: str = "*") -> pd.DataFrame:
+        """What rounding did to each layer: a row per (layer, role), or per (step, layer, role), in the network's order.
+
+        layers: a pattern, as "blocks.*.attn". Columns: count, nonzero, to_zero, to_subnormal, to_infinity, saturated,
+            nan: values over all sites of the role; and shares: to_zero_rate, to_subnormal_rate, saturated_rate of the
+            nonzero values, to_infinity_rate, nan_rate of all. Without by_step also worst_step: where the largest share
+            became zero, infinite or NaN, or was cut (<NA>: nothing did).
+        """
+        return layer_table(self, lane, by_step, layers)
+
+    def to_tensorboard(self, folder: str | os.PathLike[str], *, lanes: Sequence[str] | None = None, layers: str = "*",
+                       program: str | os.PathLike[str] | None = None) -> None:
+        """Writes TensorBoard's event files, a folder per lane: losses, loss scale, skips, learning rate, gradient and
+        update norms, each layer's rates, histograms of exponents, and the report's sentences (docs/report-formats.md).
+
+        lanes: all by default. layers: a pattern that limits rates and histograms. program: the lockstep program, which
+            makes the sentences; by default $LOCKSTEP or the one on the PATH, and no sentences without it.
+        Throws: ImportError without tensorboard; FileExistsError where the folder has event files of that lane.
+        """
+        write_events(self, folder, lanes, layers, program)
+
+    def to_wandb_table(self, lanes: Sequence[str] | None = None) -> Any:
+        """A wandb.Table with a row per lane, layer and role: `layer_table` of every lane.
+
+        Throws: ImportError without wandb.
+        """
+        return wandb_table(self, lanes)
+
+    def to_wandb(self, run: Any = None, lanes: Sequence[str] | None = None, **init: Any) -> None:
+        """Logs loss, loss scale and skips of every step, and the table, with wandb.
+
+        run: where to; by default the active run, else a new one with wandb.init(**init), which is finished.
+        Throws: ImportError without wandb.
+        """
+        log_to_wandb(self, run, lanes, init)
 
     # ---- how it is read
 

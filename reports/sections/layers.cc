@@ -115,7 +115,9 @@ Blocks write_layers(const Report& report) {
     }
     out.push_back(paragraph(fmt::format("{}: {} lost values or precision, {} did not.", name,
                                         counted(rows.size(), "(layer, role) pair"), clean)));
-    out.push_back(table_of(report, rows));
+    TableBlock table = table_of(report, rows);
+    table.name = lane.info.name;
+    out.push_back(std::move(table));
   }
   return out;
 }

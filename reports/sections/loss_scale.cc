@@ -68,6 +68,7 @@ void add_events(const Report& report, const LaneReport& lane, const ScalerReport
   if (events.size() > kShownEvents) {
     table.notes.push_back(fmt::format("... and {} more", events.size() - kShownEvents));
   }
+  table.name = lane.info.name + (scaler.loss.empty() ? "" : "-" + scaler.loss);
   out.push_back(lockstep::table(std::move(table)));
 }
 

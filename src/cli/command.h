@@ -41,7 +41,5 @@ std::function<int()> declare_list(CLI::App& app);
 // The command line this process was started with, quoted for a shell; set by main.
 const std::string& command_line();
 void set_command_line(int argc, char** argv);
-// `argument` as a POSIX shell reads it back.
-std::string shell_quoted(const std::string& argument);
 
 }  // namespace lockstep

@@ -1,13 +1,19 @@
-// lockstep report: a run file as text, JSON, HTML or Markdown.
+// lockstep report: a run file, or two next to each other, as text, JSON, HTML, Markdown or CSV.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "reports/pair/pair_json.h"
+#include "reports/pair/pair_page.h"
 #include "reports/report_format.h"
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
+#include "src/cli/live_server.h"
+#include "src/cli/report_tables.h"
 #include "src/cli/terminal.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
@@ -18,16 +24,37 @@ namespace lockstep {
 namespace {
 
 struct ReportArgs {
-  std::string run, output;
-  std::optional<std::string> format;
+  std::string run, second_run, output;
+  std::optional<std::string> format, table;
   std::optional<uint64_t> seed;
-  bool overwrite = false;
+  bool overwrite = false, live = false;
+  std::optional<uint16_t> port;
 };
 
-// By --format, else by the ending of the file's name, else the first one.
+// The live view takes none of the other options.
+int live(const ReportArgs& args, ProblemList& problems) {
+  const std::pair<bool, const char*> others[] = {
+      {!args.output.empty(), "-o"},        {args.format.has_value(), "--format"},
+      {args.table.has_value(), "--table"}, {args.seed.has_value(), "--seed"},
+      {args.overwrite, "--overwrite"},     {!args.second_run.empty(), "RUN2"}};
+  for (const auto& [is_given, name] : others) {
+    if (is_given) problems.add(fmt::format("--live and {}: the live view writes nothing", name));
+  }
+  const bool has_begun =
+      std::filesystem::exists(args.run) || std::filesystem::exists(args.run + ".progress.json");
+  if (!has_begun) {
+    problems.add(fmt::format("run file '{}': no such file", args.run),
+                 "begin the run first: lockstep replay MODEL -o " + shell_quoted(args.run));
+  }
+  problems.throw_if_any();
+  return serve_live(args.run, args.port.value_or(0));
+}
+
+// By --format or --table, else by the ending of the file's name, else the first one.
 const ReportFormat& format_of(const ReportArgs& args, ProblemList& problems) {
   const ReportFormat* of_file = report_format_of_file(args.output);
   const ReportFormat* asked = args.format ? find_report_format(*args.format) : nullptr;
+  if (args.table && !args.format) asked = &tables_format();
   if (args.format && asked == nullptr) {
     problems.add(fmt::format("--format {}: unknown", *args.format), report_format_names());
   }
@@ -43,21 +70,60 @@ const ReportFormat& format_of(const ReportArgs& args, ProblemList& problems) {
     problems.add(fmt::format("-o {}: this would be {}", args.output, found.name),
                  fmt::format("a name that ends in {}", found.endings.front()));
   }
+  if (args.table && args.format && &found != &tables_format()) {
+    problems.add(fmt::format("--table {}: {} has no tables of its own", *args.table, found.name),
+                 fmt::format("--format {}", tables_format().name));
+  }
   return found;
 }
 
+std::optional<Report> read(const std::string& path, const ReportArgs& args, ProblemList& problems) {
+  std::optional<RunFile> run;
+  collect_problems(problems, [&] { run.emplace(path, false, args.seed); });
+  if (!run) return std::nullopt;
+  return read_report(*run, args.seed ? ReportSeeds::kThisOne : ReportSeeds::kAll);
+}
+
+// What was asked for: of one run, or of two next to each other.
+struct Reported {
+  std::optional<Report> report;
+  std::optional<ReportPair> pair;
+
+  ReportPage page() const {
+    constexpr bool kDraws = true;  // the data of pictures, too
+    return pair ? pair_page(*pair) : report_page(*report, kDraws);
+  }
+  std::string text(const ReportFormat& format, const TextStyle& style) const {
+    if (!pair) return format.write(*report, style);
+    return format.write_page != nullptr ? format.write_page(page(), style) : pair_json(*pair);
+  }
+};
+
+Reported read_all(const ReportArgs& args, ProblemList& problems) {
+  Reported out{.report = read(args.run, args, problems), .pair = {}};
+  std::optional<Report> second;
+  if (!args.second_run.empty()) second = read(args.second_run, args, problems);
+  problems.throw_if_any();
+  if (second) out.pair = compare_reports(*std::move(out.report), *std::move(second));
+  return out;
+}
+
 int report(const ReportArgs& args, ProblemList& problems) {
+  if (args.live) return live(args, problems);
+  if (args.port) problems.add(fmt::format("--port {}: only of --live", *args.port));
   const ReportFormat& format = format_of(args, problems);
-  if (!args.output.empty()) {
+  const bool is_folder = format.write == nullptr && !args.table;
+  if (is_folder) {
+    check_table_folder(args.output, args.overwrite, problems);
+  } else if (!args.output.empty()) {
     check_output(args.output, args.overwrite ? Replace::kText : Replace::kNothing,
                  "-o OTHER, or --overwrite", problems);
   }
-  std::optional<RunFile> run;
-  collect_problems(problems, [&] { run.emplace(args.run, false, args.seed); });
-  problems.throw_if_any();
-  const Report report = read_report(*run, args.seed ? ReportSeeds::kThisOne : ReportSeeds::kAll);
+  const Reported reported = read_all(args, problems);
+  if (is_folder) return write_tables(reported.page(), args.output);
   const TextStyle style = args.output.empty() ? output_style() : TextStyle{};
-  const std::string text = format.write(report, style);
+  const std::string text =
+      args.table ? table_text(reported.page(), *args.table) : reported.text(format, style);
   if (args.output.empty()) {
     fmt::print("{}", text);
     return kExitFine;
@@ -73,9 +139,14 @@ std::function<int()> declare_report(CLI::App& app) {
   auto args = std::make_shared<ReportArgs>();
   const ArgumentChecks checks("report");
   app.add_option("RUN", args->run, "a run file")->type_name("")->required();
-  app.add_option("-o,--output", args->output, "write here instead of to the terminal")
+  app.add_option("RUN2", args->second_run,
+                 "a second run, after a fix: what changed from RUN to this one")
+      ->type_name("");
+  app.add_option("-o,--output", args->output,
+                 "write here instead of to the terminal; all tables as csv: a folder")
       ->type_name("FILE");
-  app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
+  app.add_flag("--overwrite", args->overwrite,
+               "replace FILE if it exists (never an HDF5 file); a folder: files in it");
   checks.whole(
       app.add_option("--seed", args->seed, "this seed alone, of a run of several [all of them]")
           ->type_name("S"),
@@ -83,6 +154,13 @@ std::function<int()> declare_report(CLI::App& app) {
   app.add_option("--format", args->format,
                  report_format_names() + " [by the ending of FILE, else text]")
       ->type_name("NAME");
+  app.add_option("--table", args->table, "one table alone, as csv: loss-curves, lanes, ...")
+      ->type_name("NAME");
+  app.add_flag("--live", args->live,
+               "follow a run that is being written: a page on 127.0.0.1 for a browser");
+  checks.whole(
+      app.add_option("--port", args->port, "of the live view [a free one]")->type_name("N"), 1,
+      UINT16_MAX);
   return [args, checks] { return report(*args, checks.problems()); };
 }
 

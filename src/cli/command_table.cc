@@ -2,6 +2,7 @@
 #include <array>
 
 #include "src/cli/command.h"
+#include "src/core/text.h"
 
 namespace lockstep {
 namespace {
@@ -41,21 +42,6 @@ std::span<const Command> commands() {
 
 const std::string& command_line() {
   return stored_command_line();
-}
-
-std::string shell_quoted(const std::string& argument) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./:,@%^";
-  if (!argument.empty() && argument.find_first_not_of(kPlain) == std::string::npos) return argument;
-  std::string out = "'";
-  for (const char c : argument) {
-    if (c == '\'') {
-      out += "'\\''";
-    } else {
-      out += c;
-    }
-  }
-  return out + "'";
 }
 
 void set_command_line(int argc, char** argv) {

@@ -18,5 +18,7 @@ std::string with_thousands(unsigned long long value);
 // \xFF; characters that control a terminal or the writing direction become \u001b. Text longer than
 // `most` bytes is cut and ends in "...". printable(printable(x)) == printable(x).
 std::string printable(std::string_view text, size_t most = std::string_view::npos);
+// `argument` as a POSIX shell reads it back.
+std::string shell_quoted(const std::string& argument);
 
 }  // namespace lockstep

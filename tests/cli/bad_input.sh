@@ -158,7 +158,7 @@ errs "exists"
 that test ! -s policy.toml
 expect 2 recommend good.h5 --formats fp8
 expect 2 report good.h5 --format xml
-errs "text, json, html or markdown"
+errs "text, json, html, markdown or csv"
 expect 2 report good.h5 --format text -o r.html
 errs "this would be text"
 # Text never replaces a run: not another run, not through a link, not with --overwrite.

@@ -2,13 +2,10 @@
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
 
 #include "reports/advice_text.h"
-#include "src/core/text.h"
-#include "src/core/text_file.h"
-#include "tests/support/folders.h"
+#include "tests/reports/documented_keys.h"
 
 namespace lockstep {
 namespace {
@@ -59,49 +56,18 @@ AdviceFacts full_facts() {
   return facts;
 }
 
-bool is_format(const std::string& key) {
-  return key == "fp16" || key == "bf16";
-}
-
-void add_keys(const nlohmann::json& json, const std::string& path, std::set<std::string>& keys) {
-  if (json.is_array()) {
-    for (const auto& item : json) add_keys(item, path + "[]", keys);
-  } else if (json.is_object()) {
-    for (const auto& [key, value] : json.items()) {
-      const std::string name = is_format(key) ? "FORMAT" : key;
-      const std::string here = path.empty() ? name : path + "." + name;
-      if (!is_format(key)) keys.insert(here);
-      add_keys(value, here, keys);
-    }
-  }
-}
-
-// The first cells of the table's rows.
-std::set<std::string> documented_keys() {
-  const std::string start = "| `";
-  std::set<std::string> keys;
-  const std::string page =
-      read_text_file(std::string(testing::kSourceFolder) + "/docs/advice-json.md");
-  for (const std::string& line : split(page, '\n')) {
-    if (!line.starts_with(start)) continue;
-    keys.insert(line.substr(start.size(), line.find('`', start.size()) - start.size()));
-  }
-  return keys;
+// The name of a format is no key.
+testing::KeyName name_of(const std::string& path) {
+  const size_t dot = path.find_last_of('.');
+  const std::string last = path.substr(dot == std::string::npos ? 0 : dot + 1);
+  if (last != "fp16" && last != "bf16") return {path, path};
+  return {"", path.substr(0, dot) + ".FORMAT"};
 }
 
 TEST_CASE("every key of the advice as JSON is documented") {
-  std::set<std::string> written;
-  add_keys(nlohmann::json::parse(advice_json(full_advice(), full_facts())), "", written);
-  const std::set<std::string> documented = documented_keys();
-  CHECK(written.size() > 30);
-  for (const std::string& key : written) {
-    CAPTURE(key);
-    CHECK(documented.contains(key));
-  }
-  for (const std::string& key : documented) {
-    CAPTURE(key);
-    CHECK(written.contains(key));
-  }
+  const auto json = nlohmann::json::parse(advice_json(full_advice(), full_facts()));
+  testing::check_same_keys(testing::keys_of(json, name_of),
+                           testing::documented_keys("advice-json.md"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Curves in panels one below the other, on one x axis with one cursor: bands of noise in grey, marks.
-import {element, tip} from "./dom.js";
+import {element, sentence, tip} from "./dom.js";
 import {boxSwatch, legend, lineSwatch, signSwatch} from "./legend.js";
 import {ending, scale as scaleText, short} from "./numbers.js";
 import {onKeys, plot, tooltip} from "./plot.js";
@@ -147,17 +147,14 @@ export function drawCurves(place, data, label) {
     xAxis: tops.map((_, index) => axis({
       type: "category", gridIndex: index, data: data.x, boundaryGap: data.x.length < 2,
       name: index === last ? data.xTitle : "", nameLocation: "middle", nameGap: 26,
-      axisLabel: {show: index === last, hideOverlap: true, formatter: (text) => ending(text, 12)},
+      axisLabel: {show: index === last, formatter: (text) => ending(text, 12)},
       axisPointer: {label: {show: false}},
     })),
     yAxis: data.panels.map(yAxis),
     axisPointer: {link: [{xAxisIndex: "all"}], lineStyle: {color: color("accent"), width: 1, type: "solid"}},
     tooltip: tooltip({
       trigger: "axis",
-      formatter: (params) => {
-        const {title, rows, notes} = tipOf(data, shown, swatches, params[0].dataIndex);
-        return tip(title, rows, notes);
-      },
+      formatter: (params) => tip(tipOf(data, shown, swatches, params[0].dataIndex)),
     }),
     series: data.panels.flatMap((panel, index) => [
       ...panel.bands.filter((band) => shown(band.name)).map((band) => bandSeries(panel, band, index)),
@@ -192,8 +189,7 @@ export function drawCurves(place, data, label) {
     at = Math.max(0, Math.min(data.x.length - 1, index));
     const x = made.chart.convertToPixel({xAxisIndex: 0}, at);
     made.chart.dispatchAction({type: "showTip", x, y: tops[0] + kFontSize});
-    const {title, rows, notes} = tipOf(data, shown, swatches, at);
-    spoken.textContent = `${title}: ${rows.map((row) => `${row.name} ${row.value}`).join("; ")}. ${notes.join("; ")}`;
+    spoken.textContent = sentence(tipOf(data, shown, swatches, at));
   };
   onKeys(made.box, {
     ArrowLeft: () => show(at < 0 ? data.x.length - 1 : at - 1), ArrowRight: () => show(at + 1),

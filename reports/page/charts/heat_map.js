@@ -1,6 +1,6 @@
 // A heat map: rows by columns, one view at a time, chosen by a <select> per selector. The first rows
 // are shown; a scroll bar leads to the others. A cell opens its site's histogram.
-import {choice, element, fill, tip} from "./dom.js";
+import {choice, element, fill, sentence, tip} from "./dom.js";
 import {heatScale} from "./heat_scale.js";
 import {boxSwatch, legend} from "./legend.js";
 import {canOpenHistogram, openHistogram, register, remember} from "./links.js";
@@ -30,6 +30,7 @@ function viewFor(views, choices, i) {
 
 export function drawHeatMap(place, data, label, figure) {
   let view = data.views[0], scale = null, cells = new Map(), cursor = null;
+  let first = 0;  // the first row in view: only the cells of rows in view are given to ECharts
   const rows = data.rows.length;
   const shown = Math.min(rows, kMostRows);
   const keyOf = (row, column) => row * data.columns.length + column;
@@ -44,52 +45,60 @@ export function drawHeatMap(place, data, label, figure) {
   const signs = element("div");
   place.append(element("div", {class: "fields"}, ...selectors.map(({field}) => field)), unit, signs);
 
+  function inView() {
+    const list = [];
+    for (let row = first; row < Math.min(rows, first + shown); row += 1) {
+      for (let column = 0; column < data.columns.length; column += 1) {
+        const cell = cells.get(keyOf(row, column));
+        const index = cell ? scale.classOf(cell[2]) : 0;
+        if (index > 0) list.push([column, row, index, cell[4]]);
+      }
+    }
+    return list;
+  }
+
   const leftOf = (width) => Math.min(isNarrow(width) ? 110 : 240,
     10 + kCharacter * Math.max(...data.rows.map((name) => name.length)));
   const options = (width) => {
     const left = leftOf(width);
-    const series = (list, more) => ({
-      type: "custom", clip: true, encode: {x: 0, y: 1}, data: list, renderItem: (params, api) => {
-        const [x, y] = api.coord([api.value(0), api.value(1)]);
-        const [w, h] = api.size([1, 1]);
-        const gap = w > 6 ? 1 : 0;
-        const shape = {x: x - w / 2, y: y - h / 2, width: Math.max(1, w - gap), height: Math.max(1, h - 1)};
-        return {type: "rect", shape, style: more.style(api)};
-      },
-      ...more.series,
-    });
-    const style = (api) => ({
-      fill: color(`heat-${api.value(2)}`),
-      stroke: api.value(3) ? color("ink") : "none", lineWidth: api.value(3) ? 1.5 : 0,
-    });
-    const list = [...cells.values()].map((cell) => [cell[1], cell[0], scale.classOf(cell[2]), cell[4]]).filter((cell) => cell[2] > 0);
+    const renderItem = (params, api) => {
+      const [x, y] = api.coord([api.value(0), api.value(1)]);
+      const [w, h] = api.size([1, 1]);
+      const isMeasured = api.value(3) === 1;
+      return {
+        type: "rect",
+        shape: {x: x - w / 2, y: y - h / 2, width: Math.max(1, w - (w > 6 ? 1 : 0)), height: Math.max(1, h - 1)},
+        style: {
+          fill: color(`heat-${api.value(2)}`), stroke: isMeasured ? color("ink") : "none", lineWidth: isMeasured ? 1.5 : 0,
+        },
+      };
+    };
     return {
       grid: {left, right: rows > shown ? 34 : 8, top: kTop, height: shown * kRowHeight, show: true, borderWidth: 0, backgroundColor: color("panel")},
       xAxis: axis({
         type: "category", data: data.columns, name: data.xTitle, nameLocation: "middle", nameGap: 28,
-        axisLabel: {hideOverlap: true},
       }),
       yAxis: axis({
         type: "category", data: data.rows, inverse: true, axisLine: {show: false},
         axisLabel: {interval: 0, formatter: (name) => ending(name, Math.floor((left - 10) / kCharacter))},
       }),
       dataZoom: rows > shown ? [{
-        type: "slider", yAxisIndex: 0, startValue: 0, endValue: shown - 1, zoomLock: true, right: 4, width: 14,
+        type: "slider", yAxisIndex: 0, startValue: first, endValue: first + shown - 1, zoomLock: true, right: 4, width: 14,
         filterMode: "filter", showDetail: false, showDataShadow: false, brushSelect: false, handleSize: 0,
         borderColor: color("line"), fillerColor: color("noise"), backgroundColor: color("panel"), moveHandleSize: 0,
       }] : [],
-      tooltip: tooltip({trigger: "item", formatter: ({data: cell}) => tipOf(cells.get(keyOf(cell[1], cell[0])))}),
-      series: [
-        series(list, {style, series: {z: 2, cursor: canOpenHistogram() ? "pointer" : "default"}}),
-        series(cursor ? [[cursor.column, cursor.row]] : [], {
-          style: () => ({fill: "none", stroke: color("accent"), lineWidth: 2.5}), series: {z: 4, silent: true, clip: false},
-        }),
-      ],
+      tooltip: tooltip({trigger: "item", formatter: ({data: cell}) => tip(tipOf(cells.get(keyOf(cell[1], cell[0]))))}),
+      series: [{
+        type: "custom", clip: true, encode: {x: 0, y: 1}, data: inView(), renderItem, z: 2,
+        cursor: canOpenHistogram() ? "pointer" : "default",
+      }],
     };
   };
-  const tipOf = (cell) => tip(`${data.rows[cell[0]]}`, [
-    {name: data.xTitle, value: data.columns[cell[1]]}, {name: view.unit, value: scale.text(cell[2])},
-  ], cell[3] >= 0 && canOpenHistogram() ? ["Click or Enter: its histogram"] : []);
+  const tipOf = (cell) => ({
+    title: data.rows[cell[0]],
+    rows: [{name: data.xTitle, value: data.columns[cell[1]]}, {name: view.unit, value: scale.text(cell[2])}],
+    notes: cell[3] >= 0 && canOpenHistogram() ? ["Click or Enter: its histogram"] : [],
+  });
 
   const made = plot(place, {
     label: `${label}. Arrow keys: from cell to cell. Enter: the cell's histogram.`,
@@ -106,6 +115,8 @@ export function drawHeatMap(place, data, label, figure) {
     scale = heatScale(data, view.unit);
     cells = new Map(view.cells.map((cell) => [keyOf(cell[0], cell[1]), cell]));
     cursor = null;
+    mark.hidden = true;
+    first = 0;
     selectors.forEach(({select}, i) => {
       fill(select, optionsAt(data.views, view.choice, i).map((value) => ({value, text: value})));
       select.value = view.choice[i];
@@ -121,11 +132,27 @@ export function drawHeatMap(place, data, label, figure) {
 
   const open = (cell) => { if (cell && cell[3] >= 0) openHistogram(view.lane, cell[3]); };
   made.chart.on("click", ({data: cell}) => { if (Array.isArray(cell)) open(cells.get(keyOf(cell[1], cell[0]))); });
+  made.chart.on("datazoom", () => {
+    first = Math.round(made.chart.getOption().dataZoom[0].startValue);
+    made.chart.setOption({series: [{data: inView()}]});
+    mark.hidden = true;
+  });
+  // Half a view at a time, so that the keyboard rarely waits.
   const scrollTo = (row) => {
-    if (rows <= shown) return;
-    const {startValue} = made.chart.getOption().dataZoom[0];
-    const first = Math.max(0, Math.min(row, Math.max(startValue, row - shown + 1)));
-    if (first !== startValue) made.chart.dispatchAction({type: "dataZoom", startValue: first, endValue: first + shown - 1});
+    if (row >= first && row < first + shown) return;
+    first = Math.max(0, Math.min(rows - shown, row - Math.floor(shown / 2)));
+    made.chart.setOption({dataZoom: [{startValue: first, endValue: first + shown - 1}], series: [{data: inView()}]});
+  };
+  // A frame around the cell of the keyboard.
+  const mark = element("div", {class: "cell", hidden: true});
+  made.box.append(mark);
+  made.box.addEventListener("blur", () => { mark.hidden = true; });
+  const frame = ([x, y]) => {
+    const width = Math.abs(made.chart.convertToPixel({xAxisIndex: 0}, 1) - made.chart.convertToPixel({xAxisIndex: 0}, 0)) || 20;
+    Object.assign(mark.style, {
+      left: `${x - width / 2}px`, top: `${y - kRowHeight / 2}px`, width: `${width}px`, height: `${kRowHeight}px`,
+    });
+    mark.hidden = false;
   };
   const go = (down, right) => {
     const from = cursor ?? {row: -Number(down > 0), column: -Number(right > 0)};
@@ -133,13 +160,13 @@ export function drawHeatMap(place, data, label, figure) {
       row: Math.max(0, Math.min(rows - 1, from.row + down)),
       column: Math.max(0, Math.min(data.columns.length - 1, from.column + right)),
     };
-    made.chart.setOption({series: [{}, {data: [[cursor.column, cursor.row]]}]});
     scrollTo(cursor.row);
-    const cell = cells.get(keyOf(cursor.row, cursor.column));
     const [x, y] = made.chart.convertToPixel({xAxisIndex: 0, yAxisIndex: 0}, [cursor.column, cursor.row]);
+    frame([x, y]);
+    const cell = cells.get(keyOf(cursor.row, cursor.column));
     made.chart.dispatchAction(cell ? {type: "showTip", x, y} : {type: "hideTip"});
-    const value = cell ? `${view.unit}: ${scale.text(cell[2])}` : "nothing";
-    spoken.textContent = `${data.rows[cursor.row]}, ${data.xTitle} ${data.columns[cursor.column]}: ${value}`;
+    spoken.textContent = cell ? sentence(tipOf(cell))
+      : `${data.rows[cursor.row]}, ${data.xTitle} ${data.columns[cursor.column]}: nothing`;
   };
   onKeys(made.box, {
     ArrowDown: () => go(1, 0), ArrowUp: () => go(-1, 0), ArrowRight: () => go(0, 1), ArrowLeft: () => go(0, -1),

@@ -24,10 +24,10 @@ export function rangeOf(view, gradient, windows) {
 
 const countAt = (counts, exponent) => counts.counts[exponent - counts.first] ?? 0;
 
-// What the format does with values of this exponent.
+// What the format does with values of this exponent. Those just below the smallest number round up to it.
 export function fateOf(window, exponent) {
   if (!window) return "kept";
-  if (exponent < window.minSubnormal) return "zero";
+  if (exponent < window.minSubnormal - 1) return "zero";
   if (exponent > window.max) return "overflow";
   return exponent < window.minNormal ? "subnormal" : "kept";
 }
@@ -114,6 +114,12 @@ function outlineSeries(range, reference, shift, measure) {
   };
 }
 
+// To 1, 2 or 5 times a power of ten.
+function roundUp(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return power * [1, 2, 5, 10].find((factor) => factor * power >= value);
+}
+
 // state: {view, gradient, shift, isLogarithmic}; tipAt(exponent) gives the tooltip's element.
 export function histogramOptions(width, windows, state, tipAt) {
   const {view, gradient, shift, isLogarithmic} = state;
@@ -126,11 +132,15 @@ export function histogramOptions(width, windows, state, tipAt) {
   }
   const left = 84, right = isNarrow(width) ? 8 : 16;
   const strip = windows.length * kStripRow;
-  const exponents = {type: "value", min: range.first, max: range.last + 1, minInterval: 1};
+  const exponents = {type: "value", min: range.first, max: range.last + 1, minInterval: 1, splitNumber: isNarrow(width) ? 4 : 10};
   const most = Math.max(1, ...points.map((point) => point[1]), ...(gradient ? gradient.reference.counts.map(measure) : []));
+  const decades = Array.from({length: 1 + Math.max(1, Math.ceil(most))}, (_, k) => k);
   const counts = isLogarithmic
-    ? {min: kLogFloor, max: Math.ceil(most), interval: 1, axisLabel: {showMinLabel: false, formatter: (k) => grouped(10 ** Math.round(k))}}
-    : {min: 0, minInterval: 1, axisLabel: {formatter: grouped}};
+    ? {
+      min: kLogFloor, max: Math.max(1, Math.ceil(most)), axisTick: {show: false, customValues: decades},
+      axisLabel: {customValues: decades, formatter: (k) => grouped(10 ** k)},
+    }
+    : {min: 0, max: roundUp(most), minInterval: 1, axisLabel: {formatter: grouped}};
   return {
     grid: [
       {left, right, top: kTop, height: strip},
@@ -139,7 +149,7 @@ export function histogramOptions(width, windows, state, tipAt) {
     xAxis: [
       axis({...exponents, gridIndex: 0, show: false}),
       axis({
-        ...exponents, gridIndex: 1, name: "magnitude", nameLocation: "middle", nameGap: 26,
+        ...exponents, gridIndex: 1, axisLine: {onZero: false, lineStyle: {color: color("soft")}}, name: "magnitude", nameLocation: "middle", nameGap: 26,
         axisLabel: {formatter: (k) => `2^${k}`, hideOverlap: true, showMinLabel: false, showMaxLabel: false},
         axisPointer: {label: {show: false}, lineStyle: {color: color("accent"), type: "solid"}},
       }),

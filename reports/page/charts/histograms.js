@@ -1,6 +1,6 @@
 // A viewer for the exponents of one site's values at a time: chosen by lane, role and layer. For a
 // gradient, a slider shifts the reference's values by a loss scale; what it would lose is precomputed.
-import {choice, element, fill, tip} from "./dom.js";
+import {choice, element, field, fill, sentence, tip} from "./dom.js";
 import {countAt, fateOf, heightOf, histogramOptions, kFates, rangeOf} from "./histogram_plot.js";
 import {boxSwatch, legend, lineSwatch} from "./legend.js";
 import {register, remember} from "./links.js";
@@ -22,16 +22,16 @@ export function drawHistograms(place, data, label, figure) {
   const roles = [kAllRoles, ...new Set(data.views.map((view) => view.role))];
   const viewOf = new Map(data.views.map((view) => [`${view.lane}/${view.site}`, view]));
   // A gradient of a lane with a loss scale has most to show.
-  const hasGradient = new Set(data.gradients.map((one) => one.site));
-  const first = data.views.find((view) => view.scale !== "" && hasGradient.has(view.site)) ?? data.views[0];
-  const state = {view: first, gradient: null, shift: 0, isLogarithmic: false};
+  const gradients = new Set(data.gradients.map((one) => `${one.site} ${one.format}`));
+  const first = data.views.find((view) => view.scale !== "" && gradients.has(`${view.site} ${view.format}`)) ?? data.views[0];
+  const state = {view: first, gradient: null, shift: 0, isLogarithmic: true};
 
   const chosen = () => { show(viewOf.get(`${lane.select.value}/${site.select.value}`)); remember(figure); };
   const lane = choice("lane", lanes.map((name) => ({value: name, text: name})), () => { list(); chosen(); });
   const role = choice("role", roles.map((name) => ({value: name, text: name})), () => { list(); chosen(); });
   const site = choice("site", [], chosen);
   const pattern = element("input", {type: "search", placeholder: "conv*", spellcheck: "false"});
-  const log = element("input", {type: "checkbox"});
+  const log = element("input", {type: "checkbox", checked: true});
   pattern.addEventListener("input", () => { list(); if (site.select.value !== "") chosen(); });
   log.addEventListener("change", () => { state.isLogarithmic = log.checked; made.redraw(); });
   site.field.classList.add("wide");
@@ -39,10 +39,10 @@ export function drawHistograms(place, data, label, figure) {
   const slider = element("input", {type: "range", step: "1", min: `${data.firstScale}`});
   const loss = element("output", {class: "loss"});
   const scaling = element("div", {class: "scaling", hidden: true},
-    element("label", {class: "field"}, element("span", {}, "loss scale"), slider), loss);
+    field("loss scale", slider), loss);
   place.append(
     element("div", {class: "fields"}, lane.field, role.field,
-      element("label", {class: "field"}, element("span", {}, "layer"), pattern), site.field),
+      field("layer", pattern), site.field),
     facts, scaling,
     legend([
       ...Object.entries(kFates).map(([fate, name]) => ({swatch: boxSwatch(color(`fate-${fate}`)), name})),
@@ -64,12 +64,13 @@ export function drawHistograms(place, data, label, figure) {
     const window = data.windows.find((one) => one.name === view.format);
     const rows = [{name: view.lane, value: grouped(countAt(view.seen, exponent))}];
     if (gradient) rows.push({name: `fp32 at 2^${shift}`, value: grouped(countAt(gradient.reference, exponent - shift))});
-    return tip(`2^${exponent} to 2^${exponent + 1}`, rows, window ? [`${kFates[fateOf(window, exponent)]} in ${view.format}`] : []);
+    const notes = window ? [`${kFates[fateOf(window, exponent)]} in ${view.format}`] : [];
+    return {title: `2^${exponent} to 2^${exponent + 1}`, rows, notes};
   }
 
   const made = plot(place, {
     label: `${label}. Arrow keys: counts of one power of two after the other.`, height: heightOf(data.windows),
-    options: (width) => histogramOptions(width, data.windows, state, tipAt),
+    options: (width) => histogramOptions(width, data.windows, state, (exponent) => tip(tipAt(exponent))),
   });
   const spoken = element("p", {class: "spoken", "aria-live": "polite"});
   place.append(spoken);
@@ -107,7 +108,7 @@ export function drawHistograms(place, data, label, figure) {
     at = Math.max(first, Math.min(last, at === null ? (step > 0 ? first : last) : at + step));
     const [x, y] = made.chart.convertToPixel({xAxisIndex: 1, yAxisIndex: 1}, [at + 0.5, 0]);
     made.chart.dispatchAction({type: "showTip", x, y: y - 20});
-    spoken.textContent = tipAt(at).textContent;
+    spoken.textContent = sentence(tipAt(at));
   };
   onKeys(made.box, {
     ArrowLeft: () => go(-1), ArrowRight: () => go(1), Escape: () => made.chart.dispatchAction({type: "hideTip"}),

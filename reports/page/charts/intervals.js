@@ -1,6 +1,6 @@
 // Intervals of exponents, one bar a row; what is common to all; marks as vertical lines with names.
 // A row whose low end lies above its high end holds nothing: both ends are drawn as a conflict.
-import {element, tip} from "./dom.js";
+import {element, sentence, tip} from "./dom.js";
 import {boxSwatch, legend, lineSwatch} from "./legend.js";
 import {ending, short} from "./numbers.js";
 import {onKeys, plot, tooltip} from "./plot.js";
@@ -25,9 +25,11 @@ export function drawIntervals(place, data, label) {
   const marks = marksOf(data);
   const top = 8 + kMarkRoom * marks.length;
 
-  const rowTip = (row) => tip(row.name, [
-    {name: `from ${power(row.low)}`, value: row.lowText}, {name: `to ${power(row.high)}`, value: row.highText},
-  ], row.low > row.high ? ["No value satisfies both ends."] : []);
+  const tipOf = (row) => ({
+    title: row.name,
+    rows: [{name: `from ${power(row.low)}`, value: row.lowText}, {name: `to ${power(row.high)}`, value: row.highText}],
+    notes: row.low > row.high ? ["No value satisfies both ends."] : [],
+  });
 
   const bar = (params, api) => {
     const row = data.rows[api.value(1)];
@@ -70,7 +72,8 @@ export function drawIntervals(place, data, label) {
     return {
       grid: {left, right: rows > shown ? 34 : 16, top, height: shown * kRowHeight},
       xAxis: axis({
-        type: "value", min: first, max: last, minInterval: 1, name: data.xTitle, nameLocation: "middle", nameGap: 28,
+        type: "value", min: first, max: last, minInterval: 1, splitNumber: isNarrow(width) ? 4 : 10,
+        name: data.xTitle, nameLocation: "middle", nameGap: 28,
         splitLine: gridLines,
         axisLabel: {formatter: (k) => `2^${k}`, hideOverlap: true, showMinLabel: false, showMaxLabel: false},
       }),
@@ -83,7 +86,7 @@ export function drawIntervals(place, data, label) {
         showDetail: false, showDataShadow: false, brushSelect: false, handleSize: 0, moveHandleSize: 0,
         borderColor: color("line"), fillerColor: color("noise"), backgroundColor: color("panel"),
       }] : [],
-      tooltip: tooltip({trigger: "item", formatter: ({data: [, row]}) => rowTip(data.rows[row])}),
+      tooltip: tooltip({trigger: "item", formatter: ({data: [, row]}) => tip(tipOf(data.rows[row]))}),
       series: [
         custom(isCommon ? [[data.low, 0]] : [], common, {z: 1, silent: true, tooltip: {show: false}}),
         custom(data.rows.map((row, i) => [row.low, i, row.high]), bar, {z: 2, encode: {x: [0, 2], y: 1}}),
@@ -107,12 +110,12 @@ export function drawIntervals(place, data, label) {
     at = Math.max(0, Math.min(rows - 1, at + step));
     if (rows > shown) {
       const start = Math.max(0, Math.min(rows - shown, at - Math.floor(shown / 2)));
-      made.chart.dispatchAction({type: "dataZoom", startValue: start, endValue: start + shown - 1});
+      made.chart.dispatchAction({type: "dataZoom", startValue: start, endValue: start + shown - 1}, {flush: true});
     }
     const row = data.rows[at];
     const [x, y] = made.chart.convertToPixel({xAxisIndex: 0, yAxisIndex: 0}, [(row.low + row.high) / 2, at]);
     made.chart.dispatchAction({type: "showTip", x, y});
-    spoken.textContent = rowTip(row).textContent;
+    spoken.textContent = sentence(tipOf(row));
   };
   onKeys(made.box, {ArrowDown: () => go(1), ArrowUp: () => go(-1), Escape: () => made.chart.dispatchAction({type: "hideTip"})});
 }

@@ -24,4 +24,4 @@ export function percent(share) {
 export const grouped = (count) => count.toLocaleString("en-US");
 
 // The end of a name says most: "...layer3.0.conv2".
-export const ending = (name, most) => (name.length > most ? `…${name.slice(1 - most)}` : name);
+export const ending = (name, most) => (name.length > most ? `…${name.slice(1 - most).replace(/^\./, "")}` : name);

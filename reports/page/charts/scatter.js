@@ -1,5 +1,5 @@
 // Points in groups, with error bars upwards; the chosen one stands out.
-import {element, tip} from "./dom.js";
+import {element, sentence, tip} from "./dom.js";
 import {legend, signSwatch} from "./legend.js";
 import {short} from "./numbers.js";
 import {onKeys, plot, tooltip} from "./plot.js";
@@ -19,11 +19,14 @@ export function drawScatter(place, data, label) {
     return {fill: lineStyle(1 + (i % 5)).color, shape: kShapes[i % kShapes.length]};
   };
   const hidden = new Set();
-  const pointTip = (point) => tip(point.name, [
-    {name: data.xTitle, value: short(point.x)},
-    {name: data.yTitle, value: point.yHigh === undefined ? short(point.y) : `${short(point.y)}, up to ${short(point.yHigh)}`},
-    ...(point.group ? [{name: "", value: point.group}] : []),
-  ], point.chosen ? ["The chosen one."] : []);
+  const tipOf = (point) => ({
+    title: point.name,
+    rows: [
+      {name: data.xTitle, value: short(point.x)},
+      {name: data.yTitle, value: point.yHigh === undefined ? short(point.y) : `${short(point.y)}, up to ${short(point.yHigh)}`},
+    ],
+    notes: [point.group, point.chosen ? "the chosen one" : ""].filter(Boolean),
+  });
   const drawable = (value, isLogarithmic) => value !== null && (!isLogarithmic || value > 0);
   const seen = () => data.points.filter((point) => !hidden.has(point.group) &&
     drawable(point.x, data.xLogarithmic) && drawable(point.y, data.yLogarithmic));
@@ -36,6 +39,7 @@ export function drawScatter(place, data, label) {
   };
   const options = (width) => {
     const points = seen();
+    const xs = points.map((point) => point.x), middle = (Math.min(...xs) + Math.max(...xs)) / 2;
     const scale = (isLogarithmic) => ({
       type: isLogarithmic ? "log" : "value", scale: true, splitLine: gridLines, axisLine: {show: false},
       axisLabel: {formatter: (v) => short(v), hideOverlap: true},
@@ -47,7 +51,7 @@ export function drawScatter(place, data, label) {
         ...scale(data.yLogarithmic), name: data.yTitle, nameLocation: "end", nameGap: 10,
         nameTextStyle: {align: "left", padding: [0, 0, 0, -54]},
       }),
-      tooltip: tooltip({trigger: "item", formatter: ({data: one}) => pointTip(one.point)}),
+      tooltip: tooltip({trigger: "item", formatter: ({data: one}) => tip(tipOf(one.point))}),
       series: [
         {
           type: "custom", z: 1, silent: true, tooltip: {show: false}, renderItem: errorBar, encode: {x: 0, y: [1, 2]},
@@ -61,7 +65,8 @@ export function drawScatter(place, data, label) {
               point, value: [point.x, point.y], symbol: shape[0], symbolSize: point.chosen ? 16 : 10,
               itemStyle: {color: fill, borderColor: color(point.chosen ? "ink" : "paper"), borderWidth: point.chosen ? 2 : 1},
               label: {
-                show: point.chosen, formatter: () => point.name, position: "top", color: color("ink"),
+                show: point.chosen, formatter: () => point.name, position: "top",
+                align: points.length > 1 && point.x > middle ? "right" : "left", color: color("ink"),
                 fontFamily: kFont, fontSize: kFontSize, fontWeight: 600,
               },
             };
@@ -88,7 +93,7 @@ export function drawScatter(place, data, label) {
     at = Math.max(0, Math.min(points.length - 1, at + step));
     const [x, y] = made.chart.convertToPixel({xAxisIndex: 0, yAxisIndex: 0}, [points[at].x, points[at].y]);
     made.chart.dispatchAction({type: "showTip", x, y});
-    spoken.textContent = pointTip(points[at]).textContent;
+    spoken.textContent = sentence(tipOf(points[at]));
   };
   onKeys(made.box, {ArrowRight: () => go(1), ArrowLeft: () => go(-1), Escape: () => made.chart.dispatchAction({type: "hideTip"})});
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -10,24 +11,49 @@
 
 namespace lockstep {
 
+// The last skips of a lane that the snapshot names.
+inline constexpr size_t kSnapshotSkips = 20;
+// The courses keep at most so many steps; when there are more, every other one is dropped.
+inline constexpr size_t kSnapshotSteps = 400;
+
 class ProgressSnapshot {
  public:
   // `first_seed`: of the file; the last seed is first_seed + options.seeds - 1.
-  ProgressSnapshot(std::string run_path, const std::vector<LaneDescription>& lanes,
-                   const RunOptions& options, uint64_t first_seed);
+  ProgressSnapshot(std::string run_path, const RunDescription& run, uint64_t first_seed);
+  // Before the first step of a new run: a snapshot of an older one is replaced.
+  void start();
   void step(const StepRecord& record);
   // "running" becomes "finished" (all steps of the last seed done) or "stopped"; between two seeds
   // it stays.
   void finish();
 
  private:
+  struct Skip {
+    int64_t step = 0;
+    double scale = 1;
+    int32_t culprit_site = -1;
+  };
+  struct Lane {
+    std::string name;
+    std::vector<std::string> scaler_losses;  // LaneDescription::scaler_losses
+    std::vector<double> losses, scales;      // of `course_`, until the lane stopped
+    int64_t skip_count = 0;
+    std::vector<Skip> skips;  // the last ones
+  };
+  void add_to_course(const StepRecord& record);
   void write();
+  nlohmann::ordered_json lane_json(size_t index) const;
+
   std::string path_;
-  std::vector<std::string> lane_names_;
-  std::vector<std::vector<std::string>> scaler_losses_;  // by lane, LaneDescription::scaler_losses
-  int64_t steps_, seed_number_, seeds_;                  // seed_number_: from 1
+  std::vector<Lane> lanes_;
+  const SiteTable* sites_;               // of the run, which outlives this
+  int64_t steps_, seed_number_, seeds_;  // seed_number_: from 1
   std::string state_ = "running";
-  StepRecord last_;  // losses and scalers only
+  StepRecord last_;              // losses and scalers only
+  std::vector<int64_t> course_;  // the steps that the lanes' courses have
+  int64_t stride_ = 1;           // between them
+  int64_t first_step_ = -1;      // of this process
+  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point written_{};
 };
 

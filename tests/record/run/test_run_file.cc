@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <hdf5.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include "src/core/text_file.h"
 #include "src/graph/json.h"
 #include "src/record/hdf5/hdf5_handle.h"
+#include "src/record/run/progress_snapshot.h"
 #include "tests/record/run/synthetic_run.h"
 
 namespace lockstep::test {
@@ -267,8 +269,29 @@ TEST_CASE("the progress snapshot shows how far the run is") {
   CHECK(json["steps"] == 9);
   CHECK(json["lanes"][1]["name"] == "half/way%.toml");
   CHECK(json["lanes"][1]["loss_scale"] == 1024);
+  CHECK(json["course"].size() == 9);
+  CHECK(json["lanes"][0]["losses"].size() == 9);
+  CHECK(json["lanes"][0]["losses"][8] == json["lanes"][0]["loss"]);
+  CHECK(json["lanes"][1]["skipped_steps"] == 0);
+  CHECK(json["process"]["id"] == getpid());
   SyntheticRun(9).resume(path);  // no step is left: the snapshot is kept
   CHECK(nlohmann::json::parse(read_text_file(path + ".progress.json")) == json);
+}
+
+TEST_CASE("the snapshot's courses stay short, however long the run is") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("run.h5");
+  constexpr int64_t kSteps = 2 * kSnapshotSteps + 1;
+  SyntheticRun(kSteps).record(path);
+  const auto json = nlohmann::json::parse(read_text_file(path + ".progress.json"));
+  const std::vector<int64_t> course = json["course"];
+  CHECK(course.size() == kSnapshotSteps / 2 + 1);
+  for (size_t i = 0; i < course.size(); ++i) CHECK(course[i] == static_cast<int64_t>(4 * i));
+  CHECK(json["lanes"][1]["losses"].size() == course.size());
+  CHECK(json["lanes"][1]["losses"].back() == json["lanes"][1]["loss"]);  // of step 800
+  REQUIRE(json["lanes"][1]["skips"].size() == kSnapshotSkips);
+  CHECK(json["lanes"][1]["skips"].back()["step"] == kSteps / kSkipEvery * kSkipEvery - 1);
+  CHECK(json["lanes"][1]["skipped_steps"] == kSteps / kSkipEvery);
 }
 
 TEST_CASE("a run file returns the texts of its policy files for a resumed run") {

@@ -1,0 +1,120 @@
+// Hands the parts of two reports to analysis/compare; the sentence of a change.
+#include "reports/pair/report_pair.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "reports/lane_sentence.h"
+
+namespace lockstep {
+namespace {
+
+std::vector<LaneInfo> lanes_of(const Report& report) {
+  std::vector<LaneInfo> lanes;
+  for (const LaneReport& lane : report.lanes) lanes.push_back(lane.info);
+  return lanes;
+}
+
+LaneComparison compare_lanes(const ReportPair& pair, const Match& match) {
+  LaneComparison out{.lanes = match};
+  if (match.before < 0 || match.after < 0) return out;
+  const LaneReport &before = pair.lane_before(out), &after = pair.lane_after(out);
+  out.change = change_of(before.judgement.verdict, after.judgement.verdict);
+  out.findings = match_findings(before.findings, after.findings, pair.before.sites,
+                                pair.after.sites, pair.changes.same_graph());
+  out.policy = policy_change(before.info.policy_text, after.info.policy_text);
+  out.shares = share_changes(before.health, after.health);
+  return out;
+}
+
+// What the lane did, after its name: "broke at step 39", "trains as fp32 does".
+std::string deed_of(const LaneReport& lane, const std::string& reference) {
+  switch (lane.judgement.verdict) {
+    case Verdict::kBroke: {
+      const int64_t step = lane_break_step(lane);
+      return step >= 0 ? fmt::format("broke at step {}", step) : "broke";
+    }
+    case Verdict::kFine:
+      return fmt::format("trains as {} does", reference);
+    case Verdict::kUnclear:
+      return fmt::format("may train worse than {} does", reference);
+    case Verdict::kWorse:
+      return fmt::format("trains worse than {} does", reference);
+    case Verdict::kStalled:
+      return "does not learn";
+    case Verdict::kTooShort:
+      return "is not judged, because the run is too short";
+    default:
+      return "is not judged";
+  }
+}
+
+}  // namespace
+
+ReportPair compare_reports(Report before, Report after) {
+  ReportPair pair{.before = std::move(before),
+                  .after = std::move(after),
+                  .before_name = "",
+                  .after_name = "",
+                  .changes = {}};
+  const auto file_name = [](const Report& report) {
+    return std::filesystem::path(report.path).filename().string();
+  };
+  const bool differ = file_name(pair.before) != file_name(pair.after);
+  pair.before_name = differ ? file_name(pair.before) : pair.before.path;
+  pair.after_name = differ ? file_name(pair.after) : pair.after.path;
+  RunComparison& changes = pair.changes;
+  if (!site_difference(pair.before.sites, pair.after.sites).empty()) {
+    changes.graph_difference =
+        fmt::format("{} sites of {} in {}, {} of {} in {}", pair.before.sites.sites.size(),
+                    pair.before.options.model, pair.before_name, pair.after.sites.sites.size(),
+                    pair.after.options.model, pair.after_name);
+  }
+  changes.settings = setup_differences(pair.before.options, pair.after.options);
+  if (pair.before.steps != pair.after.steps) {
+    changes.settings.push_back(
+        {"steps", fmt::format("{}", pair.before.steps), fmt::format("{}", pair.after.steps)});
+  }
+  for (const Match& match : match_lanes(lanes_of(pair.before), lanes_of(pair.after))) {
+    changes.lanes.push_back(compare_lanes(pair, match));
+  }
+  std::ranges::stable_sort(changes.lanes, {}, [](const LaneComparison& lanes) {
+    constexpr LaneChange kOrder[] = {LaneChange::kWorse, LaneChange::kBetter, LaneChange::kSame,
+                                     LaneChange::kNotComparable};
+    return std::ranges::find(kOrder, lanes.change) - kOrder;
+  });
+  return pair;
+}
+
+std::string change_sentence(const ReportPair& pair, const LaneComparison& lanes) {
+  const std::string reference = pair.before.reference().info.name;
+  if (lanes.lanes.before < 0 || lanes.lanes.after < 0) {
+    const bool is_new = lanes.lanes.before < 0;
+    const LaneReport& lane = is_new ? pair.lane_after(lanes) : pair.lane_before(lanes);
+    return fmt::format("{} is in {} only, where it {}.", lane.info.name,
+                       is_new ? pair.after_name : pair.before_name, deed_of(lane, reference));
+  }
+  const LaneReport &before = pair.lane_before(lanes), &after = pair.lane_after(lanes);
+  const std::string old_deed = deed_of(before, reference), deed = deed_of(after, reference);
+  const bool same_name = before.info.name == after.info.name;
+  if (same_name && old_deed == deed) {
+    return fmt::format("{} {} in both runs.", before.info.name, deed);
+  }
+  return fmt::format("{} {} in {}; in {} {} {}.", before.info.name, old_deed, pair.before_name,
+                     pair.after_name,
+                     same_name ? "it" : after.info.name + ", which takes its place,", deed);
+}
+
+bool is_shown(const ReportPair& pair, const LaneComparison& lanes) {
+  const auto counts = [](const Report& report, int lane) {
+    if (lane < 0) return false;
+    const LaneReport& one = report.lanes[static_cast<size_t>(lane)];
+    return one.is_candidate() || one.judgement.verdict == Verdict::kBroke;
+  };
+  return counts(pair.before, lanes.lanes.before) || counts(pair.after, lanes.lanes.after);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,44 @@
+// Options and lines of policies that differ, and how the environment does.
+#include <fmt/format.h>
+
+#include "reports/pair/pair_page.h"
+#include "src/core/text.h"
+
+namespace lockstep {
+namespace {
+
+std::string or_dash(const std::string& text) {
+  return text.empty() ? "-" : text;
+}
+
+Blocks write_settings(const ReportPair& pair) {
+  TableBlock table;
+  table.columns = {
+      {"setting", Align::kLeft}, {pair.before_name, Align::kLeft}, {pair.after_name, Align::kLeft}};
+  for (const SetupDifference& d : pair.changes.settings) {
+    table.rows.push_back({d.name, or_dash(d.run), or_dash(d.baseline)});
+  }
+  for (const LaneComparison& lanes : pair.changes.lanes) {
+    if (lanes.policy.before.empty() && lanes.policy.after.empty()) continue;
+    table.rows.push_back({"policy of " + pair.lane_name(lanes),
+                          or_dash(join(lanes.policy.before, "; ")),
+                          or_dash(join(lanes.policy.after, "; "))});
+  }
+  for (const auto& [name, value] : pair.before.environment) {
+    const auto found = pair.after.environment.find(name);
+    const std::string other = found == pair.after.environment.end() ? "" : found->second;
+    if (value != other) table.rows.push_back({name, or_dash(value), or_dash(other)});
+  }
+  if (table.rows.empty()) {
+    return {paragraph("None: options, policies and environment are the same.")};
+  }
+  return {lockstep::table(std::move(table))};
+}
+
+}  // namespace
+
+PairSection settings_pair_section() {
+  return {"settings", "Settings that differ", write_settings};
+}
+
+}  // namespace lockstep

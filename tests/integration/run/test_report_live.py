@@ -1,0 +1,181 @@
+"""`report --live`: follows a replay in the background, refuses other hosts, says when the replay is gone."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+PATIENCE = int(os.environ.get("PATIENCE_MUT", 30))  # seconds, on a busy machine
+
+
+def wait_for(get, what):
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        found = get()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"{PATIENCE} s, and still not: {what}")
+
+
+class Live:
+    """`lockstep report --live RUN`."""
+
+    def __init__(self, program, run, *options):
+        self.process = subprocess.Popen([program, "report", "--live", str(run), *options], stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True)
+        self.first_line = self.process.stdout.readline()
+        self.port = int(re.search(r"http://127\.0\.0\.1:(\d+)/ ", self.first_line)[1])
+
+    def ask(self, path="/snapshot.json", method="GET", **headers):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        connection.putrequest(method, path, skip_host="Host" in headers or "skip_host" in headers)
+        for name, value in headers.items():
+            for one in value if isinstance(value, list) else [value]:
+                if name != "skip_host":
+                    connection.putheader(name, one)
+        connection.endheaders()
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(), answer
+
+    def news(self):
+        status, text, _ = self.ask()
+        assert status == 200
+        return json.loads(text)
+
+    def end(self):
+        self.process.send_signal(signal.SIGINT)
+        rest, errors = self.process.communicate(timeout=PATIENCE)
+        assert self.process.returncode == 0 and errors == ""
+        return rest
+
+
+@pytest.fixture
+def program(binary_dir):
+    return str(binary_dir / "lockstep")
+
+
+@pytest.fixture
+def replay(program, tmp_path):
+    """A replay in the background that would take hours, and its run file."""
+    run = tmp_path / "run.h5"
+    process = subprocess.Popen(
+        [program, "replay", "lenet", "--data", "synthetic:200", "--steps", "1000000", "--batch", "8", "--lr", "0.3",
+         "--lanes", "torch-autocast-fp16,pure-fp16", "-o", str(run), "--quiet"], stderr=subprocess.DEVNULL)
+    wait_for(lambda: os.path.exists(f"{run}.progress.json"), "a snapshot")
+    yield process, run
+    process.kill()
+    process.wait()
+
+
+def test_a_run_is_followed_until_it_is_killed(replay, program, lockstep):
+    process, run = replay
+    live = Live(program, run)
+    assert live.first_line == f"Live view of {run}: http://127.0.0.1:{live.port}/ (Ctrl-C ends it)\n"
+    first = wait_for(lambda: live.news()["snapshot"]["steps_done"] > 8 and live.news(), "eight steps")
+    assert first["state"] == "running" and first["commands"] == []
+    assert re.fullmatch(r"Running: \d+ of 1 000 000 steps done, about .* left\.", first["sentence"])
+    snapshot = first["snapshot"]
+    lanes = {lane["name"]: lane for lane in snapshot["lanes"]}
+    assert list(lanes) == ["fp32", "torch-autocast-fp16", "pure-fp16", "twin"]
+    assert snapshot["course"] == list(range(snapshot["steps_done"]))
+    assert lanes["fp32"]["losses"][-1] == lanes["fp32"]["loss"] and lanes["fp32"]["skips"] == []
+    half = wait_for(lambda: [lane for lane in live.news()["snapshot"]["lanes"] if lane["skipped_steps"]], "a skip")[0]
+    assert half["name"] == "torch-autocast-fp16" and half["skips"][0]["scale"] == 65536
+    assert "_backward_" in half["skips"][0]["culprit"]
+    wait_for(lambda: live.news()["snapshot"]["steps_done"] > snapshot["steps_done"] + 2, "more steps")
+
+    process.kill()
+    process.wait()
+    ended = wait_for(lambda: live.news()["state"] == "stopped" and live.news(), "the end")
+    step = int(re.fullmatch(r"The run stopped at step (\d+) of 1000000\.", ended["sentence"])[1])
+    assert step >= ended["snapshot"]["steps_done"]
+    assert [c["command"] for c in ended["commands"]] == [f"lockstep replay --resume {run}",
+                                                        f"lockstep report {run} -o run.html"]
+    assert f"steps recorded  {step} of" in re.sub("  +", "  ", lockstep("report", run).stdout)
+    assert live.end() == ended["sentence"] + "\n", "the terminal says so, too"
+
+
+def test_only_get_of_four_paths_from_this_machine(replay, program):
+    live = Live(program, replay[1])
+    own = f"127.0.0.1:{live.port}"
+    for host in (own, f"localhost:{live.port}", "localhost", "127.0.0.1"):
+        assert live.ask(Host=host)[0] == 200, host
+    for host in ("evil.example", f"evil.example:{live.port}", "127.0.0.1:1", "127.0.0.1.evil.example", "", [own, "evil.example"],
+                 f"localhost:{live.port}.evil.example", f"[::1]:{live.port}"):
+        status, text, _ = live.ask(Host=host)
+        assert status == 403 and "lanes" not in text, host
+    assert live.ask(skip_host=True)[0] == 403
+    for method in ("POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"):
+        status, _, answer = live.ask(method=method)
+        assert status in (400, 405) and answer.getheader("Access-Control-Allow-Origin") is None, method
+    for path in ("/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/run.h5", "/snapshot.json/..", "/live.js/../x",
+                 "/?/../..", "/live.html"):
+        status, text, _ = live.ask(path)
+        assert status in (400, 404) or (status == 200 and path == "/?/../.."), path
+        assert "root:" not in text
+    for path, kind in (("/", "text/html"), ("/live.css", "text/css"), ("/live.js", "text/javascript"),
+                       ("/snapshot.json", "application/json")):
+        status, text, answer = live.ask(path)
+        assert status == 200 and len(text) > 100 and answer.getheader("Content-Type").startswith(kind)
+        policy = answer.getheader("Content-Security-Policy")
+        assert "default-src 'none'" in policy and "connect-src 'self'" in policy
+    page = live.ask("/")[1]
+    assert "http:" not in page and "<script>" not in page and "style=" not in page
+    with socket.socket() as other:  # not reachable by another address of this machine
+        other.settimeout(2)
+        with pytest.raises(OSError):
+            other.connect(("127.0.0.2", live.port))
+    live.end()
+
+
+def test_a_finished_run_and_one_that_was_interrupted(lockstep, program, replay, tmp_path):
+    done = tmp_path / "done.h5"
+    lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 4, "--batch", 8, "--quiet", "-o", done)
+    live = Live(program, done)
+    news = live.news()
+    assert news["state"] == "finished" and news["sentence"] == "The run has finished: 4 steps."
+    assert [c["command"] for c in news["commands"]] == [f"lockstep report {done} -o done.html"]
+    assert live.end() == "The run has finished: 4 steps.\n"
+    process, run = replay
+    live = Live(program, run)
+    process.send_signal(signal.SIGINT)
+    wait_for(lambda: live.news()["state"] == "stopped", "the end")
+    assert process.wait() == 130
+    live.end()
+
+
+def test_a_new_run_replaces_the_snapshot_of_an_older_one(program, lockstep, tmp_path):
+    run = tmp_path / "run.h5"
+    lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 4, "--batch", 8, "--quiet", "-o", run)
+    live = Live(program, run)
+    assert live.news()["state"] == "finished"
+    process = subprocess.Popen([program, "replay", "mlp", "--data", "synthetic:100", "--steps", "1000000", "--batch", "8",
+                                "--overwrite", "-o", str(run), "--quiet"], stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: live.news()["state"] == "running", "the new run")
+    finally:
+        process.kill()
+        process.wait()
+    live.end()
+
+
+def test_errors_say_what_to_do(lockstep, program, replay, tmp_path):
+    error = lockstep("report", "--live", tmp_path / "none.h5", code=2).stderr
+    assert "no such file" in error and "lockstep replay MODEL -o" in error
+    error = lockstep("report", "--live", replay[1], "-o", "x.html", "--table", "lanes", code=2).stderr
+    assert "--live and -o" in error and "--live and --table" in error
+    assert "--port 80: only of --live" in lockstep("report", replay[1], "--port", 80, code=2).stderr
+    live = Live(program, replay[1])
+    error = lockstep("report", "--live", replay[1], "--port", live.port, code=2).stderr
+    assert f"--port {live.port}: cannot be used" in error
+    live.end()
+    again = Live(program, replay[1], "--port", str(live.port))
+    assert again.port == live.port
+    again.end()
