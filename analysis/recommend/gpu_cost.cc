@@ -210,10 +210,10 @@ double peak_rate(const Gpu& gpu, std::string_view format) {
   return row == kRates.end() ? 0 : gpu.*row->rate;
 }
 
-std::vector<std::string> rated_formats() {
-  std::vector<std::string> names;
-  for (const Rate& row : kRates) names.emplace_back(row.format);
-  return names;
+std::vector<std::string_view> rated_formats() {
+  std::vector<std::string_view> formats;
+  for (const Rate& rate : kRates) formats.push_back(rate.format);
+  return formats;
 }
 
 StepCost step_cost(const Graph& step, const Program& program, const MemoryFacts& memory,

@@ -53,7 +53,6 @@ int64_t total_bytes(const MemoryFacts& memory);
 // Whether the GPU has a unit for products in `format`: "fp16", "bf16", "tf32", "fp8", "mxfp8",
 // "nvfp4", "fp32".
 double peak_rate(const Gpu& gpu, std::string_view format);  // 0: it has none
-// The names of all formats that some GPU has a unit for, from wide to narrow.
-std::vector<std::string> rated_formats();
+std::vector<std::string_view> rated_formats();              // in the order of columns
 
 }  // namespace lockstep

@@ -256,14 +256,16 @@ std::string rate_text(double rate) {
 }
 
 Listing list_gpus() {
-  const std::vector<std::string> formats = rated_formats();
+  const std::vector<std::string_view> formats = rated_formats();
   Listing out{{"gpu", "meaning"}, {}};
   out.columns.insert(out.columns.end(), formats.begin(), formats.end());
   out.columns.insert(out.columns.end(), {"GB/s", "source"});
   for (const Gpu& gpu : gpus()) {
     std::vector<std::string>& cells = out.rows.emplace_back();
     cells = {str(gpu.name), str(gpu.help)};
-    for (const std::string& format : formats) cells.push_back(rate_text(peak_rate(gpu, format)));
+    for (const std::string_view format : formats) {
+      cells.push_back(rate_text(peak_rate(gpu, format)));
+    }
     cells.push_back(rate_text(gpu.bandwidth));
     cells.push_back(str(gpu.source));
   }
