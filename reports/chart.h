@@ -96,6 +96,7 @@ struct Histograms {
   std::vector<FormatWindow> windows;
   int first_scale = 0;  // of ShiftedGradient
   std::vector<HistogramView> views;
+  bool finding_leads = false;  // the first view is of a finding: show it first
   std::vector<ShiftedGradient> gradients;
 };
 
@@ -113,7 +114,8 @@ struct IntervalMark {
 struct Intervals {
   std::string x_title;  // of exponents
   std::vector<IntervalRow> rows;
-  double low = 0, high = 0;  // common to all
+  double low = 0, high = 0;  // common to those that `common_name` says; low > high: none
+  std::string common_name;   // "common to the 3 layers in fp16"
   std::vector<IntervalMark> marks;
 };
 

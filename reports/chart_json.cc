@@ -174,6 +174,7 @@ json json_of(const Histograms& histograms) {
   return {{"kind", "histograms"},
           {"windows", std::move(windows)},
           {"firstScale", histograms.first_scale},
+          {"findingLeads", histograms.finding_leads},
           {"views", std::move(views)},
           {"gradients", std::move(gradients)}};
 }
@@ -195,6 +196,7 @@ json json_of(const Intervals& intervals) {
           {"rows", std::move(rows)},
           {"low", number(intervals.low)},
           {"high", number(intervals.high)},
+          {"commonName", intervals.common_name},
           {"marks", std::move(marks)}};
 }
 

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "reports/number_text.h"
 #include "reports/text_writer.h"
 #include "src/core/text.h"
@@ -21,23 +23,38 @@ std::string scales_text(const LayerRange& layer) {
   return lo + ".." + hi;
 }
 
+// "Keep fc1, fc2 in fp32; the other 3 layers fit fp16."
+std::string layers_text(const RangeTable& table) {
+  std::vector<std::string> kept;
+  for (const LayerRange& layer : table.layers) {
+    if (!layer.reason.empty()) kept.push_back(layer.layer.empty() ? "(no layer)" : layer.layer);
+  }
+  const std::string& format = table.format->name;
+  if (kept.empty()) return fmt::format("Every layer fits {}.", format);
+  if (kept.size() == table.layers.size()) return fmt::format("No layer fits {}.", format);
+  const std::string others = counted(table.layers.size() - kept.size(), "layer");
+  return fmt::format("Keep {} in fp32; the other {} may use {}.", join(kept, ", "), others, format);
+}
+
+// "For these, loss scales from 2^-16 (conv1) to 2^14 (fc3) fit; a static one: 2^12."
+std::string scales_text(const RangeTable& table) {
+  const bool open_below = table.scales.lo <= kMinScaleExponent;
+  const bool open_above = table.scales.hi >= kMaxScaleExponent;
+  if (open_below && open_above) return "They need no loss scale.";
+  const std::string from =
+      open_below ? "" : fmt::format(" from 2^{} ({})", table.scales.lo, table.lo_layer);
+  const std::string to =
+      open_above ? "" : fmt::format(" up to 2^{} ({})", table.scales.hi, table.hi_layer);
+  return fmt::format(
+      "Loss scales{}{} fit, with {} octave to spare. A static scale: 2^{}; a dynamic one finds its "
+      "own.",
+      from, to, kHeadroomOctaves, table.scale_exponent);
+}
+
 Block conclusion(const RangeTable& table) {
-  size_t kept_high = 0;
-  for (const LayerRange& layer : table.layers) kept_high += layer.reason.empty() ? 0 : 1;
-  std::string text =
-      kept_high == 0
-          ? fmt::format("Every layer may use {}. ", table.format->name)
-          : fmt::format("{} of {} layers must stay in fp32: the policy says which and why. ",
-                        kept_high, table.layers.size());
-  text += fmt::format("Common loss scales: {}{}; chosen: 2^{}.",
-                      table.scales.lo <= kMinScaleExponent
-                          ? ""
-                          : fmt::format("from 2^{} ({}) ", table.scales.lo, table.lo_layer),
-                      table.scales.hi >= kMaxScaleExponent
-                          ? "with no upper end"
-                          : fmt::format("to 2^{} ({})", table.scales.hi, table.hi_layer),
-                      table.scale_exponent);
-  return paragraph(text);
+  const bool none = std::ranges::none_of(
+      table.layers, [](const LayerRange& layer) { return layer.reason.empty(); });
+  return paragraph(layers_text(table) + (none ? "" : " " + scales_text(table)));
 }
 
 }  // namespace

@@ -84,7 +84,7 @@ void read_health(const RunFile& run, int lane, LaneReport& out) {
   out.health = layer_health(run.sites(), tally.sites());
 }
 
-LaneReport read_lane(const RunFile& run, int lane) {
+LaneReport read_lane(const RunFile& run, int lane, ReportPictures pictures) {
   LaneReport out;
   out.info = run.lanes()[static_cast<size_t>(lane)];
   out.loss = run.loss(lane);
@@ -102,7 +102,7 @@ LaneReport read_lane(const RunFile& run, int lane) {
   out.nonfinite_loss_at = first_nonfinite_loss(out.loss, scalers);
   read_health(run, lane, out);
   out.findings = find_findings(run, lane);
-  if (!out.is_twin() && !out.is_captured()) {
+  if (pictures == ReportPictures::kAll && !out.is_twin() && !out.is_captured()) {
     const bool ends = out.nonfinite_loss_at >= 0;
     out.views =
         read_lane_views(run, lane, out.findings, ends ? out.nonfinite_loss_at + 1 : run.steps());
@@ -158,7 +158,7 @@ double mean_accuracy(const std::vector<SeedCourses>& seeds, size_t lane) {
 
 }  // namespace
 
-Report read_report(const RunFile& run, ReportSeeds which) {
+Report read_report(const RunFile& run, ReportSeeds which, ReportPictures pictures) {
   Report report{.path = run.path(),
                 .command_line = run.command_line(),
                 .data = run.data(),
@@ -189,9 +189,9 @@ Report read_report(const RunFile& run, ReportSeeds which) {
     // A lane that broke is shown in the first seed in which it did.
     if (judgement.first_broken > 0) {
       const uint64_t seed = report.seeds[static_cast<size_t>(judgement.first_broken)];
-      report.lanes.push_back(read_lane(RunFile(run.path(), false, seed), lane));
+      report.lanes.push_back(read_lane(RunFile(run.path(), false, seed), lane, pictures));
     } else {
-      report.lanes.push_back(read_lane(run, lane));
+      report.lanes.push_back(read_lane(run, lane, pictures));
     }
     LaneReport& now = report.lanes.back();
     now.judgement = judgement;
@@ -208,8 +208,11 @@ Report read_report(const RunFile& run, ReportSeeds which) {
         compare_with_captured(run, static_cast<int>(lane), report.captured);
   }
   explain_drift(run, report);
-  report.scale_losses = scale_losses(run, report.reference().views.exponents);
-  report.ranges = read_ranges(run);
+  // Gradients of a reference that went wrong say nothing.
+  if (pictures == ReportPictures::kAll && report.reference().nonfinite_loss_at < 0) {
+    report.scale_losses = scale_losses(run, report.reference().views.exponents);
+    report.ranges = read_ranges(run);
+  }
   report.costs = read_costs(run, find_gpu(kDefaultGpu));
   return report;
 }

@@ -112,8 +112,11 @@ inline FindingContext context_of(const Report& report, const LaneReport& lane,
 
 // Whether outcomes rest on all seeds of the file, or on the one that `run` reads.
 enum class ReportSeeds : uint8_t { kAll, kThisOne };
+// Whether the data of charts are read, too.
+enum class ReportPictures : uint8_t { kAll, kNone };
 // Requires: for kAll, `run` reads the file's first seed. Cost: reads every step's counts of every
 // lane.
-Report read_report(const RunFile& run, ReportSeeds which = ReportSeeds::kAll);
+Report read_report(const RunFile& run, ReportSeeds which = ReportSeeds::kAll,
+                   ReportPictures pictures = ReportPictures::kAll);
 
 }  // namespace lockstep

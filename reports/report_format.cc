@@ -37,12 +37,13 @@ std::string page_as_markdown(const ReportPage& page, const TextStyle&) {
 }  // namespace
 
 std::span<const ReportFormat> report_formats() {
+  constexpr auto kAll = ReportPictures::kAll, kNone = ReportPictures::kNone;
   static const std::vector<ReportFormat> formats = {
-      {"text", {".txt"}, as_text, page_as_text},
-      {"json", {".json"}, as_json},
-      {"html", {".html", ".htm"}, as_html, page_as_html},
-      {"markdown", {".md"}, as_markdown, page_as_markdown},
-      {"csv", {".csv"}, nullptr},
+      {"text", kNone, {".txt"}, as_text, page_as_text},
+      {"json", kAll, {".json"}, as_json},
+      {"html", kAll, {".html", ".htm"}, as_html, page_as_html},
+      {"markdown", kNone, {".md"}, as_markdown, page_as_markdown},
+      {"csv", kAll, {".csv"}, nullptr},
   };
   return formats;
 }

@@ -13,6 +13,7 @@ namespace lockstep {
 
 struct ReportFormat {
   std::string_view name;
+  ReportPictures pictures;
   std::vector<std::string_view> endings;  // of the names of such files; the first is suggested
   // nullptr: one file does not hold a whole report (csv_writer.h).
   std::string (*write)(const Report& report, const TextStyle& style);

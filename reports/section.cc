@@ -51,8 +51,12 @@ std::string page_title(const Report& report) {
 }
 
 std::string page_subtitle(const Report& report) {
-  return fmt::format("{}, {}, {}", counted(static_cast<uint64_t>(report.steps), "step"),
-                     counted(report.lanes.size(), "lane"), report.path);
+  const size_t lanes = report.lanes.size() - report.twins.size();
+  std::string text = counted(static_cast<uint64_t>(report.steps), "step");
+  if (report.steps < report.options.steps) text += fmt::format(" of {}", report.options.steps);
+  text += ", " + counted(lanes, "lane");
+  if (!report.twins.empty()) text += " and " + counted(report.twins.size(), "one-ulp twin");
+  return text + ", " + report.path;
 }
 
 ReportPage report_page(const Report& report, bool draws) {

@@ -57,7 +57,8 @@ std::vector<SiteExponents> site_exponents(const RunFile& run, int lane) {
   const size_t sites = run.sites().sites.size();
   const std::vector<uint64_t> histogram = run.total_histogram(lane);
   std::vector<uint64_t> zeros(sites);
-  for (int64_t step = 0; step < run.steps(); ++step) {
+  const int64_t covered = run.total_histogram_steps(lane);
+  for (int64_t step = 0; step < covered; ++step) {
     const std::vector<uint64_t> here = run.count(lane, "source_zero", step);
     for (size_t i = 0; i < sites; ++i) zeros[i] += here[i];
   }

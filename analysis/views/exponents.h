@@ -23,7 +23,8 @@ struct SiteExponents {
 // `histogram`: kHistogramBins bins of one site; `zeros` of bin 0.
 SiteExponents exponents_of(int32_t site, std::span<const uint64_t> histogram, uint64_t zeros);
 
-// Over all steps of the run, for sites with any value; in the order of the sites.
+// Over the steps that the histograms cover (RunFile::total_histogram_steps), for sites with any
+// value; in the order of the sites.
 std::vector<SiteExponents> site_exponents(const RunFile& run, int lane);
 
 // A scaled site of the reference, unscaled; for every loss scale 2^k, k from kMinShownScale on, the

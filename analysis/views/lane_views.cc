@@ -34,6 +34,7 @@ LaneViews read_lane_views(const RunFile& run, int lane, const std::vector<Findin
                           int64_t end) {
   LaneViews views;
   views.exponents = site_exponents(run, lane);
+  views.exponent_steps = run.total_histogram_steps(lane);
   if (run.lanes()[static_cast<size_t>(lane)].is_reference) return views;
   views.map = read_map(run, lane, end);
   views.growth = error_growth(run, lane);

@@ -16,6 +16,7 @@ namespace lockstep {
 struct LaneViews {
   StepMap map;                           // of the steps before the loss is not finite, and that one
   std::vector<SiteExponents> exponents;  // by site
+  int64_t exponent_steps = 0;            // over so many steps
   std::optional<ErrorGrowth> growth;
   std::vector<FaultChain> chains;  // of the first findings, in their order
 };
@@ -23,7 +24,8 @@ struct LaneViews {
 // Of so many findings of a lane.
 inline constexpr size_t kMostChains = 3;
 
-// `end`: the map's cells are of the steps before it. Cost: reads every step's counts once, and the histograms.
+// `end`: the map's cells are of the steps before it. Cost: reads every step's counts once, and the
+// histograms.
 LaneViews read_lane_views(const RunFile& run, int lane, const std::vector<Finding>& findings,
                           int64_t end);
 

@@ -94,49 +94,41 @@ StepMapTally::StepMapTally(const SiteTable& sites, int64_t steps) : sites_(sites
         rows.try_emplace(site.layer, static_cast<uint32_t>(empty_.layers.size()));
     if (is_new) empty_.layers.push_back(site.layer);
     layer_of_.push_back(row->second);
-    if (std::ranges::find(roles_, site.role) == roles_.end()) roles_.push_back(site.role);
+    const auto role = std::ranges::find(roles_, site.role);
+    role_of_.push_back(static_cast<size_t>(role - roles_.begin()));
+    if (role == roles_.end()) roles_.push_back(site.role);
   }
   const int64_t columns = std::min(steps, kMostStepColumns);
   for (int64_t c = 0; c < columns; ++c) {
     empty_.columns.emplace_back(c * steps / columns, (c + 1) * steps / columns - 1);
   }
-  worst_.resize(roles_.size() * std::size(kMeasures) * empty_.layers.size() *
-                empty_.columns.size());
-}
-
-size_t StepMapTally::place(size_t role, size_t measure, size_t layer, size_t column) const {
-  return ((role * std::size(kMeasures) + measure) * empty_.layers.size() + layer) *
-             empty_.columns.size() +
-         column;
+  worst_.resize(roles_.size() * std::size(kMeasures));
 }
 
 void StepMapTally::add(int64_t step, const StepReading& reading) {
   const auto ends_later = [&](const auto& column) { return column.second >= step; };
   const auto column = std::ranges::find_if(empty_.columns, ends_later) - empty_.columns.begin();
   for (const Site& site : sites_.sites) {
-    const auto role = static_cast<size_t>(std::ranges::find(roles_, site.role) - roles_.begin());
+    const size_t i = index(site);
     for (size_t m = 0; m < std::size(kMeasures); ++m) {
       const double share = kMeasures[m].share(reading, site);
-      StepCell& cell = worst_[place(role, m, layer_of_[index(site)], static_cast<size_t>(column))];
-      if (share > cell.share) cell = {0, 0, share, site.id};
+      if (!(share > 0)) continue;
+      std::vector<StepCell>& cells = worst_[role_of_[i] * std::size(kMeasures) + m];
+      if (cells.empty()) cells.resize(empty_.layers.size() * empty_.columns.size());
+      StepCell& cell = cells[layer_of_[i] * empty_.columns.size() + static_cast<size_t>(column)];
+      if (share > cell.share) cell = {layer_of_[i], static_cast<uint32_t>(column), share, site.id};
     }
   }
 }
 
 StepMap StepMapTally::map() const {
   StepMap out = empty_;
-  for (size_t role = 0; role < roles_.size(); ++role) {
-    for (size_t m = 0; m < std::size(kMeasures); ++m) {
-      StepGrid grid{.role = roles_[role], .measure = m, .cells = {}};
-      for (uint32_t layer = 0; layer < out.layers.size(); ++layer) {
-        for (uint32_t column = 0; column < out.columns.size(); ++column) {
-          const StepCell& cell = worst_[place(role, m, layer, column)];
-          if (cell.share < kLeastShownShare) continue;
-          grid.cells.push_back({layer, column, cell.share, cell.site});
-        }
-      }
-      if (!grid.cells.empty()) out.grids.push_back(std::move(grid));
-    }
+  for (size_t g = 0; g < worst_.size(); ++g) {
+    StepGrid grid{
+        .role = roles_[g / std::size(kMeasures)], .measure = g % std::size(kMeasures), .cells = {}};
+    std::ranges::copy_if(worst_[g], std::back_inserter(grid.cells),
+                         [](const StepCell& cell) { return cell.share >= kLeastShownShare; });
+    if (!grid.cells.empty()) out.grids.push_back(std::move(grid));
   }
   return out;
 }

@@ -63,9 +63,9 @@ class StepMapTally {
   StepMap empty_;                   // layers and columns
   std::vector<uint32_t> layer_of_;  // by site id
   std::vector<Role> roles_;
-  // By (role, measure, layer, column).
-  std::vector<StepCell> worst_;
-  size_t place(size_t role, size_t measure, size_t layer, size_t column) const;
+  std::vector<size_t> role_of_;  // by site id
+  // By role and measure, then by layer and column; empty: no cell so far.
+  std::vector<std::vector<StepCell>> worst_;
 };
 
 }  // namespace lockstep

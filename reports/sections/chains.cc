@@ -12,13 +12,14 @@
 namespace lockstep {
 namespace {
 
-// "reaches 1.1e5, fp16 ends at 65504; 12% not finite"
-std::string what_happened(const FaultLink& link) {
+// "largest value here 1.1e5, fp16 ends at 65504; 12% not finite": in the step of the chain.
+std::string what_happened(const FaultLink& link, bool is_origin) {
   std::string text;
+  const bool nothing_finite = link.largest == 0 && link.nonfinite_rate > 0;
   if (std::isinf(link.largest)) {
-    text = "an infinity came in";
-  } else if (std::isfinite(link.largest)) {
-    text = "largest value " + two_digits(link.largest);
+    text = is_origin ? "an infinity formed inside" : "an infinity came in";
+  } else if (std::isfinite(link.largest) && !nothing_finite) {
+    text = "largest value here " + two_digits(link.largest);
   }
   if (std::isfinite(link.limit)) {
     const bool is_beyond = std::isfinite(link.largest) && link.largest > link.limit;
@@ -30,13 +31,13 @@ std::string what_happened(const FaultLink& link) {
   return text;
 }
 
-ChainLink link_of(const Report& report, const FaultLink& fault) {
+ChainLink link_of(const Report& report, const FaultLink& fault, bool is_origin) {
   const Site& site = report.site(fault.site);
   ChainLink link{.layer = site.layer,
                  .op = site.op,
                  .role = std::string(to_string(site.role)),
                  .source_line = site.source_line,
-                 .what = what_happened(fault),
+                 .what = what_happened(fault, is_origin),
                  .site = fault.site};
   if (!fault.exponents) return link;
   link.seen = ExponentCounts{fault.exponents->first, fault.exponents->counts};
@@ -59,7 +60,9 @@ Blocks write_chains(const Report& report) {
           .tone = row_of(finding.kind).breaks ? Tone::kBad : Tone::kDoubtful,
           .links = {},
           .left_out = chain.left_out};
-      for (const FaultLink& link : chain.links) block.links.push_back(link_of(report, link));
+      for (const FaultLink& link : chain.links) {
+        block.links.push_back(link_of(report, link, &link == &chain.links.front()));
+      }
       out.push_back(lockstep::chain(std::move(block)));
     }
   }

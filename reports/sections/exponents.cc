@@ -28,7 +28,8 @@ std::string format_at(const LaneReport& lane, int32_t site) {
 
 // The scale within a lane's gradients; a range if it changed.
 std::string scale_of(const LaneReport& lane, const Site& site) {
-  if (!site.scaled || !lane.has_scaler || lane.scalers.empty()) return "";
+  // Of several scalers it is not recorded which one a site's gradients belong to.
+  if (!site.scaled || !lane.has_scaler || lane.scalers.size() != 1) return "";
   const std::vector<double>& scales = lane.scalers[0].scales;
   if (scales.empty()) return "";
   const auto [low, high] = std::ranges::minmax(scales);
@@ -67,8 +68,9 @@ TableBlock table_of(const Report& report) {
   return table;
 }
 
-// The one to show first: where the gravest finding began, else a gradient.
-void lead_with_worst(const Report& report, std::vector<HistogramView>& views) {
+// The one to show first: where the gravest finding began, else a gradient. True: a finding.
+bool lead_with_worst(const Report& report, std::vector<HistogramView>& views) {
+  bool finding_leads = false;
   auto first = std::ranges::find_if(
       views, [&](const HistogramView& view) { return report.site(view.site).scaled; });
   for (const LaneReport& lane : report.lanes) {
@@ -78,10 +80,14 @@ void lead_with_worst(const Report& report, std::vector<HistogramView>& views) {
       return view.lane == lane.info.name && view.site == found->site;
     });
     if (at == views.end()) continue;
-    first = at;
-    if (lane.judgement.verdict == Verdict::kBroke) break;
+    const bool is_first = !finding_leads;
+    finding_leads = true;
+    const bool broke = lane.judgement.verdict == Verdict::kBroke;
+    if (is_first || broke) first = at;
+    if (broke) break;
   }
   if (first != views.end()) std::rotate(views.begin(), first, first + 1);
+  return finding_leads;
 }
 
 Blocks write_exponents(const Report& report) {
@@ -107,7 +113,7 @@ Blocks write_exponents(const Report& report) {
     }
   }
   if (out.views.empty()) return {};
-  lead_with_worst(report, out.views);
+  out.finding_leads = lead_with_worst(report, out.views);
   for (const std::string& name : formats) out.windows.push_back(window_of(find_format(name)));
   out.first_scale = kMinShownScale;
   for (const ScaleLoss& loss : report.scale_losses) {
@@ -117,8 +123,13 @@ Blocks write_exponents(const Report& report) {
                              .to_zero = loss.to_zero,
                              .overflow = loss.overflow});
   }
-  return {paragraph("Magnitudes before rounding, by their power of two, over all steps. For a "
-                    "gradient, the slider shifts the reference's values by a loss scale."),
+  const int64_t covered = report.reference().views.exponent_steps;
+  const std::string steps =
+      covered == report.steps ? "all steps" : fmt::format("{} of {} steps", covered, report.steps);
+  return {paragraph(fmt::format(
+              "Magnitudes before rounding, by their power of two, over {}. For a gradient, the "
+              "slider shifts the reference's values by a loss scale.",
+              steps)),
           chart("Exponents of one site's values", std::move(out), table_of(report))};
 }
 

@@ -70,18 +70,19 @@ CurveScale scale_of(const CurvePanel& panel) {
   return is_wide ? CurveScale::kLogarithmic : CurveScale::kLinear;
 }
 
-// From the lowest to the highest of several courses, step by step.
+// From the lowest to the highest finite value of several courses, step by step.
 CurveBand band_of(std::string name, const std::vector<std::span<const double>>& courses) {
   CurveBand band{std::move(name), {}, {}};
   for (size_t step = 0; step < courses.front().size(); ++step) {
-    double low = courses.front()[step], high = low;
+    double low = std::numeric_limits<double>::infinity(), high = -low;
     for (const auto& course : courses) {
-      if (step >= course.size()) continue;
+      if (step >= course.size() || !std::isfinite(course[step])) continue;
       low = std::min(low, course[step]);
       high = std::max(high, course[step]);
     }
-    band.low.push_back(low);
-    band.high.push_back(high);
+    const bool any = low <= high;
+    band.low.push_back(any ? low : std::numeric_limits<double>::quiet_NaN());
+    band.high.push_back(any ? high : std::numeric_limits<double>::quiet_NaN());
   }
   return band;
 }

@@ -23,7 +23,9 @@ Blocks write_missing(const Report& report) {
     add("A loss scale: no lane has one.");
   }
   if (report.ranges.empty()) {
-    add("The loss scales that fit: no lane has gradients in fp16 or bf16.");
+    add(report.reference().nonfinite_loss_at >= 0
+            ? "The loss scales that fit: fp32's own loss is not finite."
+            : "The loss scales that fit: no lane has gradients in fp16 or bf16.");
   }
   if (!any([](const LaneReport& lane) { return lane.views.growth.has_value(); })) {
     add("How errors grow: no lane still had the reference's weights in a measured step.");

@@ -83,8 +83,8 @@ std::string seeds_text(const Report& report) {
   return text;
 }
 
-// "Estimated on h100: torch-autocast-fp16 takes 0.52 of fp32's time and 0.61 of its memory." Of the
-// lanes that train as the reference does.
+// "At best, by roofline on h100: torch-autocast-fp16 takes 0.52 of fp32's time and 0.61 of its
+// memory." Of the lanes that train as the reference does.
 std::string savings_text(const Report& report) {
   const auto memory_of = [](const LaneCost& cost) {
     return cost.memory ? static_cast<double>(total_bytes(*cost.memory)) : 0;
@@ -100,7 +100,7 @@ std::string savings_text(const Report& report) {
     lanes.push_back(std::move(text));
   }
   if (lanes.empty()) return "";
-  return fmt::format("Estimated on {}: {}.", report.costs.gpu, join(lanes, "; "));
+  return fmt::format("At best, by roofline on {}: {}.", report.costs.gpu, join(lanes, "; "));
 }
 
 constexpr std::string_view kDoNotTrust = "Do not trust these results";

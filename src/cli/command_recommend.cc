@@ -12,6 +12,7 @@
 #include "analysis/recommend/pytorch_module.h"
 #include "analysis/recommend/recommend.h"
 #include "analysis/recommend/search.h"
+#include "analysis/run/run_data.h"
 #include "reports/advice_text.h"
 #include "reports/range_text.h"
 #include "reports/report_format.h"
@@ -98,6 +99,13 @@ int recommend_from_run(const RecommendArgs& args, const std::vector<std::string>
   collect_problems(problems, [&] { opened.emplace(args.run()); });
   problems.throw_if_any();
   const RunFile& run = *opened;
+  const int64_t broke = first_nonfinite_loss(run.loss(0), run.scalers(0));
+  if (broke >= 0) {
+    fmt::print(
+        "No answer: fp32's own loss is not finite at step {}; fix the fp32 training first.\n",
+        broke);
+    return kExitInconclusive;
+  }
   const Recommendation found = recommend(run, formats.front());
   emit_pytorch(args, run, found.candidate.toml,
                fmt::format("exponent histograms of the fp32 lane of {}, {} steps of {}; nothing "

@@ -77,11 +77,12 @@ const ReportFormat& format_of(const ReportArgs& args, ProblemList& problems) {
   return found;
 }
 
-std::optional<Report> read(const std::string& path, const ReportArgs& args, ProblemList& problems) {
+std::optional<Report> read(const std::string& path, const ReportArgs& args, ReportPictures pictures,
+                           ProblemList& problems) {
   std::optional<RunFile> run;
   collect_problems(problems, [&] { run.emplace(path, false, args.seed); });
   if (!run) return std::nullopt;
-  return read_report(*run, args.seed ? ReportSeeds::kThisOne : ReportSeeds::kAll);
+  return read_report(*run, args.seed ? ReportSeeds::kThisOne : ReportSeeds::kAll, pictures);
 }
 
 // What was asked for: of one run, or of two next to each other.
@@ -99,10 +100,10 @@ struct Reported {
   }
 };
 
-Reported read_all(const ReportArgs& args, ProblemList& problems) {
-  Reported out{.report = read(args.run, args, problems), .pair = {}};
+Reported read_all(const ReportArgs& args, ReportPictures pictures, ProblemList& problems) {
+  Reported out{.report = read(args.run, args, pictures, problems), .pair = {}};
   std::optional<Report> second;
-  if (!args.second_run.empty()) second = read(args.second_run, args, problems);
+  if (!args.second_run.empty()) second = read(args.second_run, args, pictures, problems);
   problems.throw_if_any();
   if (second) out.pair = compare_reports(*std::move(out.report), *std::move(second));
   return out;
@@ -119,7 +120,8 @@ int report(const ReportArgs& args, ProblemList& problems) {
     check_output(args.output, args.overwrite ? Replace::kText : Replace::kNothing,
                  "-o OTHER, or --overwrite", problems);
   }
-  const Reported reported = read_all(args, problems);
+  const Reported reported =
+      read_all(args, args.table ? ReportPictures::kAll : format.pictures, problems);
   if (is_folder) return write_tables(reported.page(), args.output);
   const TextStyle style = args.output.empty() ? output_style() : TextStyle{};
   const std::string text =

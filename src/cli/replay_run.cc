@@ -41,7 +41,8 @@ void print_end(const std::string& path, bool finished, bool quiet) {
     return;
   }
   if (quiet) return;
-  fmt::print("\n{}\n", report_text(read_report(first), /*summary_only=*/true, output_style()));
+  fmt::print("\n{}\n", report_text(read_report(first, ReportSeeds::kAll, ReportPictures::kNone),
+                                   /*summary_only=*/true, output_style()));
   const std::string seeds =
       options.seeds == 1 ? "" : fmt::format(" from each of {} seeds", options.seeds);
   const int width = std::min(output_style().width, kTextWidth);

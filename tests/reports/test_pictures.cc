@@ -121,10 +121,10 @@ TEST_CASE("chains: the origin with its value and limit, then what followed") {
   const auto& chain = std::get<ChainBlock>(blocks[0]);
   CHECK(chain.title.starts_with("pure-fp16, step 39: fc1 linear (model.py:41)"));
   CHECK(chain.left_out == 2);
-  CHECK(chain.links[0].what == "largest value 1.1e5, fp16 ends at 65504; 25.0% not finite");
+  CHECK(chain.links[0].what == "largest value here 1.1e5, fp16 ends at 65504; 25.0% not finite");
   CHECK(chain.links[0].source_line == "model.py:41");
   CHECK(chain.links[0].window->max == 15);
-  CHECK(chain.links[1].what == "largest value 2, fp16 holds up to 65504; 50.0% became zero");
+  CHECK(chain.links[1].what == "largest value here 2, fp16 holds up to 65504; 50.0% became zero");
   CHECK_FALSE(chain.links[1].seen);
 }
 
@@ -138,7 +138,8 @@ TEST_CASE("costs: time and memory of each lane; what lanes that train as the ref
   CHECK(std::get<Paragraph>(blocks[1]).text.starts_with("1 of 3 products do not fill"));
   const Blocks verdict = written(report, "verdict");
   CHECK(std::get<Paragraph>(verdict.back()).text ==
-        "Estimated on h100: torch-autocast-fp16 takes 0.50 of fp32's time and 0.25 of its memory.");
+        "At best, by roofline on h100: torch-autocast-fp16 takes 0.50 of fp32's time and 0.25 of "
+        "its memory.");
 }
 
 TEST_CASE("chart JSON: no number that JSON lacks, no tag, long axes joined") {

@@ -21,9 +21,9 @@ export function drawHistograms(place, data, label, figure) {
   const lanes = [...new Set(data.views.map((view) => view.lane))];
   const roles = [kAllRoles, ...new Set(data.views.map((view) => view.role))];
   const viewOf = new Map(data.views.map((view) => [`${view.lane}/${view.site}`, view]));
-  // A gradient of a lane with a loss scale has most to show.
+  // Where a finding began; else a gradient of a lane with a loss scale has most to show.
   const gradients = new Set(data.gradients.map((one) => `${one.site} ${one.format}`));
-  const first = data.views.find((view) => view.scale !== "" && gradients.has(`${view.site} ${view.format}`)) ?? data.views[0];
+  const first = data.findingLeads ? data.views[0] : data.views.find((view) => view.scale !== "" && gradients.has(`${view.site} ${view.format}`)) ?? data.views[0];
   const state = {view: first, gradient: null, shift: 0, isLogarithmic: true};
 
   const chosen = () => { show(viewOf.get(`${lane.select.value}/${site.select.value}`)); remember(figure); };
