@@ -23,7 +23,8 @@ struct LaneViews {
 // Of so many findings of a lane.
 inline constexpr size_t kMostChains = 3;
 
-// `end`: the map's cells are of the steps before it. Cost: reads every step's counts once, and the histograms.
+// `end`: the map's cells are of the steps before it. Cost: reads every step's counts once, and the
+// histograms.
 LaneViews read_lane_views(const RunFile& run, int lane, const std::vector<Finding>& findings,
                           int64_t end);
 
