@@ -55,6 +55,20 @@ auto identity_of(const Site& s) {
                   s.scaled, s.stat_exempt);
 }
 
+// Empty: the same sites; else the first difference in words.
+std::string site_difference(const SiteTable& run, const SiteTable& baseline) {
+  const std::vector<Site>&ours = run.sites, &theirs = baseline.sites;
+  if (ours.size() != theirs.size()) {
+    return fmt::format("site table: {} sites here, {} in the baseline", ours.size(), theirs.size());
+  }
+  for (size_t i = 0; i < ours.size(); ++i) {
+    if (identity_of(ours[i]) == identity_of(theirs[i])) continue;
+    return fmt::format("site {}: '{}' here, '{}' in the baseline", i, ours[i].label(),
+                       theirs[i].label());
+  }
+  return "";
+}
+
 void compare_setup(const RunFile& run, const RunFile& baseline, CheckResult& result) {
   for (const SetupDifference& d : setup_differences(run.options(), baseline.options())) {
     result.not_comparable.push_back(
@@ -101,19 +115,6 @@ std::vector<SetupDifference> setup_differences(const RunOptions& run, const RunO
     differences.push_back({ours[i].first, ours[i].second, theirs[i].second});
   }
   return differences;
-}
-
-std::string site_difference(const SiteTable& run, const SiteTable& baseline) {
-  const std::vector<Site>&ours = run.sites, &theirs = baseline.sites;
-  if (ours.size() != theirs.size()) {
-    return fmt::format("site table: {} sites here, {} in the baseline", ours.size(), theirs.size());
-  }
-  for (size_t i = 0; i < ours.size(); ++i) {
-    if (identity_of(ours[i]) == identity_of(theirs[i])) continue;
-    return fmt::format("site {}: '{}' here, '{}' in the baseline", i, ours[i].label(),
-                       theirs[i].label());
-  }
-  return "";
 }
 
 std::vector<LanePair> pair_lanes(const RunFile& run, const RunFile& baseline, CheckResult& result) {

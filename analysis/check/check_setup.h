@@ -14,8 +14,6 @@ struct SetupDifference {
   std::string name, run, baseline;
 };
 std::vector<SetupDifference> setup_differences(const RunOptions& run, const RunOptions& baseline);
-// Empty: the same sites; else the first difference in words.
-std::string site_difference(const SiteTable& run, const SiteTable& baseline);
 
 struct LanePair {
   std::string name;

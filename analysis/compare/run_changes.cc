@@ -112,6 +112,14 @@ std::vector<Match> match_lanes(std::span<const LaneInfo> before, std::span<const
   return matches;
 }
 
+bool same_places(const SiteTable& before, const SiteTable& after) {
+  const auto place = [](const Site& s) {
+    return std::tie(s.layer, s.op, s.role, s.point, s.node, s.index);
+  };
+  return std::ranges::equal(before.sites, after.sites,
+                            [&](const Site& a, const Site& b) { return place(a) == place(b); });
+}
+
 std::vector<Match> match_findings(const std::vector<Finding>& before,
                                   const std::vector<Finding>& after, const SiteTable& before_sites,
                                   const SiteTable& after_sites, bool same_graph) {

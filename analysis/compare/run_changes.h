@@ -31,6 +31,9 @@ struct Match {
 // By name. If one candidate is left on either side, the two belong together: the lane was replaced.
 std::vector<Match> match_lanes(std::span<const LaneInfo> before, std::span<const LaneInfo> after);
 
+// Are the sites the same places of one step? Their shapes may differ: another batch size.
+bool same_places(const SiteTable& before, const SiteTable& after);
+
 // Of one kind at one site; in another graph, at a site with the same label. First those that are
 // gone, then the new ones, then those in both; each in the order of its run.
 std::vector<Match> match_findings(const std::vector<Finding>& before,
@@ -63,7 +66,7 @@ struct LaneComparison {
   std::vector<ShareChange> shares = {};
 };
 struct RunComparison {
-  std::string graph_difference;  // empty: the same sites
+  std::string graph_difference;  // empty: the same places
   std::vector<SetupDifference> settings;
   std::vector<LaneComparison> lanes;  // the gravest change first
   bool same_graph() const { return graph_difference.empty(); }

@@ -46,7 +46,7 @@ std::string deed_of(const LaneReport& lane, const std::string& reference) {
     case Verdict::kStalled:
       return "does not learn";
     case Verdict::kTooShort:
-      return "is not judged, because the run is too short";
+      return fmt::format("is not judged, because {} has not learned", reference);
     default:
       return "is not judged";
   }
@@ -67,7 +67,7 @@ ReportPair compare_reports(Report before, Report after) {
   pair.before_name = differ ? file_name(pair.before) : pair.before.path;
   pair.after_name = differ ? file_name(pair.after) : pair.after.path;
   RunComparison& changes = pair.changes;
-  if (!site_difference(pair.before.sites, pair.after.sites).empty()) {
+  if (!same_places(pair.before.sites, pair.after.sites)) {
     changes.graph_difference =
         fmt::format("{} sites of {} in {}, {} of {} in {}", pair.before.sites.sites.size(),
                     pair.before.options.model, pair.before_name, pair.after.sites.sites.size(),

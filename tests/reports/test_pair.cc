@@ -61,6 +61,17 @@ TEST_CASE("the first sentence says what changed") {
                          "before.h5 it broke at step 39."));
 }
 
+TEST_CASE("a lane that could not be judged says why, and is not called better") {
+  ReportPair pair = fixed_pair();
+  Report after = pair.after;
+  after.lanes[3].judgement.verdict = Verdict::kTooShort;
+  pair = compare_reports(pair.before, after);
+  CHECK(pair.changes.lanes.back().change == LaneChange::kNotComparable);
+  CHECK(change_sentence(pair, pair.changes.lanes.back()) ==
+        "pure-fp16 broke at step 39 in before.h5; in after.h5 it is not judged, because fp32 has "
+        "not learned.");
+}
+
 TEST_CASE("a lane of another name takes the place of the one that is gone") {
   ReportPair pair = fixed_pair();
   Report after = pair.after;

@@ -70,6 +70,21 @@ TEST_CASE("findings match by kind and site, in another graph by the site's label
   CHECK((by_label[1].before == 0 && by_label[1].after == 0));
 }
 
+TEST_CASE("sites of another batch size are the same places, those of another network are not") {
+  SiteTable before;
+  Site site{};
+  site.layer = "fc1";
+  site.shape = {64, 10};
+  before.sites = {site, site};
+  SiteTable after = before;
+  after.sites[1].shape = {128, 10};
+  CHECK(same_places(before, after));
+  after.sites[1].layer = "fc2";
+  CHECK_FALSE(same_places(before, after));
+  after.sites.pop_back();
+  CHECK_FALSE(same_places(before, after));
+}
+
 TEST_CASE("a policy's change is the lines that one run lacks, in their order") {
   const PolicyChange change =
       policy_change("name = \"a\"\n# note\n[loss_scale]\nkind = \"static\"\nscale = 1\n",
