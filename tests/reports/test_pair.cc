@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -59,6 +60,23 @@ TEST_CASE("the first sentence says what changed") {
   CHECK(one_line(page_text(pair_page(back)))
             .starts_with("What changed ============ pure-fp16 trains as fp32 does in after.h5; in "
                          "before.h5 it broke at step 39."));
+}
+
+TEST_CASE("a lane that is not judged has the same reason as in its run's own report") {
+  const ReportPair pair = fixed_pair();
+  Report after = pair.after;
+  after.lanes[3].judgement.verdict = Verdict::kTooShort;
+  const auto sentence = [&] {
+    const ReportPair changed = compare_reports(pair.before, after);
+    for (const LaneComparison& lanes : changed.changes.lanes) {
+      if (changed.lane_name(lanes) == "pure-fp16") return change_sentence(changed, lanes);
+    }
+    return std::string();
+  };
+  CHECK(sentence().ends_with(
+      "(the reference's loss fell by no more than its batch noise)."));
+  after.lanes[0].judgement.tail_loss = std::nan("");
+  CHECK(sentence().ends_with("it is not judged (the reference's own loss is not finite)."));
 }
 
 TEST_CASE("a lane of another name takes the place of the one that is gone") {
