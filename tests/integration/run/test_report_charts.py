@@ -176,7 +176,7 @@ def test_curves_with_gaps_without_values_and_of_one_step(figures_of):
 def test_labels_of_close_values_differ(figures_of):
     page, figures = figures_of(curves(values=(2.3208, 2.3211, 2.3214)), curves(values=(2.3, 2.5, 2.7)))
     for figure in figures:
-        labels = [text for text in figure.locator("svg text").all_inner_texts() if text.startswith("2.")]
+        labels = [text for text in figure.locator("svg text").all_text_contents() if text.startswith("2.")]
         assert len(labels) >= 3 and len(set(labels)) == len(labels), labels
 
 
