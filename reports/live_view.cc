@@ -168,8 +168,8 @@ LiveNews LiveView::news() {
     stopped_at = snapshot.value("steps_done", int64_t{0});
   }
   if (news.state == LiveState::kStopped) stopped_at = std::max(stopped_at, recorded_steps(text));
-  news.sentence = snapshot.is_null() ? sentence_without(path_)
-                                     : sentence_of(news.state, snapshot, stopped_at);
+  news.sentence =
+      snapshot.is_null() ? sentence_without(path_) : sentence_of(news.state, snapshot, stopped_at);
   const ordered_json json = {{"run", path_},
                              {"state", to_string(news.state)},
                              {"sentence", news.sentence},

@@ -19,9 +19,9 @@ namespace {
 std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
   std::string groups;
   for (const ParameterGroup& group : o.groups) {
-    groups += fmt::format("{}{}: {} {}", groups.empty() ? "" : "; ", group.layers,
-                          group.optimizer.name,
-                          hyper_values_text(numbers_of(group.optimizer).all()));
+    groups +=
+        fmt::format("{}{}: {} {}", groups.empty() ? "" : "; ", group.layers, group.optimizer.name,
+                    hyper_values_text(numbers_of(group.optimizer).all()));
   }
   return {
       {"model", o.capture_hash.empty() ? o.model : "capture with SHA-256 " + o.capture_hash},

@@ -73,8 +73,7 @@ TEST_CASE("a lane that is not judged has the same reason as in its run's own rep
     }
     return std::string();
   };
-  CHECK(sentence().ends_with(
-      "(the reference's loss fell by no more than its batch noise)."));
+  CHECK(sentence().ends_with("(the reference's loss fell by no more than its batch noise)."));
   after.lanes[0].judgement.tail_loss = std::nan("");
   CHECK(sentence().ends_with("it is not judged (the reference's own loss is not finite)."));
 }
