@@ -35,6 +35,28 @@ std::string read_snapshot(const std::string& path) {
   }
 }
 
+// Are the values that this file reads of their types? Another program may have written the file.
+bool is_snapshot(const ordered_json& json) {
+  if (!json.is_object()) return false;
+  const auto is_count = [&](const char* key) {
+    return json.value(key, ordered_json(0U)).is_number_unsigned();
+  };
+  const ordered_json process = json.value("process", ordered_json::object());
+  const ordered_json left = json.value("seconds_left", ordered_json(nullptr));
+  return json.value("state", ordered_json("")).is_string() && is_count("steps") &&
+         is_count("steps_done") && is_count("seed_number") && is_count("seeds") &&
+         (left.is_null() || left.is_number()) && process.is_object() &&
+         process.value("id", ordered_json(0)).is_number_integer() &&
+         process.value("started", ordered_json(0)).is_number_integer() &&
+         process.value("host", ordered_json("")).is_string();
+}
+
+// Null: there is none.
+ordered_json snapshot_of(const std::string& text) {
+  const ordered_json json = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return is_snapshot(json) ? json : ordered_json(nullptr);
+}
+
 bool has_ended(const ordered_json& snapshot) {
   if (!snapshot.contains("process")) return false;
   const ordered_json& process = snapshot["process"];
@@ -67,11 +89,26 @@ std::string sentence_of(LiveState state, const ordered_json& snapshot, int64_t s
     case LiveState::kRunning:
       return fmt::format(
           "Running: {} of {}{} done{}.", done, counted(static_cast<uint64_t>(steps), "step"), seed,
-          snapshot.contains("seconds_left")
+          snapshot.contains("seconds_left") && snapshot["seconds_left"].is_number()
               ? ", about " + seconds_text(snapshot.value("seconds_left", 0.0)) + " left"
               : "");
     case LiveState::kWaiting:
       break;
+  }
+  return "";  // sentence_without()
+}
+
+// Of a run without a snapshot.
+std::string sentence_without(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) {
+    try {
+      const RunFile run(path, /*allow_empty=*/true);
+      return fmt::format("{} of {} recorded; no snapshot next to it.", run.steps(),
+                         counted(static_cast<uint64_t>(run.options().steps), "step"));
+    } catch (const InputError&) {
+      // Its replay may be creating it.
+    }
   }
   return "The run has not begun: there is no snapshot of it yet.";
 }
@@ -123,21 +160,21 @@ int64_t LiveView::recorded_steps(const std::string& snapshot) {
 LiveNews LiveView::news() {
   const std::lock_guard<std::mutex> lock(mutex_);
   const std::string text = read_snapshot(path_ + ".progress.json");
-  const ordered_json snapshot = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const ordered_json snapshot = snapshot_of(text);
   LiveNews news;
   int64_t stopped_at = 0;
-  if (snapshot.is_object()) {
+  if (!snapshot.is_null()) {
     news.state = state_of(snapshot);
     stopped_at = snapshot.value("steps_done", int64_t{0});
   }
   if (news.state == LiveState::kStopped) stopped_at = std::max(stopped_at, recorded_steps(text));
   news.sentence =
-      sentence_of(news.state, snapshot.is_object() ? snapshot : ordered_json::object(), stopped_at);
+      snapshot.is_null() ? sentence_without(path_) : sentence_of(news.state, snapshot, stopped_at);
   const ordered_json json = {{"run", path_},
                              {"state", to_string(news.state)},
                              {"sentence", news.sentence},
                              {"commands", commands_of(path_, news.state)},
-                             {"snapshot", snapshot.is_object() ? snapshot : ordered_json(nullptr)}};
+                             {"snapshot", snapshot}};
   news.json = json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
   return news;
 }

@@ -17,13 +17,11 @@ namespace {
 // The options that affect the numbers, as text. Steps and the intervals of evaluations and
 // histograms only decide how much is recorded.
 std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
-  const auto text = [](const HyperChoice& choice, const HyperNumbers& numbers) {
-    return choice.name + " " + hyper_values_text(numbers.all());
-  };
   std::string groups;
   for (const ParameterGroup& group : o.groups) {
-    groups += fmt::format("{}{}: {}", groups.empty() ? "" : "; ", group.layers,
-                          text(group.optimizer, numbers_of(group.optimizer)));
+    groups +=
+        fmt::format("{}{}: {} {}", groups.empty() ? "" : "; ", group.layers, group.optimizer.name,
+                    hyper_values_text(numbers_of(group.optimizer).all()));
   }
   return {
       {"model", o.capture_hash.empty() ? o.model : "capture with SHA-256 " + o.capture_hash},
@@ -35,9 +33,6 @@ std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
       {"accumulate", fmt::format("{}", o.accumulate)},
       {"workers", fmt::format("{}", o.workers)},
       {"backward", o.backward_per_loss ? "per-loss" : "joint"},
-      {"optimizer", text(o.optimizer, numbers_of(o.optimizer))},
-      {"schedule", text(o.schedule, HyperNumbers(find_schedule(o.schedule.name).parameters,
-                                                 o.schedule.values))},
       {"groups", groups},
       {"clipping",
        fmt::format("{}-norm {}, value {}", o.clip_norm_type, o.clip_norm, o.clip_value)},
@@ -48,6 +43,32 @@ std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
       {"changed numbers of the loop", hyper_values_text(o.loop_changes)},
       {"start_from", o.start_from},
   };
+}
+
+HyperValues schedule_numbers(const RunOptions& o) {
+  return HyperNumbers(find_schedule(o.schedule.name).parameters, o.schedule.values).all();
+}
+
+// Of an optimizer or a schedule, with all of its numbers.
+struct FullChoice {
+  std::string name;
+  HyperValues numbers;
+
+  std::string text() const { return name + " " + hyper_values_text(numbers); }
+};
+
+// Of the same row each number that differs, "optimizer lr": in one text it would be hard to find.
+void compare_choices(std::string_view what, const FullChoice& ours, const FullChoice& theirs,
+                     std::vector<SetupDifference>& out) {
+  if (ours.name != theirs.name) {
+    out.push_back({std::string(what), ours.text(), theirs.text()});
+    return;
+  }
+  for (const auto& [name, number] : ours.numbers) {
+    const std::string a = fmt::format("{}", number);
+    const std::string b = fmt::format("{}", theirs.numbers.at(name));
+    if (a != b) out.push_back({fmt::format("{} {}", what, name), a, b});
+  }
 }
 
 auto identity_of(const Site& s) {
@@ -114,6 +135,10 @@ std::vector<SetupDifference> setup_differences(const RunOptions& run, const RunO
     if (ours[i].second == theirs[i].second) continue;
     differences.push_back({ours[i].first, ours[i].second, theirs[i].second});
   }
+  compare_choices("optimizer", {run.optimizer.name, numbers_of(run.optimizer).all()},
+                  {baseline.optimizer.name, numbers_of(baseline.optimizer).all()}, differences);
+  compare_choices("schedule", {run.schedule.name, schedule_numbers(run)},
+                  {baseline.schedule.name, schedule_numbers(baseline)}, differences);
   return differences;
 }
 

@@ -36,24 +36,28 @@ function scale(value) {
   return Number.isInteger(exponent) ? `2^${exponent}` : String(value);
 }
 
-// Curves of {name, values} over the steps of the course; null is a gap.
-function draw(figure, steps, curves, label) {
-  const width = 900, height = 240, left = 64, bottom = 24, top = 8;
+// Curves of {values} over the steps of the course; null is a gap. Drawn as wide as the page is now, so
+// that text keeps its size. `ticks` gives the values on the vertical axis.
+function draw(figure, steps, curves, label, ticks = (low, high) => [low, (low + high) / 2, high]) {
+  const width = Math.max(240, figure.clientWidth), height = 256, left = 64, right = 8, bottom = 24, top = 12;
   const finite = curves.flatMap((c) => c.values).filter((v) => v !== null && Number.isFinite(v));
   figure.replaceChildren();
-  if (finite.length === 0 || steps.length === 0) return;
+  if (finite.length === 0 || steps.length === 0) {
+    if (steps.length > 0) figure.append(make("p", "No finite values."));
+    return;
+  }
   let low = Math.min(...finite), high = Math.max(...finite);
   if (low === high) [low, high] = [low - 1, high + 1];
   const first = steps[0], last = Math.max(steps[steps.length - 1], first + 1);
-  const x = (step) => left + (step - first) / (last - first) * (width - left - 8);
+  const x = (step) => left + (step - first) / (last - first) * (width - left - right);
   const y = (value) => top + (high - value) / (high - low) * (height - top - bottom);
-  const picture = svg("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", preserveAspectRatio: "none"});
-  for (const value of [low, (low + high) / 2, high]) {
+  const picture = svg("svg", {viewBox: `0 0 ${width} ${height}`, role: "img"});
+  for (const value of ticks(low, high)) {
     picture.append(svg("line", {x1: left, x2: width, y1: y(value), y2: y(value), class: "axis"}));
     picture.append(svg("text", {x: left - 8, y: y(value) + 4, "text-anchor": "end"}, label(value)));
   }
   picture.append(svg("text", {x: left, y: height - 6}, `step ${first}`));
-  picture.append(svg("text", {x: width - 8, y: height - 6, "text-anchor": "end"}, `step ${last}`));
+  picture.append(svg("text", {x: width - right, y: height - 6, "text-anchor": "end"}, `step ${last}`));
   curves.forEach((curve, index) => {
     let path = "", open = false;
     curve.values.forEach((value, i) => {
@@ -66,7 +70,15 @@ function draw(figure, steps, curves, label) {
   figure.append(picture);
 }
 
-const isScaled = (lane) => lane.scales.some((value) => value !== 1);
+// At most five whole numbers: exponents.
+function wholeTicks(low, high) {
+  const step = Math.max(1, Math.ceil((high - low) / 4)), ticks = [];
+  for (let k = Math.ceil(low); k <= high; k += step) ticks.push(k);
+  return ticks;
+}
+
+const scalesOf = (lane) => lane.scales ?? [];
+const isScaled = (lane) => scalesOf(lane).some((value) => value !== 1);
 
 function laneRow(lane, index) {
   const row = make("tr"), name = make("td"), key = make("span", "", "key");
@@ -79,7 +91,7 @@ function laneRow(lane, index) {
 }
 
 function skipRows(lanes) {
-  const all = lanes.flatMap((lane) => lane.skips.map((skip) => ({...skip, lane: lane.name})));
+  const all = lanes.flatMap((lane) => (lane.skips ?? []).map((skip) => ({...skip, lane: lane.name})));
   return all.sort((a, b) => b.step - a.step).map((skip) => {
     const row = make("tr");
     row.append(make("td", skip.step, "number"), make("td", skip.lane), make("td", scale(skip.scale), "number"),
@@ -96,26 +108,40 @@ function show(live) {
   byId("commands").replaceChildren(...live.commands.flatMap((c) => [make("span", c.purpose), make("pre", c.command)]));
   const snapshot = live.snapshot;
   if (!snapshot) return;
-  byId("progress").value = snapshot.steps_done / Math.max(1, snapshot.steps);
-  const lanes = snapshot.lanes, steps = snapshot.course;
+  byId("progress").value = (snapshot.steps_done ?? 0) / Math.max(1, snapshot.steps ?? 1);
+  const lanes = snapshot.lanes ?? [], steps = snapshot.course ?? [];
   byId("lanes").tBodies[0].replaceChildren(...lanes.map(laneRow));
-  draw(byId("losses"), steps, lanes.map((lane) => ({values: lane.losses})), (v) => v.toPrecision(3));
+  draw(byId("losses"), steps, lanes.map((lane) => ({values: lane.losses ?? []})), (v) => v.toPrecision(3));
   byId("scales-part").hidden = !lanes.some(isScaled);
-  const exponents = (lane) => isScaled(lane) ? lane.scales.map((s) => s > 0 ? Math.log2(s) : null) : [];
-  draw(byId("scales"), steps, lanes.map((lane) => ({values: exponents(lane)})), (v) => `2^${v.toPrecision(3)}`);
+  const exponents = (lane) => isScaled(lane) ? scalesOf(lane).map((s) => s > 0 ? Math.log2(s) : null) : [];
+  draw(byId("scales"), steps, lanes.map((lane) => ({values: exponents(lane)})), (k) => `2^${k}`, wholeTicks);
   const skips = skipRows(lanes);
   byId("skips-part").hidden = skips.length === 0;
   byId("skips").tBodies[0].replaceChildren(...skips);
 }
 
+function complain(text) {
+  byId("state").textContent = text;
+  byId("state").className = "ended";
+}
+
+async function ask() {
+  const answer = await fetch("/snapshot.json", {cache: "no-store"});
+  if (!answer.ok) throw new Error(`the program answers ${answer.status}`);
+  return answer.json();
+}
+
 async function refresh() {
+  let live = null;
   try {
-    const answer = await fetch("/snapshot.json", {cache: "no-store"});
-    if (!answer.ok) throw new Error(`the program answers ${answer.status}`);
-    show(await answer.json());
+    live = await ask();
   } catch (error) {
-    byId("state").textContent = `No news: lockstep report --live does not answer (${error.message}).`;
-    byId("state").className = "ended";
+    complain(`No news: lockstep report --live does not answer (${error.message}).`);
+  }
+  try {
+    if (live) show(live);
+  } catch (error) {
+    complain(`${live.sentence} Its snapshot cannot be shown (${error.message}).`);
   }
   setTimeout(refresh, kEveryMs);
 }

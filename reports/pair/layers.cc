@@ -31,8 +31,8 @@ Blocks write_layers(const ReportPair& pair) {
                             percent(change.before), percent(change.after)});
     }
     if (lanes.shares.size() > kShownChanges) {
-      table.notes = {fmt::format("and {} smaller ones.",
-                                 counted(lanes.shares.size() - kShownChanges, "change"))};
+      table.notes = {
+          fmt::format("and {}.", counted(lanes.shares.size() - kShownChanges, "smaller change"))};
     }
     out.push_back(paragraph(name + ":"));
     out.push_back(lockstep::table(std::move(table)));

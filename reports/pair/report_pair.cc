@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "reports/lane_sentence.h"
+#include "reports/why_unjudged.h"
 
 namespace lockstep {
 namespace {
@@ -31,7 +32,7 @@ LaneComparison compare_lanes(const ReportPair& pair, const Match& match) {
 }
 
 // What the lane did, after its name: "broke at step 39", "trains as fp32 does".
-std::string deed_of(const LaneReport& lane, const std::string& reference) {
+std::string deed_of(const Report& report, const LaneReport& lane, const std::string& reference) {
   switch (lane.judgement.verdict) {
     case Verdict::kBroke: {
       const int64_t step = lane_break_step(lane);
@@ -46,7 +47,8 @@ std::string deed_of(const LaneReport& lane, const std::string& reference) {
     case Verdict::kStalled:
       return "does not learn";
     case Verdict::kTooShort:
-      return fmt::format("is not judged, because {} has not learned", reference);
+    case Verdict::kUnjudged:
+      return fmt::format("is not judged ({})", to_string(why_unjudged(report)));
     default:
       return "is not judged";
   }
@@ -95,10 +97,12 @@ std::string change_sentence(const ReportPair& pair, const LaneComparison& lanes)
     const bool is_new = lanes.lanes.before < 0;
     const LaneReport& lane = is_new ? pair.lane_after(lanes) : pair.lane_before(lanes);
     return fmt::format("{} is in {} only, where it {}.", lane.info.name,
-                       is_new ? pair.after_name : pair.before_name, deed_of(lane, reference));
+                       is_new ? pair.after_name : pair.before_name,
+                       deed_of(is_new ? pair.after : pair.before, lane, reference));
   }
   const LaneReport &before = pair.lane_before(lanes), &after = pair.lane_after(lanes);
-  const std::string old_deed = deed_of(before, reference), deed = deed_of(after, reference);
+  const std::string old_deed = deed_of(pair.before, before, reference);
+  const std::string deed = deed_of(pair.after, after, reference);
   const bool same_name = before.info.name == after.info.name;
   if (same_name && old_deed == deed) {
     return fmt::format("{} {} in both runs.", before.info.name, deed);

@@ -7,14 +7,11 @@
 #include "reports/lane_sentence.h"
 #include "reports/number_text.h"
 #include "reports/section.h"
+#include "reports/why_unjudged.h"
 #include "src/core/text.h"
 
 namespace lockstep {
 namespace {
-
-// A replay of fewer captured steps ends within the first steps of a training: from here on the tail
-// that decides an outcome is a tenth of the run.
-constexpr int64_t kFewSteps = kTailSteps * kTailDivisor;
 
 // 0: named first.
 int rank(Verdict verdict) {
@@ -47,28 +44,12 @@ Block lane_paragraph(const Report& report, const LaneReport& lane) {
                    end == std::string::npos ? 0 : end);
 }
 
-bool is_short_capture(const Report& report) {
-  return report.captured >= 0 && report.steps < kFewSteps;
-}
-
 std::string short_capture_text(const Report& report) {
   return fmt::format(
       "{} {} overflow, underflow and lost updates, not whether training converges: record more "
       "steps, or repeat them with `lockstep replay --cycle`.",
       counted(static_cast<uint64_t>(report.steps), "recorded step"),
       report.steps == 1 ? "shows" : "show");
-}
-
-std::string why_unjudged(const Report& report) {
-  if (report.options.mode == LaneMode::kSynced) {
-    return "Outcomes are not judged: in synced mode every lane starts each step from the "
-           "reference's weights.";
-  }
-  if (!std::isfinite(report.reference().judgement.tail_loss)) {
-    return "Outcomes are not judged: the reference's own loss is not finite.";
-  }
-  if (is_short_capture(report)) return "";  // said by short_capture_text
-  return "Outcomes are not judged: the reference's loss fell by no more than its batch noise.";
 }
 
 // What the outcomes rest on, and what they do not prove.
@@ -127,8 +108,10 @@ Blocks write_verdict(const Report& report) {
   };
   if (is_short_capture(report)) out.push_back(paragraph(short_capture_text(report)));
   if (std::ranges::any_of(lanes, unjudged)) {
-    const std::string why = why_unjudged(report);
-    if (!why.empty()) out.push_back(paragraph(why));
+    const WhyUnjudged why = why_unjudged(report);
+    if (why != WhyUnjudged::kShortCapture) {  // said by short_capture_text
+      out.push_back(paragraph(fmt::format("Outcomes are not judged: {}.", to_string(why))));
+    }
   } else if (report.twins.empty() && !report.has_several_seeds()) {
     out.push_back(
         paragraph("No twin lane was run, so what one ulp does is not known and no lane "

@@ -40,9 +40,12 @@ int live(const ReportArgs& args, ProblemList& problems) {
   for (const auto& [is_given, name] : others) {
     if (is_given) problems.add(fmt::format("--live and {}: the live view writes nothing", name));
   }
-  const bool has_begun =
-      std::filesystem::exists(args.run) || std::filesystem::exists(args.run + ".progress.json");
-  if (!has_begun) {
+  const bool has_file = std::filesystem::exists(args.run);
+  const bool has_snapshot = std::filesystem::exists(args.run + ".progress.json");
+  if (has_file && !has_snapshot) {
+    collect_problems(problems, [&] { const RunFile run(args.run, /*allow_empty=*/true); });
+  }
+  if (!has_file && !has_snapshot) {
     problems.add(fmt::format("run file '{}': no such file", args.run),
                  "begin the run first: lockstep replay MODEL -o " + shell_quoted(args.run));
   }

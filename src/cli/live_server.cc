@@ -80,6 +80,28 @@ void add_routes(httplib::Server& server, LiveView& view, const int& port) {
   });
 }
 
+// Serves in a thread of its own, which ends with this object, whatever is thrown meanwhile.
+class Serving {
+ public:
+  explicit Serving(httplib::Server& server) : server_(server) {
+    while (!server_.is_running() && !has_ended_) std::this_thread::sleep_for(kPollEvery);
+  }
+  Serving(const Serving&) = delete;
+  Serving& operator=(const Serving&) = delete;
+  ~Serving() {
+    server_.stop();
+    thread_.join();
+  }
+
+ private:
+  httplib::Server& server_;
+  std::atomic<bool> has_ended_ = false;
+  std::thread thread_{[this] {
+    server_.listen_after_bind();
+    has_ended_ = true;
+  }};
+};
+
 // Says in the terminal, too, when the run ends, and again if it went on and ended once more.
 void watch(LiveView& view, const std::atomic<bool>& stop) {
   std::string said;
@@ -130,17 +152,10 @@ int serve_live(const std::string& run_path, uint16_t port) {
     throw InputError(fmt::format("--port {}: cannot be used", port),
                      "another program may listen there; without --port a free one is taken");
   }
-  std::atomic<bool> has_ended = false;
-  std::thread serving([&] {
-    server.listen_after_bind();
-    has_ended = true;
-  });
-  while (!server.is_running() && !has_ended) std::this_thread::sleep_for(kPollEvery);
+  const Serving serving(server);
   fmt::print("Live view of {}: http://{}:{}/ (Ctrl-C ends it)\n", run_path, kAddress, bound);
   std::fflush(stdout);
   watch(view, stop);
-  server.stop();
-  serving.join();
   return kExitFine;
 }
 

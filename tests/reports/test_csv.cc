@@ -105,8 +105,10 @@ TEST_CASE("CSV: the other charts, a row per point") {
         std::vector<std::string>{"half", "fc1", "weight", "w", "m.py:1", "fp16", "", "-2", "5"});
   CHECK(rows[3][7] == "0");
 
-  Intervals intervals{
-      .x_title = "", .rows = {{"fc1", 1, 2, "lo", "hi"}}, .low = 1, .high = 2, .marks = {}};
+  Intervals intervals;
+  intervals.rows = {{"fc1", 1, 2, "lo", "hi"}};
+  intervals.low = 1;
+  intervals.high = 2;
   CHECK(chart_csv(intervals)[1] == std::vector<std::string>{"fc1", "1", "2", "lo", "hi"});
   Scatter scatter{.x_title = "cost",
                   .y_title = "gap",

@@ -1,7 +1,7 @@
 // Curves in panels one below the other, on one x axis with one cursor: bands of noise in grey, marks.
 import {element, sentence, tip} from "./dom.js";
 import {boxSwatch, legend, lineSwatch, signSwatch} from "./legend.js";
-import {ending, scale as scaleText, short} from "./numbers.js";
+import {ending, scale as scaleText, short, stepped} from "./numbers.js";
 import {onKeys, plot, tooltip} from "./plot.js";
 import {axis, color, gridLines, isNarrow, kFontSize, laneStyles} from "./theme.js";
 
@@ -102,7 +102,9 @@ function yAxis(panel, index) {
   if (panel.scale === "logarithmic") {
     return axis({...common, type: "log", axisLabel: {formatter: (v) => short(v)}});
   }
-  return axis({...common, type: "value", axisLabel: {formatter: (v) => short(v), hideOverlap: true}});
+  // About the distance of two ticks; the labels then differ.
+  const step = (Math.max(...values) - Math.min(...values)) / common.splitNumber;
+  return axis({...common, type: "value", axisLabel: {formatter: (v) => stepped(v, step), hideOverlap: true}});
 }
 
 function tipOf(data, shown, swatches, at) {
@@ -128,7 +130,14 @@ function tipOf(data, shown, swatches, at) {
   return {title: `${data.xTitle} ${data.x[at]}`, rows, notes};
 }
 
+const hasValues = (panel) => valuesOf(panel).length > 0 ||
+  panel.bands.some((band) => band.low.some((value) => placed(panel, value) !== null));
+
 export function drawCurves(place, data, label) {
+  if (!data.panels.some(hasValues)) {
+    place.append(element("p", {class: "note"}, "No finite values."));
+    return {};
+  }
   const names = [...new Set(data.panels.flatMap((panel) => panel.series.map((series) => series.name)))];
   const bands = [...new Set(data.panels.flatMap((panel) => panel.bands.map((band) => band.name)))];
   const styleOf = laneStyles(names);

@@ -19,7 +19,8 @@ function marksOf(data) {
 
 export function drawIntervals(place, data, label) {
   const rows = data.rows.length, shown = Math.min(rows, kMostRows);
-  const isCommon = data.low <= data.high;
+  const isCommon = data.low !== null && data.high !== null && data.low <= data.high;
+  const commonName = data.commonName || "common to all";
   const ends = [...data.rows.flatMap((row) => [row.low, row.high]), ...data.marks.map((mark) => mark.value)].filter((v) => v !== null);
   const first = Math.floor(Math.min(...ends)) - 1, last = Math.ceil(Math.max(...ends)) + 1;
   const marks = marksOf(data);
@@ -97,7 +98,7 @@ export function drawIntervals(place, data, label) {
   const hasConflict = data.rows.some((row) => row.low > row.high);
   place.append(legend([
     {swatch: boxSwatch(color("interval")), name: "fits"},
-    ...(isCommon ? [{swatch: boxSwatch(color("shade"), color("accent")), name: `common to all: ${power(data.low)} to ${power(data.high)}`}] : []),
+    ...(isCommon ? [{swatch: boxSwatch(color("shade"), color("accent")), name: `${commonName}: ${power(data.low)} to ${power(data.high)}`}] : []),
     ...(hasConflict ? [{swatch: boxSwatch("none", color("bad")), name: "nothing fits: the ends exclude each other"}] : []),
     ...(marks.length ? [{swatch: lineSwatch({color: color("accent"), dash: []}), name: "marked values"}] : []),
   ]));

@@ -8,6 +8,14 @@ export function short(value) {
   return size !== 0 && (size < 1e-4 || size >= 1e6) ? text.toExponential().replace("e+", "e") : `${text}`;
 }
 
+// The values of an axis' ticks, with the digits that tell `step` apart: 2.3208, 2.321.
+export function stepped(value, step) {
+  const size = Math.abs(value);
+  if (!(step > 0) || size >= 1e6 || step < 1e-9 || (size !== 0 && size < 1e-4)) return short(value);
+  const digits = Math.max(0, Math.ceil(-Math.log10(step) - 1e-9));
+  return `${Number(value.toFixed(Math.min(12, digits + 1)))}`;
+}
+
 // A power of two as "2^16", any other number as short() does.
 export function scale(value) {
   const exponent = Math.log2(value);

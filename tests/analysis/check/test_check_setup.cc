@@ -89,7 +89,11 @@ TEST_CASE("optimizer, schedule and groups are named by their numbers") {
     pair.compare([&](Described& d) { change(d.options); });
     return only(pair.result.not_comparable);
   };
-  CHECK(line_of([](RunOptions& o) { o.optimizer.values["lr"] = 0.5; }).starts_with("optimizer: "));
+  CHECK(line_of([](RunOptions& o) {
+          o.optimizer.values["lr"] = 0.5;
+        }).starts_with("optimizer lr: '0.5' here, "));
+  CHECK(
+      line_of([](RunOptions& o) { o.optimizer.name = "adamw"; }).starts_with("optimizer: 'adamw "));
   CHECK(line_of([](RunOptions& o) { o.schedule.name = "step"; }).starts_with("schedule: "));
   const std::string groups = line_of([](RunOptions& o) {
     o.groups.push_back({"fc1", {"sgd", {{"lr", 0.5}}}});

@@ -134,6 +134,15 @@ def test_empty_intervals_are_conflicts(figures_of):
     assert tip_of(figure)[2] == ["No value satisfies both ends."]
 
 
+def test_what_is_common_to_all_has_the_name_that_the_chart_gives(figures_of):
+    page, figures = figures_of(
+        {**intervals(), "low": 3, "high": 5}, {**intervals(), "low": 3, "high": 5, "commonName": "advised"},
+        {**intervals(), "low": None, "high": 5})
+    assert figures[0].locator(".legend li", has_text="common to all: 2^3 to 2^5").count() == 1
+    assert figures[1].locator(".legend li", has_text="advised: 2^3 to 2^5").count() == 1
+    assert figures[2].locator(".legend li", has_text="common to all").count() == 0
+
+
 def test_the_chosen_point_stands_out_and_groups_can_be_hidden(figures_of):
     page, [figure] = figures_of(scatter())
     assert figure.locator("svg text", has_text="a 2").count() == 1
@@ -154,12 +163,21 @@ def test_curves_with_gaps_without_values_and_of_one_step(figures_of):
         curves(values=(65536, 32768), scale="powers of two"), curves(values=(1e-5, 0, 1e5), scale="logarithmic"))
     points = [figure.locator("svg path[fill='var(--line-1)']").count() for figure in figures]
     assert points == [2, 0, 1, 0, 2], "values between gaps are points"
+    assert figures[1].locator(".note").inner_text() == "No finite values."
+    assert figures[1].locator(".plot").count() == 0
     said = []
-    for figure in figures:
+    for figure in figures[:1] + figures[2:]:
         figure.locator(".plot").focus()
         page.keyboard.press("End")
         said.append(figure.locator("[aria-live]").inner_text().removesuffix(": a 2 … 2").split(";")[0])
-    assert said == ["step 2: a 2", "step 2: a not finite", "step 0: a 4", "step 2: a stopped", "step 2: a 100000"]
+    assert said == ["step 2: a 2", "step 0: a 4", "step 2: a stopped", "step 2: a 100000"]
+
+
+def test_labels_of_close_values_differ(figures_of):
+    page, figures = figures_of(curves(values=(2.3208, 2.3211, 2.3214)), curves(values=(2.3, 2.5, 2.7)))
+    for figure in figures:
+        labels = [text for text in figure.locator("svg text").all_text_contents() if text.startswith("2.")]
+        assert len(labels) >= 3 and len(set(labels)) == len(labels), labels
 
 
 def test_no_slider_without_a_gradient(figures_of):

@@ -183,6 +183,32 @@ def test_a_new_run_replaces_the_snapshot_of_an_older_one(follow, program, lockst
     live.end()
 
 
+def test_a_snapshot_of_wrong_types_is_none_and_ends_nothing(follow, tmp_path):
+    snapshot = tmp_path / "run.h5.progress.json"
+    snapshot.write_text('{"state": 5, "steps_done": "x", "process": [1]}')
+    live = follow(tmp_path / "run.h5")
+    for wrong in ({"state": 5}, {"steps_done": "x"}, {"steps": -1}, {"process": [1]}, {"process": {"id": "1"}}, {"seeds": None},
+                  {"seconds_left": "soon"}, [1], 5, None):
+        snapshot.write_text(json.dumps(wrong))
+        news = live.news()
+        assert (news["state"], news["snapshot"]) == ("waiting", None), wrong
+        assert news["sentence"] == "The run has not begun: there is no snapshot of it yet."
+    snapshot.write_text('{"state": "running", "steps": 4, "steps_done": 1, "seconds_left": null}')
+    assert live.news()["sentence"] == "Running: 1 of 4 steps done."
+    assert live.end() == ""
+
+
+def test_a_run_file_without_its_snapshot(follow, lockstep, tmp_path):
+    run = tmp_path / "run.h5"
+    lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 4, "--batch", 8, "--quiet", "-o", run)
+    (tmp_path / "run.h5.progress.json").unlink()
+    live = follow(run)
+    assert live.news()["sentence"] == "4 of 4 steps recorded; no snapshot next to it."
+    live.end()
+    run.write_text("no run")
+    assert "not an HDF5 file" in lockstep("report", "--live", run, code=2).stderr
+
+
 def test_errors_say_what_to_do(follow, lockstep, replay, tmp_path):
     error = lockstep("report", "--live", tmp_path / "none.h5", code=2).stderr
     assert "no such file" in error and "lockstep replay MODEL -o" in error
