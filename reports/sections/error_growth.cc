@@ -54,6 +54,10 @@ Blocks charts_of(const Report& report, Errors errors, std::string_view title) {
     panel.series.push_back(std::move(local));
   }
   if (curves.x.size() < 2 || panel.series.empty()) return {};
+  const bool any = std::ranges::any_of(panel.series, [](const CurveSeries& series) {
+    return std::ranges::any_of(series.values, [](double value) { return std::isfinite(value); });
+  });
+  if (!any) return {paragraph(fmt::format("{}: not finite in any lane.", title))};
   return {chart(std::string(title), std::move(curves), std::move(table))};
 }
 
