@@ -279,8 +279,9 @@ void check_recommend_options(const RecommendArgs& args, const RecommendOptions& 
 
 void check_report_output(const RecommendArgs& args, ProblemList& problems) {
   if (args.report.empty()) return;
-  if (report_format_of_file(args.report) == nullptr) {
-    problems.add(fmt::format("--report {}: the ending must name a format", args.report),
+  const ReportFormat* format = report_format_of_file(args.report);
+  if (format == nullptr || format->write == nullptr) {  // no write: a folder of tables
+    problems.add(fmt::format("--report {}: the ending must name a format of one file", args.report),
                  "--report NAME.html");
   }
   check_output(args.report, args.overwrite ? Replace::kText : Replace::kNothing,
