@@ -8,6 +8,7 @@
 #include <cmath>
 #include <set>
 
+#include "analysis/recommend/range_samples.h"
 #include "analysis/run/loss_noise.h"
 #include "src/graph/op.h"
 #include "src/policy/parse/toml_text.h"
@@ -186,16 +187,7 @@ std::vector<Role> roles_in_format(const std::string& layer, const std::string& f
                   : site.point != Point::kOperand && site.point != Point::kOutput) {
       continue;
     }
-    switch (site.role) {
-      case Role::kInput:
-      case Role::kWeight:
-      case Role::kActivation:
-      case Role::kGradActivation:
-      case Role::kGradWeight:
-        break;
-      default:
-        continue;  // kept in FP32 by every candidate
-    }
+    if (!may_be_low(site.role)) continue;  // kept in FP32 by every candidate
     if (std::ranges::find(roles, site.role) == roles.end()) roles.push_back(site.role);
   }
   return roles;

@@ -13,16 +13,7 @@ namespace {
 
 bool is_of_interest(const Site& site, const Graph& graph, const std::set<std::string>& inner_nodes,
                     const Policy& base) {
-  switch (site.role) {
-    case Role::kInput:
-    case Role::kWeight:
-    case Role::kActivation:
-    case Role::kGradActivation:
-    case Role::kGradWeight:
-      break;
-    default:
-      return false;  // accumulators, masters, optimizer state, buffers and the loss stay in FP32
-  }
+  if (!may_be_low(site.role)) return false;
   if (site.point == Point::kAccumulator || site.node.find(':') != std::string::npos) return false;
   const Node& node = graph.node(site.node);
   const Node& forward = node.is_backward() ? graph.node(node.forward_node) : node;
@@ -31,6 +22,19 @@ bool is_of_interest(const Site& site, const Graph& graph, const std::set<std::st
 }
 
 }  // namespace
+
+bool may_be_low(Role role) {
+  switch (role) {
+    case Role::kInput:
+    case Role::kWeight:
+    case Role::kActivation:
+    case Role::kGradActivation:
+    case Role::kGradWeight:
+      return true;
+    default:
+      return false;
+  }
+}
 
 std::vector<RangeSample> range_samples(const RunFile& run, const Policy& base) {
   const Graph graph = graph_from_json(run.graph_json());
