@@ -24,10 +24,6 @@ std::string percent(double rate) {
   return fmt::format("{:.0e}%", value);
 }
 
-std::string counted(uint64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", with_thousands(count), noun, count == 1 ? "" : "s");
-}
-
 std::string short_number(double value) {
   if (std::isnan(value)) return "-";
   return fmt::format("{:.4g}", value);

@@ -5,12 +5,12 @@
 #include <span>
 #include <string>
 
+#include "src/core/counted.h"
+
 namespace lockstep {
 
 // Rates 0..1 as percent: "42.1%", "0.03%", "2e-05%"; "." for exactly 0.
 std::string percent(double rate);
-// "1 lane", "1,000 lanes": the noun takes an s unless the count is 1.
-std::string counted(uint64_t count, std::string_view noun);
 // Four significant digits; "-" for NaN, "inf".
 std::string short_number(double value);
 std::string loss_text(double loss);        // "0.0412", "nan"

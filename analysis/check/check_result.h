@@ -1,60 +1,70 @@
-// The options and the result of a check. Plain data.
+// The result of a check, as plain data: the verdict, and for each alarm where it is, what it is,
+// how large it may be and who says so.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "analysis/check/ensemble.h"
+#include "analysis/check/metrics.h"
 
 namespace lockstep {
 
-enum class CheckVerdict : uint8_t { kPass = 0, kRegression = 1, kNothingComparable = 3 };
+enum class CheckVerdict : uint8_t {
+  kIdentical,     // every bit
+  kWithinNoise,   // nothing beyond what equally good runs do
+  kImproved,      // nothing worse, and something better than any of them
+  kRegression,    // something worse
+  kIncomplete,    // nothing worse, but a part of the baseline is missing
+  kInconclusive,  // nothing, or not enough, to compare with
+};
+std::string_view to_string(CheckVerdict verdict);
+int exit_code_of(CheckVerdict verdict);  // 0, 1 or 3
+
+// One number beyond its limit, for the worse or for the better.
+struct Alarm {
+  std::string lane = {}, layer = {}, op = {}, role = {}, point = {}, source_line = {};
+  std::string parameter = {};
+  MetricId metric = MetricId::kNonfinite;
+  int32_t site = -1;   // in the run
+  int64_t step = -1;   // the first step beyond the limit; -1: over the run
+  double value = 0, expected = 0, limit = 0;
+  double times = 0;    // |value - expected| / |limit - expected|
+  std::string limit_from = {};  // "20 runs from weights moved by one ulp"
+  std::string finding = {};     // instead of a metric: a kind of finding that the baseline lacks
+  // "conv1 conv2d output (model.py:12), step 0: root mean square ...". No full stop.
+  std::string sentence = {};
+};
+
+// What a rules file has switched off.
+struct Ignored {
+  std::string rule, reason, expires;
+  size_t alarms = 0;
+};
 
 struct CheckOptions {
-  bool strict = false;  // floats must have equal bits, too
-  // Units: relative. Default: two sums of non-negative terms formed in different orders, each
-  // within gamma_n of the exact one: 2 gamma_n, n = 256 + 4 + 52 (emulation/kernels/reduction.h), u
-  // = 2^-53.
-  double rel_tol = default_rel_tol();
-  static constexpr double default_rel_tol() {
-    constexpr double kUnitRoundoff = 0x1p-53;
-    constexpr double kTerms = 256 + 4 + 52;  // emulation/kernels/reduction.h, up to 2^52 blocks
-    return 2 * kTerms * kUnitRoundoff / (1 - kTerms * kUnitRoundoff);
-  }
-};
-
-struct Difference {
-  int64_t step = -1;                // -1: does not belong to a step
-  std::string lane, rule, subject;  // subject: "site LABEL", "parameter NAME", or "": neither
-  std::string run, baseline;        // both values, printed
-  double relative = 0;  // |run - baseline| / max(|run|, |baseline|); infinity: not comparable
-};
-
-// All differences of one rule in one lane.
-struct DifferenceGroup {
-  std::string lane, rule;
-  uint64_t count = 0;  // values that differ
-  uint64_t compared = 0;
-  Difference first, worst;
-};
-
-// A finding of a lane that the baseline's lane does not have (analysis/findings).
-struct NewFinding {
-  std::string lane, sentence;
+  double alpha = 0.01;  // of a red verdict on a run that is as good as the baseline's
 };
 
 struct CheckResult {
-  CheckVerdict verdict = CheckVerdict::kPass;
-  std::vector<std::string> not_comparable;  // one line for each difference of the set-up
-  std::vector<std::string> missing;         // lanes or steps that the run lacks
-  std::vector<std::string> remarks;         // e.g. a different environment
-  std::vector<DifferenceGroup> groups;      // with differences, most severe first
-  std::vector<NewFinding> new_findings;     // only if values differ
-  bool has_first = false;
-  Difference first;                // smallest (step, lane, site, rule)
-  std::vector<std::string> lanes;  // compared
-  int64_t steps = 0;               // compared
-  uint64_t values = 0;             // compared
-  uint64_t nonfinite_on_both = 0;  // equal in kind (NaN, +inf, -inf) only
+  CheckVerdict verdict = CheckVerdict::kInconclusive;
+  Draw draw = Draw::kSame;
+  std::string run, baseline;         // paths
+  std::vector<Alarm> alarms;         // the origin first
+  std::vector<Alarm> improvements;   // the largest first
+  std::vector<std::string> changes;  // what is not the same in model, loop, lanes and data
+  std::vector<std::string> missing;  // of the baseline: lanes, metrics, steps, parameters
+  std::vector<std::string> remarks;
+  std::vector<std::string> why_inconclusive;
+  std::vector<Ignored> ignored;
+  size_t judged = 0;                 // numbers
+  size_t shared_nonfinite = 0;       // sites with NaN or infinity in the baseline, too
+  int64_t steps = 0, runs = 0;       // judged; in the ensemble
+  int64_t first_other_bits = -1;     // the first step with other bits in some lane; -1: none
+  double alpha = 0;
 };
 
 }  // namespace lockstep

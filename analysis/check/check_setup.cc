@@ -90,7 +90,7 @@ std::string site_difference(const SiteTable& run, const SiteTable& baseline) {
   return "";
 }
 
-void compare_setup(const RunFile& run, const RunFile& baseline, CheckResult& result) {
+void compare_setup(const RunFile& run, const RunFile& baseline, ExactResult& result) {
   for (const SetupDifference& d : setup_differences(run.options(), baseline.options())) {
     result.not_comparable.push_back(
         fmt::format("{}: '{}' here, '{}' in the baseline", d.name, d.run, d.baseline));
@@ -142,7 +142,25 @@ std::vector<SetupDifference> setup_differences(const RunOptions& run, const RunO
   return differences;
 }
 
-std::vector<LanePair> pair_lanes(const RunFile& run, const RunFile& baseline, CheckResult& result) {
+std::vector<std::pair<std::string, std::string>> setup_in_words(const RunOptions& options) {
+  std::vector<std::pair<std::string, std::string>> words;
+  for (auto& [name, value] : setup_of(options)) {
+    if (name == "seed" || name == "start_from" || name == "data") continue;
+    if (name == "model" && !options.capture_hash.empty()) value = "a capture";
+    words.emplace_back(name, value);
+  }
+  const auto add = [&](std::string_view what, const FullChoice& choice) {
+    words.emplace_back(what, choice.name);
+    for (const auto& [name, number] : choice.numbers) {
+      words.emplace_back(fmt::format("{} {}", what, name), fmt::format("{}", number));
+    }
+  };
+  add("optimizer", {options.optimizer.name, numbers_of(options.optimizer).all()});
+  add("schedule", {options.schedule.name, schedule_numbers(options)});
+  return words;
+}
+
+std::vector<LanePair> pair_lanes(const RunFile& run, const RunFile& baseline, ExactResult& result) {
   compare_setup(run, baseline, result);
   if (!result.not_comparable.empty()) return {};
   std::vector<LanePair> pairs;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "analysis/check/check_result.h"
+#include "analysis/check/exact_result.h"
 #include "src/record/run/run_file.h"
 
 namespace lockstep {
@@ -15,6 +15,10 @@ struct SetupDifference {
 };
 std::vector<SetupDifference> setup_differences(const RunOptions& run, const RunOptions& baseline);
 
+// The same options as words, without the seed and a capture's hash: what a model is trained with,
+// not what it was drawn from. "optimizer lr" -> "0.01".
+std::vector<std::pair<std::string, std::string>> setup_in_words(const RunOptions& options);
+
 struct LanePair {
   std::string name;
   int run, baseline;  // lane indices
@@ -22,6 +26,6 @@ struct LanePair {
 
 // Fills not_comparable, missing and remarks of `result`; returns the lanes to compare (none when
 // the runs as a whole are not comparable).
-std::vector<LanePair> pair_lanes(const RunFile& run, const RunFile& baseline, CheckResult& result);
+std::vector<LanePair> pair_lanes(const RunFile& run, const RunFile& baseline, ExactResult& result);
 
 }  // namespace lockstep

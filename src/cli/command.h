@@ -32,6 +32,7 @@ std::function<int()> declare_replay(CLI::App& app);
 std::function<int()> declare_report(CLI::App& app);
 std::function<int()> declare_recommend(CLI::App& app);
 std::function<int()> declare_check(CLI::App& app);
+std::function<int()> declare_baseline(CLI::App& app);
 std::function<int()> declare_verify(CLI::App& app);
 std::function<int()> declare_explain(CLI::App& app);
 std::function<int()> declare_round(CLI::App& app);

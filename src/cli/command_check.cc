@@ -1,53 +1,127 @@
-// lockstep check: compares a run with a baseline; the exit code is the verdict.
+// lockstep check: is a run as good as its baseline? The exit code is the verdict.
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <memory>
 
-#include "analysis/check/check.h"
+#include "analysis/check/ensemble_runs.h"
+#include "analysis/check/exact.h"
+#include "analysis/check/judge.h"
 #include "reports/check_text.h"
+#include "reports/exact_text.h"
 #include "src/cli/arguments.h"
+#include "src/cli/check_subject.h"
 #include "src/cli/command.h"
+#include "src/cli/stop_signal.h"
+#include "src/cli/terminal.h"
 #include "src/core/error.h"
 
 namespace lockstep {
 namespace {
 
+constexpr int64_t kMembersAroundRun = 8;  // of a baseline that is a run file
+
 struct CheckArgs {
-  std::string run, baseline;
+  std::string subject, baseline;
+  bool exact = false;
+  ExactOptions exact_options;
   CheckOptions options;
 };
 
-int run_check(const CheckArgs& args) {
-  if (!(args.options.rel_tol >= 0 && args.options.rel_tol < 1)) {
-    throw InputError(fmt::format("--rel-tol {}: 0 <= X < 1 required", args.options.rel_tol));
-  }
-  const RunFile run(args.run), baseline(args.baseline);
-  const CheckResult result = check_runs(run, baseline, args.options);
-  fmt::print("{}", check_text(result, run.path(), baseline.path(), args.options));
+int run_exact(const CheckArgs& args) {
+  const RunFile run(args.subject), baseline(args.baseline);
+  const ExactResult result = compare_exactly(run, baseline, args.exact_options);
+  fmt::print("{}", exact_text(result, run.path(), baseline.path(), args.exact_options));
   return static_cast<int>(result.verdict);
+}
+
+// "check.1234.runs" in the system's folder for such.
+std::string scratch_folder() {
+  return (std::filesystem::temp_directory_path() / fmt::format("lockstep-check.{}", getpid()))
+      .string();
+}
+
+void remove_run_file(const std::string& path) {
+  std::error_code error;
+  for (const char* end : {"", ".state", ".state.1", ".progress.json"}) {
+    std::filesystem::remove(path + end, error);
+  }
+}
+
+// A baseline file, or limits measured now around a run file.
+Baseline baseline_of(const std::string& path, EnsembleRuns& runs) {
+  if (kind_of_subject(path) != SubjectKind::kRunFile) return read_baseline(path);
+  EnsembleRequest request;
+  request.options = RunFile(path).options();
+  request.members = kMembersAroundRun;
+  fmt::print(stderr, "{} is a run file, without limits: measuring them in {} runs from weights "
+                     "moved by one ulp. `lockstep baseline record` keeps them.\n",
+             path, kMembersAroundRun);
+  Baseline baseline = runs.record_around(path, request);
+  baseline.path = path;
+  return baseline;
+}
+
+int run_check(const CheckArgs& args) {
+  if (!(args.options.alpha > 0 && args.options.alpha < 1)) {
+    throw InputError(fmt::format("--alpha {}: 0 < X < 1 required", args.options.alpha));
+  }
+  EnsembleRuns runs(scratch_folder(), catch_stop_signals(), nullptr);
+  try {
+    const SubjectKind kind = kind_of_subject(args.subject);
+    const Baseline baseline = baseline_of(args.baseline, runs);
+    const bool is_run = kind == SubjectKind::kRunFile;
+    const std::string path =
+        is_run ? args.subject : runs.run(options_for(baseline, args.subject, kind), "checked");
+    CheckResult result = judge_run(RunFile(path), baseline, args.options);
+    if (!is_run) remove_run_file(path);
+    result.run = args.subject;
+    fmt::print("{}", check_text(result, output_style()));
+    return exit_code_of(result.verdict);
+  } catch (const EnsembleStopped&) {
+    return kExitSignalBase + stop_signal();
+  }
 }
 
 }  // namespace
 
 std::function<int()> declare_check(CLI::App& app) {
   auto args = std::make_shared<CheckArgs>();
-  app.add_option("RUN", args->run, "the run file to check")->type_name("")->required();
-  app.add_option("--baseline", args->baseline, "a run file accepted as good")
-      ->type_name("RUN")
+  app.add_option("SUBJECT", args->subject,
+                 "a run file; or a capture or a built-in model, which is replayed with the "
+                 "baseline's options")
+      ->type_name("")
       ->required();
-  app.add_flag("--strict", args->options.strict, "sums and losses must have equal bits, too");
+  app.add_option("--baseline", args->baseline,
+                 "a file of `lockstep baseline record`, or a run file accepted as good")
+      ->type_name("FILE")
+      ->required();
   const ArgumentChecks checks("check");
-  checks.number(app.add_option("--rel-tol", args->options.rel_tol,
-                               "relative tolerance of sums and losses [2 gamma_n: what another "
-                               "summation order can change]")
+  checks.number(app.add_option("--alpha", args->options.alpha,
+                               "how often a run as good as the baseline's may fail: for all "
+                               "numbers together")
+                    ->type_name("X")
+                    ->capture_default_str());
+  app.add_flag("--exact", args->exact,
+               "compare two run files number by number: bits, counts and histograms must be equal");
+  app.add_flag("--strict", args->exact_options.strict,
+               "with --exact: sums and losses must have equal bits, too");
+  checks.number(app.add_option("--rel-tol", args->exact_options.rel_tol,
+                               "with --exact: relative tolerance of sums and losses [2 gamma_n: "
+                               "what another summation order can change]")
                     ->type_name("X"));
   app.footer(
-      "Bit hashes, counts, histograms and scaler states must be equal; sums and losses may differ\n"
-      "by --rel-tol. Exit codes: 0 equal; 1 a regression, or a part of the baseline is missing;\n"
-      "2 usage or file error; 3 not comparable (other model, data, policy or seed).");
+      "Limits come from the baseline's ensemble: runs from weights moved by one ulp (same seed) or\n"
+      "from other seeds. Exit codes: 0 identical, within noise, or improved; 1 a regression;\n"
+      "2 usage or file error; 3 incomplete, or nothing comparable.");
   return [args, checks] {
     checks.problems().throw_if_any();
-    return run_check(*args);
+    if (!(args->exact_options.rel_tol >= 0 && args->exact_options.rel_tol < 1)) {
+      throw InputError(fmt::format("--rel-tol {}: 0 <= X < 1 required",
+                                   args->exact_options.rel_tol));
+    }
+    return args->exact ? run_exact(*args) : run_check(*args);
   };
 }
 

@@ -16,7 +16,9 @@ constexpr std::array kCommands = {
             "show which layers can use a low-precision format, and with which loss scale; write a "
             "policy",
             declare_recommend},
-    Command{"check", "compare a run with one accepted as good, for CI", declare_check},
+    Command{"check", "judge a run, a capture or a model by its baseline, for CI", declare_check},
+    Command{"baseline", "record what a good run is, and how far noise alone takes it",
+            declare_baseline},
     Command{"verify",
             "compare a capture with PyTorch's results, or the models with this machine's units",
             declare_verify},

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-#include "analysis/check/check_rules.h"
+#include "analysis/check/exact_rules.h"
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/recommend/gpu_cost.h"
 #include "emulation/accumulator/accumulator.h"
@@ -296,7 +296,7 @@ Listing list_findings() {
 
 Listing list_checks() {
   Listing out{{"compared", "how", "meaning"}, {}};
-  for (const CheckRule& r : check_rules()) {
+  for (const ExactRule& r : exact_rules()) {
     out.rows.push_back({r.name, comparison_text(r.comparison), r.help});
   }
   return out;

@@ -48,7 +48,10 @@ void require_known_command(int argc, char** argv) {
 // CLI11's messages in the form of all others: the problem, the rule, and where it is explained.
 InputError usage_error(const CLI::ParseError& error, const CLI::App& app) {
   const CLI::App* command = &app;
-  for (const CLI::App* sub : app.get_subcommands()) command = sub;
+  for (const CLI::App* sub : app.get_subcommands()) {
+    command = sub;
+    for (const CLI::App* part : sub->get_subcommands()) command = part;
+  }
   const std::string name = command == &app ? "" : command->get_name();
   const std::string help =
       fmt::format("`lockstep {}{}--help` lists the options", name, name.empty() ? "" : " ");

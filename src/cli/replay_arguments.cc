@@ -215,6 +215,8 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
   whole(group, "--seed", o.seed, 0, UINT64_MAX, "seed of weights, batches and noise");
   whole(group, "--seeds", o.seeds, 1, kMostSeeds,
         "runs of the same lanes, from --seed, --seed + 1, ..., in one file");
+  whole(group, "--nudge", o.nudge, 0, UINT64_MAX,
+        "start every weight one ulp up or down, by signs drawn from N; 0: as they are");
 
   group = "Optimizer";
   add(group, "--optimizer", o.optimizer.name, "NAME", "see `lockstep list optimizers`")

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/core/text_hash.h"
 #include "src/policy/find_policy.h"
 #include "src/policy/parse/toml_text.h"
 #include "src/train/lane_name.h"
@@ -137,6 +138,23 @@ LaneDescription describe_captured_lane(const Capture& capture) {
 std::string describe_captured_data(const Capture& capture) {
   return fmt::format("captured: {} steps of {}, PyTorch {} on {}", capture.steps.size(),
                      capture.model_class, capture.torch_version, capture.device);
+}
+
+std::string hash_captured_batches(const Capture& capture) {
+  constexpr std::string_view kDerived = "derived:";
+  uint64_t hash = 0;
+  const auto add = [&](const void* data, size_t bytes) {
+    hash = fnv1a({static_cast<const char*>(data), bytes}, hash);
+  };
+  for (const CapturedStep& step : capture.steps) {
+    for (const CapturedMicroBatch& micro : step.micro) {
+      for (const auto& [path, tensor] : micro.inputs) {
+        if (!path.starts_with(kDerived)) add(tensor.raw(), tensor.bytes());
+      }
+      for (const auto& [node, mask] : micro.masks) add(mask.bytes.data(), mask.bytes.size());
+    }
+  }
+  return fmt::format("{:016x}", hash);
 }
 
 void fill_captured_step(const Capture& capture, const LaneContext& context, int64_t step,

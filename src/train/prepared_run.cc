@@ -72,6 +72,7 @@ PreparedRun::PreparedRun(RunOptions wanted, const std::map<std::string, Tensor>*
     take_start(*start, initial, problems);
     problems.throw_if_any();
   }
+  nudge_weights(forward, options.nudge, initial);
   make_lanes({forward}, initial);
   if (options.held_out) {
     evaluator =
@@ -101,8 +102,11 @@ PreparedRun::PreparedRun(RunOptions wanted, Capture captured)
     change_layers(options, one, of_one);
     of_one.throw_if_any();
   }
-  make_lanes(std::move(forward), captured_start(std::move(from.start), loop));
+  std::map<std::string, Tensor> initial = captured_start(std::move(from.start), loop);
+  nudge_weights(forward.front(), options.nudge, initial);
+  make_lanes(std::move(forward), initial);
   description.data = describe_captured_data(from);
+  description.batches_hash = hash_captured_batches(from);
   if (options.steps > static_cast<int64_t>(from.steps.size())) return;  // it ended before the run
   description.lanes.push_back(describe_captured_lane(from));
 }

@@ -34,6 +34,8 @@ struct RunDescription {
   const RunOptions* options = nullptr;
   std::vector<LaneDescription> lanes;  // the reference first
   std::string data;                    // DataSet::describe()
+  // Of the batches and masks of a capture, 16 hexadecimal digits; empty: drawn by the seed.
+  std::string batches_hash;
 };
 
 }  // namespace lockstep

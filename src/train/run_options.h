@@ -57,6 +57,10 @@ struct RunOptions {
   int64_t histogram_every = 10, checkpoint_every = 50;
   int64_t sums_every = 50;  // steps between samples of the sums of products; 0: never
   uint64_t seed = 1;
+  // Every weight starts one ulp (FP32) up or down, by signs drawn from this number: an equally good
+  // version of the same run. 0: as drawn, captured or read. Runs that differ in nothing else show
+  // what rounding alone can do to every number of a run (analysis/check).
+  uint64_t nudge = 0;
   // Runs of the same lanes in one run file, from seed, seed + 1, ... LockstepRun is one of them:
   // `seed` is its own.
   int64_t seeds = 1;

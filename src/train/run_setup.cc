@@ -7,6 +7,8 @@
 #include <cmath>
 #include <set>
 
+#include "emulation/kernels/active_kernels.h"
+#include "src/core/random.h"
 #include "src/graph/rewrite/rewrite.h"
 #include "src/policy/twin_lane.h"
 #include "src/train/lane_name.h"
@@ -201,6 +203,16 @@ void take_loop_options(const Capture& capture, CapturedLoop& loop, RunOptions& o
   options.clip_norm = first.clip.max_norm;
   options.clip_norm_type = first.clip.norm_type;
   options.clip_value = first.clip.max_value;
+}
+
+void nudge_weights(const Graph& forward, uint64_t nudge, std::map<std::string, Tensor>& initial) {
+  if (nudge == 0) return;
+  uint32_t index = 0;
+  for (const Parameter& p : forward.parameters) {
+    const RandomStream signs(nudge, RandomPurpose::kTwin, index++);
+    Tensor& weight = initial.at(p.name);
+    active_kernels().f32.move_by_one_ulp(weight.as<float>().data(), signs, 0, weight.size());
+  }
 }
 
 void change_layers(const RunOptions& options, Graph& forward, ProblemList& problems) {

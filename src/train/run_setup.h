@@ -29,6 +29,8 @@ void change_loop(const HyperValues& changes, Capture& capture);
 // micro-batches (of the step that has most), optimizer, groups, clipping. Throws: InputError, e.g.
 // for more steps than there are without `cycle`.
 void take_loop_options(const Capture& capture, CapturedLoop& loop, RunOptions& options);
+// Moves every weight of the graph by one ulp, RunOptions::nudge; 0 changes nothing.
+void nudge_weights(const Graph& forward, uint64_t nudge, std::map<std::string, Tensor>& initial);
 // Frozen layers, and the options of batch_norm.
 void change_layers(const RunOptions& options, Graph& forward, ProblemList& problems);
 

@@ -78,6 +78,7 @@ Json to_object(const RunOptions& o) {
       {"checkpoint_every", o.checkpoint_every},
       {"seed", o.seed},
       {"seeds", o.seeds},
+      {"nudge", o.nudge},
   };
 }
 
@@ -140,6 +141,7 @@ RunOptions options_from_json(std::string_view json) {
   j.at("checkpoint_every").get_to(o.checkpoint_every);
   j.at("seed").get_to(o.seed);
   o.seeds = j.value("seeds", int64_t{1});  // older files hold one
+  o.nudge = j.value("nudge", uint64_t{0});
   return o;
 }
 

@@ -76,6 +76,8 @@ class RunFile {
   const std::map<std::string, std::string>& environment() const;
   const std::string& graph_json() const;
   const std::string& data() const;  // RunDescription::data
+  // RunDescription::batches_hash; empty in older files, too.
+  const std::string& batches_hash() const;
   // The result of `lockstep verify` for the replayed capture: the one next to the capture now, or
   // else the one when the run began. Nothing: never verified, or no capture.
   std::optional<Verification> verification() const;

@@ -24,7 +24,7 @@ struct RunFile::Impl {
   std::vector<std::string> other_hashes;
   int64_t version = 0, steps = 0;
   RunOptions options;
-  std::string command_line, data, graph_json, products_json, verification_json;
+  std::string command_line, data, batches_hash, graph_json, products_json, verification_json;
   std::map<std::string, std::string> environment;
   SiteTable sites;
   std::vector<LaneInfo> lanes;

@@ -21,6 +21,7 @@ inline constexpr char kCreatedUtc[] = "created_utc";
 inline constexpr char kEnvironment[] = "environment";
 inline constexpr char kOptions[] = "options";
 inline constexpr char kData[] = "data";
+inline constexpr char kBatchesHash[] = "batches_hash";  // of a capture
 inline constexpr char kRunHash[] = "run_hash";
 inline constexpr char kVerification[] = "verification";  // of the capture, when the run began
 inline constexpr char kStepsComplete[] = "steps_complete";

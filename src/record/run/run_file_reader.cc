@@ -104,6 +104,9 @@ void RunFile::Impl::read_description() {
   options = options_from_json(hdf5::text_attribute(root, run_names::kOptions));
   command_line = hdf5::text_attribute(root, run_names::kCommandLine);
   data = hdf5::text_attribute(root, run_names::kData);
+  if (hdf5::has_attribute(root, run_names::kBatchesHash)) {
+    batches_hash = hdf5::text_attribute(root, run_names::kBatchesHash);
+  }
   if (hdf5::has_attribute(root, run_names::kVerification)) {
     verification_json = hdf5::text_attribute(root, run_names::kVerification);
   }
@@ -194,6 +197,9 @@ std::optional<Verification> RunFile::verification() const {
 }
 const std::string& RunFile::products_json() const {
   return impl_->products_json;
+}
+const std::string& RunFile::batches_hash() const {
+  return impl_->batches_hash;
 }
 const std::string& RunFile::data() const {
   return impl_->data;

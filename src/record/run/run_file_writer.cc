@@ -230,6 +230,9 @@ void RunFileWriter::Impl::create(const RunDescription& description) {
                         nlohmann::json(describe_environment()).dump());
   hdf5::write_attribute(root, run_names::kOptions, options_to_json(*description.options));
   hdf5::write_attribute(root, run_names::kData, description.data);
+  if (!description.batches_hash.empty()) {
+    hdf5::write_attribute(root, run_names::kBatchesHash, description.batches_hash);
+  }
   record.run_hash = run_hash(description);
   hdf5::write_attribute(root, run_names::kRunHash, record.run_hash);
   if (const RunOptions& o = *description.options; !o.capture_hash.empty()) {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "analysis/check/check.h"
+#include "analysis/check/exact.h"
 #include "tests/analysis/recorded_run.h"
 
 namespace lockstep {
@@ -25,7 +25,7 @@ std::string only(const std::vector<std::string>& lines) {
 struct Pair {
   TempDir dir;
   RunFile base = record(dir.file("base.h5"), small_run());
-  CheckResult result;
+  ExactResult result;
   std::vector<LanePair> lanes;
 
   void compare(std::function<void(Described&)> change) {
@@ -122,7 +122,7 @@ TEST_CASE("lanes: missing, added, of another policy or engine") {
   more.lanes.push_back("tf32");
   const RunFile without = record(pair.dir.file("fewer.h5"), fewer);
   const RunFile with = record(pair.dir.file("more.h5"), more);
-  CheckResult result;
+  ExactResult result;
   CHECK(pair_lanes(without, pair.base, result).size() == 2);
   CHECK(only(result.missing) == "lane pure-fp16: in the baseline, not in this run");
   result = {};
@@ -140,7 +140,7 @@ TEST_CASE("lanes: missing, added, of another policy or engine") {
 TEST_CASE("steps: fewer are missing, more have no baseline") {
   Pair pair;
   RunOptions options = small_run();
-  CheckResult result;
+  ExactResult result;
   options.steps = 2;
   pair_lanes(record(pair.dir.file("run.h5"), options), pair.base, result);
   CHECK(only(result.missing) == "steps: 2 here, 3 in the baseline");
@@ -165,18 +165,18 @@ TEST_CASE("the verdict: nothing comparable, or a regression where the baseline h
   const auto verdict_of = [&](const std::function<void(RunOptions&)>& change) {
     RunOptions options = small_run();
     change(options);
-    return check_runs(record(pair.dir.file("run.h5"), options), pair.base, {}).verdict;
+    return compare_exactly(record(pair.dir.file("run.h5"), options), pair.base, {}).verdict;
   };
-  CHECK(verdict_of([](RunOptions& o) { o.seed = 2; }) == CheckVerdict::kNothingComparable);
+  CHECK(verdict_of([](RunOptions& o) { o.seed = 2; }) == ExactVerdict::kNothingComparable);
   CHECK(verdict_of([](RunOptions& o) { o.mode = LaneMode::kSynced; }) ==
-        CheckVerdict::kNothingComparable);
+        ExactVerdict::kNothingComparable);
   // One lane more, or more steps: nothing differs, but not everything has a baseline.
   CHECK(verdict_of([](RunOptions& o) { o.lanes.push_back("tf32"); }) ==
-        CheckVerdict::kNothingComparable);
-  CHECK(verdict_of([](RunOptions& o) { o.steps = 4; }) == CheckVerdict::kNothingComparable);
+        ExactVerdict::kNothingComparable);
+  CHECK(verdict_of([](RunOptions& o) { o.steps = 4; }) == ExactVerdict::kNothingComparable);
   // Part of the baseline is missing.
-  CHECK(verdict_of([](RunOptions& o) { o.lanes.pop_back(); }) == CheckVerdict::kRegression);
-  CHECK(verdict_of([](RunOptions& o) { o.steps = 2; }) == CheckVerdict::kRegression);
+  CHECK(verdict_of([](RunOptions& o) { o.lanes.pop_back(); }) == ExactVerdict::kRegression);
+  CHECK(verdict_of([](RunOptions& o) { o.steps = 2; }) == ExactVerdict::kRegression);
 }
 
 }  // namespace

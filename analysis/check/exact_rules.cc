@@ -1,4 +1,4 @@
-#include "analysis/check/check_rules.h"
+#include "analysis/check/exact_rules.h"
 
 #include <cmath>
 
@@ -25,8 +25,8 @@ Scope scope_of(const Quantity& quantity) {
   return quantity.axis == Axis::kParameter ? Scope::kParameter : Scope::kStep;
 }
 
-CheckRule rule_of(const Quantity& quantity) {
-  CheckRule rule{.name = quantity.name,
+ExactRule rule_of(const Quantity& quantity) {
+  ExactRule rule{.name = quantity.name,
                  .comparison = quantity.comparison,
                  .help = quantity.help,
                  .scope = scope_of(quantity),
@@ -37,8 +37,8 @@ CheckRule rule_of(const Quantity& quantity) {
   return rule;
 }
 
-std::vector<CheckRule> make_rules() {
-  std::vector<CheckRule> rules;
+std::vector<ExactRule> make_rules() {
+  std::vector<ExactRule> rules;
   for (const Quantity& quantity : quantities()) {
     if (quantity.comparison != Compared::kNone) rules.push_back(rule_of(quantity));
   }
@@ -114,8 +114,8 @@ void LaneView::find_numbers() {
   fill(At::kUpdated, [&](size_t i) { return updates[i].measured; });
 }
 
-std::span<const CheckRule> check_rules() {
-  static const std::vector<CheckRule> rules = make_rules();
+std::span<const ExactRule> exact_rules() {
+  static const std::vector<ExactRule> rules = make_rules();
   return rules;
 }
 

@@ -1,6 +1,6 @@
 // Planted defects: a recorded run is written a second time with one number changed. The check must
 // fail and name the place; an unchanged copy must pass.
-#include "analysis/check/check.h"
+#include "analysis/check/exact.h"
 
 #include <doctest/doctest.h>
 
@@ -22,8 +22,8 @@ TEST_CASE("the same run twice passes, however strictly") {
   const TempDir dir;
   const RunFile a = record(dir.file("a.h5"), small_run()),
                 b = record(dir.file("b.h5"), small_run());
-  const CheckResult result = check_runs(b, a, {.strict = true});
-  CHECK(result.verdict == CheckVerdict::kPass);
+  const ExactResult result = compare_exactly(b, a, {.strict = true});
+  CHECK(result.verdict == ExactVerdict::kPass);
   CHECK(result.groups.empty());
   CHECK(result.lanes.size() == 3);
   CHECK(result.steps == 3);
@@ -41,12 +41,12 @@ TEST_CASE("a defect in the second loss's scaler is found") {
   const RunFile run = record(dir.file("defect.h5"), options, {.step = [](StepRecord& step) {
                                if (step.step == 1) step.lanes[1].scalers.at(1).growth_tracker += 1;
                              }});
-  const CheckResult result = check_runs(run, base, {});
-  CHECK(result.verdict == CheckVerdict::kRegression);
+  const ExactResult result = compare_exactly(run, base, {});
+  CHECK(result.verdict == ExactVerdict::kRegression);
   REQUIRE(result.groups.size() == 1);
   CHECK(result.groups[0].rule == "loss_scale/growth_tracker");
   CHECK(result.first.step == 1);
-  CHECK(check_runs(base, base, {}).verdict == CheckVerdict::kPass);
+  CHECK(compare_exactly(base, base, {}).verdict == ExactVerdict::kPass);
 }
 
 TEST_CASE("planted defects are found, with their place") {
@@ -77,8 +77,8 @@ TEST_CASE("planted defects are found, with their place") {
     const RunFile run = record(dir.file("defect.h5"), small_run(), {.step = [&](StepRecord& step) {
                                  if (step.step == 1) p.defect(step.lanes[1]);
                                }});
-    const CheckResult result = check_runs(run, base, {});
-    CHECK(result.verdict == CheckVerdict::kRegression);
+    const ExactResult result = compare_exactly(run, base, {});
+    CHECK(result.verdict == ExactVerdict::kRegression);
     REQUIRE(result.has_first);
     CHECK(result.first.step == 1);
     CHECK(result.first.lane == "torch-autocast-fp16");
@@ -96,8 +96,8 @@ TEST_CASE("a sum in another order passes, but not --strict") {
                                double& sum = step.lanes[1].sites[site].stats.sum_sq;
                                sum = std::nextafter(sum, 2 * sum);
                              }});
-  CHECK(check_runs(run, base, {}).verdict == CheckVerdict::kPass);
-  CHECK(check_runs(run, base, {.strict = true}).verdict == CheckVerdict::kRegression);
+  CHECK(compare_exactly(run, base, {}).verdict == ExactVerdict::kPass);
+  CHECK(compare_exactly(run, base, {.strict = true}).verdict == ExactVerdict::kRegression);
 }
 
 TEST_CASE("relative differences fail closed") {
@@ -116,8 +116,8 @@ TEST_CASE("relative differences fail closed") {
 }
 
 TEST_CASE("the default tolerance is 2 gamma_n") {
-  CHECK(CheckOptions::default_rel_tol() > 2 * 312 * 0x1p-53);
-  CHECK(CheckOptions::default_rel_tol() < 2 * 313 * 0x1p-53);
+  CHECK(ExactOptions::default_rel_tol() > 2 * 312 * 0x1p-53);
+  CHECK(ExactOptions::default_rel_tol() < 2 * 313 * 0x1p-53);
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ enum class Scope : uint8_t {
   kLane,        // numbers of the whole lane, once
 };
 
-struct CheckRule {
+struct ExactRule {
   std::string name;  // the run file's dataset, e.g. "counts/to_zero"
   Compared comparison;
   std::string help;
@@ -62,6 +62,6 @@ struct CheckRule {
   std::function<std::vector<double>(const LaneView&)> magnitude = nullptr;
 };
 
-std::span<const CheckRule> check_rules();
+std::span<const ExactRule> exact_rules();
 
 }  // namespace lockstep

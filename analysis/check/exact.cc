@@ -1,5 +1,5 @@
 // The comparison itself: step by step, lane by lane, rule by rule.
-#include "analysis/check/check.h"
+#include "analysis/check/exact.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include <optional>
 #include <tuple>
 
-#include "analysis/check/check_rules.h"
+#include "analysis/check/exact_rules.h"
 #include "analysis/check/check_setup.h"
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/findings/findings.h"
@@ -32,13 +32,13 @@ bool is_of_step(Scope scope) {
 class Comparer {
  public:
   // `run`: its sites and parameters name the differences; the baseline has the same.
-  Comparer(const CheckOptions& options, const RunFile& run, CheckResult& result)
+  Comparer(const ExactOptions& options, const RunFile& run, ExactResult& result)
       : options_(options),
         sites_(run.sites()),
         parameters_(graph_from_json(run.graph_json()).parameters),
         result_(result) {}
 
-  void compare_rule(const CheckRule& rule, size_t rule_index, const LaneView& run,
+  void compare_rule(const ExactRule& rule, size_t rule_index, const LaneView& run,
                     const LaneView& base, size_t lane_index, const std::string& lane) {
     const Numbers a = rule.read(run), b = rule.read(base);
     const std::vector<double> magnitude =
@@ -92,7 +92,7 @@ class Comparer {
     return "parameter " + (i < parameters_.size() ? parameters_[i].name : fmt::format("{}", i));
   }
 
-  double tolerance(const CheckRule& rule) const {
+  double tolerance(const ExactRule& rule) const {
     return rule.comparison == Compared::kTolerance && !options_.strict ? options_.rel_tol : 0;
   }
 
@@ -130,16 +130,16 @@ class Comparer {
     ++group.count;
   }
 
-  const CheckOptions& options_;
+  const ExactOptions& options_;
   const SiteTable& sites_;
   const std::vector<Parameter> parameters_;
-  CheckResult& result_;
+  ExactResult& result_;
   std::map<std::pair<size_t, size_t>, DifferenceGroup> groups_;  // lane, rule
   std::optional<Place> first_place_;
 };
 
 void add_new_findings(const RunFile& run, const RunFile& baseline, const LanePair& pair,
-                      CheckResult& result) {
+                      ExactResult& result) {
   const std::vector<Finding> before = find_findings(baseline, pair.baseline);
   const bool has_scaler = std::ranges::any_of(run.scalers(pair.run), [](const ScalerRecord& s) {
     return std::isfinite(s.scale) && s.scale != 1;
@@ -164,15 +164,15 @@ double relative_difference(double run, double baseline, double magnitude) {
   return std::fabs(run - baseline) / size;
 }
 
-CheckResult check_runs(const RunFile& run, const RunFile& baseline, const CheckOptions& options) {
-  CheckResult result;
+ExactResult compare_exactly(const RunFile& run, const RunFile& baseline, const ExactOptions& options) {
+  ExactResult result;
   const std::vector<LanePair> pairs = pair_lanes(run, baseline, result);
   if (run.seeds().size() > 1 || baseline.seeds().size() > 1) {
     result.remarks.emplace_back("only the first seed of each file is compared");
   }
   result.steps = pairs.empty() ? 0 : std::min(run.steps(), baseline.steps());
   Comparer comparer(options, run, result);
-  const std::span<const CheckRule> rules = check_rules();
+  const std::span<const ExactRule> rules = exact_rules();
   for (size_t p = 0; p < pairs.size(); ++p) {
     result.lanes.push_back(pairs[p].name);
     LaneView ours(run, pairs[p].run), theirs(baseline, pairs[p].baseline);
@@ -195,9 +195,9 @@ CheckResult check_runs(const RunFile& run, const RunFile& baseline, const CheckO
     if (!result.groups.empty()) add_new_findings(run, baseline, pair, result);
   }
   if (!result.groups.empty() || !result.missing.empty()) {
-    result.verdict = pairs.empty() ? CheckVerdict::kNothingComparable : CheckVerdict::kRegression;
+    result.verdict = pairs.empty() ? ExactVerdict::kNothingComparable : ExactVerdict::kRegression;
   } else if (!result.not_comparable.empty() || result.values == 0) {
-    result.verdict = CheckVerdict::kNothingComparable;
+    result.verdict = ExactVerdict::kNothingComparable;
   }
   return result;
 }

@@ -7,12 +7,12 @@
 // runs with different set-ups are never compared and never pass.
 #pragma once
 
-#include "analysis/check/check_result.h"
+#include "analysis/check/exact_result.h"
 #include "src/record/run/run_file.h"
 
 namespace lockstep {
 
-CheckResult check_runs(const RunFile& run, const RunFile& baseline, const CheckOptions& options);
+ExactResult compare_exactly(const RunFile& run, const RunFile& baseline, const ExactOptions& options);
 
 // How far apart two floats are: 0 when equal (NaN equals NaN, an infinity itself), infinity when
 // one side is not finite or the signs of infinities differ, else |a - b| / magnitude. `magnitude`:

@@ -1,6 +1,6 @@
 // The rules follow from the table of recorded quantities: none is missing, and each reads its own
 // numbers.
-#include "analysis/check/check_rules.h"
+#include "analysis/check/exact_rules.h"
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,7 @@
 #include <map>
 #include <set>
 
-#include "analysis/check/check.h"
+#include "analysis/check/exact.h"
 #include "tests/analysis/recorded_run.h"
 
 namespace lockstep {
@@ -19,13 +19,13 @@ using testing::record;
 using testing::small_run;
 using testing::TempDir;
 
-const CheckRule& rule_named(const std::string& name) {
-  return *std::ranges::find(check_rules(), name, &CheckRule::name);
+const ExactRule& rule_named(const std::string& name) {
+  return *std::ranges::find(exact_rules(), name, &ExactRule::name);
 }
 
 // The rule of the first difference, "" if there is none.
-std::string first_rule(const RunFile& run, const RunFile& base, const CheckOptions& options = {}) {
-  const CheckResult result = check_runs(run, base, options);
+std::string first_rule(const RunFile& run, const RunFile& base, const ExactOptions& options = {}) {
+  const ExactResult result = compare_exactly(run, base, options);
   return result.has_first ? result.first.rule : "";
 }
 
@@ -34,7 +34,7 @@ TEST_CASE("every quantity to compare has its rule, and so has died_at") {
   for (const Quantity& q : quantities()) {
     if (q.comparison != Compared::kNone) wanted.insert(q.name);
   }
-  for (const CheckRule& rule : check_rules()) {
+  for (const ExactRule& rule : exact_rules()) {
     CHECK(found.insert(rule.name).second);
     CHECK(!rule.help.empty());
     CHECK(rule.comparison != Compared::kNone);
@@ -141,12 +141,12 @@ TEST_CASE("a sum of both signs is compared relative to the product of the norms"
   const RunFile base = with("base.h5", 1e-9);
   LaneView view(base, 1);
   view.load_step(0);
-  const CheckRule& rule = rule_named("moments/dot_ref");
+  const ExactRule& rule = rule_named("moments/dot_ref");
   REQUIRE(rule.magnitude);
   CHECK(rule.magnitude(view)[0] == 6);  // sqrt(16 * 9) / 2
   CHECK(rule_named("moments/sum_sq").magnitude == nullptr);
   // Beyond the tolerance relative to itself, within it relative to the norms; then beyond both.
-  const double allowed = 6 * CheckOptions::default_rel_tol();
+  const double allowed = 6 * ExactOptions::default_rel_tol();
   CHECK(first_rule(with("run.h5", 1e-9 + allowed / 2), base) == "");
   CHECK(first_rule(with("run.h5", 1e-9 + allowed * 2), base) == "moments/dot_ref");
 }

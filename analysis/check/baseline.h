@@ -1,0 +1,51 @@
+// A baseline: what a run was when somebody accepted it, in a small JSON file that lives next to the
+// code (docs/check.md). It holds the run's identity, the bands of its metrics over an ensemble of
+// equally good runs, and how it came about. No histograms, no tensors, no numbers of single steps
+// but a hash of each.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "analysis/check/ensemble.h"
+#include "analysis/check/model_identity.h"
+
+namespace lockstep {
+
+inline constexpr int kBaselineVersion = 1;
+
+// One acceptance: the first is the recording.
+struct BaselineEntry {
+  std::string created_utc, lockstep_version, reason;
+  std::string keys;  // the metrics it changed, a glob over "LANE/METRIC/LABEL"; "*": all
+};
+
+struct Baseline {
+  std::string path;
+  std::vector<BaselineEntry> history;  // the oldest first
+  std::map<std::string, std::string> environment;
+  std::string options_json;  // of the recorded run: how to repeat it
+  std::map<std::string, std::string> policy_texts;
+  ModelIdentity identity;  // without twins, its lanes as below
+  int64_t steps = 0;
+  std::array<Ensemble, 2> ensembles;               // by Draw
+  std::vector<std::vector<std::string>> findings;  // by lane: kinds in any of the runs
+  std::vector<std::vector<std::string>> step_bits;  // by lane and step
+  const Ensemble& ensemble(Draw draw) const { return ensembles[static_cast<size_t>(draw)]; }
+};
+
+// `runs`: of the same options but for nudges (`ulps`) or seeds (`seeds`); the first of `ulps` is the
+// run itself. Requires: the same lanes in all.
+Baseline make_baseline(const RunFile& run, std::span<const RunSummary> ulps,
+                       std::span<const RunSummary> seeds);
+
+// Throws: InputError: not a baseline, of a newer version, damaged (with the place).
+Baseline baseline_from_json(const std::string& text, const std::string& path);
+std::string to_json(const Baseline& baseline);
+
+// "to_zero of fp16 at conv1 conv2d grad_weight output" as a key: "fp16/to_zero/conv1 conv2d ...".
+std::string key_of(const Baseline& baseline, size_t lane, MetricId metric, size_t subject);
+std::string subject_text(const ModelIdentity& identity, const Metric& metric, size_t subject);
+
+}  // namespace lockstep

@@ -1,0 +1,283 @@
+// The JSON text of a baseline. One metric of one lane is one line, so that a diff of two baselines
+// can be read.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "analysis/check/baseline.h"
+#include "src/core/error.h"
+
+namespace lockstep {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr const char* kFormat = "lockstep-baseline";
+constexpr int kSpreadDigits = 3;
+constexpr int kOpenLevels = 4;  // of nesting with a line per member
+
+// As many digits as matter: a tenth of the metric's floor, or three of the spread.
+double rounded(double x, const Metric& metric, double spread) {
+  if (x == 0 || !std::isfinite(x)) return x;
+  const double unit = std::max(metric.floor / 100, spread / 1000);
+  if (unit == 0) return x;
+  const double step = std::pow(10, std::floor(std::log10(unit)));
+  // Through decimal text, so that it is printed short.
+  const int decimals = static_cast<int>(std::max(0.0, -std::log10(step) + 0.5));
+  return std::stod(fmt::format("{:.{}f}", x, decimals));
+}
+double short_spread(double x) {
+  return std::stod(fmt::format("{:.{}g}", x, kSpreadDigits));
+}
+
+// A table of texts that occur often, so that a site takes a line of small numbers.
+class Words {
+ public:
+  size_t of(const std::string& word) {
+    const auto [at, is_new] = numbers_.emplace(word, words_.size());
+    if (is_new) words_.push_back(word);
+    return at->second;
+  }
+  const std::vector<std::string>& all() const { return words_; }
+
+ private:
+  std::map<std::string, size_t> numbers_;
+  std::vector<std::string> words_;
+};
+
+Json identity_json(const ModelIdentity& identity) {
+  Words words;
+  Json nodes = Json::array(), sites = Json::array(), parameters = Json::array(),
+       lanes = Json::array(), settings = Json::object();
+  for (const NodeIdentity& n : identity.nodes) {
+    nodes.push_back({words.of(n.op), words.of(n.layer), words.of(n.source_line), n.attributes});
+  }
+  for (const SiteIdentity& s : identity.sites) {
+    sites.push_back({words.of(s.layer), words.of(s.op), words.of(s.role), words.of(s.point),
+                     s.index, words.of(s.shape), words.of(s.source_line)});
+  }
+  for (const ParameterIdentity& p : identity.parameters) parameters.push_back({p.name, p.shape});
+  for (const auto& [name, value] : identity.settings) settings[name] = value;
+  for (const LaneIdentity& lane : identity.lanes) {
+    lanes.push_back({{"name", lane.name},
+                     {"engine", lane.engine},
+                     {"target", lane.target},
+                     {"policy", lane.policy_text}});
+  }
+  return {{"data", identity.data},   {"batches_hash", identity.batches_hash},
+          {"seed", identity.seed},   {"settings", settings},
+          {"lanes", lanes},          {"parameters", parameters},
+          {"words", words.all()},    {"nodes", nodes},
+          {"sites", sites}};
+}
+
+Json bands_json(const LaneBands& lane) {
+  Json out = Json::object();
+  for (const Metric& metric : metrics()) {
+    const std::vector<Band>& bands = lane.bands[static_cast<size_t>(metric.id)];
+    Json row = Json::object();
+    for (size_t s = 0; s < bands.size(); ++s) {
+      const Band& band = bands[s];
+      if (!band.is_there()) continue;
+      Json numbers = {rounded(band.centre, metric, band.spread), short_spread(band.spread)};
+      if (!band.always) numbers.push_back(0);
+      row[std::to_string(s)] = std::move(numbers);
+    }
+    if (!row.empty()) out[std::string(metric.name)] = std::move(row);
+  }
+  Json exponents = Json::object();
+  for (size_t s = 0; s < lane.exponents.size(); ++s) {
+    if (!lane.has_exponents[s]) continue;
+    Json numbers = Json::array();
+    for (const double q : lane.exponents[s]) {
+      numbers.push_back(rounded(q, metric_row(MetricId::kExponents), 0));
+    }
+    exponents[std::to_string(s)] = std::move(numbers);
+  }
+  if (!exponents.empty()) out["exponent_quantiles"] = std::move(exponents);
+  return out;
+}
+
+void write(const Json& j, int level, std::string& out) {
+  const bool opens = level < kOpenLevels && j.is_object() && !j.empty();
+  if (!opens) {
+    out += j.dump();
+    return;
+  }
+  const std::string indent(static_cast<size_t>(level) + 1, ' ');
+  out += "{\n";
+  bool is_first = true;
+  for (const auto& [key, value] : j.items()) {
+    out += (is_first ? "" : ",\n") + indent + Json(key).dump() + ": ";
+    is_first = false;
+    write(value, level + 1, out);
+  }
+  out += "\n" + std::string(static_cast<size_t>(level), ' ') + "}";
+}
+
+ModelIdentity identity_from(const Json& j) {
+  ModelIdentity identity;
+  j.at("data").get_to(identity.data);
+  j.at("batches_hash").get_to(identity.batches_hash);
+  j.at("seed").get_to(identity.seed);
+  for (const auto& [name, value] : j.at("settings").items()) {
+    identity.settings.emplace_back(name, value.get<std::string>());
+  }
+  const auto words = j.at("words").get<std::vector<std::string>>();
+  const auto word = [&](const Json& number) { return words.at(number.get<size_t>()); };
+  for (const Json& n : j.at("nodes")) {
+    identity.nodes.push_back({word(n.at(0)), word(n.at(1)), word(n.at(2)),
+                              n.at(3).get<std::map<std::string, std::string>>()});
+  }
+  for (const Json& s : j.at("sites")) {
+    identity.sites.push_back({.layer = word(s.at(0)),
+                              .op = word(s.at(1)),
+                              .role = word(s.at(2)),
+                              .point = word(s.at(3)),
+                              .value = "",
+                              .index = s.at(4).get<int>(),
+                              .shape = word(s.at(5)),
+                              .source_line = word(s.at(6))});
+  }
+  for (const Json& p : j.at("parameters")) {
+    identity.parameters.push_back({p.at(0).get<std::string>(), p.at(1).get<std::string>()});
+  }
+  for (const Json& lane : j.at("lanes")) {
+    identity.lanes.push_back({lane.at("name"), lane.at("engine"), lane.at("target"),
+                              lane.at("policy")});
+  }
+  return identity;
+}
+
+size_t subject_from(const std::string& text, size_t limit) {
+  size_t used = 0;
+  const size_t subject = std::stoul(text, &used);
+  if (used != text.size() || subject >= limit) throw std::out_of_range("subject " + text);
+  return subject;
+}
+
+LaneBands bands_from(const Json& j, const ModelIdentity& identity) {
+  LaneBands lane;
+  lane.bands.resize(metrics().size());
+  for (const auto& [name, row] : j.items()) {
+    if (name == "exponent_quantiles") {
+      lane.exponents.resize(identity.sites.size());
+      lane.has_exponents.assign(identity.sites.size(), false);
+      for (const auto& [subject, numbers] : row.items()) {
+        const size_t s = subject_from(subject, identity.sites.size());
+        lane.exponents[s] = numbers.get<ExponentQuantiles>();
+        lane.has_exponents[s] = true;
+      }
+      continue;
+    }
+    const Metric* metric = find_metric(name);
+    if (metric == nullptr) continue;  // of a later version that still says it can be read
+    constexpr size_t kMostGroups = 1 << 16;
+    const size_t limit = metric->of == MetricOf::kSite        ? identity.sites.size()
+                         : metric->of == MetricOf::kParameter ? identity.parameters.size()
+                         : metric->of == MetricOf::kGroup     ? kMostGroups
+                                                              : 1;
+    std::vector<Band>& bands = lane.bands[static_cast<size_t>(metric->id)];
+    for (const auto& [subject, numbers] : row.items()) {
+      const size_t s = subject_from(subject, limit);
+      if (s >= bands.size()) bands.resize(s + 1);
+      bands[s] = {numbers.at(0).get<double>(), numbers.at(1).get<double>(), numbers.size() == 2};
+    }
+  }
+  return lane;
+}
+
+}  // namespace
+
+std::string to_json(const Baseline& b) {
+  Json history = Json::array();
+  for (const BaselineEntry& entry : b.history) {
+    history.push_back({{"created_utc", entry.created_utc},
+                       {"lockstep_version", entry.lockstep_version},
+                       {"reason", entry.reason},
+                       {"keys", entry.keys}});
+  }
+  Json ensembles = Json::object(), findings = Json::object(), bits = Json::object();
+  for (const Draw draw : {Draw::kSame, Draw::kOther}) {
+    const Ensemble& ensemble = b.ensemble(draw);
+    Json lanes = Json::object();
+    for (size_t lane = 0; lane < ensemble.lanes.size(); ++lane) {
+      lanes[b.identity.lanes[lane].name] = bands_json(ensemble.lanes[lane]);
+    }
+    ensembles[std::string(to_string(draw))] = {{"runs", ensemble.runs}, {"lanes", lanes}};
+  }
+  for (size_t lane = 0; lane < b.identity.lanes.size(); ++lane) {
+    findings[b.identity.lanes[lane].name] = b.findings[lane];
+    bits[b.identity.lanes[lane].name] = b.step_bits[lane];
+  }
+  const Json whole = {{"format", kFormat},
+                      {"version", kBaselineVersion},
+                      {"history", history},
+                      {"environment", b.environment},
+                      {"steps", b.steps},
+                      {"options", Json::parse(b.options_json)},
+                      {"policies", b.policy_texts},
+                      {"identity", identity_json(b.identity)},
+                      {"findings", findings},
+                      {"step_bits", bits},
+                      {"ensembles", ensembles}};
+  std::string text;
+  write(whole, 0, text);
+  return text + "\n";
+}
+
+Baseline baseline_from_json(const std::string& text, const std::string& path) {
+  Baseline b;
+  b.path = path;
+  try {
+    const Json j = Json::parse(text);
+    if (j.value("format", "") != kFormat) {
+      throw InputError(fmt::format("{}: not a baseline", path),
+                       "make one with `lockstep baseline record`");
+    }
+    const int version = j.at("version").get<int>();
+    if (version != kBaselineVersion) {
+      throw InputError(fmt::format("{}: version {} of the format; this program reads version {}",
+                                   path, version, kBaselineVersion),
+                       "record it anew, or use the Lockstep that wrote it");
+    }
+    for (const Json& entry : j.at("history")) {
+      b.history.push_back({entry.at("created_utc"), entry.at("lockstep_version"),
+                           entry.at("reason"), entry.at("keys")});
+    }
+    j.at("environment").get_to(b.environment);
+    j.at("steps").get_to(b.steps);
+    b.options_json = j.at("options").dump();
+    j.at("policies").get_to(b.policy_texts);
+    b.identity = identity_from(j.at("identity"));
+    for (const Draw draw : {Draw::kSame, Draw::kOther}) {
+      const Json& from = j.at("ensembles").at(std::string(to_string(draw)));
+      Ensemble& ensemble = b.ensembles[static_cast<size_t>(draw)];
+      from.at("runs").get_to(ensemble.runs);
+      for (const LaneIdentity& lane : b.identity.lanes) {
+        if (!from.at("lanes").contains(lane.name)) continue;
+        ensemble.lanes.push_back(bands_from(from.at("lanes").at(lane.name), b.identity));
+      }
+      if (ensemble.runs > 0 && ensemble.lanes.size() != b.identity.lanes.size()) {
+        throw std::out_of_range("lanes of an ensemble");
+      }
+    }
+    for (const LaneIdentity& lane : b.identity.lanes) {
+      b.findings.push_back(j.at("findings").at(lane.name).get<std::vector<std::string>>());
+      b.step_bits.push_back(j.at("step_bits").at(lane.name).get<std::vector<std::string>>());
+    }
+  } catch (const nlohmann::json::exception&) {
+    throw InputError(fmt::format("{}: not a whole baseline", path),
+                     "restore it from version control, or record it anew");
+  } catch (const std::out_of_range&) {
+    throw InputError(fmt::format("{}: its parts do not fit together", path),
+                     "restore it from version control, or record it anew");
+  } catch (const std::invalid_argument&) {
+    throw InputError(fmt::format("{}: its parts do not fit together", path),
+                     "restore it from version control, or record it anew");
+  }
+  return b;
+}
+
+}  // namespace lockstep

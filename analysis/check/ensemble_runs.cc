@@ -1,0 +1,120 @@
+// See ensemble_runs.h.
+#include "analysis/check/ensemble_runs.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "src/core/error.h"
+#include "src/record/capture/capture_reader.h"
+#include "src/record/run/environment.h"
+#include "src/train/lockstep.h"
+
+namespace lockstep {
+namespace {
+
+void make_run(std::optional<LockstepRun>& run, RunOptions options) {
+  if (!options.capture_hash.empty()) {
+    run.emplace(options, read_capture(options.model, CaptureUse::kReplay));
+  } else if (options.start_from.empty()) {
+    run.emplace(options);
+  } else {
+    const auto start = read_start(options.start_from);
+    run.emplace(options, &start);
+  }
+}
+
+void remove_run(const std::string& path) {
+  std::error_code error;
+  for (const char* end : {"", ".state", ".state.1", ".progress.json"}) {
+    std::filesystem::remove(path + end, error);
+  }
+}
+
+}  // namespace
+
+EnsembleRuns::EnsembleRuns(std::string folder, const std::atomic<bool>& stop,
+                           std::function<std::unique_ptr<Observer>(int64_t, int64_t)> watch)
+    : folder_(std::move(folder)), stop_(stop), watch_(std::move(watch)) {
+  std::error_code error;
+  std::filesystem::create_directories(folder_, error);
+  if (error) throw InputError(fmt::format("{}: {}", folder_, error.message()));
+}
+
+EnsembleRuns::~EnsembleRuns() {
+  std::error_code error;
+  std::filesystem::remove(folder_, error);  // only if it is empty
+}
+
+std::string EnsembleRuns::run(RunOptions options, const std::string& name) {
+  const std::string path = folder_ + "/" + name + ".h5";
+  std::optional<LockstepRun> run;
+  make_run(run, std::move(options));
+  RunFileWriter writer(path, "lockstep baseline record", /*overwrite=*/true);
+  run->add_observer(&writer);
+  const std::unique_ptr<Observer> progress = watch_ ? watch_(started_, wanted_) : nullptr;
+  ++started_;
+  if (progress != nullptr) run->add_observer(progress.get());
+  if (!run->run(stop_)) {
+    remove_run(path);
+    throw EnsembleStopped();
+  }
+  return path;
+}
+
+RunSummary EnsembleRuns::summary_of(RunOptions options, const std::string& name) {
+  const std::string path = run(std::move(options), name);
+  RunSummary summary = summarize(RunFile(path));
+  remove_run(path);
+  return summary;
+}
+
+Baseline EnsembleRuns::record(const EnsembleRequest& request) {
+  wanted_ = 1 + request.members + request.seeds + static_cast<int64_t>(request.captures.size());
+  const std::string path = run(request.options, "run");
+  Baseline baseline = record_around(path, request);
+  remove_run(path);
+  return baseline;
+}
+
+Baseline EnsembleRuns::record_around(const std::string& run_path, const EnsembleRequest& request) {
+  const RunFile run(run_path);
+  std::vector<RunSummary> ulps = {summarize(run)}, seeds;
+  for (int64_t k = 1; k <= request.members; ++k) {
+    RunOptions options = request.options;
+    options.nudge = static_cast<uint64_t>(k);
+    ulps.push_back(summary_of(std::move(options), fmt::format("nudge-{}", k)));
+  }
+  if (request.seeds > 0 || !request.captures.empty()) seeds.push_back(ulps.front());
+  for (int64_t k = 1; k <= request.seeds; ++k) {
+    RunOptions options = request.options;
+    options.seed += static_cast<uint64_t>(k);
+    seeds.push_back(summary_of(std::move(options), fmt::format("seed-{}", options.seed)));
+  }
+  const ModelIdentity identity = identity_of(run);
+  for (const std::string& capture : request.captures) {
+    RunOptions options = request.options;
+    options.model = capture;
+    const std::string path = this->run(std::move(options), fmt::format("capture-{}", seeds.size()));
+    const RunFile other(path);
+    RunSummary summary = summarize(other);
+    const Counterparts to = find_counterparts(identity, identity_of(other));
+    const bool is_equal = to.sites_matched == identity.sites.size() && to.no_match.empty() &&
+                          other.sites().sites.size() == run.sites().sites.size();
+    remove_run(path);
+    if (!is_equal) {
+      throw InputError(fmt::format("{}: not a capture of the same loop: {}", capture,
+                                   to.changes.empty() ? "other sites" : to.changes.front()),
+                       "capture the same script with another seed");
+    }
+    seeds.push_back(std::move(summary));
+  }
+  Baseline baseline = make_baseline(run, ulps, seeds);
+  baseline.history.push_back({.created_utc = utc_now(),
+                              .lockstep_version = {},
+                              .reason = "recorded",
+                              .keys = "*"});
+  return baseline;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,53 @@
+// Runs an ensemble: one replay as its options say, others from weights moved by one ulp, others from
+// other seeds or from other captures of the same loop. Keeps a run's summary, not its file.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "analysis/check/baseline.h"
+#include "src/train/observer.h"
+#include "src/train/run_options.h"
+
+namespace lockstep {
+
+struct EnsembleRequest {
+  RunOptions options;               // of the run itself
+  int64_t members = 0;              // from moved weights, the run itself not counted
+  int64_t seeds = 0;                // from other seeds
+  std::vector<std::string> captures;  // other captures, each of another seed
+};
+
+class EnsembleRuns {
+ public:
+  // `folder`: for run files, removed at the end if it is empty. `watch`: called before each replay
+  // with its number and the number of all; may be null.
+  EnsembleRuns(std::string folder, const std::atomic<bool>& stop,
+               std::function<std::unique_ptr<Observer>(int64_t, int64_t)> watch);
+  ~EnsembleRuns();
+
+  // One run to a file in the folder; its path. Throws: InputError from the replay, WriteError,
+  // EnsembleStopped.
+  std::string run(RunOptions options, const std::string& name);
+  // The baseline of all; nothing is kept in the folder.
+  Baseline record(const EnsembleRequest& request);
+  // The same around a run that is there already.
+  Baseline record_around(const std::string& run_path, const EnsembleRequest& request);
+
+ private:
+  RunSummary summary_of(RunOptions options, const std::string& name);
+
+  std::string folder_;
+  const std::atomic<bool>& stop_;
+  std::function<std::unique_ptr<Observer>(int64_t, int64_t)> watch_;
+  int64_t started_ = 0, wanted_ = 1;
+};
+
+// Ctrl-C.
+struct EnsembleStopped {};
+
+}  // namespace lockstep

@@ -1,0 +1,60 @@
+// The options and the result of a check. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+enum class ExactVerdict : uint8_t { kPass = 0, kRegression = 1, kNothingComparable = 3 };
+
+struct ExactOptions {
+  bool strict = false;  // floats must have equal bits, too
+  // Units: relative. Default: two sums of non-negative terms formed in different orders, each
+  // within gamma_n of the exact one: 2 gamma_n, n = 256 + 4 + 52 (emulation/kernels/reduction.h), u
+  // = 2^-53.
+  double rel_tol = default_rel_tol();
+  static constexpr double default_rel_tol() {
+    constexpr double kUnitRoundoff = 0x1p-53;
+    constexpr double kTerms = 256 + 4 + 52;  // emulation/kernels/reduction.h, up to 2^52 blocks
+    return 2 * kTerms * kUnitRoundoff / (1 - kTerms * kUnitRoundoff);
+  }
+};
+
+struct Difference {
+  int64_t step = -1;                // -1: does not belong to a step
+  std::string lane, rule, subject;  // subject: "site LABEL", "parameter NAME", or "": neither
+  std::string run, baseline;        // both values, printed
+  double relative = 0;  // |run - baseline| / max(|run|, |baseline|); infinity: not comparable
+};
+
+// All differences of one rule in one lane.
+struct DifferenceGroup {
+  std::string lane, rule;
+  uint64_t count = 0;  // values that differ
+  uint64_t compared = 0;
+  Difference first, worst;
+};
+
+// A finding of a lane that the baseline's lane does not have (analysis/findings).
+struct NewFinding {
+  std::string lane, sentence;
+};
+
+struct ExactResult {
+  ExactVerdict verdict = ExactVerdict::kPass;
+  std::vector<std::string> not_comparable;  // one line for each difference of the set-up
+  std::vector<std::string> missing;         // lanes or steps that the run lacks
+  std::vector<std::string> remarks;         // e.g. a different environment
+  std::vector<DifferenceGroup> groups;      // with differences, most severe first
+  std::vector<NewFinding> new_findings;     // only if values differ
+  bool has_first = false;
+  Difference first;                // smallest (step, lane, site, rule)
+  std::vector<std::string> lanes;  // compared
+  int64_t steps = 0;               // compared
+  uint64_t values = 0;             // compared
+  uint64_t nonfinite_on_both = 0;  // equal in kind (NaN, +inf, -inf) only
+};
+
+}  // namespace lockstep

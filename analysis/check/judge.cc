@@ -1,0 +1,393 @@
+// See judge.h.
+#include "analysis/check/judge.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "analysis/check/alarm_sentence.h"
+#include "src/core/counted.h"
+#include "src/core/text.h"
+
+namespace lockstep {
+namespace {
+
+// Alarms whose first step is looked for in the run file.
+constexpr size_t kLocatedAlarms = 10;
+// The weights of two runs of one draw differ by an ulp, 2^-23 of each; their norms by less.
+constexpr double kSameDrawOctaves = 0x1p-20;
+
+class Judge {
+ public:
+  Judge(const RunFile& run, const Baseline& baseline, const CheckOptions& options)
+      : run_(run),
+        baseline_(baseline),
+        options_(options),
+        summary_(summarize(run)),
+        identity_(identity_of(run)),
+        to_(find_counterparts(baseline.identity, identity_)) {
+    for (const LaneIdentity& lane : identity_.lanes) lane_in_run_.push_back(run.lane_index(lane.name));
+  }
+
+  CheckResult judge() {
+    result_.run = run_.path();
+    result_.baseline = baseline_.path;
+    result_.alpha = options_.alpha;
+    result_.changes = to_.changes;
+    result_.missing = to_.no_match;
+    result_.remarks = to_.extra;
+    result_.steps = std::min(run_.steps(), baseline_.steps);
+    environment();
+    compare_bits();
+    if (is_comparable()) {
+      choose_draw();
+      const Ensemble& ensemble = baseline_.ensemble(result_.draw);
+      result_.runs = ensemble.runs;
+      if (ensemble.is_usable()) {
+        judge_lanes(ensemble);
+      } else {
+        lacks_ensemble();
+      }
+    }
+    sort_alarms();
+    locate();
+    decide();
+    return std::move(result_);
+  }
+
+ private:
+  void environment() {
+    for (const auto& [key, value] : baseline_.environment) {
+      const auto it = run_.environment().find(key);
+      const std::string now = it == run_.environment().end() ? "nothing" : it->second;
+      if (now != value) {
+        result_.remarks.push_back(
+            fmt::format("environment {}: {} here, {} in the baseline", key, now, value));
+      }
+    }
+  }
+
+  // The first step in which some lane's bits are not the recorded run's.
+  void compare_bits() {
+    for (size_t lane = 0; lane < baseline_.identity.lanes.size(); ++lane) {
+      const int at = to_.lanes[lane];
+      if (at < 0) continue;
+      const std::vector<std::string>& before = baseline_.step_bits[lane];
+      const std::vector<std::string>& now = summary_.lanes[static_cast<size_t>(at)].step_bits;
+      for (size_t step = 0; step < std::max(before.size(), now.size()); ++step) {
+        if (step < before.size() && step < now.size() && before[step] == now[step]) continue;
+        const auto first = static_cast<int64_t>(step);
+        if (result_.first_other_bits < 0 || first < result_.first_other_bits) {
+          result_.first_other_bits = first;
+        }
+        break;
+      }
+    }
+  }
+
+  bool is_comparable() {
+    if (to_.sites_matched == 0) {
+      result_.why_inconclusive.push_back("no site of the run has a counterpart in the baseline");
+    }
+    if (std::ranges::all_of(to_.lanes, [](int lane) { return lane < 0; })) {
+      result_.why_inconclusive.push_back("no lane of the run has a counterpart in the baseline");
+    }
+    if (run_.steps() < baseline_.steps) {
+      result_.missing.push_back(fmt::format("steps {}..{}: the run has {}, the baseline {}",
+                                            run_.steps(), baseline_.steps - 1, run_.steps(),
+                                            baseline_.steps));
+    } else if (run_.steps() > baseline_.steps) {
+      result_.why_inconclusive.push_back(
+          fmt::format("the run has {} steps, the baseline {}: means over other steps cannot be "
+                      "compared",
+                      run_.steps(), baseline_.steps));
+    }
+    return result_.why_inconclusive.empty();
+  }
+
+  // Are weights and batches the recorded ones, but for an ulp?
+  void choose_draw() {
+    result_.draw = Draw::kSame;
+    const auto other = [&](std::string why) {
+      if (result_.draw == Draw::kSame) why_other_ = std::move(why);
+      result_.draw = Draw::kOther;
+    };
+    if (identity_.batches_hash != baseline_.identity.batches_hash) {
+      other("batches or masks differ");
+    }
+    if (identity_.batches_hash.empty() && identity_.seed != baseline_.identity.seed) {
+      other(fmt::format("seed {}, the baseline's is {}", identity_.seed, baseline_.identity.seed));
+    }
+    const Ensemble& ulps = baseline_.ensemble(Draw::kSame);
+    const size_t lane = reference_lane();
+    if (ulps.lanes.empty() || lane == baseline_.identity.lanes.size()) return;
+    const LaneSummary& now = summary_.lanes[static_cast<size_t>(to_.lanes[lane])];
+    for (size_t s = 0; s < to_.sites.size(); ++s) {
+      const SiteIdentity& site = baseline_.identity.sites[s];
+      if (to_.sites[s] < 0 || site.point != "storage" || site.role != "weight") continue;
+      const Band* before = ulps.lanes[lane].find(MetricId::kFirstMagnitude, s);
+      const Measured* after =
+          now.find(MetricId::kFirstMagnitude, static_cast<size_t>(to_.sites[s]));
+      if (before == nullptr || after == nullptr) continue;
+      if (std::fabs(before->centre - after->value) < kSameDrawOctaves) continue;
+      other("the weights of " + site.layer + " differ at the start");
+    }
+  }
+
+  size_t reference_lane() const {
+    for (size_t lane = 0; lane < baseline_.identity.lanes.size(); ++lane) {
+      const int at = to_.lanes[lane];
+      if (at >= 0 && summary_.lanes[static_cast<size_t>(at)].is_reference) return lane;
+    }
+    return baseline_.identity.lanes.size();
+  }
+
+  void lacks_ensemble() {
+    if (result_.draw == Draw::kSame) {
+      result_.why_inconclusive.push_back(
+          fmt::format("the baseline has {} from weights moved by one ulp, at least {} needed: "
+                      "`lockstep baseline record ... --members N`",
+                      counted(static_cast<uint64_t>(result_.runs), "run"), kFewestRuns));
+      return;
+    }
+    result_.why_inconclusive.push_back(
+        fmt::format("{}, and the baseline has no limits from other seeds: `lockstep baseline "
+                    "record ... --seeds N`, or several captures",
+                    why_other_));
+  }
+
+  // Index in the run, -1: no counterpart.
+  int counterpart(const Metric& metric, size_t subject) const {
+    switch (metric.of) {
+      case MetricOf::kSite:
+        return to_.sites[subject];
+      case MetricOf::kParameter:
+        return to_.parameters[subject];
+      case MetricOf::kGroup:
+      case MetricOf::kLane:
+        break;
+    }
+    return static_cast<int>(subject);
+  }
+
+  // visit(lane, metric, subject, band, what the run has or null).
+  template <typename Visit>
+  void each_number(const Ensemble& ensemble, Visit visit) {
+    for (size_t lane = 0; lane < ensemble.lanes.size(); ++lane) {
+      if (to_.lanes[lane] < 0) continue;
+      const LaneSummary& now = summary_.lanes[static_cast<size_t>(to_.lanes[lane])];
+      for (const Metric& metric : metrics()) {
+        if (metric.id == MetricId::kExponents) continue;
+        const std::vector<Band>& bands = ensemble.lanes[lane].bands[static_cast<size_t>(metric.id)];
+        for (size_t s = 0; s < bands.size(); ++s) {
+          if (!bands[s].is_there()) continue;
+          const int at = counterpart(metric, s);
+          if (at < 0) continue;
+          const Measured* found = now.find(metric.id, static_cast<size_t>(at));
+          visit(lane, metric, s, bands[s], found == nullptr ? Measured{} : *found);
+        }
+      }
+      each_exponent(ensemble.lanes[lane], now, lane, visit);
+    }
+  }
+  template <typename Visit>
+  void each_exponent(const LaneBands& before, const LaneSummary& now, size_t lane, Visit visit) {
+    for (size_t s = 0; s < before.exponents.size(); ++s) {
+      const int at = to_.sites[s];
+      const Band* band = before.find(MetricId::kExponents, s);
+      if (!before.has_exponents[s] || at < 0 || band == nullptr) continue;
+      const auto here = static_cast<size_t>(at);
+      Measured apart;
+      if (here < now.has_exponents.size() && now.has_exponents[here]) {
+        apart.value = distance(before.exponents[s], now.exponents[here]);
+      }
+      visit(lane, metric_row(MetricId::kExponents), s, *band, apart);
+    }
+  }
+
+  void judge_lanes(const Ensemble& ensemble) {
+    each_number(ensemble, [&](auto...) { ++result_.judged; });
+    factor_ = limit_factor(ensemble.runs, options_.alpha, result_.judged);
+    std::set<std::string> missing;
+    each_number(ensemble, [&](size_t lane, const Metric& metric, size_t subject, const Band& band,
+                              const Measured& now) {
+      if (now.is_there()) {
+        judge_number(lane, metric, subject, band, now);
+      } else if (band.always && missing.size() < kLocatedAlarms) {
+        missing.insert(key_of(baseline_, lane, metric.id, subject) + ": not measured here");
+      }
+    });
+    result_.missing.insert(result_.missing.end(), missing.begin(), missing.end());
+    new_nonfinite(ensemble);
+    new_findings();
+  }
+
+  // Sites that the ensemble never measured as such cannot be in it; those with NaN on both sides
+  // are counted, not alarms.
+  void new_nonfinite(const Ensemble& ensemble) {
+    each_number(ensemble, [&](size_t, const Metric& metric, size_t, const Band& band,
+                              const Measured& now) {
+      if (metric.id == MetricId::kNonfinite && band.centre > 0 && now.value > 0) {
+        ++result_.shared_nonfinite;
+      }
+    });
+  }
+
+  void judge_number(size_t lane, const Metric& metric, size_t subject, const Band& band,
+                    const Measured& now) {
+    const bool has_none = band.centre == 0 && metric.zero_tolerance;
+    const double width = has_none ? 0 : std::max(factor_ * band.spread, metric.floor);
+    const double change = now.value - band.centre;
+    if (std::fabs(change) <= width) return;
+    Alarm alarm{.metric = metric.id,
+                .value = now.value,
+                .expected = band.centre,
+                .limit = band.centre + (change > 0 ? width : -width)};
+    alarm.times = width > 0 ? std::fabs(change) / width : std::numeric_limits<double>::infinity();
+    place(alarm, lane, metric, subject);
+    alarm.limit_from = has_none ? fmt::format("none in {}", ensemble_text())
+                       : metric.floor >= factor_ * band.spread
+                           ? fmt::format("the metric's floor; {} lie closer", ensemble_text())
+                           : ensemble_text();
+    if (metric.first_step) alarm.step = 0;
+    const bool is_worse = metric.worse == WorseIf::kEither || change > 0;
+    (is_worse ? result_.alarms : result_.improvements).push_back(std::move(alarm));
+  }
+
+  std::string ensemble_text() const {
+    return fmt::format("{} {}", result_.runs,
+                       result_.draw == Draw::kSame ? "runs from weights moved by one ulp"
+                                                   : "runs from other seeds");
+  }
+
+  void place(Alarm& alarm, size_t lane, const Metric& metric, size_t subject) const {
+    alarm.lane = identity_.lanes[static_cast<size_t>(to_.lanes[lane])].name;
+    const int at = counterpart(metric, subject);
+    if (metric.of == MetricOf::kSite) {
+      const SiteIdentity& site = identity_.sites[static_cast<size_t>(at)];
+      alarm.site = at;
+      alarm.layer = site.layer;
+      alarm.op = site.op;
+      alarm.role = site.role;
+      alarm.point = site.point;
+      alarm.source_line = site.source_line;
+    } else if (metric.of != MetricOf::kLane) {
+      alarm.parameter = subject_text(identity_, metric, static_cast<size_t>(at));
+    }
+  }
+
+  void new_findings() {
+    for (size_t lane = 0; lane < to_.lanes.size(); ++lane) {
+      if (to_.lanes[lane] < 0) continue;
+      const LaneSummary& now = summary_.lanes[static_cast<size_t>(to_.lanes[lane])];
+      for (const std::string& kind : now.findings) {
+        if (std::ranges::count(baseline_.findings[lane], kind) > 0) continue;
+        Alarm alarm;
+        alarm.lane = now.name;
+        alarm.finding = kind;
+        alarm.times = std::numeric_limits<double>::infinity();
+        alarm.limit_from = fmt::format("no finding of this kind in {}", ensemble_text());
+        describe_finding(run_, lane_in_run_[static_cast<size_t>(to_.lanes[lane])], kind, alarm);
+        result_.alarms.push_back(std::move(alarm));
+      }
+    }
+  }
+
+  // The origin first: what the first step shows, in the order of execution (the reference before
+  // the lanes that follow it); then what cannot be in any run; then by how far it lies out.
+  void sort_alarms() {
+    const auto rank = [](const Alarm& alarm) {
+      const bool first = alarm.finding.empty() && metric_row(alarm.metric).first_step;
+      return first && alarm.site >= 0 ? 0 : first ? 1 : 2;
+    };
+    std::ranges::stable_sort(result_.alarms, [&](const Alarm& a, const Alarm& b) {
+      if (rank(a) != rank(b)) return rank(a) < rank(b);
+      if (rank(a) == 0) return a.site < b.site;
+      return a.times > b.times;
+    });
+    std::ranges::stable_sort(result_.improvements, std::greater<>(), &Alarm::times);
+  }
+
+  void locate() {
+    for (size_t i = 0; i < std::min(kLocatedAlarms, result_.alarms.size()); ++i) {
+      Alarm& alarm = result_.alarms[i];
+      if (alarm.step >= 0 || alarm.site < 0 || !alarm.finding.empty()) continue;
+      const int lane = run_.lane_index(alarm.lane);
+      const bool above = alarm.limit >= alarm.expected;
+      for (int64_t step = 0; step < result_.steps; ++step) {
+        const double x =
+            metric_at(run_, lane, alarm.metric, static_cast<size_t>(alarm.site), step);
+        if (above ? x > alarm.limit : x < alarm.limit) {
+          alarm.step = step;
+          break;
+        }
+      }
+    }
+    for (Alarm& alarm : result_.alarms) alarm.sentence = alarm_sentence(alarm);
+    for (Alarm& alarm : result_.improvements) alarm.sentence = alarm_sentence(alarm);
+  }
+
+  void decide() {
+    const bool nothing_judged = result_.judged == 0;
+    if (!result_.alarms.empty()) {
+      result_.verdict = CheckVerdict::kRegression;
+    } else if (result_.first_other_bits < 0 && result_.missing.empty() && to_.changes.empty() &&
+               result_.why_inconclusive.empty()) {
+      result_.verdict = CheckVerdict::kIdentical;
+    } else if (!result_.why_inconclusive.empty() || nothing_judged) {
+      result_.verdict = CheckVerdict::kInconclusive;
+    } else if (!result_.missing.empty()) {
+      result_.verdict = CheckVerdict::kIncomplete;
+    } else {
+      result_.verdict =
+          result_.improvements.empty() ? CheckVerdict::kWithinNoise : CheckVerdict::kImproved;
+    }
+  }
+
+  const RunFile& run_;
+  const Baseline& baseline_;
+  const CheckOptions& options_;
+  const RunSummary summary_;
+  const ModelIdentity identity_;
+  const Counterparts to_;
+  std::vector<int> lane_in_run_;
+  std::string why_other_;
+  double factor_ = 0;
+  CheckResult result_;
+};
+
+}  // namespace
+
+std::string_view to_string(CheckVerdict verdict) {
+  switch (verdict) {
+    case CheckVerdict::kIdentical:
+      return "identical";
+    case CheckVerdict::kWithinNoise:
+      return "within noise";
+    case CheckVerdict::kImproved:
+      return "improved";
+    case CheckVerdict::kRegression:
+      return "regression";
+    case CheckVerdict::kIncomplete:
+      return "incomplete";
+    case CheckVerdict::kInconclusive:
+      break;
+  }
+  return "inconclusive";
+}
+
+int exit_code_of(CheckVerdict verdict) {
+  constexpr int kRegressionCode = 1, kInconclusiveCode = 3;
+  if (verdict == CheckVerdict::kRegression) return kRegressionCode;
+  const bool is_open =
+      verdict == CheckVerdict::kIncomplete || verdict == CheckVerdict::kInconclusive;
+  return is_open ? kInconclusiveCode : 0;
+}
+
+CheckResult judge_run(const RunFile& run, const Baseline& baseline, const CheckOptions& options) {
+  return Judge(run, baseline, options).judge();
+}
+
+}  // namespace lockstep

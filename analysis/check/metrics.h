@@ -1,0 +1,72 @@
+// The numbers by which a run is compared with a baseline that was drawn or rounded another way: one
+// row each. Bits are compared elsewhere (exact.h). A metric survives a change of seed, machine or
+// order of sums, because its limit is what such changes did to it (ensemble.h).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace lockstep {
+
+enum class MetricUnit : uint8_t {
+  kShare,    // 0..1, of the values that could have met this fate
+  kOctaves,  // log2 of a size, or a distance of exponents
+  kLoss,     // of the training loss
+};
+
+// Which change is for the worse. kEither: any change beyond the limit.
+enum class WorseIf : uint8_t { kMore, kEither };
+
+// What a metric has a number for.
+enum class MetricOf : uint8_t { kSite, kParameter, kGroup, kLane };
+
+enum class MetricId : uint8_t {
+  kNonfinite,
+  kToZero,
+  kSaturated,
+  kFirstRounding,
+  kRounding,
+  kError,
+  kFirstMagnitude,
+  kMagnitude,
+  kExponents,
+  kStagnant,
+  kSwamped,
+  kSumError,
+  kFlipped,
+  kFirstGradient,
+  kGradient,
+  kLearningRate,
+  kFirstLoss,
+  kEndLoss,
+  kLossGap,
+  kSkipped,
+  kLossScale,
+  kHeldOutLoss,
+  kWrongAnswers,
+  kDied,
+};
+
+struct Metric {
+  MetricId id;
+  std::string_view name, help;
+  MetricOf of;
+  MetricUnit unit;
+  WorseIf worse;
+  // A change below it is no matter, however small the noise was.
+  double floor;
+  // Of the first step alone: nothing has grown yet, so the noise is small, and the first site in
+  // the order of execution is the origin.
+  bool first_step = false;
+  // Only of the reference lane and the captured run: the other lanes start from the same values.
+  bool reference_only = false;
+  // Any number above 0 where the baseline's runs had none is an alarm.
+  bool zero_tolerance = false;
+};
+
+std::span<const Metric> metrics();  // in the order of MetricId
+const Metric& metric_row(MetricId id);
+const Metric* find_metric(std::string_view name);  // null: no such row
+
+}  // namespace lockstep

@@ -1,0 +1,57 @@
+// A run in a few numbers: the metrics (metrics.h) of every lane, by what they are of. Read from a
+// run file once; plain data afterwards.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "analysis/check/metrics.h"
+#include "src/record/run/run_file.h"
+
+namespace lockstep {
+
+struct Measured {
+  double value = std::numeric_limits<double>::quiet_NaN();  // NaN: not measured
+  double trials = 0;                                        // of a share: what it is a share of
+  bool is_there() const { return !std::isnan(value); }
+};
+
+// Quantiles of the exponents of a site's nonzero values, log2 |x|, each bin's values spread evenly
+// over it: 1/18, 3/18, ..., 17/18.
+inline constexpr size_t kQuantiles = 9;
+using ExponentQuantiles = std::array<double, kQuantiles>;
+// Mean distance of the quantiles: the Wasserstein distance between the distributions, in octaves.
+double distance(const ExponentQuantiles& a, const ExponentQuantiles& b);
+
+struct LaneSummary {
+  std::string name;
+  bool is_reference = false;
+  // By MetricId, then by what it is of: site, parameter, group, or one. Empty: not measured.
+  std::vector<std::vector<Measured>> values;
+  // Of the reference, by site: MetricId::kExponents is their distance from a baseline's.
+  std::vector<ExponentQuantiles> exponents;
+  std::vector<bool> has_exponents;
+  std::vector<std::string> findings;   // kinds, each once
+  std::vector<std::string> step_bits;  // by step: hash of all bits_hash values and the loss
+
+  const Measured* find(MetricId id, size_t subject) const;
+};
+
+struct RunSummary {
+  int64_t steps = 0;
+  std::vector<LaneSummary> lanes = {};
+};
+
+// Twins are left out: they are the noise, and the nudged runs of an ensemble show more of it.
+// Cost: reads every step of every lane.
+RunSummary summarize(const RunFile& run);
+
+// The numbers of one site metric in one step: for the first step in which it is beyond a limit.
+double metric_at(const RunFile& run, int lane, MetricId id, size_t subject, int64_t step);
+
+}  // namespace lockstep

@@ -1,0 +1,64 @@
+// See check_subject.h.
+#include "src/cli/check_subject.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "src/cli/capture_argument.h"
+#include "src/core/error.h"
+#include "src/core/text_file.h"
+#include "src/record/capture/capture_reader.h"
+#include "src/record/run/options_json.h"
+#include "src/train/lane_name.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::string_view kHdf5Signature = "\x89HDF\r\n\x1a\n";
+
+}  // namespace
+
+SubjectKind kind_of_subject(const std::string& subject) {
+  if (!is_capture(subject)) return SubjectKind::kModel;
+  // A capture begins with a block of its own, a run file with HDF5's signature.
+  std::FILE* file = std::fopen(subject.c_str(), "rb");
+  if (file == nullptr) {
+    throw InputError(fmt::format("'{}': no such file, and no built-in model", subject),
+                     "a run file, a capture, or a name from `lockstep list models`");
+  }
+  char start[kHdf5Signature.size()] = {};
+  const size_t read = std::fread(start, 1, sizeof start, file);
+  std::fclose(file);
+  const bool is_hdf5 = std::string_view(start, read) == kHdf5Signature;
+  return is_hdf5 ? SubjectKind::kRunFile : SubjectKind::kCapture;
+}
+
+RunOptions options_for(const Baseline& baseline, const std::string& subject, SubjectKind kind) {
+  RunOptions options = options_from_json(baseline.options_json);
+  options.model = subject;
+  options.capture_hash.clear();
+  options.nudge = 0;
+  options.seeds = 1;
+  options.steps = baseline.steps;
+  if (kind == SubjectKind::kCapture) {
+    const Capture capture = read_capture(subject, CaptureUse::kReplay);
+    options.capture_hash = capture.sha256;
+    if (!options.cycle) {
+      options.steps = std::min(options.steps, static_cast<int64_t>(capture.steps.size()));
+    }
+  }
+  for (const auto& [lane, text] : baseline.policy_texts) {
+    std::error_code error;
+    const bool is_there = std::filesystem::exists(parse_lane_name(lane).policy, error);
+    if (!is_there) options.policy_texts[lane] = text;
+  }
+  return options;
+}
+
+Baseline read_baseline(const std::string& path) {
+  return baseline_from_json(read_text_file(path), path);
+}
+
+}  // namespace lockstep

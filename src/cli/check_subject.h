@@ -1,0 +1,23 @@
+// What a check looks at, as a run file: a run file itself, or a capture or built-in model that is
+// replayed for it with the options of a baseline.
+#pragma once
+
+#include <string>
+
+#include "analysis/check/baseline.h"
+#include "analysis/check/ensemble_runs.h"
+
+namespace lockstep {
+
+enum class SubjectKind : uint8_t { kRunFile, kCapture, kModel };
+// Throws: InputError: no such file, or neither a file nor a model.
+SubjectKind kind_of_subject(const std::string& subject);
+
+// The options with which the baseline was recorded, for another subject. A policy file that is
+// still there is read anew, so that its changes are checked; one that has gone is taken from the
+// baseline.
+RunOptions options_for(const Baseline& baseline, const std::string& subject, SubjectKind kind);
+
+Baseline read_baseline(const std::string& path);
+
+}  // namespace lockstep

@@ -1,0 +1,152 @@
+// lockstep baseline: records what a run is when it is good, and how far noise alone takes it.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+
+#include "analysis/check/baseline.h"
+#include "analysis/check/ensemble_runs.h"
+#include "src/cli/capture_argument.h"
+#include "src/cli/check_subject.h"
+#include "src/cli/command.h"
+#include "src/cli/progress.h"
+#include "src/cli/replay_arguments.h"
+#include "src/cli/stop_signal.h"
+#include "src/core/parallel.h"
+#include "src/core/counted.h"
+#include "src/core/text.h"
+#include "src/core/text_file.h"
+#include "src/record/capture/capture_reader.h"
+#include "src/record/run/environment.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kDefaultMembers = 12, kDefaultSteps = 20;
+constexpr uint64_t kMostMembers = 1000;
+constexpr char kDefaultLanes[] = "fp32,torch-autocast-fp16,torch-autocast-bf16";
+
+struct RecordArgs : ReplayArgs {
+  int64_t members = kDefaultMembers;
+  std::string captures;
+};
+
+// "lenet.baseline.json", in the working folder.
+std::string default_output(const std::string& model) {
+  std::string stem = std::filesystem::path(model).filename().string();
+  for (const std::string_view ending : {".h5", ".lscap"}) {
+    if (stem.ends_with(ending)) stem.resize(stem.size() - ending.size());
+  }
+  return stem + ".baseline.json";
+}
+
+std::string size_text(size_t bytes) {
+  constexpr double kKilo = 1000;
+  return fmt::format("{:.0f} kB", static_cast<double>(bytes) / kKilo);
+}
+
+int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems) {
+  args.options.lanes = split(args.lanes, ',');
+  read_replay_options(args, options, problems);
+  const std::string path = args.output.empty() ? default_output(args.options.model) : args.output;
+  std::error_code error;
+  if (std::filesystem::exists(path, error) && !args.overwrite) {
+    problems.add(fmt::format("{}: exists", path),
+                 "`lockstep baseline propose` changes a baseline with a reason; --overwrite "
+                 "replaces it");
+  }
+  if (args.options.model.empty()) {
+    problems.add("MODEL: missing", "see `lockstep list models`, or name a capture file");
+  }
+  EnsembleRequest request;
+  request.members = args.members;
+  request.captures = args.captures.empty() ? std::vector<std::string>{} : split(args.captures, ',');
+  const bool captured = is_capture(args.options.model);
+  if (!captured && !request.captures.empty()) {
+    problems.add("--other-captures: only with a capture", "a built-in model has --seeds");
+  }
+  problems.throw_if_any();
+  args.options.mode = args.mode == "synced" ? LaneMode::kSynced : LaneMode::kFree;
+  args.options.decisions = args.decisions == "own" ? Decisions::kOwn : Decisions::kRecorded;
+  if (captured) {
+    args.options.capture_hash = read_capture(args.options.model, CaptureUse::kReplay).sha256;
+  }
+  // --seeds N: so many other seeds, each in a run of its own.
+  request.seeds = captured ? 0 : args.options.seeds - 1;
+  args.options.seeds = 1;
+  request.options = args.options;
+  const auto watch = [&](int64_t number, int64_t all) -> std::unique_ptr<Observer> {
+    if (args.quiet) return nullptr;
+    return std::make_unique<Progress>(0, args.options.steps,
+                                      fmt::format("run {}/{}", number + 1, all));
+  };
+  try {
+    EnsembleRuns runs(path + ".runs", catch_stop_signals(), watch);
+    Baseline baseline = runs.record(request);
+    baseline.history.back().lockstep_version = LOCKSTEP_VERSION;
+    const std::string text = to_json(baseline);
+    write_text_file_atomically(path, text);
+    if (!args.quiet) {
+      fmt::print("Wrote {} ({}): {} from weights moved by one ulp{}. Next:\n"
+                 "  lockstep check {} --baseline {}\n",
+                 path, size_text(text.size()),
+                 counted(static_cast<uint64_t>(request.members + 1), "run"),
+                 baseline.ensemble(Draw::kOther).runs == 0
+                     ? ""
+                     : fmt::format(", {} from other seeds", baseline.ensemble(Draw::kOther).runs),
+                 shell_quoted(args.options.model), shell_quoted(path));
+    }
+  } catch (const EnsembleStopped&) {
+    fmt::print(stderr, "Stopped; no baseline was written.\n");
+    return kExitSignalBase + stop_signal();
+  }
+  return kExitFine;
+}
+
+std::function<int()> declare_record(CLI::App& app) {
+  auto args = std::make_shared<RecordArgs>();
+  args->options.steps = kDefaultSteps;
+  args->lanes = kDefaultLanes;
+  args->twins = 0;
+  const ArgumentChecks checks("baseline record");
+  const ReplayOptions options = declare_replay_options(app, args, checks);
+  checks.whole(app.add_option("--members", args->members,
+                              "runs from weights moved by one ulp: the limits for the same seed")
+                   ->type_name("N")
+                   ->capture_default_str()
+                   ->group("The ensemble"),
+               1, kMostMembers);
+  app.add_option("--other-captures", args->captures,
+                 "captures of the same loop from other seeds: the limits for other seeds")
+      ->type_name("FILE,...")
+      ->group("The ensemble");
+  return [args, checks, options] {
+    if (args->threads != 0) set_thread_count(args->threads);
+    return record(*args, options, checks.problems());
+  };
+}
+
+}  // namespace
+
+std::function<int()> declare_baseline(CLI::App& app) {
+  struct Part {
+    CLI::App* app;
+    std::function<int()> work;
+  };
+  auto parts = std::make_shared<std::vector<Part>>();
+  const auto add = [&](const char* name, const char* help,
+                       std::function<int()> (*declare)(CLI::App&)) {
+    CLI::App* sub = app.add_subcommand(name, help);
+    parts->push_back({sub, declare(*sub)});
+  };
+  add("record", "run a model or capture and its ensemble; write a baseline", declare_record);
+  app.require_subcommand(1);
+  return [parts] {
+    for (const Part& part : *parts) {
+      if (part.app->parsed()) return part.work();
+    }
+    return static_cast<int>(kExitUsage);
+  };
+}
+
+}  // namespace lockstep
