@@ -63,8 +63,16 @@ std::string what(const Alarm& a) {
 }  // namespace
 
 std::string alarm_sentence(const Alarm& alarm) {
+  if (alarm.finding == kSetting) {
+    return alarm.sentence + (alarm.source_line.empty() ? "" : " (" + alarm.source_line + ")");
+  }
   if (!alarm.finding.empty()) return lane_and_step(alarm) + ": " + alarm.sentence;
-  return lane_and_step(alarm) + place(alarm) + ": " + what(alarm);
+  std::string text = lane_and_step(alarm) + place(alarm) + ": " + what(alarm);
+  if (!alarm.origin.empty()) {
+    text += "; it comes from " + alarm.origin + ", which the baseline does not have";
+  }
+  if (!alarm.gone.empty()) text += "; before it, the baseline has " + alarm.gone;
+  return text;
 }
 
 void describe_finding(const RunFile& run, int lane, const std::string& kind, Alarm& alarm) {

@@ -24,6 +24,9 @@ enum class CheckVerdict : uint8_t {
 std::string_view to_string(CheckVerdict verdict);
 int exit_code_of(CheckVerdict verdict);  // 0, 1 or 3
 
+inline constexpr std::string_view kOtherInputs = "other inputs", kNoGradient = "no gradient",
+                                  kSetting = "setting";
+
 // One number beyond its limit, for the worse or for the better.
 struct Alarm {
   std::string lane = {}, layer = {}, op = {}, role = {}, point = {}, source_line = {};
@@ -34,7 +37,13 @@ struct Alarm {
   double value = 0, expected = 0, limit = 0;
   double times = 0;    // |value - expected| / |limit - expected|
   std::string limit_from = {};  // "20 runs from weights moved by one ulp"
-  std::string finding = {};     // instead of a metric: a kind of finding that the baseline lacks
+  // Instead of a metric: a kind of finding that the baseline lacks, kSetting, kOtherInputs, or
+  // kNoGradient.
+  std::string finding = {};
+  // Where the values come from if that place has no counterpart in the baseline: "stage1 max_pool2d
+  // (net.py:12)".
+  std::string origin = {};
+  std::string gone = {};  // an op of the baseline that is missing just before it: "blocks.0 add"
   // "conv1 conv2d output (model.py:12), step 0: root mean square ...". No full stop.
   std::string sentence = {};
 };

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "analysis/check/alarm_sentence.h"
+#include "analysis/findings/finding_kinds.h"
 #include "src/core/counted.h"
 #include "src/core/text.h"
 
@@ -17,6 +18,8 @@ namespace {
 // Alarms whose first step is looked for in the run file.
 constexpr size_t kLocatedAlarms = 10;
 // The weights of two runs of one draw differ by an ulp, 2^-23 of each; their norms by less.
+// An error where the baseline's runs had none: less than FP32's own rounding is none.
+constexpr double kLeastNewError = -22;
 constexpr double kSameDrawOctaves = 0x1p-20;
 
 class Judge {
@@ -215,13 +218,35 @@ class Judge {
                               const Measured& now) {
       if (now.is_there()) {
         judge_number(lane, metric, subject, band, now);
+      } else if (band.always && metric.id == MetricId::kFirstGradient) {
+        no_gradient(lane, metric, subject);
       } else if (band.always && missing.size() < kLocatedAlarms) {
         missing.insert(key_of(baseline_, lane, metric.id, subject) + ": not measured here");
       }
     });
     result_.missing.insert(result_.missing.end(), missing.begin(), missing.end());
+    other_inputs();
     new_nonfinite(ensemble);
     new_findings();
+    changed_settings();
+  }
+
+  // With the recorded weights and batches the numbers show whether a changed setting matters; it is
+  // then named first. Other seeds hide what it does, so that it counts by itself.
+  void changed_settings() {
+    if (result_.draw == Draw::kSame && result_.alarms.empty()) return;
+    for (const SettingChange& change : to_.settings) {
+      Alarm alarm;
+      alarm.lane = identity_.lanes[0].name;
+      alarm.layer = change.layer;
+      alarm.op = change.op;
+      alarm.source_line = change.source_line;
+      alarm.finding = kSetting;
+      alarm.times = std::numeric_limits<double>::infinity();
+      alarm.limit_from = "the baseline's own setting";
+      alarm.sentence = change.text;
+      result_.alarms.push_back(std::move(alarm));
+    }
   }
 
   // Sites that the ensemble never measured as such cannot be in it; those with NaN on both sides
@@ -237,8 +262,12 @@ class Judge {
 
   void judge_number(size_t lane, const Metric& metric, size_t subject, const Band& band,
                     const Measured& now) {
-    const bool has_none = band.centre == 0 && metric.zero_tolerance;
-    const double width = has_none ? 0 : std::max(factor_ * band.spread, metric.floor);
+    if (now.is_exact()) return;  // no error is none too many
+    const bool has_none =
+        band.is_exact() || (band.centre == 0 && metric.zero_tolerance);
+    if (band.is_exact() && now.value < kLeastNewError) return;
+    const double floor = result_.draw == Draw::kSame ? metric.floor : metric.floor_of_seeds;
+    const double width = has_none ? 0 : std::max(factor_ * band.spread, floor);
     const double change = now.value - band.centre;
     if (std::fabs(change) <= width) return;
     Alarm alarm{.metric = metric.id,
@@ -248,7 +277,7 @@ class Judge {
     alarm.times = width > 0 ? std::fabs(change) / width : std::numeric_limits<double>::infinity();
     place(alarm, lane, metric, subject);
     alarm.limit_from = has_none ? fmt::format("none in {}", ensemble_text())
-                       : metric.floor >= factor_ * band.spread
+                       : floor >= factor_ * band.spread
                            ? fmt::format("the metric's floor; {} lie closer", ensemble_text())
                            : ensemble_text();
     if (metric.first_step) alarm.step = 0;
@@ -278,6 +307,77 @@ class Judge {
     }
   }
 
+  void no_gradient(size_t lane, const Metric& metric, size_t subject) {
+    Alarm alarm{.metric = metric.id};
+    place(alarm, lane, metric, subject);
+    alarm.finding = kNoGradient;
+    alarm.step = 0;
+    alarm.times = std::numeric_limits<double>::infinity();
+    alarm.limit_from = "the baseline, in which it has one";
+    alarm.sentence = alarm.parameter + " has no gradient; in the baseline it has one";
+    result_.alarms.push_back(std::move(alarm));
+  }
+
+  // A batch of another shape is another training.
+  void other_inputs() {
+    for (size_t s = 0; s < to_.sites.size(); ++s) {
+      const SiteIdentity& before = baseline_.identity.sites[s];
+      if (to_.sites[s] < 0 || before.point != "storage" || before.role != "input") continue;
+      const SiteIdentity& after = identity_.sites[static_cast<size_t>(to_.sites[s])];
+      if (before.shape == after.shape) continue;
+      Alarm alarm;
+      alarm.lane = identity_.lanes[0].name;
+      alarm.site = to_.sites[s];
+      alarm.role = after.role;
+      alarm.point = after.point;
+      alarm.source_line = after.source_line;
+      alarm.finding = kOtherInputs;
+      alarm.step = 0;
+      alarm.times = std::numeric_limits<double>::infinity();
+      alarm.limit_from = "the baseline's batches";
+      alarm.sentence = fmt::format("the batch has the shape {}; in the baseline {}", after.shape,
+                                   before.shape);
+      result_.alarms.push_back(std::move(alarm));
+    }
+  }
+
+  // The nearest site upstream that the baseline does not have: its op was put there or replaced.
+  std::string origin_of(int32_t site) const {
+    std::vector<bool> is_matched(identity_.sites.size(), false);
+    for (const int at : to_.sites) {
+      if (at >= 0) is_matched[static_cast<size_t>(at)] = true;
+    }
+    const std::vector<Site>& sites = run_.sites().sites;
+    std::vector<int32_t> next = {site};
+    std::vector<bool> seen(sites.size(), false);
+    std::string origin;
+    for (size_t i = 0; i < next.size(); ++i) {
+      for (const int32_t feed : sites[static_cast<size_t>(next[i])].feeds) {
+        const auto at = static_cast<size_t>(feed);
+        if (seen[at] || is_matched[at]) continue;
+        seen[at] = true;
+        next.push_back(feed);
+        origin = place_text(sites[at]);
+      }
+    }
+    return origin;
+  }
+
+  // An op of the baseline that is missing just before the place: "blocks.0 add".
+  std::string gone_before(int32_t site) const {
+    const auto at = std::ranges::find(to_.sites, static_cast<int>(site));
+    if (at == to_.sites.end()) return "";
+    const SiteIdentity& here = baseline_.identity.sites[static_cast<size_t>(at - to_.sites.begin())];
+    for (auto i = at - to_.sites.begin() - 1; i >= 0; --i) {
+      const auto s = static_cast<size_t>(i);
+      const SiteIdentity& before = baseline_.identity.sites[s];
+      if (before.point != "output" && before.point != "operand") continue;
+      if (to_.sites[s] < 0) return before.layer + " " + before.op;
+      if (before.layer != here.layer || before.op != here.op) break;
+    }
+    return "";
+  }
+
   void new_findings() {
     for (size_t lane = 0; lane < to_.lanes.size(); ++lane) {
       if (to_.lanes[lane] < 0) continue;
@@ -299,6 +399,10 @@ class Judge {
   // the lanes that follow it); then what cannot be in any run; then by how far it lies out.
   void sort_alarms() {
     const auto rank = [](const Alarm& alarm) {
+      if (alarm.finding == kSetting) return alarm.layer.empty() ? -4 : -3;
+      if (alarm.finding == kOtherInputs) return -2;
+      if (alarm.finding.empty() && alarm.metric == MetricId::kLearningRate) return -2;
+      if (alarm.finding == kNoGradient) return -1;
       const bool first = alarm.finding.empty() && metric_row(alarm.metric).first_step;
       return first && alarm.site >= 0 ? 0 : first ? 1 : 2;
     };
@@ -313,6 +417,10 @@ class Judge {
   void locate() {
     for (size_t i = 0; i < std::min(kLocatedAlarms, result_.alarms.size()); ++i) {
       Alarm& alarm = result_.alarms[i];
+      if (alarm.site >= 0 && (alarm.finding.empty() || i == 0)) {
+        alarm.origin = origin_of(alarm.site);
+        if (alarm.origin.empty()) alarm.gone = gone_before(alarm.site);
+      }
       if (alarm.step >= 0 || alarm.site < 0 || !alarm.finding.empty()) continue;
       const int lane = run_.lane_index(alarm.lane);
       const bool above = alarm.limit >= alarm.expected;

@@ -23,6 +23,7 @@ enum class MetricOf : uint8_t { kSite, kParameter, kGroup, kLane };
 
 enum class MetricId : uint8_t {
   kNonfinite,
+  kZeros,
   kToZero,
   kSaturated,
   kFirstRounding,
@@ -56,6 +57,7 @@ struct Metric {
   WorseIf worse;
   // A change below it is no matter, however small the noise was.
   double floor;
+  double floor_of_seeds;  // the same between runs from other seeds, whose metrics have heavy tails
   // Of the first step alone: nothing has grown yet, so the noise is small, and the first site in
   // the order of execution is the origin.
   bool first_step = false;

@@ -41,6 +41,7 @@ RunOptions options_for(const Baseline& baseline, const std::string& subject, Sub
   options.capture_hash.clear();
   options.nudge = 0;
   options.seeds = 1;
+  options.held_out = false;  // as in the baseline's runs
   options.steps = baseline.steps;
   if (kind == SubjectKind::kCapture) {
     const Capture capture = read_capture(subject, CaptureUse::kReplay);

@@ -74,6 +74,7 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
   // --seeds N: so many other seeds, each in a run of its own.
   request.seeds = captured ? 0 : args.options.seeds - 1;
   args.options.seeds = 1;
+  args.options.held_out = false;
   request.options = args.options;
   const auto watch = [&](int64_t number, int64_t all) -> std::unique_ptr<Observer> {
     if (args.quiet) return nullptr;
