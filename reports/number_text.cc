@@ -28,6 +28,16 @@ std::string counted(uint64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", with_thousands(count), noun, count == 1 ? "" : "s");
 }
 
+std::string few_names(std::span<const std::string> names) {
+  constexpr size_t kNamed = 4;
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kNamed); ++i) {
+    text += (i == 0 ? "" : ", ") + (names[i].empty() ? "(no layer)" : names[i]);
+  }
+  if (names.size() > kNamed) text += fmt::format(" and {} more", names.size() - kNamed);
+  return text;
+}
+
 std::string short_number(double value) {
   if (std::isnan(value)) return "-";
   return fmt::format("{:.4g}", value);

@@ -11,6 +11,8 @@ namespace lockstep {
 std::string percent(double rate);
 // "1 lane", "1,000 lanes": the noun takes an s unless the count is 1.
 std::string counted(uint64_t count, std::string_view noun);
+// The first names, and how many more there are: "conv1, conv2, fc1, fc2 and 3 more".
+std::string few_names(std::span<const std::string> names);
 // Four significant digits; "-" for NaN, "inf".
 std::string short_number(double value);
 std::string loss_text(double loss);        // "0.0412", "nan"
