@@ -79,6 +79,9 @@ Blocks check_blocks(const CheckResult& result) {
     const Alarm& first = result.alarms.front();
     blocks.push_back(paragraph("The limit is from " + first.limit_from + "."));
   }
+  if (!result.first_difference.empty()) {
+    blocks.push_back(paragraph("First other bits: " + result.first_difference + "."));
+  }
   add_list(blocks, "What changed since the baseline:", result.changes);
   if (result.alarms.size() > 1) {
     add_list(blocks, fmt::format("All {}, the origin first:", counted(result.alarms.size(), "alarm")),

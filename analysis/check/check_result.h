@@ -72,6 +72,7 @@ struct CheckResult {
   size_t judged = 0;                 // numbers
   size_t shared_nonfinite = 0;       // sites with NaN or infinity in the baseline, too
   int64_t steps = 0, runs = 0;       // judged; in the ensemble
+  std::string first_difference;      // of two run files: the first place with other bits, or ""
   int64_t first_other_bits = -1;     // the first step with other bits in some lane; -1: none
   double alpha = 0;
 };
