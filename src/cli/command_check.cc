@@ -8,14 +8,14 @@
 #include "analysis/check/ensemble_runs.h"
 #include "analysis/check/exact.h"
 #include "analysis/check/judge.h"
-#include "reports/check_text.h"
 #include "reports/exact_text.h"
 #include "src/cli/arguments.h"
+#include "src/cli/check_outputs.h"
 #include "src/cli/check_subject.h"
 #include "src/cli/command.h"
 #include "src/cli/stop_signal.h"
-#include "src/cli/terminal.h"
 #include "src/core/error.h"
+#include "src/core/text_file.h"
 
 namespace lockstep {
 namespace {
@@ -23,11 +23,21 @@ namespace {
 constexpr int64_t kMembersAroundRun = 8;  // of a baseline that is a run file
 
 struct CheckArgs {
-  std::string subject, baseline;
-  bool exact = false;
+  std::string subject, baseline, rules;
+  bool exact = false, alpha_given = false;
   ExactOptions exact_options;
   CheckOptions options;
+  CheckOutputs outputs;
 };
+
+// The command line's --alpha goes before the rules'.
+CheckOptions options_of(const CheckArgs& args) {
+  CheckOptions options = args.options;
+  options.today = std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now());
+  if (!args.rules.empty()) options.rules = rules_from_toml(read_text_file(args.rules), args.rules);
+  if (!args.alpha_given) options.alpha = options.rules.alpha.value_or(options.alpha);
+  return options;
+}
 
 int run_exact(const CheckArgs& args) {
   const RunFile run(args.subject), baseline(args.baseline);
@@ -55,8 +65,9 @@ Baseline baseline_of(const std::string& path, EnsembleRuns& runs) {
   EnsembleRequest request;
   request.options = RunFile(path).options();
   request.members = kMembersAroundRun;
-  fmt::print(stderr, "{} is a run file, without limits: measuring them in {} runs from weights "
-                     "moved by one ulp. `lockstep baseline record` keeps them.\n",
+  fmt::print(stderr,
+             "{} is a run file, without limits: measuring them in {} runs from weights "
+             "moved by one ulp. `lockstep baseline record` keeps them.\n",
              path, kMembersAroundRun);
   Baseline baseline = runs.record_around(path, request);
   baseline.path = path;
@@ -67,6 +78,7 @@ int run_check(const CheckArgs& args) {
   if (!(args.options.alpha > 0 && args.options.alpha < 1)) {
     throw InputError(fmt::format("--alpha {}: 0 < X < 1 required", args.options.alpha));
   }
+  const CheckOptions options = options_of(args);
   EnsembleRuns runs(scratch_folder(), catch_stop_signals(), nullptr);
   try {
     const SubjectKind kind = kind_of_subject(args.subject);
@@ -74,10 +86,10 @@ int run_check(const CheckArgs& args) {
     const bool is_run = kind == SubjectKind::kRunFile;
     const std::string path =
         is_run ? args.subject : runs.run(options_for(baseline, args.subject, kind), "checked");
-    CheckResult result = judge_run(RunFile(path), baseline, args.options);
+    CheckResult result = judge_run(RunFile(path), baseline, options);
     if (!is_run) remove_run_file(path);
     result.run = args.subject;
-    fmt::print("{}", check_text(result, output_style()));
+    write_check_outputs(args.outputs, result);
     return exit_code_of(result.verdict);
   } catch (const EnsembleStopped&) {
     return kExitSignalBase + stop_signal();
@@ -98,11 +110,15 @@ std::function<int()> declare_check(CLI::App& app) {
       ->type_name("FILE")
       ->required();
   const ArgumentChecks checks("check");
-  checks.number(app.add_option("--alpha", args->options.alpha,
-                               "how often a run as good as the baseline's may fail: for all "
-                               "numbers together")
-                    ->type_name("X")
-                    ->capture_default_str());
+  CLI::Option* alpha =
+      app.add_option("--alpha", args->options.alpha,
+                     "how often a run as good as the baseline's may fail: for all numbers together")
+          ->type_name("X")
+          ->capture_default_str();
+  checks.number(alpha);
+  app.add_option("--rules", args->rules,
+                 "limits, ignored alarms and required metrics (docs/check-rules.md)")
+      ->type_name("FILE");
   app.add_flag("--exact", args->exact,
                "compare two run files number by number: bits, counts and histograms must be equal");
   app.add_flag("--strict", args->exact_options.strict,
@@ -111,15 +127,23 @@ std::function<int()> declare_check(CLI::App& app) {
                                "with --exact: relative tolerance of sums and losses [2 gamma_n: "
                                "what another summation order can change]")
                     ->type_name("X"));
+  declare_check_outputs(app, args->outputs);
   app.footer(
-      "Limits come from the baseline's ensemble: runs from weights moved by one ulp (same seed) or\n"
+      "Limits come from the baseline's ensemble: runs from weights moved by one ulp (same seed) "
+      "or\n"
       "from other seeds. Exit codes: 0 identical, within noise, or improved; 1 a regression;\n"
       "2 usage or file error; 3 incomplete, or nothing comparable.");
-  return [args, checks] {
+  return [args, checks, alpha] {
+    args->alpha_given = alpha->count() > 0;
+    if (args->exact && !args->rules.empty()) {
+      checks.problems().add("--rules and --exact: --exact compares numbers, and has no limits");
+    }
+    check_outputs(args->outputs, {args->subject, args->baseline, args->rules}, args->exact,
+                  checks.problems());
     checks.problems().throw_if_any();
     if (!(args->exact_options.rel_tol >= 0 && args->exact_options.rel_tol < 1)) {
-      throw InputError(fmt::format("--rel-tol {}: 0 <= X < 1 required",
-                                   args->exact_options.rel_tol));
+      throw InputError(
+          fmt::format("--rel-tol {}: 0 <= X < 1 required", args->exact_options.rel_tol));
     }
     return args->exact ? run_exact(*args) : run_check(*args);
   };
