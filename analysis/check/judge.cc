@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "analysis/check/alarm_sentence.h"
+#include "analysis/check/limit_width.h"
+#include "analysis/check/rule_use.h"
 #include "analysis/findings/finding_kinds.h"
 #include "src/core/counted.h"
 #include "src/core/text.h"
@@ -28,10 +31,12 @@ class Judge {
       : run_(run),
         baseline_(baseline),
         options_(options),
+        rules_(options.rules, options.today),
         summary_(summarize(run)),
         identity_(identity_of(run)),
         to_(find_counterparts(baseline.identity, identity_)) {
-    for (const LaneIdentity& lane : identity_.lanes) lane_in_run_.push_back(run.lane_index(lane.name));
+    for (const LaneIdentity& lane : identity_.lanes)
+      lane_in_run_.push_back(run.lane_index(lane.name));
   }
 
   CheckResult judge() {
@@ -54,6 +59,8 @@ class Judge {
         lacks_ensemble();
       }
     }
+    rules_.ignore(result_.alarms);
+    rules_.report(result_);
     sort_alarms();
     locate();
     decide();
@@ -182,7 +189,7 @@ class Judge {
       if (to_.lanes[lane] < 0) continue;
       const LaneSummary& now = summary_.lanes[static_cast<size_t>(to_.lanes[lane])];
       for (const Metric& metric : metrics()) {
-        if (metric.id == MetricId::kExponents) continue;
+        if (metric.id == MetricId::kExponents || !is_judgeable(metric)) continue;
         const std::vector<Band>& bands = ensemble.lanes[lane].bands[static_cast<size_t>(metric.id)];
         for (size_t s = 0; s < bands.size(); ++s) {
           if (!bands[s].is_there()) continue;
@@ -195,8 +202,13 @@ class Judge {
       each_exponent(ensemble.lanes[lane], now, lane, visit);
     }
   }
+  // Means over other steps cannot be compared; the first step can.
+  bool is_judgeable(const Metric& metric) const {
+    return metric.first_step || run_.steps() == baseline_.steps;
+  }
   template <typename Visit>
   void each_exponent(const LaneBands& before, const LaneSummary& now, size_t lane, Visit visit) {
+    if (!is_judgeable(metric_row(MetricId::kExponents))) return;
     for (size_t s = 0; s < before.exponents.size(); ++s) {
       const int at = to_.sites[s];
       const Band* band = before.find(MetricId::kExponents, s);
@@ -211,8 +223,11 @@ class Judge {
   }
 
   void judge_lanes(const Ensemble& ensemble) {
-    each_number(ensemble, [&](auto...) { ++result_.judged; });
-    factor_ = limit_factor(ensemble.runs, options_.alpha, result_.judged);
+    count_families(ensemble);
+    basis_ = {.factor = limit_factor(ensemble.runs, options_.alpha, result_.judged),
+              .draw = result_.draw,
+              .ensemble = ensemble_text(),
+              .rules_path = options_.rules.path};
     std::set<std::string> missing;
     each_number(ensemble, [&](size_t lane, const Metric& metric, size_t subject, const Band& band,
                               const Measured& now) {
@@ -249,39 +264,49 @@ class Judge {
     }
   }
 
+  // A number that the run lacks is missing, not judged.
+  void count_families(const Ensemble& ensemble) {
+    std::map<std::pair<size_t, MetricId>, size_t> numbers;
+    each_number(ensemble,
+                [&](size_t lane, const Metric& metric, size_t, const Band&, const Measured& now) {
+                  if (now.is_there()) ++numbers[{lane, metric.id}];
+                });
+    for (const auto& [key, count] : numbers) {
+      const auto& [lane, metric] = key;
+      const auto at = static_cast<size_t>(to_.lanes[lane]);
+      result_.families.push_back({identity_.lanes[at].name, metric, count});
+      result_.judged += count;
+    }
+  }
+
   // Sites that the ensemble never measured as such cannot be in it; those with NaN on both sides
   // are counted, not alarms.
   void new_nonfinite(const Ensemble& ensemble) {
-    each_number(ensemble, [&](size_t, const Metric& metric, size_t, const Band& band,
-                              const Measured& now) {
-      if (metric.id == MetricId::kNonfinite && band.centre > 0 && now.value > 0) {
-        ++result_.shared_nonfinite;
-      }
-    });
+    each_number(ensemble,
+                [&](size_t, const Metric& metric, size_t, const Band& band, const Measured& now) {
+                  if (metric.id == MetricId::kNonfinite && band.centre > 0 && now.value > 0) {
+                    ++result_.shared_nonfinite;
+                  }
+                });
   }
 
   void judge_number(size_t lane, const Metric& metric, size_t subject, const Band& band,
                     const Measured& now) {
     if (now.is_exact()) return;  // no error is none too many
-    const bool has_none =
-        band.is_exact() || (band.centre == 0 && metric.zero_tolerance);
     if (band.is_exact() && now.value < kLeastNewError) return;
-    const double floor = result_.draw == Draw::kSame ? metric.floor : metric.floor_of_seeds;
-    const double width = has_none ? 0 : std::max(factor_ * band.spread, floor);
-    const double change = now.value - band.centre;
-    if (std::fabs(change) <= width) return;
-    Alarm alarm{.metric = metric.id,
-                .value = now.value,
-                .expected = band.centre,
-                .limit = band.centre + (change > 0 ? width : -width)};
-    alarm.times = width > 0 ? std::fabs(change) / width : std::numeric_limits<double>::infinity();
+    Alarm alarm{.metric = metric.id, .value = now.value, .expected = band.centre};
     place(alarm, lane, metric, subject);
-    alarm.limit_from = has_none ? fmt::format("none in {}", ensemble_text())
-                       : floor >= factor_ * band.spread
-                           ? fmt::format("the metric's floor; {} lie closer", ensemble_text())
-                           : ensemble_text();
+    const LimitWidth width = limit_width(metric, band, basis_, rules_.limit_for(alarm));
+    const double change = now.value - band.centre;
+    const bool is_above = change > width.above;
+    if (!is_above && -change <= width.below) return;
+    const double allowed = is_above ? width.above : width.below;
+    alarm.limit = band.centre + (is_above ? allowed : -allowed);
+    alarm.times =
+        allowed > 0 ? std::fabs(change) / allowed : std::numeric_limits<double>::infinity();
+    alarm.limit_from = width.from;
     if (metric.first_step) alarm.step = 0;
-    const bool is_worse = metric.worse == WorseIf::kEither || change > 0;
+    const bool is_worse = metric.worse == WorseIf::kEither || is_above;
     (is_worse ? result_.alarms : result_.improvements).push_back(std::move(alarm));
   }
 
@@ -388,7 +413,7 @@ class Judge {
         alarm.lane = now.name;
         alarm.finding = kind;
         alarm.times = std::numeric_limits<double>::infinity();
-        alarm.limit_from = fmt::format("no finding of this kind in {}", ensemble_text());
+        alarm.limit_from = ensemble_text() + ", none of which has such a finding";
         describe_finding(run_, lane_in_run_[static_cast<size_t>(to_.lanes[lane])], kind, alarm);
         result_.alarms.push_back(std::move(alarm));
       }
@@ -423,10 +448,9 @@ class Judge {
       }
       if (alarm.step >= 0 || alarm.site < 0 || !alarm.finding.empty()) continue;
       const int lane = run_.lane_index(alarm.lane);
-      const bool above = alarm.limit >= alarm.expected;
+      const bool above = alarm.value > alarm.limit;
       for (int64_t step = 0; step < result_.steps; ++step) {
-        const double x =
-            metric_at(run_, lane, alarm.metric, static_cast<size_t>(alarm.site), step);
+        const double x = metric_at(run_, lane, alarm.metric, static_cast<size_t>(alarm.site), step);
         if (above ? x > alarm.limit : x < alarm.limit) {
           alarm.step = step;
           break;
@@ -457,42 +481,17 @@ class Judge {
   const RunFile& run_;
   const Baseline& baseline_;
   const CheckOptions& options_;
+  RuleUse rules_;
   const RunSummary summary_;
   const ModelIdentity identity_;
   const Counterparts to_;
   std::vector<int> lane_in_run_;
   std::string why_other_;
-  double factor_ = 0;
+  LimitBasis basis_;
   CheckResult result_;
 };
 
 }  // namespace
-
-std::string_view to_string(CheckVerdict verdict) {
-  switch (verdict) {
-    case CheckVerdict::kIdentical:
-      return "identical";
-    case CheckVerdict::kWithinNoise:
-      return "within noise";
-    case CheckVerdict::kImproved:
-      return "improved";
-    case CheckVerdict::kRegression:
-      return "regression";
-    case CheckVerdict::kIncomplete:
-      return "incomplete";
-    case CheckVerdict::kInconclusive:
-      break;
-  }
-  return "inconclusive";
-}
-
-int exit_code_of(CheckVerdict verdict) {
-  constexpr int kRegressionCode = 1, kInconclusiveCode = 3;
-  if (verdict == CheckVerdict::kRegression) return kRegressionCode;
-  const bool is_open =
-      verdict == CheckVerdict::kIncomplete || verdict == CheckVerdict::kInconclusive;
-  return is_open ? kInconclusiveCode : 0;
-}
 
 CheckResult judge_run(const RunFile& run, const Baseline& baseline, const CheckOptions& options) {
   return Judge(run, baseline, options).judge();

@@ -10,9 +10,11 @@
 namespace lockstep {
 
 enum class MetricUnit : uint8_t {
-  kShare,    // 0..1, of the values that could have met this fate
-  kOctaves,  // log2 of a size, or a distance of exponents
-  kLoss,     // of the training loss
+  kShare,     // 0..1, of the values that could have met this fate
+  kOctaves,   // log2 of a size
+  kDistance,  // from the baseline's, in octaves
+  kLoss,      // of the training loss
+  kYesNo,     // 1: it happened
 };
 
 // Which change is for the worse. kEither: any change beyond the limit.
@@ -52,6 +54,9 @@ enum class MetricId : uint8_t {
 struct Metric {
   MetricId id;
   std::string_view name, help;
+  // The start of an alarm's sentence: the subject and its verb, as the unit needs them
+  // (alarm_sentence.cc).
+  std::string_view words;
   MetricOf of;
   MetricUnit unit;
   WorseIf worse;

@@ -8,15 +8,15 @@
 #include "analysis/check/ensemble_runs.h"
 #include "analysis/check/exact.h"
 #include "analysis/check/judge.h"
-#include "reports/check_text.h"
 #include "reports/exact_text.h"
 #include "src/cli/arguments.h"
 #include "src/cli/check_pair.h"
+#include "src/cli/check_outputs.h"
 #include "src/cli/check_subject.h"
 #include "src/cli/command.h"
 #include "src/cli/stop_signal.h"
-#include "src/cli/terminal.h"
 #include "src/core/error.h"
+#include "src/core/text_file.h"
 
 namespace lockstep {
 namespace {
@@ -24,12 +24,22 @@ namespace {
 constexpr int64_t kMembersAroundRun = 8;  // of a baseline that is a run file
 
 struct CheckArgs {
-  std::string subject, baseline;
+  std::string subject, baseline, rules;
   PairRequest pair;
-  bool exact = false;
+  bool exact = false, alpha_given = false;
   ExactOptions exact_options;
   CheckOptions options;
+  CheckOutputs outputs;
 };
+
+// The command line's --alpha goes before the rules'.
+CheckOptions options_of(const CheckArgs& args) {
+  CheckOptions options = args.options;
+  options.today = std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now());
+  if (!args.rules.empty()) options.rules = rules_from_toml(read_text_file(args.rules), args.rules);
+  if (!args.alpha_given) options.alpha = options.rules.alpha.value_or(options.alpha);
+  return options;
+}
 
 int run_exact(const CheckArgs& args) {
   const RunFile run(args.subject), baseline(args.baseline);
@@ -50,8 +60,9 @@ Baseline baseline_of(const std::string& path, EnsembleRuns& runs) {
   EnsembleRequest request;
   request.options = RunFile(path).options();
   request.members = kMembersAroundRun;
-  fmt::print(stderr, "{} is a run file, without limits: measuring them in {} runs from weights "
-                     "moved by one ulp. `lockstep baseline record` keeps them.\n",
+  fmt::print(stderr,
+             "{} is a run file, without limits: measuring them in {} runs from weights "
+             "moved by one ulp. `lockstep baseline record` keeps them.\n",
              path, kMembersAroundRun);
   Baseline baseline = runs.record_around(path, request);
   baseline.path = path;
@@ -59,7 +70,7 @@ Baseline baseline_of(const std::string& path, EnsembleRuns& runs) {
 }
 
 // Of a folder of baselines, which only a run file can choose from: a replay needs its options.
-CheckResult check_by_folder(const CheckArgs& args) {
+CheckResult check_by_folder(const CheckArgs& args, const CheckOptions& options) {
   if (kind_of_subject(args.subject) != SubjectKind::kRunFile) {
     throw InputError(fmt::format("--baseline {}: a folder, and {} is no run file", args.baseline,
                                  args.subject),
@@ -68,7 +79,7 @@ CheckResult check_by_folder(const CheckArgs& args) {
   const RunFile run(args.subject);
   std::vector<std::string> candidates;
   const auto baseline = find_baseline(args.baseline, identity_of(run), candidates);
-  if (baseline) return judge_run(run, *baseline, args.options);
+  if (baseline) return judge_run(run, *baseline, options);
   CheckResult result;
   result.run = args.subject;
   result.baseline = args.baseline;
@@ -78,15 +89,16 @@ CheckResult check_by_folder(const CheckArgs& args) {
   return result;
 }
 
-CheckResult check_subject(const CheckArgs& args, EnsembleRuns& runs) {
+CheckResult check_subject(const CheckArgs& args, const CheckOptions& options,
+                          EnsembleRuns& runs) {
   std::error_code error;
-  if (std::filesystem::is_directory(args.baseline, error)) return check_by_folder(args);
+  if (std::filesystem::is_directory(args.baseline, error)) return check_by_folder(args, options);
   const SubjectKind kind = kind_of_subject(args.subject);
   const Baseline baseline = baseline_of(args.baseline, runs);
   const bool is_run = kind == SubjectKind::kRunFile;
   const std::string path =
       is_run ? args.subject : runs.run(options_for(baseline, args.subject, kind), "checked");
-  CheckResult result = judge_run(RunFile(path), baseline, args.options);
+  CheckResult result = judge_run(RunFile(path), baseline, options);
   if (!is_run) EnsembleRuns::remove_run(path);
   result.run = args.subject;
   return result;
@@ -113,11 +125,12 @@ int run_check(const CheckArgs& args) {
   if (!(args.options.alpha > 0 && args.options.alpha < 1)) {
     throw InputError(fmt::format("--alpha {}: 0 < X < 1 required", args.options.alpha));
   }
+  const CheckOptions options = options_of(args);
   EnsembleRuns runs(scratch_folder(), catch_stop_signals(), nullptr);
   try {
-    const CheckResult result =
-        args.pair.a.empty() ? check_subject(args, runs) : check_pair(args.pair, runs, args.options);
-    fmt::print("{}", check_text(result, output_style()));
+    const CheckResult result = args.pair.a.empty() ? check_subject(args, options, runs)
+                                                   : check_pair(args.pair, runs, options);
+    write_check_outputs(args.outputs, result);
     return exit_code_of(result.verdict);
   } catch (const EnsembleStopped&) {
     return kExitSignalBase + stop_signal();
@@ -144,11 +157,15 @@ std::function<int()> declare_check(CLI::App& app) {
                  "of builds: options of `lockstep replay`, in one word")
       ->type_name("\"OPTIONS\"");
   const ArgumentChecks checks("check");
-  checks.number(app.add_option("--alpha", args->options.alpha,
-                               "how often a run as good as the baseline's may fail: for all "
-                               "numbers together")
-                    ->type_name("X")
-                    ->capture_default_str());
+  CLI::Option* alpha =
+      app.add_option("--alpha", args->options.alpha,
+                     "how often a run as good as the baseline's may fail: for all numbers together")
+          ->type_name("X")
+          ->capture_default_str();
+  checks.number(alpha);
+  app.add_option("--rules", args->rules,
+                 "limits, ignored alarms and required metrics (docs/check-rules.md)")
+      ->type_name("FILE");
   app.add_flag("--exact", args->exact,
                "compare two run files number by number: bits, counts and histograms must be equal");
   app.add_flag("--strict", args->exact_options.strict,
@@ -159,23 +176,32 @@ std::function<int()> declare_check(CLI::App& app) {
                     ->type_name("X"));
   CLI::Option* strict = app.get_option("--strict");
   CLI::Option* rel_tol = app.get_option("--rel-tol");
+  declare_check_outputs(app, args->outputs);
   app.footer(
-      "Limits come from the baseline's ensemble: runs from weights moved by one ulp (same seed) or\n"
+      "Limits come from the baseline's ensemble: runs from weights moved by one ulp (same seed) "
+      "or\n"
       "from other seeds. Exit codes: 0 identical, within noise, or improved; 1 a regression;\n"
       "2 usage or file error; 3 incomplete, or nothing comparable.");
-  return [args, checks, strict, rel_tol] {
+  return [args, checks, alpha, strict, rel_tol] {
+    args->alpha_given = alpha->count() > 0;
     for (const CLI::Option* option : {strict, rel_tol}) {
       if (option->count() == 0 || args->exact) continue;
       checks.problems().add(option->get_name() + ": only with --exact",
                             "limits otherwise come from the baseline's ensemble");
     }
+    if (args->exact && !args->rules.empty()) {
+      checks.problems().add("--rules and --exact: --exact compares numbers, and has no limits");
+    }
     require_sides(*args, checks.problems());
+    check_outputs(args->outputs,
+                  {args->subject, args->baseline, args->rules, args->pair.a, args->pair.b},
+                  args->exact, checks.problems());
     checks.problems().throw_if_any();
     args->pair.subject = args->subject;
     args->pair.members = kMembersAroundRun;
     if (!(args->exact_options.rel_tol >= 0 && args->exact_options.rel_tol < 1)) {
-      throw InputError(fmt::format("--rel-tol {}: 0 <= X < 1 required",
-                                   args->exact_options.rel_tol));
+      throw InputError(
+          fmt::format("--rel-tol {}: 0 <= X < 1 required", args->exact_options.rel_tol));
     }
     if (!args->exact) return run_check(*args);
     return run_exact(*args);

@@ -305,7 +305,7 @@ Listing list_checks() {
 
 Listing list_metrics() {
   Listing out{{"metric", "unit", "worse if", "of", "floor", "with other seeds", "meaning"}, {}};
-  constexpr const char* kUnits[] = {"share", "octaves", "loss"};
+  constexpr const char* kUnits[] = {"share", "octaves", "octaves", "loss", "yes or no"};
   constexpr const char* kOf[] = {"site", "parameter", "parameter group", "lane"};
   for (const Metric& m : metrics()) {
     out.rows.push_back({str(m.name), kUnits[static_cast<size_t>(m.unit)],
