@@ -114,6 +114,14 @@ void append(Blocks& blocks, Blocks more) {
                 std::make_move_iterator(more.end()));
 }
 
+// After a changed setting: the first number that shows what it does.
+std::string first_number_text(const CheckResult& result) {
+  if (result.alarms.front().finding != kSetting) return "";
+  const auto is_number = [](const Alarm& alarm) { return alarm.finding != kSetting; };
+  const auto first = std::ranges::find_if(result.alarms, is_number);
+  return first == result.alarms.end() ? "" : ". First beyond its limit: " + first->sentence;
+}
+
 }  // namespace
 
 std::string verdict_word(const CheckResult& result) {
@@ -137,7 +145,7 @@ std::string check_headline(const CheckResult& result) {
       return fmt::format("nothing is worse, {} better than in any of {}",
                          counted(result.improvements.size(), "number"), draw_text(result));
     case CheckVerdict::kRegression:
-      return result.alarms.front().sentence;
+      return result.alarms.front().sentence + first_number_text(result);
     case CheckVerdict::kIncomplete:
       return "nothing is worse, but a part of the baseline is missing: " + result.missing.front();
     case CheckVerdict::kInconclusive:

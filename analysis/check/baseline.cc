@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <set>
 
 #include "src/capture/capture.h"
@@ -14,15 +15,16 @@ namespace lockstep {
 
 namespace {
 
-// PyTorch's kernels add in another order than ours: twice the scatter of the lane that repeats them.
-constexpr double kOtherKernels = 2;
+// PyTorch's kernels add in another order than ours: four times the scatter of the lane that repeats them.
+constexpr double kOtherKernels = 4;
 // Other roundings of the same numbers move a lane by about as much as rounding has moved it away
 // from the reference: with limits of ten spreads and more, a fourth of that.
 constexpr double kRoundingShare = 0.25;
 
-void widen(std::vector<Band>& bands, const std::vector<Band>& reference, double times) {
+void widen(std::vector<Band>& bands, const std::vector<Band>& reference, double times,
+           double share) {
   for (size_t s = 0; s < std::min(bands.size(), reference.size()); ++s) {
-    const double moved = kRoundingShare * std::fabs(bands[s].centre - reference[s].centre);
+    const double moved = share * std::fabs(bands[s].centre - reference[s].centre);
     bands[s].spread = std::max({bands[s].spread, times * reference[s].spread,
                                 std::isfinite(moved) ? moved : 0});
   }
@@ -41,7 +43,8 @@ void widen_bands(const std::vector<LaneIdentity>& lanes, Ensemble& ensemble) {
     const bool is_captured = lanes[i].name == kCapturedLane;
     for (const MetricId id : {MetricId::kFirstLoss, MetricId::kEndLoss, MetricId::kHeldOutLoss,
                               MetricId::kFirstGradient, MetricId::kGradient}) {
-      widen(of(lane, id), of(reference, id), is_captured ? kOtherKernels : 0);
+      widen(of(lane, id), of(reference, id), is_captured ? kOtherKernels : 0,
+            is_captured ? 2 * kRoundingShare : kRoundingShare);
     }
     for (Band& gap : of(lane, MetricId::kLossGap)) {
       gap.spread = std::max(gap.spread, of(lane, MetricId::kEndLoss)[0].spread);
@@ -56,6 +59,9 @@ Baseline make_baseline(const RunFile& run, std::span<const RunSummary> ulps,
   Baseline baseline;
   baseline.environment = run.environment();
   RunOptions options = run.options();
+  if (!options.capture_hash.empty()) {
+    options.model = std::filesystem::path(options.model).filename().string();  // nobody's folders
+  }
   baseline.policy_texts = options.policy_texts;
   baseline.options_json = options_to_json(options);
   baseline.identity = identity_of(run);

@@ -12,6 +12,8 @@
 #include "analysis/check/limit_width.h"
 #include "analysis/check/rule_use.h"
 #include "analysis/findings/finding_kinds.h"
+#include "emulation/format/format.h"
+#include "src/capture/capture.h"
 #include "src/core/counted.h"
 #include "src/core/text.h"
 
@@ -290,10 +292,20 @@ class Judge {
                 });
   }
 
+  // In octaves, an error that is new where the baseline's runs had none: less is FP32's own
+  // rounding, or one rounding to the site's format that another op did before.
+  double least_new_error(size_t lane, int site) const {
+    const auto at = static_cast<size_t>(lane_in_run_[static_cast<size_t>(to_.lanes[lane])]);
+    const std::vector<std::string>& formats = run_.lanes()[at].site_formats;
+    const auto here = static_cast<size_t>(site);
+    if (here >= formats.size() || formats[here].empty()) return kLeastNewError;
+    return std::max(kLeastNewError, static_cast<double>(-find_format(formats[here]).p));
+  }
+
   void judge_number(size_t lane, const Metric& metric, size_t subject, const Band& band,
                     const Measured& now) {
     if (now.is_exact()) return;  // no error is none too many
-    if (band.is_exact() && now.value < kLeastNewError) return;
+    if (band.is_exact() && now.value < least_new_error(lane, counterpart(metric, subject))) return;
     Alarm alarm{.metric = metric.id, .value = now.value, .expected = band.centre};
     place(alarm, lane, metric, subject);
     const LimitWidth width = limit_width(metric, band, basis_, rules_.limit_for(alarm));
@@ -424,7 +436,7 @@ class Judge {
   // the lanes that follow it); then what cannot be in any run; then by how far it lies out.
   void sort_alarms() {
     const auto rank = [](const Alarm& alarm) {
-      if (alarm.finding == kSetting) return alarm.layer.empty() ? -4 : -3;
+      if (alarm.finding == kSetting) return alarm.layer.empty() ? -3 : -4;
       if (alarm.finding == kOtherInputs) return -2;
       if (alarm.finding.empty() && alarm.metric == MetricId::kLearningRate) return -2;
       if (alarm.finding == kNoGradient) return -1;
@@ -458,6 +470,12 @@ class Judge {
       }
     }
     for (Alarm& alarm : result_.alarms) alarm.sentence = alarm_sentence(alarm);
+    const auto is_captured = [](const Alarm& alarm) { return alarm.lane == kCapturedLane; };
+    if (!result_.alarms.empty() && std::ranges::all_of(result_.alarms, is_captured)) {
+      result_.alarms.front().sentence +=
+          "; no replayed lane shows it, so the loop does something else outside of the forward and "
+          "backward passes: optimizer, clipping, scaler";
+    }
     for (Alarm& alarm : result_.improvements) alarm.sentence = alarm_sentence(alarm);
   }
 
