@@ -299,7 +299,7 @@ class Judge {
     const std::vector<std::string>& formats = run_.lanes()[at].site_formats;
     const auto here = static_cast<size_t>(site);
     if (here >= formats.size() || formats[here].empty()) return kLeastNewError;
-    return std::max(kLeastNewError, static_cast<double>(-find_format(formats[here]).p));
+    return std::max(kLeastNewError, static_cast<double>(-find_format(formats[here]).precision));
   }
 
   void judge_number(size_t lane, const Metric& metric, size_t subject, const Band& band,
