@@ -44,7 +44,7 @@ std::vector<AlarmGroup> group_alarms(const std::vector<Alarm>& alarms) {
 
 std::string place_and_line(const Alarm& alarm) {
   const std::string place = alarm_place(alarm);
-  if (place.empty()) return "the whole lane";
+  if (place.empty()) return alarm.finding == kSetting ? "the loop" : "the whole lane";
   return alarm.source_line.empty() ? place : fmt::format("{} ({})", place, alarm.source_line);
 }
 

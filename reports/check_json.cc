@@ -50,6 +50,8 @@ ordered_json alarm_json(const Alarm& alarm) {
   } else {
     out["finding"] = alarm.finding;
   }
+  if (!alarm.origin.empty()) out["origin"] = alarm.origin;
+  if (!alarm.gone.empty()) out["gone"] = alarm.gone;
   out["limit_from"] = alarm.limit_from;
   out["sentence"] = alarm.sentence;
   return out;
@@ -78,6 +80,7 @@ std::string check_json(const CheckResult& result) {
                       {"judged", result.judged},
                       {"shared_nonfinite", result.shared_nonfinite}};
   if (result.first_other_bits >= 0) out["first_step_with_other_bits"] = result.first_other_bits;
+  if (!result.first_difference.empty()) out["first_difference"] = result.first_difference;
   out["alarms"] = alarms_json(result.alarms);
   out["improvements"] = alarms_json(result.improvements);
   out["families"] = ordered_json::array();

@@ -38,6 +38,9 @@ std::string help_of(const Alarm& alarm) {
   for (const FindingKindRow& row : finding_kinds()) {
     if (row.name == alarm.finding) return std::string(row.help);
   }
+  for (const ChangeAlarm& row : change_alarms()) {
+    if (row.name == alarm.finding) return std::string(row.help);
+  }
   return alarm.finding;
 }
 

@@ -40,8 +40,13 @@ Blocks verdict_blocks(const CheckResult& result) {
   const std::string verdict = verdict_word(result);
   Blocks blocks = {
       paragraph(verdict + ": " + check_headline(result) + ".", tone_of(result), verdict.size())};
-  if (!result.alarms.empty()) {
-    blocks.push_back(paragraph("The limit is from " + result.alarms.front().limit_from + "."));
+  const auto number =
+      std::ranges::find_if(result.alarms, [](const Alarm& alarm) { return alarm.finding.empty(); });
+  if (number != result.alarms.end()) {
+    const std::string first = number == result.alarms.begin()
+                                  ? ""
+                                  : "The first number beyond its limit: " + number->sentence + ". ";
+    blocks.push_back(paragraph(first + "The limit is from " + number->limit_from + "."));
   }
   if (!result.first_difference.empty()) {
     blocks.push_back(paragraph("First other bits: " + result.first_difference + "."));
@@ -60,9 +65,8 @@ Blocks verdict_blocks(const CheckResult& result) {
 Blocks alarm_blocks(const CheckResult& result) {
   if (result.alarms.empty()) return {};
   const std::vector<AlarmGroup> groups = group_alarms(result.alarms);
-  return {paragraph(fmt::format("{} beyond {}, by lane and metric, the origin first:",
-                                counted(result.alarms.size(), "number"),
-                                result.alarms.size() == 1 ? "its limit" : "their limits")),
+  return {paragraph(fmt::format("{}, by lane and metric, the origin first:",
+                                counted(result.alarms.size(), "alarm"))),
           table(group_table(groups))};
 }
 
@@ -173,7 +177,7 @@ ReportPage check_page(const CheckResult& result) {
     if (!blocks.empty()) page.sections.push_back({name, title, std::move(blocks)});
   };
   add("verdict", "Verdict", verdict_blocks(result));
-  add("groups", "Beyond their limits", alarm_blocks(result));
+  add("groups", "Alarms by lane and metric", alarm_blocks(result));
   if (!result.alarms.empty()) {
     add("alarms", "Every alarm", {table(alarm_table(result.alarms, 0, kShownAlarms))});
   }

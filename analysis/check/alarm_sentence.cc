@@ -43,7 +43,7 @@ std::string what(const Alarm& a) {
     case MetricUnit::kOctaves:
       if (std::isinf(a.expected)) {
         return fmt::format("{} {} of the values' size; in the baseline exactly 0", metric.words,
-                           two_digits(std::exp2(a.value)));
+                           numbers.value);
       }
       return fmt::format("{} {} as large as the baseline's; limit {}", metric.words, numbers.value,
                          numbers.limit);
@@ -65,7 +65,10 @@ std::string what(const Alarm& a) {
 // The point says what the role does not: of "accumulator accumulator" or "activation output" one
 // word is enough.
 std::string alarm_place(const Alarm& alarm) {
-  if (alarm.site < 0) return alarm.parameter;
+  if (alarm.site < 0) {
+    const bool has_op = !alarm.layer.empty() && !alarm.op.empty();
+    return alarm.parameter + alarm.layer + (has_op ? " " : "") + alarm.op;
+  }
   const std::string_view output = to_string(Point::kOutput), storage = to_string(Point::kStorage);
   std::vector<std::string> words = {alarm.layer.empty() ? "(no layer)" : alarm.layer};
   if (!alarm.op.empty()) words.push_back(alarm.op);
@@ -85,6 +88,9 @@ AlarmNumbers alarm_numbers(const Alarm& a) {
     case MetricUnit::kShare:
       return {part_or_none(a.value), part_or_none(a.expected), part_or_none(a.limit)};
     case MetricUnit::kOctaves:
+      if (std::isinf(a.expected)) {  // the logarithm of none at all
+        return {two_digits(std::exp2(a.value)), "0", two_digits(std::exp2(a.limit))};
+      }
       return {ratio_text(a.value - a.expected) + " times", "1",
               ratio_text(a.limit - a.expected) + " times"};
     case MetricUnit::kDistance:

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "analysis/check/change_alarms.h"
 #include "analysis/check/ensemble.h"
 #include "analysis/check/metrics.h"
 #include "analysis/check/rules.h"
@@ -25,9 +26,6 @@ enum class CheckVerdict : uint8_t {
 };
 std::string_view to_string(CheckVerdict verdict);
 int exit_code_of(CheckVerdict verdict);  // 0, 1 or 3
-
-inline constexpr std::string_view kOtherInputs = "other inputs", kNoGradient = "no gradient",
-                                  kSetting = "setting";
 
 // One number beyond its limit, for the worse or for the better.
 struct Alarm {

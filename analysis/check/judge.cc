@@ -9,7 +9,7 @@
 #include <set>
 
 #include "analysis/check/alarm_sentence.h"
-#include "analysis/check/limit_width.h"
+#include "analysis/check/limit_range.h"
 #include "analysis/check/rule_use.h"
 #include "analysis/findings/finding_kinds.h"
 #include "emulation/format/format.h"
@@ -308,15 +308,15 @@ class Judge {
     if (band.is_exact() && now.value < least_new_error(lane, counterpart(metric, subject))) return;
     Alarm alarm{.metric = metric.id, .value = now.value, .expected = band.centre};
     place(alarm, lane, metric, subject);
-    const LimitWidth width = limit_width(metric, band, basis_, rules_.limit_for(alarm));
-    const double change = now.value - band.centre;
-    const bool is_above = change > width.above;
-    if (!is_above && -change <= width.below) return;
-    const double allowed = is_above ? width.above : width.below;
-    alarm.limit = band.centre + (is_above ? allowed : -allowed);
-    alarm.times =
-        allowed > 0 ? std::fabs(change) / allowed : std::numeric_limits<double>::infinity();
-    alarm.limit_from = width.from;
+    const LimitRange range = limit_range(metric, band, basis_, rules_.limit_for(alarm));
+    const bool is_above = now.value > range.high;
+    if (!is_above && now.value >= range.low) return;
+    alarm.limit = is_above ? range.high : range.low;
+    const double allowed = is_above ? range.high - band.centre : band.centre - range.low;
+    alarm.times = allowed > 0 && std::isfinite(allowed)
+                      ? std::fabs(now.value - band.centre) / allowed
+                      : std::numeric_limits<double>::infinity();
+    alarm.limit_from = range.from;
     if (metric.first_step) alarm.step = 0;
     const bool is_worse = metric.worse == WorseIf::kEither || is_above;
     (is_worse ? result_.alarms : result_.improvements).push_back(std::move(alarm));
@@ -372,8 +372,8 @@ class Judge {
       alarm.step = 0;
       alarm.times = std::numeric_limits<double>::infinity();
       alarm.limit_from = "the baseline's batches";
-      alarm.sentence = fmt::format("the batch has the shape {}; in the baseline {}", after.shape,
-                                   before.shape);
+      alarm.sentence =
+          fmt::format("the batch has the shape {}; in the baseline {}", after.shape, before.shape);
       result_.alarms.push_back(std::move(alarm));
     }
   }
@@ -404,7 +404,8 @@ class Judge {
   std::string gone_before(int32_t site) const {
     const auto at = std::ranges::find(to_.sites, static_cast<int>(site));
     if (at == to_.sites.end()) return "";
-    const SiteIdentity& here = baseline_.identity.sites[static_cast<size_t>(at - to_.sites.begin())];
+    const SiteIdentity& here =
+        baseline_.identity.sites[static_cast<size_t>(at - to_.sites.begin())];
     for (auto i = at - to_.sites.begin() - 1; i >= 0; --i) {
       const auto s = static_cast<size_t>(i);
       const SiteIdentity& before = baseline_.identity.sites[s];

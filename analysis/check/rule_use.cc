@@ -13,7 +13,7 @@ namespace {
 RulePattern::Subject subject_of(const Alarm& alarm) {
   return {.metric = alarm_subject(alarm),
           .lane = alarm.lane,
-          .layer = alarm.site >= 0 ? alarm.layer : alarm.parameter,
+          .layer = alarm.parameter.empty() ? alarm.layer : alarm.parameter,
           .role = alarm.role};
 }
 

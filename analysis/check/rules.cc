@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "analysis/check/change_alarms.h"
 #include "analysis/check/metrics.h"
 #include "analysis/findings/finding_kinds.h"
 #include "src/core/error.h"
@@ -26,6 +27,7 @@ std::vector<std::string> metric_names() {
 std::vector<std::string> alarm_names() {
   std::vector<std::string> names = metric_names();
   for (const FindingKindRow& row : finding_kinds()) names.emplace_back(row.name);
+  for (const ChangeAlarm& row : change_alarms()) names.emplace_back(row.name);
   return names;
 }
 

@@ -52,6 +52,15 @@ bool is_same_file(const std::string& a, const std::string& b) {
   return absolute(a) == absolute(b);
 }
 
+// Of a folder of baselines, any may be read.
+bool replaces_file_in(const std::string& path, const std::string& folder) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error)) return false;
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  return std::filesystem::exists(path, error) &&
+         is_same_file(parent.empty() ? "." : parent.string(), folder);
+}
+
 // GitHub shows what is appended to the file of this name.
 void append_summary(const CheckResult& result) {
   const char* path = std::getenv("GITHUB_STEP_SUMMARY");
@@ -99,7 +108,7 @@ void check_outputs(const CheckOutputs& outputs, const std::vector<std::string>& 
     before.push_back(&row);
     if (!is_file) continue;
     for (const std::string& input : inputs) {
-      if (!input.empty() && is_same_file(path, input)) {
+      if (!input.empty() && (is_same_file(path, input) || replaces_file_in(path, input))) {
         problems.add(fmt::format("{} {}: is an input of this command", row.option, path),
                      "name another file");
       }

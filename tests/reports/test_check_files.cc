@@ -42,6 +42,9 @@ TEST_CASE("check as JSON: a golden file, and every key is documented") {
   };
   CheckResult result = testing::regression();
   result.alarms.back().parameter = "parameter fc.weight";
+  result.alarms[0].origin = "pool max_pool2d (model.py:11)";
+  result.alarms[1].gone = "blocks.0 add";
+  result.first_difference = "lane fp32, step 0: ln1 layer_norm output";
   testing::check_same_keys(testing::keys_of(nlohmann::json::parse(check_json(result)), name_of),
                            testing::documented_keys("check-json.md"));
 }

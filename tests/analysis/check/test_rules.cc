@@ -129,6 +129,20 @@ metric = "to_zero"
   CHECK(problems.size() == 18);
 }
 
+TEST_CASE("an ignore rule may name what was changed, a limit may not") {
+  const std::string ignore = "version = 1\n[[ignore]]\nmetric = \"setting\"\nlayer = \"bn*\"\n";
+  const CheckRules rules =
+      rules_from_toml(ignore + "reason = \"x\"\nexpires = 2027-01-31\n", "rules.toml");
+  Alarm setting;
+  setting.finding = kSetting;
+  setting.layer = "bn1";
+  std::vector<Alarm> alarms = {setting};
+  RuleUse(rules, sys_days(kDay)).ignore(alarms);
+  CHECK(alarms.empty());
+  CHECK(names(problems_of("version = 1\n[[limit]]\nmetric = \"setting\"\nmax = 1\n"),
+              "metric = 'setting': no such metric"));
+}
+
 TEST_CASE("a rules file without a version, or that is no TOML") {
   CHECK(names(problems_of(""), "version: missing"));
   CHECK(names(problems_of("version = \n"), "line 1: not TOML"));

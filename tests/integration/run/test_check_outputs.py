@@ -160,7 +160,8 @@ def test_markdown_and_html(lockstep, baseline, worse, tmp_path):
     markdown, page = tmp_path / "check.md", tmp_path / "check.html"
     lockstep("check", worse, "--baseline", baseline, "--markdown", markdown, "--report", page, code=1)
     assert markdown.stat().st_size < 65536
-    assert "**REGRESSION**: lane fp32, step 0: " in markdown.read_text()
+    text = markdown.read_text()
+    assert "**REGRESSION**: optimizer lr: " in text and "The first number beyond its limit: lane fp32: " in text
     assert "optimizer lr: " in page.read_text() and "Every alarm" in page.read_text()
 
 
@@ -173,6 +174,8 @@ def test_an_output_never_replaces_an_input_or_another_output(lockstep, baseline,
         assert "is an input of this command" in error
     assert baseline.read_bytes() == before
     assert "is an input" in lockstep("check", worse, "--baseline", baseline, "--sarif", worse, code=2).stderr
+    error = lockstep("check", worse, "--baseline", baseline.parent, "--json", baseline, code=2).stderr
+    assert "is an input" in error
     rules = tmp_path / "rules.toml"
     rules.write_text("version = 1\n")
     assert "is an input" in lockstep("check", "mlp", "--baseline", baseline, "--rules", rules, "--junit", rules,

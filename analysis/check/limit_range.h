@@ -10,21 +10,21 @@
 
 namespace lockstep {
 
-struct LimitWidth {
-  double above, below;  // of the band's centre; `above` may be negative: the centre is too large
-  std::string from;     // who says so
+struct LimitRange {
+  double low, high;  // without an alarm; by a rule, `high` may be below the baseline's own number
+  std::string from;  // who says so
 };
 
 // What the limits of one check have in common.
 struct LimitBasis {
-  double factor = 0;     // of the spread: limit_factor()
+  double factor = 0;  // of the spread: limit_factor()
   Draw draw = Draw::kSame;
   std::string ensemble;  // "13 runs from weights moved by one ulp"
   std::string rules_path;
 };
 
 // `rule`: null, where none applies.
-LimitWidth limit_width(const Metric& metric, const Band& band, const LimitBasis& basis,
+LimitRange limit_range(const Metric& metric, const Band& band, const LimitBasis& basis,
                        const LimitRule* rule);
 
 }  // namespace lockstep
