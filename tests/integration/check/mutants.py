@@ -69,7 +69,7 @@ TEXT_MUTANTS = [
     edit("dropout twice", _DROP, "return self.drop(self.drop(self.down(h)))", "drop|mlp"),
     edit("head untied", "        self.head.weight = self.embed.weight\n", "", "head|embed"),
     edit("no positions", " + self.place(torch.arange(LENGTH))", "", r"place|embed|blocks\.0"),
-    edit("residual forgotten", "x = x + self.mlp(self.norm2(x))", "x = self.mlp(self.norm2(x))", r"blocks\.0",
+    edit("residual forgotten", "x = x + self.mlp(self.norm2(x))", "x = self.mlp(self.norm2(x))", r"blocks\.0"),
 ]
 
 _BN = "self.bn = nn.BatchNorm2d(outputs)"
