@@ -43,7 +43,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def lockstep(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Any]:
     """check(model, optimizer, loader, loss_of) or capture(model, optimizer, loss_of): see numerics.Numerics."""
     from .numerics import Numerics
-    numerics = Numerics(request.config, request.node, tmp_path)
+    numerics = Numerics(request.config, request.node, tmp_path,
+                        lambda line: request.node.user_properties.append((RECORDED, line)))
     yield numerics
     if request.node.stash.get(_PASSED, False):
         numerics.close()

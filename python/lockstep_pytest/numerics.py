@@ -14,8 +14,6 @@ import lockstep_capture
 import pytest
 from lockstep_capture.program import find_program
 
-from . import RECORDED
-
 LANES = ("fp32", "torch-autocast-fp16", "torch-autocast-bf16")
 MEMBERS = 12  # runs from weights moved by one ulp, of which a baseline takes its limits
 FINE, REGRESSION, INCONCLUSIVE = 0, 1, 3  # exit codes of `lockstep check`
@@ -24,8 +22,9 @@ FINE, REGRESSION, INCONCLUSIVE = 0, 1, 3  # exit codes of `lockstep check`
 class Numerics:
     """The fixture of one test."""
 
-    def __init__(self, config: pytest.Config, node: pytest.Item, folder: pathlib.Path):
-        self._config, self._node, self._folder = config, node, folder
+    def __init__(self, config: pytest.Config, node: pytest.Item, folder: pathlib.Path, note: Callable[[str], None]):
+        """note: takes the line about each baseline that is recorded."""
+        self._config, self._node, self._folder, self._note = config, node, folder, note
         self._used: list[str] = []
 
     def check(self, model: Any, optimizer: Any, loader: Iterable[Any], loss_of: Callable[[Any, Any], Any], *,
@@ -121,7 +120,7 @@ class Numerics:
             command += ["--other-captures", ",".join(other.name for other in others)]
         self._run(command, codes=(FINE,))
         baseline.write_text(with_history(draft.read_text(encoding="utf-8"), before, reason), encoding="utf-8")
-        self._node.user_properties.append((RECORDED, f"recorded {_shown(baseline)}" + (f": {reason}" if reason else "")))
+        self._note(f"recorded {_shown(baseline)}" + (f": {reason}" if reason else ""))
 
     def _check(self, capture: pathlib.Path, baseline: pathlib.Path) -> None:
         done = self._run(["check", capture.name, "--baseline", str(baseline)], codes=(FINE, REGRESSION, INCONCLUSIVE))

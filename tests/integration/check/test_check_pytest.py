@@ -63,6 +63,7 @@ def test_twice(lockstep):
     for _ in range(2):
         lockstep.check(*build(), loss_of, name="seeds", **SMALL)
 '''
+NODE = "/".join(["tests", "test_train.py::test_numerics"])
 BASELINES = {"test_train.test_numerics.json", "seeds.json", "test_train.test_own_loop-1.0.json"}
 
 
@@ -120,7 +121,7 @@ def with_test(project, text, *options, code):
 def test_a_missing_baseline_says_how_to_record_it(recorded):
     assert "3 failed, 1 passed" in recorded.missing
     assert "no baseline tests/baselines/test_train.test_numerics.json" in recorded.missing
-    assert "pytest --lockstep-record tests/test_train.py::test_numerics" in recorded.missing
+    assert f"pytest --lockstep-record {NODE}" in recorded.missing
 
 
 def test_baselines_are_recorded_next_to_the_tests(recorded):
@@ -140,7 +141,7 @@ def test_a_regression_fails_with_the_program_s_text(recorded):
     assert "3 failed, 1 passed" in text
     assert "REGRESSION: lane fp32, step 0: 1 layer_norm activation output" in text and "test_train.py:" in text
     assert "layer_norm eps: 1e-05 -> 0.01 in 1 layer" in text
-    assert "pytest --lockstep-record --lockstep-reason \"...\" tests/test_train.py::test_numerics" in text
+    assert f'pytest --lockstep-record --lockstep-reason "..." {NODE}' in text
 
 
 def test_recording_anew_needs_a_reason_and_keeps_the_history(recorded):
