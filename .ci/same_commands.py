@@ -139,13 +139,13 @@ def replay_chains(presets, cpu_lanes):
     for name, words in REPLAYS.items():
         run = f"replay {words} -o {name}.h5".replace("{all}", all_lanes).replace("{cpu}", cpu_lanes)
         yield Chain("replay", name, [run, f"report {name}.h5", f"recommend {name}.h5", f"recommend {name}.h5 --formats bf16 "
-                    "-o recommended.toml", f"check {name}.h5 --baseline {name}.h5"], "work",
+                    "-o recommended.toml", f"check {name}.h5 --baseline {name}.h5 --exact"], "work",
                     {**POLICIES, **OWN_POLICIES, "words.txt": TEXT})
     run = "replay mlp --data synthetic:200 --steps 6 --batch 8 --checkpoint-every 2 --lanes fp64,torch-autocast-fp16,tf32"
     yield Chain("check", "mlp", [
-        f"{run} -o a.h5", f"{run} -o b.h5 --threads 1", "check b.h5 --baseline a.h5 --strict", f"{run} -o c.h5 --seed 2",
-        "check c.h5 --baseline a.h5", f"{run},pure-fp16 -o d.h5", "check d.h5 --baseline a.h5", "check a.h5 --baseline d.h5",
-        change_loss("b.h5"), "check b.h5 --baseline a.h5", "check b.h5 --baseline a.h5 --rel-tol 2", "report b.h5",
+        f"{run} -o a.h5", f"{run} -o b.h5 --threads 1", "check b.h5 --baseline a.h5 --exact --strict", f"{run} -o c.h5 --seed 2",
+        "check c.h5 --baseline a.h5 --exact", f"{run},pure-fp16 -o d.h5", "check d.h5 --baseline a.h5 --exact", "check a.h5 --baseline d.h5 --exact",
+        change_loss("b.h5"), "check b.h5 --baseline a.h5 --exact", "check b.h5 --baseline a.h5 --exact --rel-tol 2", "report b.h5",
         "report a.h5 -o report.txt", "report a.h5 -o report.txt", f"{run} -o a.h5", "recommend a.h5 -o mine.toml",
         "recommend a.h5 -o mine.toml --overwrite", f"{run},mine.toml -o e.h5 --quiet", "replay --resume a.h5"])
     yield Chain("check", "resume", [

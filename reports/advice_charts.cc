@@ -81,6 +81,10 @@ Block tried_chart(const Advice& advice) {
   Scatter out;
   out.x_title = fmt::format("estimated time on {}, of fp32's step", advice.gpu->name);
   out.y_title = "loss minus fp32's";
+  out.bar_help =
+      "A bar goes from a candidate's gap up to the gap plus its noise, of batches or of one ulp, "
+      "whichever is larger. It has no lower half, because only a larger loss speaks against a "
+      "candidate.";
   out.points.push_back({.name = "fp32", .group = "fp32", .x = 1, .y = 0});
   for (const Trial& trial : advice.tried) {
     if (!std::isfinite(trial.judgement.gap)) continue;

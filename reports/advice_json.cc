@@ -4,15 +4,13 @@
 #include <nlohmann/json.hpp>
 
 #include "reports/advice_text.h"
+#include "reports/finding_json.h"
+#include "reports/range_json.h"
 
 namespace lockstep {
 namespace {
 
 using nlohmann::ordered_json;
-
-ordered_json number(double value) {
-  return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
-}
 
 ordered_json kept_json(const Advice& advice, const std::vector<KeptLayer>& kept, bool is_chosen) {
   ordered_json out = ordered_json::array();
@@ -24,59 +22,32 @@ ordered_json kept_json(const Advice& advice, const std::vector<KeptLayer>& kept,
   return out;
 }
 
-// An end that nothing sets is null.
-ordered_json exponent(int k) {
-  const bool is_open = k <= kMinScaleExponent || k >= kMaxScaleExponent;
-  return is_open ? ordered_json(nullptr) : ordered_json(k);
-}
-
-ordered_json ranges_json(const RangeTable& ranges) {
-  ordered_json json = {{"lo_exponent", exponent(ranges.scales.lo)},
-                       {"hi_exponent", exponent(ranges.scales.hi)},
-                       {"lo_layer", ranges.lo_layer},
-                       {"hi_layer", ranges.hi_layer},
-                       {"headroom_octaves", kHeadroomOctaves},
-                       {"chosen_exponent", ranges.scale_exponent}};
-  for (const LayerRange& layer : ranges.layers) {
-    ordered_json one = {{"layer", layer.layer}};
-    if (layer.has_gradients) {
-      one["lo_exponent"] = exponent(layer.scales.lo);
-      one["hi_exponent"] = exponent(layer.scales.hi);
-      one["zeroed_share"] = number(layer.zeroed_share);
-      one["lost_energy"] = number(layer.lost_energy);
-    }
-    if (layer.unscaled_margin) one["margin_octaves"] = *layer.unscaled_margin;
-    if (!layer.reason.empty()) one["reason"] = layer.reason;
-    json["layers"].push_back(one);
-  }
-  return json;
-}
-
 ordered_json measured_json(const MeasuredSensitivity& measured) {
-  return {{"loss_error", number(measured.loss_error)},
-          {"gradient_error", number(measured.gradient_error)},
-          {"error_to_noise", number(measured.error_to_noise)},
-          {"gap", number(measured.accumulated)}};
+  return {{"loss_error", json_number(measured.loss_error)},
+          {"gradient_error", json_number(measured.gradient_error)},
+          {"error_to_noise", json_number(measured.error_to_noise)},
+          {"gap", json_number(measured.accumulated)}};
 }
 
 ordered_json sensitivity_json(const SensitivityTable& table) {
-  ordered_json json = {{"batch_noise", number(table.batch_noise)}};
+  ordered_json json = {{"batch_noise", json_number(table.batch_noise)}};
   if (table.is_measured) {
-    json["rank_correlation"] = number(table.of_layers.value);
-    json["role_rank_correlation"] = number(table.of_roles.value);
+    json["rank_correlation"] = json_number(table.of_layers.value);
+    json["role_rank_correlation"] = json_number(table.of_roles.value);
     json["measured_top_third"] = table.measured_top_third;
     json["floor"] = measured_json(table.floor);
   }
   for (const GradientNoise& row : table.noise) {
     ordered_json one = {{"weight", row.weight},
                         {"layer", row.layer},
-                        {"noise_share", number(row.share)},
+                        {"noise_share", json_number(row.share)},
                         {"basis", row.is_measured() ? "measured" : "assumed"}};
     if (!row.is_measured()) one["reason"] = row.why_assumed;
     json["weights"].push_back(one);
   }
   for (const LayerSensitivity& row : table.layers) {
-    ordered_json one = {{"layer", row.layer}, {"format", row.format}, {"score", number(row.score)}};
+    ordered_json one = {
+        {"layer", row.layer}, {"format", row.format}, {"score", json_number(row.score)}};
     if (row.measured) one.update(measured_json(*row.measured));
     json["layers"].push_back(one);
   }
@@ -84,12 +55,12 @@ ordered_json sensitivity_json(const SensitivityTable& table) {
     ordered_json one = {{"layer", row.layer},
                         {"role", to_string(row.role)},
                         {"format", row.format},
-                        {"score", number(row.score)},
-                        {"effect", number(row.effect)},
-                        {"range_effect", number(row.range_effect)},
-                        {"gradient_error", number(row.gradient_error)},
-                        {"error_to_noise", number(row.error_to_noise)},
-                        {"updates_lost", number(row.updates_lost)},
+                        {"score", json_number(row.score)},
+                        {"effect", json_number(row.effect)},
+                        {"range_effect", json_number(row.range_effect)},
+                        {"gradient_error", json_number(row.gradient_error)},
+                        {"error_to_noise", json_number(row.error_to_noise)},
+                        {"updates_lost", json_number(row.updates_lost)},
                         {"terms", row.terms}};
     if (row.measured) one["measured"] = measured_json(*row.measured);
     json["roles"].push_back(one);
@@ -114,13 +85,13 @@ void add_search(const Advice& advice, ordered_json& json) {
     json["memory"].push_back({{"choice", outcome.choice},
                               {"lane", outcome.trial.candidate.lane},
                               {"passes", outcome.passes()},
-                              {"gap", number(outcome.trial.judgement.gap)}});
+                              {"gap", json_number(outcome.trial.judgement.gap)}});
   }
   for (const FrontierPoint& point : advice.frontier) {
     ordered_json one = {{"format", point.format},
                         {"layers", point.layers},
-                        {"cost", number(point.cost)},
-                        {"score", number(point.score)}};
+                        {"cost", json_number(point.cost)},
+                        {"score", json_number(point.score)}};
     if (!point.lane.empty()) {
       one["lane"] = point.lane;
       one["passes"] = point.passes;
@@ -155,13 +126,13 @@ std::string advice_json(const Advice& advice, const AdviceFacts& facts) {
     ordered_json one = {
         {"lane", trial.candidate.lane},
         {"format", trial.candidate.format},
-        {"loss", number(trial.judgement.tail_loss)},
-        {"gap", number(trial.judgement.gap)},
-        {"noise", number(std::max(trial.judgement.batch_noise, trial.judgement.chaos))},
+        {"loss", json_number(trial.judgement.tail_loss)},
+        {"gap", json_number(trial.judgement.gap)},
+        {"noise", json_number(std::max(trial.judgement.batch_noise, trial.judgement.chaos))},
         {"skipped_steps", trial.skips},
         {"verdict", to_string(trial.judgement.verdict)},
         {"passes", trial.passes()},
-        {"relative_time", number(trial.cost.seconds / advice.fp32_cost.seconds)},
+        {"relative_time", json_number(trial.cost.seconds / advice.fp32_cost.seconds)},
         {"fp32", kept_json(advice, trial.candidate.fp32, is_chosen)}};
     if (!trial.candidate.narrow.empty()) {
       one["narrow"] = trial.candidate.narrow;
@@ -180,17 +151,17 @@ std::string advice_json(const Advice& advice, const AdviceFacts& facts) {
     const Proof& proof = *facts.proof;
     json["proof"] = {{"result", kResults[static_cast<size_t>(proof.result)]},
                      {"seeds", proof.seeds()},
-                     {"mean_gap", number(proof.mean)},
-                     {"upper_bound", number(proof.smallest_shown())},
-                     {"tolerance", number(proof.tolerance)},
-                     {"fall", number(proof.fall)},
-                     {"chaos", number(proof.chaos)},
-                     {"seed_scatter", number(proof.seed_scatter)},
-                     {"gap_scatter", number(proof.gap_scatter)},
-                     {"most_breaking", number(proof.most_breaking())}};
+                     {"mean_gap", json_number(proof.mean)},
+                     {"upper_bound", json_number(proof.smallest_shown())},
+                     {"tolerance", json_number(proof.tolerance)},
+                     {"fall", json_number(proof.fall)},
+                     {"chaos", json_number(proof.chaos)},
+                     {"seed_scatter", json_number(proof.seed_scatter)},
+                     {"gap_scatter", json_number(proof.gap_scatter)},
+                     {"most_breaking", json_number(proof.most_breaking())}};
   }
   for (const RangeTable& ranges : advice.ranges) {
-    json["loss_scales"][ranges.format->name] = ranges_json(ranges);
+    json["loss_scales"][ranges.format->name] = range_object(ranges);
   }
   add_search(advice, json);
   json["not_tested"] = facts.not_tested;
@@ -203,7 +174,7 @@ std::string ranges_json(const RangeTable& ranges, const std::vector<ScaleCourse>
                        {"format_version", 1},
                        {"model", model},
                        {"steps", steps},
-                       {"loss_scales", {{ranges.format->name, ranges_json(ranges)}}}};
+                       {"loss_scales", {{ranges.format->name, range_object(ranges)}}}};
   const auto of = [](const SettledScale& scale) {
     return ordered_json{{"lo_exponent", scale.lo},
                         {"hi_exponent", scale.hi},

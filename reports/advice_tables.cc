@@ -7,21 +7,25 @@
 #include <cmath>
 
 #include "analysis/findings/finding_kinds.h"
+#include "reports/cells.h"
 #include "reports/number_text.h"
 #include "src/core/text.h"
 
 namespace lockstep {
 namespace {
 
-constexpr size_t kLayersInSentence = 4;
-
-std::string gap_text(double gap) {
+Cell gap_cell(double gap) {
   if (!std::isfinite(gap)) return "-";
-  return fmt::format("{}{}", gap < 0 ? "" : "+", short_number(gap));
+  return {fmt::format("{}{}", gap < 0 ? "" : "+", short_number(gap)), gap};
 }
 
-std::string or_dash(double value) {
-  return value == 0 || !std::isfinite(value) ? "-" : two_digits(value);
+Cell or_dash(double value) {
+  if (value == 0 || !std::isfinite(value)) return "-";
+  return {two_digits(value), value};
+}
+
+Cell time_cell(double relative) {
+  return {fmt::format("{:.2f}", relative), relative};
 }
 
 // "plain fp16"; "fp8 on fp16"; "fp16, weights-kahan".
@@ -55,26 +59,20 @@ void add_measured_columns(TableBlock& table) {
 }
 
 void add_measured_cells(const std::optional<MeasuredSensitivity>& measured,
-                        std::vector<std::string>& cells) {
+                        std::vector<Cell>& cells) {
   for (const auto number : {&MeasuredSensitivity::loss_error, &MeasuredSensitivity::gradient_error,
                             &MeasuredSensitivity::error_to_noise}) {
-    cells.push_back(measured ? or_dash((*measured).*number) : "-");
+    cells.push_back(measured ? or_dash((*measured).*number) : Cell("-"));
   }
-  cells.push_back(measured ? gap_text(measured->accumulated) : "-");
+  cells.push_back(measured ? gap_cell(measured->accumulated) : Cell("-"));
 }
 
 }  // namespace
 
 std::string layer_names(const std::vector<KeptLayer>& layers) {
   std::vector<std::string> names;
-  for (const KeptLayer& layer : layers) {
-    if (names.size() == kLayersInSentence) break;
-    names.push_back(layer.layer.empty() ? "(no layer)" : layer.layer);
-  }
-  std::string text = join(names, ", ");
-  if (layers.size() > names.size())
-    text += fmt::format(" and {} more", layers.size() - names.size());
-  return text;
+  for (const KeptLayer& layer : layers) names.push_back(layer.layer);
+  return few_names(names);
 }
 
 std::string verdict_text(const Trial& trial) {
@@ -101,9 +99,8 @@ TableBlock tried_table(const Advice& advice) {
          !scale.scales
              ? "-"
              : fmt::format("{}{}", scale_text(scale.start), scale.dynamic ? ", dynamic" : ""),
-         short_number(trial.judgement.tail_loss), gap_text(trial.judgement.gap),
-         fmt::format("{}", trial.skips),
-         fmt::format("{:.2f}", trial.cost.seconds / advice.fp32_cost.seconds),
+         number_cell(trial.judgement.tail_loss), gap_cell(trial.judgement.gap),
+         fmt::format("{}", trial.skips), time_cell(trial.cost.seconds / advice.fp32_cost.seconds),
          verdict_text(trial)});
   }
   table.notes = {fmt::format(
@@ -115,11 +112,12 @@ TableBlock tried_table(const Advice& advice) {
 
 TableBlock frontier_table(const Advice& advice) {
   TableBlock table;
+  table.name = "frontier";
   table.columns = {
       {"format", Align::kLeft}, {"layers"}, {"cost"}, {"score"}, {"run", Align::kLeft}};
   for (const FrontierPoint& point : advice.frontier) {
     table.rows.push_back({point.format, fmt::format("{}", point.layers),
-                          fmt::format("{:.3f}", point.cost), or_dash(point.score),
+                          Cell(fmt::format("{:.3f}", point.cost), point.cost), or_dash(point.score),
                           point.lane.empty() ? "-"
                           : point.passes     ? "passed"
                                              : "failed"});
@@ -133,6 +131,7 @@ TableBlock frontier_table(const Advice& advice) {
 
 TableBlock role_table(const SensitivityTable& sensitivity) {
   TableBlock table;
+  table.name = "roles";
   table.columns = {{"layer", Align::kLeft},
                    {"role", Align::kLeft},
                    {"format", Align::kLeft},
@@ -159,6 +158,7 @@ TableBlock role_table(const SensitivityTable& sensitivity) {
 
 TableBlock measured_role_table(const SensitivityTable& sensitivity) {
   TableBlock table;
+  table.name = "measured-roles";
   table.columns = {{"layer", Align::kLeft}, {"role alone", Align::kLeft}, {"format", Align::kLeft}};
   add_measured_columns(table);
   for (const RoleSensitivity& row : sensitivity.roles) {
@@ -172,10 +172,11 @@ TableBlock measured_role_table(const SensitivityTable& sensitivity) {
 
 TableBlock noise_table(const SensitivityTable& sensitivity) {
   TableBlock table;
+  table.name = "noise";
   table.columns = {
       {"weight", Align::kLeft}, {"share of noise"}, {"measured or assumed", Align::kLeft}};
   for (const GradientNoise& row : sensitivity.noise) {
-    table.rows.push_back({row.weight, two_digits(row.share),
+    table.rows.push_back({row.weight, Cell(two_digits(row.share), row.share),
                           row.is_measured() ? "measured" : "assumed: " + row.why_assumed});
   }
   table.notes = {
@@ -186,21 +187,23 @@ TableBlock noise_table(const SensitivityTable& sensitivity) {
 
 TableBlock layer_table(const SensitivityTable& sensitivity) {
   TableBlock table;
+  table.name = "layers";
   table.columns = {{"layer", Align::kLeft}, {"format", Align::kLeft}, {"score"}};
   if (sensitivity.is_measured) add_measured_columns(table);
   for (const LayerSensitivity& row : sensitivity.layers) {
     table.rows.push_back({layer_or_dash(row.layer), row.format, or_dash(row.score)});
     if (sensitivity.is_measured) add_measured_cells(row.measured, table.rows.back());
   }
-  table.notes = {fmt::format("Batch noise of the loss: {}.", or_dash(sensitivity.batch_noise))};
+  table.notes = {
+      fmt::format("Batch noise of the loss: {}.", or_dash(sensitivity.batch_noise).text)};
   if (!sensitivity.is_measured) return table;
   const MeasuredSensitivity& floor = sensitivity.floor;
   table.notes.push_back(fmt::format(
       "loss error, dW error: this layer alone in the format, from the reference's weights in every "
       "step. / noise: the same over the scatter of the gradients from batch to batch. gap alone: "
       "it keeps its own weights. One ulp alone: {}, {}, {}, {}.",
-      or_dash(floor.loss_error), or_dash(floor.gradient_error), or_dash(floor.error_to_noise),
-      gap_text(floor.accumulated)));
+      or_dash(floor.loss_error).text, or_dash(floor.gradient_error).text,
+      or_dash(floor.error_to_noise).text, gap_cell(floor.accumulated).text));
   return table;
 }
 

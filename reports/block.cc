@@ -4,9 +4,22 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 
 namespace lockstep {
+
+TableBlock without_empty_columns(TableBlock table) {
+  for (size_t i = table.columns.size(); i-- > 0;) {
+    const auto is_empty = [&](const auto& row) { return row[i].text.empty(); };
+    if (table.rows.empty() || !std::ranges::all_of(table.rows, is_empty)) continue;
+    const auto at = static_cast<std::ptrdiff_t>(i);
+    table.columns.erase(table.columns.begin() + at);
+    for (auto& row : table.rows) row.erase(row.begin() + at);
+  }
+  return table;
+}
 
 Block paragraph(std::string text) {
   return Paragraph{std::move(text)};

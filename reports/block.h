@@ -5,6 +5,8 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -27,11 +29,21 @@ struct TableColumn {
   Align align = Align::kRight;
   bool optional = false;  // left out where the table does not fit, the last such column first
 };
+// What readers see, "42.1%", and where that is rounded the number itself, for files.
+struct Cell {
+  std::string text;
+  std::optional<double> number = {};
+
+  Cell(std::string words) : text(std::move(words)) {}  // NOLINT: a cell is a text first of all
+  Cell(const char* words) : text(words) {}             // NOLINT
+  Cell(std::string words, double value) : text(std::move(words)), number(value) {}
+  friend bool operator==(const Cell& cell, std::string_view words) { return cell.text == words; }
+};
 struct TableBlock {
   std::vector<TableColumn> columns;
-  std::vector<std::vector<std::string>> rows;  // as many cells as columns
-  std::vector<std::string> notes;              // printed below, one each
-  std::string name = {};                       // tells it from others of its section: a lane
+  std::vector<std::vector<Cell>> rows;  // as many cells as columns
+  std::vector<std::string> notes;       // printed below, one each
+  std::string name = {};                // tells it from others of its section: a lane
 };
 
 // Text that is not changed, e.g. a command to copy.
@@ -63,6 +75,9 @@ struct ChainBlock {
 
 using Block = std::variant<Paragraph, TableBlock, Verbatim, ChartBlock, ChainBlock>;
 using Blocks = std::vector<Block>;
+
+// Without the columns whose cells are all empty. For readers; files for programs keep them.
+TableBlock without_empty_columns(TableBlock table);
 
 Block paragraph(std::string text);
 // A chain for writers that draw nothing: its title and a list.

@@ -23,6 +23,7 @@ struct CurveSeries {
   std::string name;
   std::vector<double> values;  // at most as many as x labels
   std::vector<CurveMark> marks = {};
+  bool is_points = false;  // its values do not lead from one to the next: points without a line
 };
 // What lies between two curves, in grey behind the others: a band of noise.
 struct CurveBand {
@@ -62,7 +63,10 @@ struct HeatMap {
   std::vector<std::string> selectors;  // {"lane", "role", "measure"}
   bool is_logarithmic = true;          // the colours
   double floor = 0;                    // values up to here have no colour
-  std::vector<HeatView> views;         // the one to show first leads
+  // Another order of the rows that readers may choose, and the names of both; empty: none.
+  std::vector<uint32_t> other_order = {};
+  std::vector<std::string> order_names = {};  // {"worst first", "order of the network"}
+  std::vector<HeatView> views;                // the one to show first leads
 };
 
 // ---- exponent histograms with the formats' windows, and what a loss scale would lose
@@ -97,6 +101,7 @@ struct Histograms {
   int first_scale = 0;  // of ShiftedGradient
   std::vector<HistogramView> views;
   bool finding_leads = false;  // the first view is of a finding: show it first
+  std::string reference = {};  // the lane whose values are shifted
   std::vector<ShiftedGradient> gradients;
 };
 
@@ -124,12 +129,13 @@ struct Intervals {
 struct ScatterPoint {
   std::string name, group;
   double x = 0, y = 0;
-  std::optional<double> y_high = {};  // the upper end of an error bar
+  std::optional<double> y_high = {};  // the upper end of a bar; Scatter::bar_help says of what
   bool is_chosen = false;
 };
 struct Scatter {
   std::string x_title, y_title;
   bool x_is_logarithmic = false, y_is_logarithmic = false;
+  std::string bar_help = {};
   std::vector<ScatterPoint> points;
 };
 

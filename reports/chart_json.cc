@@ -96,7 +96,8 @@ json json_of(const Curves& curves) {
       series.push_back(
           {{"name", one.name},
            {"values", is_stair ? joined(one.values, parts, last) : joined(one.values, parts, mean)},
-           {"marks", std::move(marks)}});
+           {"marks", std::move(marks)},
+           {"isPoints", one.is_points}});
     }
     for (const CurveBand& band : panel.bands) {
       bands.push_back({{"name", band.name},
@@ -134,6 +135,8 @@ json json_of(const HeatMap& map) {
           {"selectors", map.selectors},
           {"logarithmic", map.is_logarithmic},
           {"floor", number(map.floor)},
+          {"otherOrder", map.other_order},
+          {"orderNames", map.order_names},
           {"views", std::move(views)}};
 }
 
@@ -175,6 +178,7 @@ json json_of(const Histograms& histograms) {
           {"windows", std::move(windows)},
           {"firstScale", histograms.first_scale},
           {"findingLeads", histograms.finding_leads},
+          {"reference", histograms.reference},
           {"views", std::move(views)},
           {"gradients", std::move(gradients)}};
 }
@@ -216,6 +220,7 @@ json json_of(const Scatter& scatter) {
           {"yTitle", scatter.y_title},
           {"xLogarithmic", scatter.x_is_logarithmic},
           {"yLogarithmic", scatter.y_is_logarithmic},
+          {"barHelp", scatter.bar_help},
           {"points", std::move(points)}};
 }
 

@@ -5,57 +5,136 @@
 
 #include <algorithm>
 
+#include "reports/check_groups.h"
 #include "reports/number_text.h"
 #include "src/core/text.h"
 
 namespace lockstep {
 namespace {
 
-constexpr size_t kShownAlarms = 12, kShownLines = 20;
-
-std::string upper(std::string_view text) {
-  std::string out(text);
-  std::ranges::transform(out, out.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  return out;
-}
+constexpr size_t kShownLines = 20;
+constexpr size_t kShownAlarms = 500;  // single ones, of a page
 
 std::string draw_text(const CheckResult& result) {
-  return fmt::format("{} {}", result.runs,
-                     result.draw == Draw::kSame ? "runs from weights moved by one ulp"
-                                                : "runs from other seeds");
+  return fmt::format(
+      "{} {}", result.runs,
+      result.draw == Draw::kSame ? "runs from weights moved by one ulp" : "runs from other seeds");
+}
+
+Tone tone_of(const CheckResult& result) {
+  if (result.verdict == CheckVerdict::kRegression) return Tone::kBad;
+  return exit_code_of(result.verdict) == 0 ? Tone::kGood : Tone::kDoubtful;
 }
 
 void add_list(Blocks& blocks, const std::string& title, const std::vector<std::string>& lines) {
   if (lines.empty()) return;
+  const size_t shown = std::min(lines.size(), kShownLines);
+  std::vector<std::string> some;
+  for (size_t i = 0; i < shown; ++i) some.push_back(printable(lines[i]));  // each stays a line
+  if (lines.size() > shown) some.push_back(fmt::format("+{} more", lines.size() - shown));
   blocks.push_back(paragraph(title));
-  std::vector<std::string> shown(lines.begin(),
-                                 lines.begin() + static_cast<std::ptrdiff_t>(
-                                                     std::min(lines.size(), kShownLines)));
-  if (lines.size() > shown.size()) shown.push_back(fmt::format("+{} more", lines.size() - shown.size()));
-  blocks.push_back(verbatim(join(shown, "\n")));
+  blocks.push_back(verbatim(join(some, "\n")));
 }
 
-std::vector<std::string> sentences(const std::vector<Alarm>& alarms) {
-  std::vector<std::string> lines;
-  for (size_t i = 0; i < std::min(alarms.size(), kShownAlarms); ++i) {
-    lines.push_back(alarms[i].sentence);
+Blocks verdict_blocks(const CheckResult& result) {
+  const std::string verdict = verdict_word(result);
+  Blocks blocks = {
+      paragraph(verdict + ": " + check_headline(result) + ".", tone_of(result), verdict.size())};
+  if (!result.alarms.empty()) {
+    blocks.push_back(paragraph("The limit is from " + result.alarms.front().limit_from + "."));
   }
-  if (alarms.size() > kShownAlarms) lines.push_back(fmt::format("+{} more", alarms.size() - kShownAlarms));
-  return lines;
+  if (!result.first_difference.empty()) {
+    blocks.push_back(paragraph("First other bits: " + result.first_difference + "."));
+  }
+  add_list(blocks, "What changed since the baseline:", result.changes);
+  // The headline has the first reason; alone, it is not said twice.
+  const bool has_said_missing =
+      result.verdict == CheckVerdict::kIncomplete && result.missing.size() == 1;
+  if (!has_said_missing) add_list(blocks, "Missing:", result.missing);
+  const bool has_said_why =
+      result.verdict == CheckVerdict::kInconclusive && result.why_inconclusive.size() == 1;
+  if (!has_said_why) add_list(blocks, "Not judged:", result.why_inconclusive);
+  return blocks;
+}
+
+Blocks alarm_blocks(const CheckResult& result) {
+  if (result.alarms.empty()) return {};
+  const std::vector<AlarmGroup> groups = group_alarms(result.alarms);
+  return {paragraph(fmt::format("{} beyond {}, by lane and metric, the origin first:",
+                                counted(result.alarms.size(), "number"),
+                                result.alarms.size() == 1 ? "its limit" : "their limits")),
+          table(group_table(groups))};
+}
+
+// "12 of to_zero and 3 of error in fp16".
+std::string counts_text(const std::vector<Alarm>& numbers) {
+  std::vector<std::string> parts;
+  for (const AlarmGroup& group : group_alarms(numbers)) {
+    parts.push_back(fmt::format("{} of {} in {}", group.count, group.subject, group.lane));
+  }
+  return join(parts, ", ");
+}
+
+Blocks improvement_blocks(const CheckResult& result) {
+  if (result.improvements.empty()) return {};
+  return {paragraph(fmt::format("{} better than in any of {}: {}.",
+                                result.improvements.size() == 1
+                                    ? "1 number is"
+                                    : with_thousands(result.improvements.size()) + " numbers are",
+                                draw_text(result), counts_text(result.improvements)))};
+}
+
+Blocks rest_blocks(const CheckResult& result) {
+  Blocks blocks;
+  std::vector<std::string> ignored;
+  for (const Ignored& rule : result.ignored) {
+    if (rule.alarms == 0) continue;
+    ignored.push_back(fmt::format("{} until {}: {} ({})", counted(rule.alarms, "alarm"),
+                                  rule.expires, rule.rule, rule.reason));
+  }
+  add_list(blocks, "Ignored by rule:", ignored);
+  add_list(blocks, "Remarks:", result.remarks);
+  if (result.shared_nonfinite > 0) {
+    blocks.push_back(paragraph(fmt::format(
+        "{} NaN or infinite values here and in the baseline: expected, and judged by their share.",
+        result.shared_nonfinite == 1 ? std::string("One place has")
+                                     : with_thousands(result.shared_nonfinite) + " places have")));
+  }
+  if (result.judged > 0) {
+    blocks.push_back(paragraph(fmt::format(
+        "{} of {} judged against {}. A run as good as these fails in {:g} of 100 checks.",
+        counted(result.judged, "number"), counted(static_cast<uint64_t>(result.steps), "step"),
+        draw_text(result), result.alpha * 100)));
+  }
+  return blocks;
+}
+
+void append(Blocks& blocks, Blocks more) {
+  blocks.insert(blocks.end(), std::make_move_iterator(more.begin()),
+                std::make_move_iterator(more.end()));
 }
 
 }  // namespace
+
+std::string verdict_word(const CheckResult& result) {
+  std::string word(to_string(result.verdict));
+  std::ranges::transform(word, word.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return word;
+}
 
 std::string check_headline(const CheckResult& result) {
   switch (result.verdict) {
     case CheckVerdict::kIdentical:
       return "every bit is the baseline's";
     case CheckVerdict::kWithinNoise:
-      return fmt::format("{} numbers lie within what {} do", with_thousands(result.judged),
+      return fmt::format("{} within what {} do",
+                         result.judged == 1
+                             ? "the number lies"
+                             : fmt::format("all {} numbers lie", with_thousands(result.judged)),
                          draw_text(result));
     case CheckVerdict::kImproved:
-      return fmt::format("nothing is worse, {} better than in {}",
+      return fmt::format("nothing is worse, {} better than in any of {}",
                          counted(result.improvements.size(), "number"), draw_text(result));
     case CheckVerdict::kRegression:
       return result.alarms.front().sentence;
@@ -68,49 +147,35 @@ std::string check_headline(const CheckResult& result) {
                                          : result.why_inconclusive.front();
 }
 
-Blocks check_blocks(const CheckResult& result) {
-  Blocks blocks;
-  const Tone tone = result.verdict == CheckVerdict::kRegression ? Tone::kBad
-                    : exit_code_of(result.verdict) == 0         ? Tone::kGood
-                                                                : Tone::kDoubtful;
-  const std::string verdict = upper(to_string(result.verdict));
-  blocks.push_back(paragraph(verdict + ": " + check_headline(result) + ".", tone, verdict.size()));
-  if (result.verdict == CheckVerdict::kRegression) {
-    const Alarm& first = result.alarms.front();
-    blocks.push_back(paragraph("The limit is from " + first.limit_from + "."));
-  }
-  add_list(blocks, "What changed since the baseline:", result.changes);
-  if (result.alarms.size() > 1) {
-    add_list(blocks, fmt::format("All {}, the origin first:", counted(result.alarms.size(), "alarm")),
-             sentences(result.alarms));
-  }
-  add_list(blocks, "Missing:", result.missing);
-  add_list(blocks, "Not judged:", result.why_inconclusive);
-  add_list(blocks, "Better than the baseline:", sentences(result.improvements));
-  std::vector<std::string> ignored;
-  for (const Ignored& rule : result.ignored) {
-    ignored.push_back(fmt::format("{} until {}: {} ({})", rule.rule, rule.expires,
-                                  counted(rule.alarms, "alarm"), rule.reason));
-  }
-  add_list(blocks, "Ignored by rule:", ignored);
-  add_list(blocks, "Remarks:", result.remarks);
-  if (result.shared_nonfinite > 0) {
-    blocks.push_back(paragraph(fmt::format(
-        "{} with NaN or infinite values in the baseline have some here, too.",
-        counted(result.shared_nonfinite, "site"))));
-  }
-  if (result.judged > 0) {
-    blocks.push_back(paragraph(fmt::format(
-        "{} numbers of {} judged against {}; a run as good as these fails in {} of 100.",
-        with_thousands(result.judged), counted(static_cast<uint64_t>(result.steps), "step"),
-        draw_text(result), fmt::format("{:g}", result.alpha * 100))));
-  }
-  return blocks;
+std::string check_text(const CheckResult& result, const TextStyle& style) {
+  Blocks blocks = verdict_blocks(result);
+  append(blocks, alarm_blocks(result));
+  append(blocks, improvement_blocks(result));
+  append(blocks, rest_blocks(result));
+  return heading_text(fmt::format("{} against {}", result.run, result.baseline)) +
+         to_text(blocks, style);
 }
 
-std::string check_text(const CheckResult& result, const TextStyle& style) {
-  return heading_text(fmt::format("{} against {}", result.run, result.baseline)) +
-         to_text(check_blocks(result), style);
+ReportPage check_page(const CheckResult& result) {
+  ReportPage page{.title = fmt::format("{} against {}", result.run, result.baseline),
+                  .subtitle = fmt::format("{} judged in {}", counted(result.judged, "number"),
+                                          counted(static_cast<uint64_t>(result.steps), "step")),
+                  .sections = {}};
+  const auto add = [&](std::string_view name, std::string_view title, Blocks blocks) {
+    if (!blocks.empty()) page.sections.push_back({name, title, std::move(blocks)});
+  };
+  add("verdict", "Verdict", verdict_blocks(result));
+  add("groups", "Beyond their limits", alarm_blocks(result));
+  if (!result.alarms.empty()) {
+    add("alarms", "Every alarm", {table(alarm_table(result.alarms, 0, kShownAlarms))});
+  }
+  Blocks better = improvement_blocks(result);
+  if (!better.empty()) {
+    better.push_back(table(alarm_table(result.improvements, 0, kShownAlarms)));
+  }
+  add("improvements", "Better than the baseline", std::move(better));
+  add("remarks", "Remarks", rest_blocks(result));
+  return page;
 }
 
 }  // namespace lockstep

@@ -1,18 +1,22 @@
-// A check's result for a terminal: the verdict and its reason first.
+// A check's result in words: the verdict and the origin first, for a terminal and for every writer
+// of blocks.
 #pragma once
 
 #include <string>
 
 #include "analysis/check/check_result.h"
 #include "reports/block.h"
+#include "reports/section.h"
 #include "reports/text_writer.h"
 
 namespace lockstep {
 
-// "regression: lane fp32, step 0: ...".
+// "REGRESSION".
+std::string verdict_word(const CheckResult& result);
+// Why: of a regression, the origin's sentence. No full stop.
 std::string check_headline(const CheckResult& result);
-// The rest, for every writer of blocks.
-Blocks check_blocks(const CheckResult& result);
 std::string check_text(const CheckResult& result, const TextStyle& style);
+// The same as sections, with a table of single alarms: for Markdown and HTML.
+ReportPage check_page(const CheckResult& result);
 
 }  // namespace lockstep

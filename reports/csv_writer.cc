@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <map>
@@ -32,19 +33,30 @@ std::string csv_cell(const std::string& cell) {
   return quoted + "\"";
 }
 
+// The number with all digits; a cell that was not measured is empty.
+std::string text_of(const Cell& cell) {
+  if (cell.number) return fmt::format("{}", *cell.number);
+  return cell.text == "-" ? "" : cell.text;
+}
+
 CsvRows rows_of(const TableBlock& table) {
   CsvRows rows = {{}};
-  for (const TableColumn& column : table.columns) rows[0].push_back(column.title);
-  rows.insert(rows.end(), table.rows.begin(), table.rows.end());
+  for (const TableColumn& column : table.columns) {
+    const auto uses = std::ranges::count(rows[0], column.title);  // 1: two runs of one path
+    rows[0].push_back(uses == 0 ? column.title : fmt::format("{} {}", column.title, uses + 1));
+  }
+  for (const auto& row : table.rows) {
+    std::vector<std::string>& cells = rows.emplace_back();
+    for (const Cell& cell : row) cells.push_back(text_of(cell));
+  }
   return rows;
 }
 
-CsvRows rows_of(const ChainBlock& chain) {
-  CsvRows rows = {{"layer", "op", "role", "source_line", "what"}};
+void add_rows(const ChainBlock& chain, CsvRows& rows) {
+  if (rows.empty()) rows = {{"chain", "layer", "op", "role", "source_line", "what"}};
   for (const ChainLink& link : chain.links) {
-    rows.push_back({link.layer, link.op, link.role, link.source_line, link.what});
+    rows.push_back({chain.title, link.layer, link.op, link.role, link.source_line, link.what});
   }
-  return rows;
 }
 
 // The tables of one section, and what tells each from the others.
@@ -64,7 +76,13 @@ struct Tables {
     (*this)(c.table);
     parts.push_back({c.table.name, std::string(chart_kind(c.chart)), chart_csv(c.chart)});
   }
-  void operator()(const ChainBlock& c) { parts.push_back({c.lane, "chain", rows_of(c)}); }
+  // The chains of a lane are one table.
+  void operator()(const ChainBlock& c) {
+    constexpr std::string_view kKind = "chain";
+    const bool is_new = parts.empty() || parts.back().lane != c.lane || parts.back().kind != kKind;
+    if (is_new) parts.push_back({c.lane, std::string(kKind), {}});
+    add_rows(c, parts.back().rows);
+  }
 };
 
 }  // namespace

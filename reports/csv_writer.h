@@ -1,6 +1,6 @@
 // The tables of a report as CSV (RFC 4180), one file each, the first row with the columns' names.
-// A table's cells are those of the text report, rounded as there; the data of a chart is written
-// with all digits. Notes and prose are left out.
+// Numbers have all digits, shares are 0..1, what was not measured is empty. Notes and prose are
+// left out.
 #pragma once
 
 #include <span>
@@ -16,7 +16,7 @@ struct CsvTable {
   std::string name;  // "layers-pure-fp16": fit for a file, different from all others
   std::string text;
 };
-// Named by their section and what tells them apart in it: a lane, else a number; the data of a
+// Named by their section and what tells them apart in it: a lane, else its subject; the data of a
 // chart also by its kind: "loss-curves".
 std::vector<CsvTable> csv_tables(const std::vector<WrittenSection>& sections);
 

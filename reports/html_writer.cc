@@ -84,8 +84,9 @@ struct HtmlWriter {
     end_list();
     out += html_chain(c);
   }
-  void operator()(const TableBlock& t) {
+  void operator()(const TableBlock& whole) {
     end_list();
+    const TableBlock t = without_empty_columns(whole);
     out +=
         fmt::format("<div class=\"scroll\" tabindex=\"0\"><table id=\"{}-table-{}\">\n<thead><tr>",
                     section, ++tables);
@@ -99,12 +100,12 @@ struct HtmlWriter {
       out += "<tr>";
       for (size_t i = 0; i < row.size(); ++i) {
         const bool is_number = t.columns[i].align == Align::kRight;
-        const bool is_long = display_width(row[i]) > kWrappedFrom;
+        const bool is_long = display_width(row[i].text) > kWrappedFrom;
         out += fmt::format("<td{}>{}</td>",
                            is_number ? " class=\"number\""
                            : is_long ? " class=\"long\""
                                      : "",
-                           html_text(row[i]));
+                           html_text(row[i].text));
       }
       out += "</tr>\n";
     }

@@ -9,6 +9,7 @@
 
 #include "reports/finding_json.h"
 #include "reports/lane_sentence.h"
+#include "reports/views_json.h"
 
 namespace lockstep {
 
@@ -153,7 +154,7 @@ ordered_json lane_json(const Report& report, const LaneReport& lane) {
                       {"engine", lane.info.engine},
                       {"target", lane.info.target},
                       {"in_software", lane.info.fallbacks}};
-  if (lane.is_candidate() || lane.judgement.verdict == Verdict::kBroke) {
+  if (has_sentence(lane)) {
     out["sentence"] = lane_sentence(report, lane);
   }
   add_judgement(lane, out);
@@ -179,6 +180,7 @@ ordered_json lane_json(const Report& report, const LaneReport& lane) {
   for (const LayerHealth& row : lane.health) out["layers"].push_back(layer_json(report, row));
   out["updates"] = updates_json(lane);
   out["sums"] = sums_json(report, lane);
+  add_views(report, lane, out);
   if (lane.beside_captured) out["beside_captured"] = captured_json(*lane.beside_captured);
   return out;
 }

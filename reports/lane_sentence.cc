@@ -19,16 +19,6 @@ namespace {
 
 constexpr int kLinesPerLane = 3;
 
-// The finding to name first. Of a lane that broke, the list explains it only if a finding of a kind
-// that breaks is in it; the origin leads the list even if it is of another kind.
-const Finding* main_finding(const LaneReport& lane) {
-  if (lane.findings.empty()) return nullptr;
-  const bool explains =
-      lane.judgement.verdict != Verdict::kBroke ||
-      std::ranges::any_of(lane.findings, [](const Finding& f) { return row_of(f.kind).breaks; });
-  return explains ? &lane.findings.front() : nullptr;
-}
-
 int64_t break_step(const LaneReport& lane, const Finding* finding) {
   if (finding != nullptr && finding->kind == FindingKind::kScaleFloor) return finding->last_step;
   if (finding != nullptr) return finding->first_step;
@@ -177,6 +167,20 @@ std::string sentence_with(const Report& report, const LaneReport& lane, const Fi
 }
 
 }  // namespace
+
+// Of a lane that broke, the list explains it only if a finding of a kind
+// that breaks is in it; the origin leads the list even if it is of another kind.
+const Finding* main_finding(const LaneReport& lane) {
+  if (lane.findings.empty()) return nullptr;
+  const bool explains =
+      lane.judgement.verdict != Verdict::kBroke ||
+      std::ranges::any_of(lane.findings, [](const Finding& f) { return row_of(f.kind).breaks; });
+  return explains ? &lane.findings.front() : nullptr;
+}
+
+bool has_sentence(const LaneReport& lane) {
+  return lane.is_candidate() || lane.judgement.verdict == Verdict::kBroke;
+}
 
 int64_t lane_break_step(const LaneReport& lane) {
   return break_step(lane, main_finding(lane));

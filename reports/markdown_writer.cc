@@ -127,7 +127,8 @@ struct MarkdownWriter {
   void operator()(const ChainBlock& c) {
     for (const Block& block : chain_text(c)) std::visit(*this, block);
   }
-  void operator()(const TableBlock& t) {
+  void operator()(const TableBlock& whole) {
+    const TableBlock t = without_empty_columns(whole);
     const bool is_long = t.rows.size() > kOpenRows;
     if (is_long) {
       out += fmt::format("<details><summary>{}</summary>\n\n", counted(t.rows.size(), "row"));
@@ -141,7 +142,7 @@ struct MarkdownWriter {
     out += "\n" + rule + "\n";
     for (size_t i = 0; i < std::min(t.rows.size(), kMostRows); ++i) {
       out += "|";
-      for (const std::string& cell : t.rows[i]) out += " " + cell_text(cell) + " |";
+      for (const Cell& cell : t.rows[i]) out += " " + cell_text(cell.text) + " |";
       out += "\n";
     }
     if (t.rows.size() > kMostRows) {

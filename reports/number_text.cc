@@ -24,6 +24,16 @@ std::string percent(double rate) {
   return fmt::format("{:.0e}%", value);
 }
 
+std::string few_names(std::span<const std::string> names) {
+  constexpr size_t kNamed = 4;
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kNamed); ++i) {
+    text += (i == 0 ? "" : ", ") + (names[i].empty() ? "(no layer)" : names[i]);
+  }
+  if (names.size() > kNamed) text += fmt::format(" and {} more", names.size() - kNamed);
+  return text;
+}
+
 std::string short_number(double value) {
   if (std::isnan(value)) return "-";
   return fmt::format("{:.4g}", value);

@@ -11,6 +11,8 @@ namespace lockstep {
 
 // Rates 0..1 as percent: "42.1%", "0.03%", "2e-05%"; "." for exactly 0.
 std::string percent(double rate);
+// The first names, and how many more there are: "conv1, conv2, fc1, fc2 and 3 more".
+std::string few_names(std::span<const std::string> names);
 // Four significant digits; "-" for NaN, "inf".
 std::string short_number(double value);
 std::string loss_text(double loss);        // "0.0412", "nan"

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "reports/cells.h"
 #include "reports/number_text.h"
 #include "reports/text_writer.h"
 #include "src/core/text.h"
@@ -23,44 +24,55 @@ std::string scales_text(const LayerRange& layer) {
   return lo + ".." + hi;
 }
 
-// "Keep fc1, fc2 in fp32; the other 3 layers fit fp16."
-std::string layers_text(const RangeTable& table) {
-  std::vector<std::string> kept;
-  for (const LayerRange& layer : table.layers) {
-    if (!layer.reason.empty()) kept.push_back(layer.layer.empty() ? "(no layer)" : layer.layer);
-  }
-  const std::string& format = table.format->name;
-  if (kept.empty()) return fmt::format("Every layer fits {}.", format);
-  if (kept.size() == table.layers.size()) return fmt::format("No layer fits {}.", format);
-  const std::string others = counted(table.layers.size() - kept.size(), "layer");
-  return fmt::format("Keep {} in fp32; the other {} may use {}.", join(kept, ", "), others, format);
+Cell margin_cell(const LayerRange& layer) {
+  if (!layer.unscaled_margin) return "-";
+  const int octaves = *layer.unscaled_margin;
+  return {fmt::format("{} octaves", octaves), static_cast<double>(octaves)};
 }
 
-// "For these, loss scales from 2^-16 (conv1) to 2^14 (fc3) fit; a static one: 2^12."
-std::string scales_text(const RangeTable& table) {
-  const bool open_below = table.scales.lo <= kMinScaleExponent;
-  const bool open_above = table.scales.hi >= kMaxScaleExponent;
-  if (open_below && open_above) return "They need no loss scale.";
-  const std::string from =
-      open_below ? "" : fmt::format(" from 2^{} ({})", table.scales.lo, table.lo_layer);
-  const std::string to =
-      open_above ? "" : fmt::format(" up to 2^{} ({})", table.scales.hi, table.hi_layer);
-  return fmt::format(
-      "Loss scales{}{} fit, with {} octave to spare. A static scale: 2^{}; a dynamic one finds its "
-      "own.",
-      from, to, kHeadroomOctaves, table.scale_exponent);
-}
-
-Block conclusion(const RangeTable& table) {
-  const bool none = std::ranges::none_of(
-      table.layers, [](const LayerRange& layer) { return layer.reason.empty(); });
-  return paragraph(layers_text(table) + (none ? "" : " " + scales_text(table)));
+bool keeps_all(const RangeTable& ranges) {
+  return std::ranges::none_of(ranges.layers,
+                              [](const LayerRange& layer) { return layer.reason.empty(); });
 }
 
 }  // namespace
 
+std::string kept_layers_sentence(const RangeTable& ranges) {
+  std::vector<std::string> kept;
+  for (const LayerRange& layer : ranges.layers) {
+    if (!layer.reason.empty()) kept.push_back(layer.layer);
+  }
+  const std::string& format = ranges.format->name;
+  const std::string layers = counted(ranges.layers.size(), "layer");
+  if (keeps_all(ranges))
+    return fmt::format("None of {} fits {} under autocast, by their range.", layers, format);
+  if (kept.empty())
+    return fmt::format("All {} may use {} under autocast, by their range.", layers, format);
+  return fmt::format(
+      "Keep {} of {} in fp32 under autocast, by their range: {}. The other {} may use {}.",
+      kept.size(), layers, few_names(kept), ranges.layers.size() - kept.size(), format);
+}
+
+std::string loss_scale_sentence(const RangeTable& ranges) {
+  if (keeps_all(ranges)) return "";
+  const std::string& format = ranges.format->name;
+  const bool open_below = ranges.scales.lo <= kMinScaleExponent;
+  const bool open_above = ranges.scales.hi >= kMaxScaleExponent;
+  if (open_below && open_above) return fmt::format("{} needs no loss scale.", format);
+  const std::string from =
+      open_below ? "" : fmt::format("2^{} ({}) ", ranges.scales.lo, ranges.lo_layer);
+  const std::string to =
+      open_above ? "and more" : fmt::format("to 2^{} ({})", ranges.scales.hi, ranges.hi_layer);
+  return fmt::format(
+      "Set a static loss scale of 2^{} for {}, or let a dynamic one find its own: {}{}{} fit, with "
+      "{} octave to spare.",
+      ranges.scale_exponent, format, open_below ? "all scales up " : "", from, to,
+      kHeadroomOctaves);
+}
+
 TableBlock range_table(const RangeTable& ranges) {
   TableBlock table;
+  table.name = ranges.format->name;
   table.columns = {{"layer", Align::kLeft},
                    {"loss scales"},
                    {"lost at 1"},
@@ -71,10 +83,9 @@ TableBlock range_table(const RangeTable& ranges) {
   for (const LayerRange& layer : ranges.layers) {
     table.rows.push_back(
         {layer.layer.empty() ? "-" : layer.layer, scales_text(layer),
-         layer.has_gradients ? percent(layer.unscaled_gradient_lost) : "-",
-         layer.has_gradients ? percent(layer.lost_energy) : "-",
-         layer.has_gradients ? percent(layer.zeroed_share) : "-",
-         layer.unscaled_margin ? fmt::format("{} octaves", *layer.unscaled_margin) : "-",
+         layer.has_gradients ? percent_cell(layer.unscaled_gradient_lost) : Cell("-"),
+         layer.has_gradients ? percent_cell(layer.lost_energy) : Cell("-"),
+         layer.has_gradients ? percent_cell(layer.zeroed_share) : Cell("-"), margin_cell(layer),
          layer.reason.empty() ? ranges.format->name : "fp32"});
   }
   table.notes = {fmt::format(
@@ -95,7 +106,10 @@ TableBlock range_table(const RangeTable& ranges) {
 }
 
 Blocks range_conclusions(const RangeTable& ranges) {
-  Blocks blocks = {conclusion(ranges)};
+  std::string text = kept_layers_sentence(ranges);
+  const std::string scale = loss_scale_sentence(ranges);
+  if (!scale.empty()) text += " " + scale;
+  Blocks blocks = {paragraph(std::move(text))};
   for (const LayerRange& layer : ranges.layers) {
     if (layer.reason.empty()) continue;
     blocks.push_back(paragraph(fmt::format("{} stays in fp32: {}.", layer.layer, layer.reason)));

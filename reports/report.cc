@@ -140,7 +140,9 @@ std::vector<RangeTable> read_ranges(const RunFile& run) {
     const bool is_used = std::ranges::any_of(run.lanes(), [&](const LaneInfo& lane) {
       return std::ranges::count(lane.site_formats, format) > 0;
     });
-    if (is_used) out.push_back(recommend(run, format).ranges);
+    if (!is_used) continue;
+    RangeTable ranges = recommend(run, format).ranges;
+    if (!ranges.layers.empty()) out.push_back(std::move(ranges));
   }
   return out;
 }
@@ -209,8 +211,10 @@ Report read_report(const RunFile& run, ReportSeeds which, ReportPictures picture
   }
   explain_drift(run, report);
   // Gradients of a reference that went wrong say nothing.
-  if (pictures == ReportPictures::kAll && report.reference().nonfinite_loss_at < 0) {
-    report.scale_losses = scale_losses(run, report.reference().views.exponents);
+  if (report.reference().nonfinite_loss_at < 0) {
+    if (pictures == ReportPictures::kAll) {
+      report.scale_losses = scale_losses(run, report.reference().views.exponents);
+    }
     report.ranges = read_ranges(run);
   }
   report.costs = read_costs(run, find_gpu(kDefaultGpu));

@@ -1,9 +1,10 @@
-// The run as a whole; lane_json.h and finding_json.h have the rest.
+// The run as a whole; lane_json.h, views_json.h and finding_json.h have the rest.
 #include "reports/report_json.h"
 
 #include <nlohmann/json.hpp>
 
 #include "reports/lane_json.h"
+#include "reports/views_json.h"
 
 namespace lockstep {
 namespace {
@@ -42,6 +43,8 @@ nlohmann::ordered_json report_object(const Report& report) {
                       {"environment", report.environment}};
   if (!options.capture_hash.empty()) out["capture_sha256"] = options.capture_hash;
   if (report.verification) out["verification"] = verification_json(*report.verification);
+  out["loss_scales"] = loss_scales_json(report);
+  out["costs"] = costs_json(report);
   out["lanes"] = ordered_json::array();
   for (const LaneReport& lane : report.lanes) out["lanes"].push_back(lane_json(report, lane));
   return out;

@@ -48,7 +48,8 @@ std::vector<int> widths_of(const TableBlock& table) {
   std::vector<int> width;
   for (const TableColumn& c : table.columns) width.push_back(display_width(c.title));
   for (const auto& row : table.rows) {
-    for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], display_width(row[i]));
+    for (size_t i = 0; i < row.size(); ++i)
+      width[i] = std::max(width[i], display_width(row[i].text));
   }
   return width;
 }
@@ -132,7 +133,7 @@ struct TextWriter {
     for (const Block& block : chain_text(c)) std::visit(*this, block);
   }
   void operator()(const TableBlock& whole) {
-    const TableBlock t = that_fits(whole, style.width);
+    const TableBlock t = that_fits(without_empty_columns(whole), style.width);
     std::vector<int> width = widths_of(t);
     shrink_to_page(t, style.width, width);
     std::string line(kIndent), rule(kIndent);
@@ -147,7 +148,7 @@ struct TextWriter {
       line = kIndent;
       for (size_t i = 0; i < row.size(); ++i) {
         if (i > 0) line += kGap;
-        line += padded(shortened(row[i], width[i]), width[i], t.columns[i].align);
+        line += padded(shortened(row[i].text, width[i]), width[i], t.columns[i].align);
       }
       out += trimmed_line(line);
     }

@@ -24,6 +24,10 @@ WhyUnjudged why_unjudged(const Report& report) {
   return is_short_capture(report) ? WhyUnjudged::kShortCapture : WhyUnjudged::kNotLearned;
 }
 
+std::string_view shown_outcome(Verdict verdict) {
+  return to_string(verdict == Verdict::kTooShort ? Verdict::kUnjudged : verdict);
+}
+
 std::string_view to_string(WhyUnjudged why) {
   switch (why) {
     case WhyUnjudged::kSynced:

@@ -8,6 +8,8 @@
 
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/findings/findings.h"
+#include "src/core/text.h"
+#include "src/graph/site.h"
 
 namespace lockstep {
 namespace {
@@ -27,44 +29,96 @@ std::string lane_and_step(const Alarm& alarm) {
   return text;
 }
 
-std::string place(const Alarm& alarm) {
-  std::string text;
-  if (alarm.site >= 0) {
-    text += fmt::format(": {} {} {} {}", alarm.layer.empty() ? "(no layer)" : alarm.layer, alarm.op,
-                        alarm.role, alarm.point);
-    if (!alarm.source_line.empty()) text += " (" + alarm.source_line + ")";
-  } else if (!alarm.parameter.empty()) {
-    text += ": " + alarm.parameter;
-  }
-  return text;
+std::string part_or_none(double share) {
+  return share == 0 ? "none" : share_text(share);
 }
 
 std::string what(const Alarm& a) {
   const Metric& metric = metric_row(a.metric);
-  const double change = a.value - a.expected, allowed = a.limit - a.expected;
+  const AlarmNumbers numbers = alarm_numbers(a);
   switch (metric.unit) {
     case MetricUnit::kShare:
-      return fmt::format("{} {} here, {} in the baseline; limit {}", metric.name,
-                         share_text(a.value), share_text(a.expected), share_text(a.limit));
-    case MetricUnit::kLoss:
-      return fmt::format("{} {:.6g} here, {:.6g} in the baseline; limit {:.6g}", metric.name,
-                         a.value, a.expected, a.limit);
+      return fmt::format("{} {}; in the baseline {}, limit {}", numbers.value, metric.words,
+                         numbers.expected, numbers.limit);
     case MetricUnit::kOctaves:
+      if (std::isinf(a.expected)) {
+        return fmt::format("{} {} of the values' size; in the baseline exactly 0", metric.words,
+                           two_digits(std::exp2(a.value)));
+      }
+      return fmt::format("{} {} as large as the baseline's; limit {}", metric.words, numbers.value,
+                         numbers.limit);
+    case MetricUnit::kDistance:
+      return fmt::format("{} {} from the baseline's; limit {}", metric.words, numbers.value,
+                         numbers.limit);
+    case MetricUnit::kLoss:
+      return fmt::format("{} {}, in the baseline {}; limit {}", metric.words, numbers.value,
+                         numbers.expected, numbers.limit);
+    case MetricUnit::kYesNo:
       break;
   }
-  if (a.metric == MetricId::kExponents) {
-    return fmt::format("exponents lie {} octaves from the baseline's on average; limit {}",
-                       two_digits(a.value), two_digits(a.limit));
-  }
-  return fmt::format("{} is {} times the baseline's; limit {}", metric.name, ratio_text(change),
-                     ratio_text(allowed));
+  return fmt::format("{}{}", metric.words,
+                     a.value > a.expected ? "; the baseline does not" : " in the baseline only");
 }
 
 }  // namespace
 
+// The point says what the role does not: of "accumulator accumulator" or "activation output" one
+// word is enough.
+std::string alarm_place(const Alarm& alarm) {
+  if (alarm.site < 0) return alarm.parameter;
+  const std::string_view output = to_string(Point::kOutput), storage = to_string(Point::kStorage);
+  std::vector<std::string> words = {alarm.layer.empty() ? "(no layer)" : alarm.layer};
+  if (!alarm.op.empty()) words.push_back(alarm.op);
+  const bool is_plain_output = alarm.point == output && alarm.role == to_string(Role::kActivation);
+  if (alarm.point == storage) {
+    words.push_back("stored " + alarm.role);
+  } else {
+    if (alarm.role != alarm.point && !is_plain_output) words.push_back(alarm.role);
+    words.push_back(alarm.point);
+  }
+  return join(words, " ");
+}
+
+AlarmNumbers alarm_numbers(const Alarm& a) {
+  if (!a.finding.empty()) return {};
+  switch (metric_row(a.metric).unit) {
+    case MetricUnit::kShare:
+      return {part_or_none(a.value), part_or_none(a.expected), part_or_none(a.limit)};
+    case MetricUnit::kOctaves:
+      return {ratio_text(a.value - a.expected) + " times", "1",
+              ratio_text(a.limit - a.expected) + " times"};
+    case MetricUnit::kDistance:
+      return {two_digits(a.value) + " octaves", two_digits(a.expected) + " octaves",
+              two_digits(a.limit) + " octaves"};
+    case MetricUnit::kLoss:
+      return {fmt::format("{:.6g}", a.value), fmt::format("{:.6g}", a.expected),
+              fmt::format("{:.6g}", a.limit)};
+    case MetricUnit::kYesNo:
+      break;
+  }
+  const auto word = [](double x) { return x > 0 ? "yes" : "no"; };
+  return {word(a.value), word(a.expected), word(a.limit)};
+}
+
+std::string_view alarm_subject(const Alarm& alarm) {
+  return alarm.finding.empty() ? metric_row(alarm.metric).name : std::string_view(alarm.finding);
+}
+
 std::string alarm_sentence(const Alarm& alarm) {
-  if (!alarm.finding.empty()) return lane_and_step(alarm) + ": " + alarm.sentence;
-  return lane_and_step(alarm) + place(alarm) + ": " + what(alarm);
+  if (alarm.finding == kSetting) {
+    return alarm.sentence + (alarm.source_line.empty() ? "" : " (" + alarm.source_line + ")");
+  }
+  std::string text = lane_and_step(alarm);
+  if (!alarm.finding.empty()) return text + ": " + alarm.sentence;
+  const std::string place = alarm_place(alarm);
+  if (!place.empty()) text += ": " + place;
+  if (!alarm.source_line.empty()) text += " (" + alarm.source_line + ")";
+  text += ": " + what(alarm);
+  if (!alarm.origin.empty()) {
+    text += "; it comes from " + alarm.origin + ", which the baseline does not have";
+  }
+  if (!alarm.gone.empty()) text += "; before it, the baseline has " + alarm.gone;
+  return text;
 }
 
 void describe_finding(const RunFile& run, int lane, const std::string& kind, Alarm& alarm) {

@@ -80,7 +80,8 @@ Json bands_json(const LaneBands& lane) {
     for (size_t s = 0; s < bands.size(); ++s) {
       const Band& band = bands[s];
       if (!band.is_there()) continue;
-      Json numbers = {rounded(band.centre, metric, band.spread), short_spread(band.spread)};
+      Json numbers = {band.is_exact() ? Json() : Json(rounded(band.centre, metric, band.spread)),
+                      short_spread(band.spread)};
       if (!band.always) numbers.push_back(0);
       row[std::to_string(s)] = std::move(numbers);
     }
@@ -182,7 +183,8 @@ LaneBands bands_from(const Json& j, const ModelIdentity& identity) {
     for (const auto& [subject, numbers] : row.items()) {
       const size_t s = subject_from(subject, limit);
       if (s >= bands.size()) bands.resize(s + 1);
-      bands[s] = {numbers.at(0).get<double>(), numbers.at(1).get<double>(), numbers.size() == 2};
+      const double exact = -std::numeric_limits<double>::infinity();
+      bands[s] = {numbers.at(0).is_null() ? exact : numbers.at(0).get<double>(), numbers.at(1).get<double>(), numbers.size() == 2};
     }
   }
   return lane;

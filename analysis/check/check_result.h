@@ -2,6 +2,7 @@
 // how large it may be and who says so.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "analysis/check/ensemble.h"
 #include "analysis/check/metrics.h"
+#include "analysis/check/rules.h"
 
 namespace lockstep {
 
@@ -24,17 +26,26 @@ enum class CheckVerdict : uint8_t {
 std::string_view to_string(CheckVerdict verdict);
 int exit_code_of(CheckVerdict verdict);  // 0, 1 or 3
 
+inline constexpr std::string_view kOtherInputs = "other inputs", kNoGradient = "no gradient",
+                                  kSetting = "setting";
+
 // One number beyond its limit, for the worse or for the better.
 struct Alarm {
   std::string lane = {}, layer = {}, op = {}, role = {}, point = {}, source_line = {};
   std::string parameter = {};
   MetricId metric = MetricId::kNonfinite;
-  int32_t site = -1;   // in the run
-  int64_t step = -1;   // the first step beyond the limit; -1: over the run
+  int32_t site = -1;  // in the run
+  int64_t step = -1;  // the first step beyond the limit; -1: over the run
   double value = 0, expected = 0, limit = 0;
-  double times = 0;    // |value - expected| / |limit - expected|
+  double times = 0;             // |value - expected| / |limit - expected|
   std::string limit_from = {};  // "20 runs from weights moved by one ulp"
-  std::string finding = {};     // instead of a metric: a kind of finding that the baseline lacks
+  // Instead of a metric: a kind of finding that the baseline lacks, kSetting, kOtherInputs, or
+  // kNoGradient.
+  std::string finding = {};
+  // Where the values come from if that place has no counterpart in the baseline: "stage1 max_pool2d
+  // (net.py:12)".
+  std::string origin = {};
+  std::string gone = {};  // an op of the baseline that is missing just before it: "blocks.0 add"
   // "conv1 conv2d output (model.py:12), step 0: root mean square ...". No full stop.
   std::string sentence = {};
 };
@@ -43,10 +54,20 @@ struct Alarm {
 struct Ignored {
   std::string rule, reason, expires;
   size_t alarms = 0;
+  bool has_expired = false;  // then it is not applied
+};
+
+// How many numbers of a metric were judged in a lane.
+struct JudgedFamily {
+  std::string lane;
+  MetricId metric;
+  size_t numbers = 0;
 };
 
 struct CheckOptions {
   double alpha = 0.01;  // of a red verdict on a run that is as good as the baseline's
+  CheckRules rules = {};
+  std::chrono::sys_days today = {};  // rules that expired before it are not applied
 };
 
 struct CheckResult {
@@ -60,10 +81,12 @@ struct CheckResult {
   std::vector<std::string> remarks;
   std::vector<std::string> why_inconclusive;
   std::vector<Ignored> ignored;
-  size_t judged = 0;                 // numbers
-  size_t shared_nonfinite = 0;       // sites with NaN or infinity in the baseline, too
-  int64_t steps = 0, runs = 0;       // judged; in the ensemble
-  int64_t first_other_bits = -1;     // the first step with other bits in some lane; -1: none
+  std::vector<JudgedFamily> families;  // by lane, then in the order of the metrics
+  size_t judged = 0;                   // numbers, of all families
+  size_t shared_nonfinite = 0;         // sites with NaN or infinity in the baseline, too
+  int64_t steps = 0, runs = 0;         // judged; in the ensemble
+  std::string first_difference;        // of two run files: the first place with other bits, or ""
+  int64_t first_other_bits = -1;       // the first step with other bits in some lane; -1: none
   double alpha = 0;
 };
 

@@ -17,12 +17,6 @@ namespace {
 // The options that affect the numbers, as text. Steps and the intervals of evaluations and
 // histograms only decide how much is recorded.
 std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
-  std::string groups;
-  for (const ParameterGroup& group : o.groups) {
-    groups +=
-        fmt::format("{}{}: {} {}", groups.empty() ? "" : "; ", group.layers, group.optimizer.name,
-                    hyper_values_text(numbers_of(group.optimizer).all()));
-  }
   return {
       {"model", o.capture_hash.empty() ? o.model : "capture with SHA-256 " + o.capture_hash},
       {"data", o.data.substr(0, o.data.find(':'))},
@@ -33,9 +27,10 @@ std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
       {"accumulate", fmt::format("{}", o.accumulate)},
       {"workers", fmt::format("{}", o.workers)},
       {"backward", o.backward_per_loss ? "per-loss" : "joint"},
-      {"groups", groups},
       {"clipping",
-       fmt::format("{}-norm {}, value {}", o.clip_norm_type, o.clip_norm, o.clip_value)},
+       fmt::format("{}-norm {}, value {}{}", o.clip_norm_type, o.clip_norm, o.clip_value,
+                   o.clips_scaled ? ", before unscaling" : "")},
+      {"factor of the loss", fmt::format("{}", o.loss_factor)},
       {"frozen layers", join(o.freeze, ",")},
       {"batch_norm in evaluation mode", join(o.eval_batch_norm, ",")},
       {"batch_norm eps", o.batch_norm_eps ? fmt::format("{}", *o.batch_norm_eps) : "own"},
@@ -57,6 +52,10 @@ struct FullChoice {
   std::string text() const { return name + " " + hyper_values_text(numbers); }
 };
 
+FullChoice choice_of(const OptimizerSpec& optimizer) {
+  return {optimizer.name, numbers_of(optimizer).all()};
+}
+
 // Of the same row each number that differs, "optimizer lr": in one text it would be hard to find.
 void compare_choices(std::string_view what, const FullChoice& ours, const FullChoice& theirs,
                      std::vector<SetupDifference>& out) {
@@ -68,6 +67,23 @@ void compare_choices(std::string_view what, const FullChoice& ours, const FullCh
     const std::string a = fmt::format("{}", number);
     const std::string b = fmt::format("{}", theirs.numbers.at(name));
     if (a != b) out.push_back({fmt::format("{} {}", what, name), a, b});
+  }
+}
+
+// Group by group: "group fc1 lr"; a group that is not the same layers', as a whole.
+void compare_groups(const std::vector<ParameterGroup>& ours,
+                    const std::vector<ParameterGroup>& theirs, std::vector<SetupDifference>& out) {
+  const auto text_of = [](const std::vector<ParameterGroup>& groups, size_t i) {
+    return i < groups.size() ? groups[i].layers + ": " + choice_of(groups[i].optimizer).text() : "";
+  };
+  for (size_t i = 0; i < std::max(ours.size(), theirs.size()); ++i) {
+    const bool in_both = i < ours.size() && i < theirs.size();
+    if (in_both && ours[i].layers == theirs[i].layers) {
+      compare_choices("group " + ours[i].layers, choice_of(ours[i].optimizer),
+                      choice_of(theirs[i].optimizer), out);
+    } else {
+      out.push_back({fmt::format("group {}", i + 1), text_of(ours, i), text_of(theirs, i)});
+    }
   }
 }
 
@@ -135,8 +151,9 @@ std::vector<SetupDifference> setup_differences(const RunOptions& run, const RunO
     if (ours[i].second == theirs[i].second) continue;
     differences.push_back({ours[i].first, ours[i].second, theirs[i].second});
   }
-  compare_choices("optimizer", {run.optimizer.name, numbers_of(run.optimizer).all()},
-                  {baseline.optimizer.name, numbers_of(baseline.optimizer).all()}, differences);
+  compare_choices("optimizer", choice_of(run.optimizer), choice_of(baseline.optimizer),
+                  differences);
+  compare_groups(run.groups, baseline.groups, differences);
   compare_choices("schedule", {run.schedule.name, schedule_numbers(run)},
                   {baseline.schedule.name, schedule_numbers(baseline)}, differences);
   return differences;

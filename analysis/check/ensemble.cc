@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <boost/math/distributions/students_t.hpp>
 #include <cmath>
+#include <numbers>
+#include <utility>
 
 namespace lockstep {
 namespace {
@@ -50,20 +52,28 @@ double tail_weight(std::span<const double> x) {
 
 }  // namespace
 
-Band band_of(std::span<const Measured> values) {
+Band band_of(std::span<const Measured> values, MetricUnit unit) {
   std::vector<double> x;
+  size_t there = 0;
   double fewest_trials = std::numeric_limits<double>::infinity();
   for (const Measured& value : values) {
     if (!value.is_there()) continue;
+    ++there;
+    if (value.is_exact()) continue;
     x.push_back(value.value);
     fewest_trials = std::min(fewest_trials, value.trials);
   }
-  if (x.empty()) return {};
-  Band band{.centre = mean_of(x), .spread = 0, .always = x.size() == values.size()};
+  if (there == 0) return {};
+  const bool always = there == values.size();
+  if (x.empty()) return {-std::numeric_limits<double>::infinity(), 0, always};
+  Band band{.centre = mean_of(x), .spread = 0, .always = always};
   if (x.size() > 1) band.spread = deviation_of(x, band.centre) * tail_weight(x);
   if (fewest_trials > 0 && std::isfinite(fewest_trials)) {
     const double share = std::max(band.centre, 0.0) + 1 / fewest_trials;
-    band.spread = std::max(band.spread, std::sqrt(share / fewest_trials));
+    const double sampling = unit == MetricUnit::kShare
+                                ? std::sqrt(share / fewest_trials)
+                                : std::sqrt(2 / fewest_trials) / 2 * std::numbers::log2e;
+    band.spread = std::max(band.spread, sampling);
   }
   return band;
 }
@@ -71,6 +81,10 @@ Band band_of(std::span<const Measured> values) {
 const Band* LaneBands::find(MetricId id, size_t subject) const {
   const std::vector<Band>& all = bands[static_cast<size_t>(id)];
   return subject < all.size() && all[subject].is_there() ? &all[subject] : nullptr;
+}
+
+Band* LaneBands::find(MetricId id, size_t subject) {
+  return const_cast<Band*>(std::as_const(*this).find(id, subject));
 }
 
 std::string_view to_string(Draw draw) {
@@ -109,7 +123,7 @@ void add_exponents(std::span<const RunSummary> runs, size_t lane, LaneBands& out
       }
       apart.push_back({distance(run.lanes[lane].exponents[s], others)});
     }
-    bands[s] = band_of(apart);
+    bands[s] = band_of(apart, MetricUnit::kOctaves);
   }
 }
 
@@ -133,7 +147,7 @@ Ensemble make_ensemble(std::span<const RunSummary> runs) {
           const Measured* found = runs[r].lanes[lane].find(metric.id, subject);
           values[r] = found == nullptr ? Measured{} : *found;
         }
-        out.bands[id].push_back(band_of(values));
+        out.bands[id].push_back(band_of(values, metric.unit));
       }
     }
     if (runs[0].lanes[lane].is_reference) add_exponents(runs, lane, out);

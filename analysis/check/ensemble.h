@@ -6,7 +6,9 @@
 //   centre     their mean
 //   spread     their standard deviation, widened where one value lies farther from the others than
 //              normal ones do (heavy tails), and at least the scatter of a share p of n trials,
-//              sqrt((p + 1/n) / n): none in n runs does not mean never
+//              sqrt((p + 1/n) / n): none in n does not mean never; of an error that is the root
+//              mean square of n values, that of a mean of n squares of normal ones, sqrt(2/n), in
+//              octaves: runs that differ by an ulp may round alike
 //   limit      centre +- t(k - 1, alpha / m) spread sqrt(1 + 1/k): the prediction interval of one
 //              more value, where m metrics are judged at the family-wise error rate alpha
 //              (Bonferroni), but at least the metric's own floor (metrics.h)
@@ -25,13 +27,15 @@ namespace lockstep {
 // Of how many runs a spread can be taken at all.
 inline constexpr size_t kFewestRuns = 3;
 
+// An error that was exactly 0 in all runs has the centre -infinity.
 struct Band {
   double centre = std::numeric_limits<double>::quiet_NaN(), spread = 0;
   // False: some of the runs lack it, so it may be missing.
   bool always = false;
   bool is_there() const { return centre == centre; }
+  bool is_exact() const { return centre == -std::numeric_limits<double>::infinity(); }
 };
-Band band_of(std::span<const Measured> values);
+Band band_of(std::span<const Measured> values, MetricUnit unit);
 
 // Of all metrics in the order of a lane's LaneSummary::values.
 struct LaneBands {
@@ -39,6 +43,7 @@ struct LaneBands {
   std::vector<ExponentQuantiles> exponents;  // means, of the reference
   std::vector<bool> has_exponents;
   const Band* find(MetricId id, size_t subject) const;
+  Band* find(MetricId id, size_t subject);
 };
 
 enum class Draw : uint8_t {

@@ -24,13 +24,6 @@ void make_run(std::optional<LockstepRun>& run, RunOptions options) {
   }
 }
 
-void remove_run(const std::string& path) {
-  std::error_code error;
-  for (const char* end : {"", ".state", ".state.1", ".progress.json"}) {
-    std::filesystem::remove(path + end, error);
-  }
-}
-
 }  // namespace
 
 EnsembleRuns::EnsembleRuns(std::string folder, const std::atomic<bool>& stop,
@@ -41,13 +34,20 @@ EnsembleRuns::EnsembleRuns(std::string folder, const std::atomic<bool>& stop,
   if (error) throw InputError(fmt::format("{}: {}", folder_, error.message()));
 }
 
+void EnsembleRuns::remove_run(const std::string& path) {
+  std::error_code error;
+  for (const char* end : {"", ".state", ".state.1", ".progress.json"}) {
+    std::filesystem::remove(path + end, error);
+  }
+}
+
 EnsembleRuns::~EnsembleRuns() {
   std::error_code error;
   std::filesystem::remove(folder_, error);  // only if it is empty
 }
 
 std::string EnsembleRuns::run(RunOptions options, const std::string& name) {
-  const std::string path = folder_ + "/" + name + ".h5";
+  const std::string path = path_of(name);
   std::optional<LockstepRun> run;
   make_run(run, std::move(options));
   RunFileWriter writer(path, "lockstep baseline record", /*overwrite=*/true);
@@ -91,6 +91,7 @@ Baseline EnsembleRuns::record_around(const std::string& run_path, const Ensemble
     options.seed += static_cast<uint64_t>(k);
     seeds.push_back(summary_of(std::move(options), fmt::format("seed-{}", options.seed)));
   }
+  recorded_ = ulps.front();
   const ModelIdentity identity = identity_of(run);
   for (const std::string& capture : request.captures) {
     RunOptions options = request.options;

@@ -30,6 +30,9 @@ class EnsembleRuns {
                std::function<std::unique_ptr<Observer>(int64_t, int64_t)> watch);
   ~EnsembleRuns();
 
+  std::string path_of(const std::string& name) const { return folder_ + "/" + name + ".h5"; }
+  // A run file and its checkpoints.
+  static void remove_run(const std::string& path);
   // One run to a file in the folder; its path. Throws: InputError from the replay, WriteError,
   // EnsembleStopped.
   std::string run(RunOptions options, const std::string& name);
@@ -37,6 +40,8 @@ class EnsembleRuns {
   Baseline record(const EnsembleRequest& request);
   // The same around a run that is there already.
   Baseline record_around(const std::string& run_path, const EnsembleRequest& request);
+  // The summary of the run itself. Requires: a baseline was recorded.
+  const RunSummary& recorded() const { return recorded_; }
 
  private:
   RunSummary summary_of(RunOptions options, const std::string& name);
@@ -45,6 +50,7 @@ class EnsembleRuns {
   const std::atomic<bool>& stop_;
   std::function<std::unique_ptr<Observer>(int64_t, int64_t)> watch_;
   int64_t started_ = 0, wanted_ = 1;
+  RunSummary recorded_;
 };
 
 // Ctrl-C.

@@ -1,4 +1,4 @@
-// Did a change alter the numerics? Compares a run with one accepted as good.
+// Are two runs equal, number by number?
 // Compares the table of recorded quantities (src/record/run/quantities.h): bit hashes, counts and
 // scaler states exactly, sums and losses within a tolerance that covers another order of summation
 // and nothing more.

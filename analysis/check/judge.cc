@@ -5,9 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "analysis/check/alarm_sentence.h"
+#include "analysis/check/limit_width.h"
+#include "analysis/check/rule_use.h"
+#include "analysis/findings/finding_kinds.h"
 #include "src/core/counted.h"
 #include "src/core/text.h"
 
@@ -17,6 +21,8 @@ namespace {
 // Alarms whose first step is looked for in the run file.
 constexpr size_t kLocatedAlarms = 10;
 // The weights of two runs of one draw differ by an ulp, 2^-23 of each; their norms by less.
+// An error where the baseline's runs had none: less than FP32's own rounding is none.
+constexpr double kLeastNewError = -22;
 constexpr double kSameDrawOctaves = 0x1p-20;
 
 class Judge {
@@ -25,10 +31,12 @@ class Judge {
       : run_(run),
         baseline_(baseline),
         options_(options),
+        rules_(options.rules, options.today),
         summary_(summarize(run)),
         identity_(identity_of(run)),
         to_(find_counterparts(baseline.identity, identity_)) {
-    for (const LaneIdentity& lane : identity_.lanes) lane_in_run_.push_back(run.lane_index(lane.name));
+    for (const LaneIdentity& lane : identity_.lanes)
+      lane_in_run_.push_back(run.lane_index(lane.name));
   }
 
   CheckResult judge() {
@@ -51,6 +59,8 @@ class Judge {
         lacks_ensemble();
       }
     }
+    rules_.ignore(result_.alarms);
+    rules_.report(result_);
     sort_alarms();
     locate();
     decide();
@@ -179,7 +189,7 @@ class Judge {
       if (to_.lanes[lane] < 0) continue;
       const LaneSummary& now = summary_.lanes[static_cast<size_t>(to_.lanes[lane])];
       for (const Metric& metric : metrics()) {
-        if (metric.id == MetricId::kExponents) continue;
+        if (metric.id == MetricId::kExponents || !is_judgeable(metric)) continue;
         const std::vector<Band>& bands = ensemble.lanes[lane].bands[static_cast<size_t>(metric.id)];
         for (size_t s = 0; s < bands.size(); ++s) {
           if (!bands[s].is_there()) continue;
@@ -192,8 +202,13 @@ class Judge {
       each_exponent(ensemble.lanes[lane], now, lane, visit);
     }
   }
+  // Means over other steps cannot be compared; the first step can.
+  bool is_judgeable(const Metric& metric) const {
+    return metric.first_step || run_.steps() == baseline_.steps;
+  }
   template <typename Visit>
   void each_exponent(const LaneBands& before, const LaneSummary& now, size_t lane, Visit visit) {
+    if (!is_judgeable(metric_row(MetricId::kExponents))) return;
     for (size_t s = 0; s < before.exponents.size(); ++s) {
       const int at = to_.sites[s];
       const Band* band = before.find(MetricId::kExponents, s);
@@ -208,51 +223,90 @@ class Judge {
   }
 
   void judge_lanes(const Ensemble& ensemble) {
-    each_number(ensemble, [&](auto...) { ++result_.judged; });
-    factor_ = limit_factor(ensemble.runs, options_.alpha, result_.judged);
+    count_families(ensemble);
+    basis_ = {.factor = limit_factor(ensemble.runs, options_.alpha, result_.judged),
+              .draw = result_.draw,
+              .ensemble = ensemble_text(),
+              .rules_path = options_.rules.path};
     std::set<std::string> missing;
     each_number(ensemble, [&](size_t lane, const Metric& metric, size_t subject, const Band& band,
                               const Measured& now) {
       if (now.is_there()) {
         judge_number(lane, metric, subject, band, now);
+      } else if (band.always && metric.id == MetricId::kFirstGradient) {
+        no_gradient(lane, metric, subject);
       } else if (band.always && missing.size() < kLocatedAlarms) {
         missing.insert(key_of(baseline_, lane, metric.id, subject) + ": not measured here");
       }
     });
     result_.missing.insert(result_.missing.end(), missing.begin(), missing.end());
+    other_inputs();
     new_nonfinite(ensemble);
     new_findings();
+    changed_settings();
+  }
+
+  // With the recorded weights and batches the numbers show whether a changed setting matters; it is
+  // then named first. Other seeds hide what it does, so that it counts by itself.
+  void changed_settings() {
+    if (result_.draw == Draw::kSame && result_.alarms.empty()) return;
+    for (const SettingChange& change : to_.settings) {
+      Alarm alarm;
+      alarm.lane = identity_.lanes[0].name;
+      alarm.layer = change.layer;
+      alarm.op = change.op;
+      alarm.source_line = change.source_line;
+      alarm.finding = kSetting;
+      alarm.times = std::numeric_limits<double>::infinity();
+      alarm.limit_from = "the baseline's own setting";
+      alarm.sentence = change.text;
+      result_.alarms.push_back(std::move(alarm));
+    }
+  }
+
+  // A number that the run lacks is missing, not judged.
+  void count_families(const Ensemble& ensemble) {
+    std::map<std::pair<size_t, MetricId>, size_t> numbers;
+    each_number(ensemble,
+                [&](size_t lane, const Metric& metric, size_t, const Band&, const Measured& now) {
+                  if (now.is_there()) ++numbers[{lane, metric.id}];
+                });
+    for (const auto& [key, count] : numbers) {
+      const auto& [lane, metric] = key;
+      const auto at = static_cast<size_t>(to_.lanes[lane]);
+      result_.families.push_back({identity_.lanes[at].name, metric, count});
+      result_.judged += count;
+    }
   }
 
   // Sites that the ensemble never measured as such cannot be in it; those with NaN on both sides
   // are counted, not alarms.
   void new_nonfinite(const Ensemble& ensemble) {
-    each_number(ensemble, [&](size_t, const Metric& metric, size_t, const Band& band,
-                              const Measured& now) {
-      if (metric.id == MetricId::kNonfinite && band.centre > 0 && now.value > 0) {
-        ++result_.shared_nonfinite;
-      }
-    });
+    each_number(ensemble,
+                [&](size_t, const Metric& metric, size_t, const Band& band, const Measured& now) {
+                  if (metric.id == MetricId::kNonfinite && band.centre > 0 && now.value > 0) {
+                    ++result_.shared_nonfinite;
+                  }
+                });
   }
 
   void judge_number(size_t lane, const Metric& metric, size_t subject, const Band& band,
                     const Measured& now) {
-    const bool has_none = band.centre == 0 && metric.zero_tolerance;
-    const double width = has_none ? 0 : std::max(factor_ * band.spread, metric.floor);
-    const double change = now.value - band.centre;
-    if (std::fabs(change) <= width) return;
-    Alarm alarm{.metric = metric.id,
-                .value = now.value,
-                .expected = band.centre,
-                .limit = band.centre + (change > 0 ? width : -width)};
-    alarm.times = width > 0 ? std::fabs(change) / width : std::numeric_limits<double>::infinity();
+    if (now.is_exact()) return;  // no error is none too many
+    if (band.is_exact() && now.value < kLeastNewError) return;
+    Alarm alarm{.metric = metric.id, .value = now.value, .expected = band.centre};
     place(alarm, lane, metric, subject);
-    alarm.limit_from = has_none ? fmt::format("none in {}", ensemble_text())
-                       : metric.floor >= factor_ * band.spread
-                           ? fmt::format("the metric's floor; {} lie closer", ensemble_text())
-                           : ensemble_text();
+    const LimitWidth width = limit_width(metric, band, basis_, rules_.limit_for(alarm));
+    const double change = now.value - band.centre;
+    const bool is_above = change > width.above;
+    if (!is_above && -change <= width.below) return;
+    const double allowed = is_above ? width.above : width.below;
+    alarm.limit = band.centre + (is_above ? allowed : -allowed);
+    alarm.times =
+        allowed > 0 ? std::fabs(change) / allowed : std::numeric_limits<double>::infinity();
+    alarm.limit_from = width.from;
     if (metric.first_step) alarm.step = 0;
-    const bool is_worse = metric.worse == WorseIf::kEither || change > 0;
+    const bool is_worse = metric.worse == WorseIf::kEither || is_above;
     (is_worse ? result_.alarms : result_.improvements).push_back(std::move(alarm));
   }
 
@@ -278,6 +332,77 @@ class Judge {
     }
   }
 
+  void no_gradient(size_t lane, const Metric& metric, size_t subject) {
+    Alarm alarm{.metric = metric.id};
+    place(alarm, lane, metric, subject);
+    alarm.finding = kNoGradient;
+    alarm.step = 0;
+    alarm.times = std::numeric_limits<double>::infinity();
+    alarm.limit_from = "the baseline, in which it has one";
+    alarm.sentence = alarm.parameter + " has no gradient; in the baseline it has one";
+    result_.alarms.push_back(std::move(alarm));
+  }
+
+  // A batch of another shape is another training.
+  void other_inputs() {
+    for (size_t s = 0; s < to_.sites.size(); ++s) {
+      const SiteIdentity& before = baseline_.identity.sites[s];
+      if (to_.sites[s] < 0 || before.point != "storage" || before.role != "input") continue;
+      const SiteIdentity& after = identity_.sites[static_cast<size_t>(to_.sites[s])];
+      if (before.shape == after.shape) continue;
+      Alarm alarm;
+      alarm.lane = identity_.lanes[0].name;
+      alarm.site = to_.sites[s];
+      alarm.role = after.role;
+      alarm.point = after.point;
+      alarm.source_line = after.source_line;
+      alarm.finding = kOtherInputs;
+      alarm.step = 0;
+      alarm.times = std::numeric_limits<double>::infinity();
+      alarm.limit_from = "the baseline's batches";
+      alarm.sentence = fmt::format("the batch has the shape {}; in the baseline {}", after.shape,
+                                   before.shape);
+      result_.alarms.push_back(std::move(alarm));
+    }
+  }
+
+  // The nearest site upstream that the baseline does not have: its op was put there or replaced.
+  std::string origin_of(int32_t site) const {
+    std::vector<bool> is_matched(identity_.sites.size(), false);
+    for (const int at : to_.sites) {
+      if (at >= 0) is_matched[static_cast<size_t>(at)] = true;
+    }
+    const std::vector<Site>& sites = run_.sites().sites;
+    std::vector<int32_t> next = {site};
+    std::vector<bool> seen(sites.size(), false);
+    std::string origin;
+    for (size_t i = 0; i < next.size(); ++i) {
+      for (const int32_t feed : sites[static_cast<size_t>(next[i])].feeds) {
+        const auto at = static_cast<size_t>(feed);
+        if (seen[at] || is_matched[at]) continue;
+        seen[at] = true;
+        next.push_back(feed);
+        origin = place_text(sites[at]);
+      }
+    }
+    return origin;
+  }
+
+  // An op of the baseline that is missing just before the place: "blocks.0 add".
+  std::string gone_before(int32_t site) const {
+    const auto at = std::ranges::find(to_.sites, static_cast<int>(site));
+    if (at == to_.sites.end()) return "";
+    const SiteIdentity& here = baseline_.identity.sites[static_cast<size_t>(at - to_.sites.begin())];
+    for (auto i = at - to_.sites.begin() - 1; i >= 0; --i) {
+      const auto s = static_cast<size_t>(i);
+      const SiteIdentity& before = baseline_.identity.sites[s];
+      if (before.point != "output" && before.point != "operand") continue;
+      if (to_.sites[s] < 0) return before.layer + " " + before.op;
+      if (before.layer != here.layer || before.op != here.op) break;
+    }
+    return "";
+  }
+
   void new_findings() {
     for (size_t lane = 0; lane < to_.lanes.size(); ++lane) {
       if (to_.lanes[lane] < 0) continue;
@@ -288,7 +413,7 @@ class Judge {
         alarm.lane = now.name;
         alarm.finding = kind;
         alarm.times = std::numeric_limits<double>::infinity();
-        alarm.limit_from = fmt::format("no finding of this kind in {}", ensemble_text());
+        alarm.limit_from = ensemble_text() + ", none of which has such a finding";
         describe_finding(run_, lane_in_run_[static_cast<size_t>(to_.lanes[lane])], kind, alarm);
         result_.alarms.push_back(std::move(alarm));
       }
@@ -299,6 +424,10 @@ class Judge {
   // the lanes that follow it); then what cannot be in any run; then by how far it lies out.
   void sort_alarms() {
     const auto rank = [](const Alarm& alarm) {
+      if (alarm.finding == kSetting) return alarm.layer.empty() ? -4 : -3;
+      if (alarm.finding == kOtherInputs) return -2;
+      if (alarm.finding.empty() && alarm.metric == MetricId::kLearningRate) return -2;
+      if (alarm.finding == kNoGradient) return -1;
       const bool first = alarm.finding.empty() && metric_row(alarm.metric).first_step;
       return first && alarm.site >= 0 ? 0 : first ? 1 : 2;
     };
@@ -313,12 +442,15 @@ class Judge {
   void locate() {
     for (size_t i = 0; i < std::min(kLocatedAlarms, result_.alarms.size()); ++i) {
       Alarm& alarm = result_.alarms[i];
+      if (alarm.site >= 0 && (alarm.finding.empty() || i == 0)) {
+        alarm.origin = origin_of(alarm.site);
+        if (alarm.origin.empty()) alarm.gone = gone_before(alarm.site);
+      }
       if (alarm.step >= 0 || alarm.site < 0 || !alarm.finding.empty()) continue;
       const int lane = run_.lane_index(alarm.lane);
-      const bool above = alarm.limit >= alarm.expected;
+      const bool above = alarm.value > alarm.limit;
       for (int64_t step = 0; step < result_.steps; ++step) {
-        const double x =
-            metric_at(run_, lane, alarm.metric, static_cast<size_t>(alarm.site), step);
+        const double x = metric_at(run_, lane, alarm.metric, static_cast<size_t>(alarm.site), step);
         if (above ? x > alarm.limit : x < alarm.limit) {
           alarm.step = step;
           break;
@@ -349,42 +481,17 @@ class Judge {
   const RunFile& run_;
   const Baseline& baseline_;
   const CheckOptions& options_;
+  RuleUse rules_;
   const RunSummary summary_;
   const ModelIdentity identity_;
   const Counterparts to_;
   std::vector<int> lane_in_run_;
   std::string why_other_;
-  double factor_ = 0;
+  LimitBasis basis_;
   CheckResult result_;
 };
 
 }  // namespace
-
-std::string_view to_string(CheckVerdict verdict) {
-  switch (verdict) {
-    case CheckVerdict::kIdentical:
-      return "identical";
-    case CheckVerdict::kWithinNoise:
-      return "within noise";
-    case CheckVerdict::kImproved:
-      return "improved";
-    case CheckVerdict::kRegression:
-      return "regression";
-    case CheckVerdict::kIncomplete:
-      return "incomplete";
-    case CheckVerdict::kInconclusive:
-      break;
-  }
-  return "inconclusive";
-}
-
-int exit_code_of(CheckVerdict verdict) {
-  constexpr int kRegressionCode = 1, kInconclusiveCode = 3;
-  if (verdict == CheckVerdict::kRegression) return kRegressionCode;
-  const bool is_open =
-      verdict == CheckVerdict::kIncomplete || verdict == CheckVerdict::kInconclusive;
-  return is_open ? kInconclusiveCode : 0;
-}
 
 CheckResult judge_run(const RunFile& run, const Baseline& baseline, const CheckOptions& options) {
   return Judge(run, baseline, options).judge();

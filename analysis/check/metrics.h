@@ -10,9 +10,11 @@
 namespace lockstep {
 
 enum class MetricUnit : uint8_t {
-  kShare,    // 0..1, of the values that could have met this fate
-  kOctaves,  // log2 of a size, or a distance of exponents
-  kLoss,     // of the training loss
+  kShare,     // 0..1, of the values that could have met this fate
+  kOctaves,   // log2 of a size
+  kDistance,  // from the baseline's, in octaves
+  kLoss,      // of the training loss
+  kYesNo,     // 1: it happened
 };
 
 // Which change is for the worse. kEither: any change beyond the limit.
@@ -23,6 +25,7 @@ enum class MetricOf : uint8_t { kSite, kParameter, kGroup, kLane };
 
 enum class MetricId : uint8_t {
   kNonfinite,
+  kZeros,
   kToZero,
   kSaturated,
   kFirstRounding,
@@ -51,11 +54,15 @@ enum class MetricId : uint8_t {
 struct Metric {
   MetricId id;
   std::string_view name, help;
+  // The start of an alarm's sentence: the subject and its verb, as the unit needs them
+  // (alarm_sentence.cc).
+  std::string_view words;
   MetricOf of;
   MetricUnit unit;
   WorseIf worse;
   // A change below it is no matter, however small the noise was.
   double floor;
+  double floor_of_seeds;  // the same between runs from other seeds, whose metrics have heavy tails
   // Of the first step alone: nothing has grown yet, so the noise is small, and the first site in
   // the order of execution is the origin.
   bool first_step = false;

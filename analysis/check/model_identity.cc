@@ -173,16 +173,21 @@ class Matcher {
  private:
   void change(std::string text) { out_.changes.push_back(std::move(text)); }
 
+  void setting(SettingChange change_of) {
+    change(change_of.text);
+    out_.settings.push_back(std::move(change_of));
+  }
+
   void settings() {
     std::map<std::string, std::string> ours(run_.settings.begin(), run_.settings.end());
     std::map<std::string, std::string> theirs(base_.settings.begin(), base_.settings.end());
     for (const auto& [name, before] : base_.settings) {
       const auto now = ours.find(name);
       const std::string after = now == ours.end() ? "none" : now->second;
-      if (after != before) change(fmt::format("{}: {} -> {}", name, before, after));
+      if (after != before) setting({fmt::format("{}: {} -> {}", name, before, after), "", "", ""});
     }
     for (const auto& [name, now] : run_.settings) {
-      if (!theirs.contains(name)) change(fmt::format("{}: none -> {}", name, now));
+      if (!theirs.contains(name)) setting({fmt::format("{}: none -> {}", name, now), "", "", ""});
     }
     if (base_.data != run_.data) change(fmt::format("data: {} -> {}", base_.data, run_.data));
   }
@@ -196,8 +201,11 @@ class Matcher {
       change(fmt::format("layer {} is called {} here", before, after));
     }
     // By op, attribute and both values: the layers.
-    std::map<std::tuple<std::string, std::string, std::string, std::string>, std::set<std::string>>
-        attributes;
+    struct Where {
+      std::set<std::string> layers;
+      size_t first = 0;  // node of the run
+    };
+    std::map<std::tuple<std::string, std::string, std::string, std::string>, Where> attributes;
     std::map<std::string, std::set<std::string>> gone, fresh;  // by op
     std::vector<bool> taken(run_.nodes.size(), false);
     for (size_t i = 0; i < to.size(); ++i) {
@@ -217,16 +225,26 @@ class Matcher {
           return found == node.attributes.end() ? std::string("none") : found->second;
         };
         if (text(before) == text(after)) continue;
-        attributes[{before.op, name, text(before), text(after)}].insert(after.layer);
+        const auto [at, is_new] =
+            attributes.try_emplace({before.op, name, text(before), text(after)});
+        if (is_new) at->second.first = static_cast<size_t>(to[i]);
+        at->second.layers.insert(after.layer);
       }
     }
     for (size_t j = 0; j < taken.size(); ++j) {
       if (!taken[j]) fresh[run_.nodes[j].op].insert(run_.nodes[j].layer);
     }
-    for (const auto& [key, layers] : attributes) {
+    for (const auto& [key, where] : attributes) {
       const auto& [op, name, before, after] = key;
-      change(fmt::format("{} {}: {} -> {} in {} ({})", op, name, before, after,
-                         counted(layers.size(), "layer"), named(layers)));
+      const NodeIdentity& node = run_.nodes[where.first];
+      std::string text = fmt::format("{} {}: {} -> {} in {} ({})", op, name, before, after,
+                                     counted(where.layers.size(), "layer"), named(where.layers));
+      // Extents follow from the shapes of batches and weights.
+      if (before.starts_with("[")) {
+        change(std::move(text));
+      } else {
+        setting({std::move(text), node.layer, node.op, node.source_line});
+      }
     }
     size_t shown = 0;
     const auto list = [&](const char* where, const auto& ops) {

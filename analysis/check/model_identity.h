@@ -44,10 +44,18 @@ struct ModelIdentity {
 };
 ModelIdentity identity_of(const RunFile& run);
 
+// A number of the loop or of an op that is not the baseline's: as good as it may be, not what was
+// accepted.
+struct SettingChange {
+  std::string text;                    // "layer_norm eps: 1e-05 -> 1e-06 in 12 layers (ln1, ...)"
+  std::string layer, op, source_line;  // the first; "": of the loop
+};
+
 // By index in the baseline: the index in the run, -1: none.
 struct Counterparts {
   std::vector<int> sites, parameters, lanes;
   std::vector<std::string> changes;    // what differs, one line each: "layer_norm eps 1e-05 -> 1e-06 in 12 layers"
+  std::vector<SettingChange> settings; // those of `changes` that are numbers of the loop or of ops
   std::vector<std::string> no_match;   // what the baseline has and the run lacks, one line each
   std::vector<std::string> extra;      // what only the run has
   size_t sites_matched = 0;

@@ -27,6 +27,13 @@ double octaves(double a, double b) {
   return a > 0 && b > 0 && std::isfinite(a) && std::isfinite(b) ? std::log2(a / b) / 2 : kNan;
 }
 
+// The same for an error, which may be 0.
+Measured error_octaves(double error_sq, double size_sq, double values) {
+  if (!(size_sq > 0)) return {};
+  if (error_sq == 0) return {-std::numeric_limits<double>::infinity(), values};
+  return {octaves(error_sq, size_sq), values};
+}
+
 Measured share(double part, double whole) {
   return whole > 0 ? Measured{part / whole, whole} : Measured{};
 }
@@ -37,10 +44,12 @@ struct SiteSums {
   double size_sq = 0, rounding_sq = 0, error_sq = 0, reference_sq = 0;
   double update_sq = 0, stagnant_sq = 0, updates = 0;
   double flipped = 0, decisions = 0;
+  double elements = 0;  // of a step
 
   void add(const StepCounts& counts, size_t s, double sum_sq, double round_err_sq, double err_sq,
            double ref_sq, double scale) {
     count += static_cast<double>(counts.count[s]);
+    elements = std::max(elements, static_cast<double>(counts.count[s]));
     nonzero += static_cast<double>(counts.count[s] - counts.source_zero[s]);
     nonfinite += static_cast<double>(counts.nan[s] + counts.to_infinity[s]);
     if (counts.abs_max[s] > std::numeric_limits<double>::max() && counts.to_infinity[s] == 0) {
@@ -57,7 +66,7 @@ struct SiteSums {
     add_to(reference_sq, ref_sq);
   }
   double magnitude() const { return octaves(size_sq, count); }
-  double rounding() const { return octaves(rounding_sq, size_sq); }
+  Measured rounding() const { return error_octaves(rounding_sq, size_sq, elements); }
 };
 
 class LaneReader {
@@ -119,15 +128,17 @@ class LaneReader {
     switch (id) {
       case MetricId::kNonfinite:
         return is_meant_infinite ? Measured{} : share(sum.nonfinite, sum.count);
+      case MetricId::kZeros:
+        return share(sum.count - sum.nonzero, sum.count);
       case MetricId::kToZero:
         return share(sum.to_zero, sum.nonzero);
       case MetricId::kSaturated:
         return share(sum.saturated, sum.nonzero);
       case MetricId::kFirstRounding:
       case MetricId::kRounding:
-        return {sum.rounding()};
+        return sum.rounding();
       case MetricId::kError:
-        return {octaves(sum.error_sq, sum.reference_sq)};
+        return error_octaves(sum.error_sq, sum.reference_sq, sum.elements);
       case MetricId::kFirstMagnitude:
       case MetricId::kMagnitude:
         return {sum.magnitude()};
@@ -204,7 +215,8 @@ class LaneReader {
       if (sum.samples == 0) continue;
       value(MetricId::kSwamped, s, sums.size()) =
           share(static_cast<double>(sum.swamped), static_cast<double>(sum.addends));
-      value(MetricId::kSumError, s, sums.size()) = {octaves(sum.err_sq, sum.exact_sq)};
+      value(MetricId::kSumError, s, sums.size()) = 
+          error_octaves(sum.err_sq, sum.exact_sq, static_cast<double>(sum.compared));
     }
   }
 

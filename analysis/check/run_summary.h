@@ -15,10 +15,13 @@
 
 namespace lockstep {
 
+// `value`: NaN: not measured; -infinity: an error of exactly 0, in octaves.
+// `trials`: of a share: what it is a share of; of an error: the values it is the mean square of.
 struct Measured {
-  double value = std::numeric_limits<double>::quiet_NaN();  // NaN: not measured
-  double trials = 0;                                        // of a share: what it is a share of
+  double value = std::numeric_limits<double>::quiet_NaN();
+  double trials = 0;
   bool is_there() const { return !std::isnan(value); }
+  bool is_exact() const { return std::isinf(value); }
 };
 
 // Quantiles of the exponents of a site's nonzero values, log2 |x|, each bin's values spread evenly

@@ -4,12 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <set>
 #include <tuple>
 #include <utility>
 
 #include "analysis/findings/findings.h"
-#include "src/core/text.h"
 
 namespace lockstep {
 namespace {
@@ -21,34 +19,6 @@ int rank_of(Verdict verdict) {
   if (verdict == Verdict::kReference) return 0;
   const auto found = std::ranges::find(kOrder, verdict);
   return found == std::end(kOrder) ? -1 : static_cast<int>(found - kOrder);
-}
-
-// Lines that mean something.
-std::multiset<std::string> lines_of(std::string_view policy) {
-  std::multiset<std::string> lines;
-  for (const std::string& line : split(policy, '\n')) {
-    const size_t start = line.find_first_not_of(" \t");
-    if (start == std::string::npos || line[start] == '#') continue;
-    const std::string text = line.substr(start);
-    if (!text.starts_with("name ") && !text.starts_with("name=")) lines.insert(text);
-  }
-  return lines;
-}
-
-// In the order of `text`.
-std::vector<std::string> lines_without(std::string_view text, std::multiset<std::string> others) {
-  std::vector<std::string> left;
-  for (const std::string& line : split(text, '\n')) {
-    const std::multiset<std::string> one = lines_of(line);
-    if (one.empty()) continue;
-    const auto found = others.find(*one.begin());
-    if (found == others.end()) {
-      left.push_back(*one.begin());
-    } else {
-      others.erase(found);
-    }
-  }
-  return left;
 }
 
 struct ShareOf {
@@ -148,10 +118,6 @@ std::vector<Match> match_findings(const std::vector<Finding>& before,
   gone.insert(gone.end(), fresh.begin(), fresh.end());
   gone.insert(gone.end(), stays.begin(), stays.end());
   return gone;
-}
-
-PolicyChange policy_change(std::string_view before, std::string_view after) {
-  return {lines_without(before, lines_of(after)), lines_without(after, lines_of(before))};
 }
 
 std::vector<ShareChange> share_changes(const std::vector<LayerHealth>& before,

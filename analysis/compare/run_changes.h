@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "analysis/check/check_setup.h"
+#include "analysis/compare/policy_change.h"
 #include "analysis/findings/finding.h"
 #include "analysis/run/health.h"
 #include "analysis/run/outcome.h"
@@ -39,12 +40,6 @@ bool same_places(const SiteTable& before, const SiteTable& after);
 std::vector<Match> match_findings(const std::vector<Finding>& before,
                                   const std::vector<Finding>& after, const SiteTable& before_sites,
                                   const SiteTable& after_sites, bool same_graph);
-
-// The lines of a lane's policy that only one of the runs has, without comments and its name.
-struct PolicyChange {
-  std::vector<std::string> before, after;
-};
-PolicyChange policy_change(std::string_view before, std::string_view after);
 
 // A share of the values at a layer's worst site of a role.
 struct ShareChange {

@@ -23,28 +23,13 @@ void compare_scalers(const RunFile& run, int lane, int captured, CapturedCompari
   }
 }
 
-// Parameters without a gradient have no norm.
-double norm_of(std::span<const double> norms) {
+// Over the parameters with a captured gradient.
+double norm_of(std::span<const double> norms, std::span<const double> captured) {
   double squares = 0;
-  for (const double norm : norms) squares += std::isnan(norm) ? 0 : norm * norm;
-  return std::sqrt(squares);
-}
-
-NormComparison compare_norms(int64_t step, std::span<const double> theirs,
-                             std::span<const double> ours, const std::vector<Parameter>& names) {
-  NormComparison out{step, norm_of(theirs), norm_of(ours), "", 1};
-  double largest = 0, furthest = -1;
-  for (const double norm : theirs) largest = std::max(largest, std::isnan(norm) ? 0 : norm);
-  for (size_t i = 0; i < theirs.size(); ++i) {
-    if (!(theirs[i] >= kSmallNorm * largest) || theirs[i] == 0) continue;
-    const double ratio = ours[i] / theirs[i];
-    const double off = std::isfinite(ratio) && ratio > 0 ? std::abs(std::log(ratio)) : HUGE_VAL;
-    if (off <= furthest) continue;
-    furthest = off;
-    out.furthest = names[i].name;
-    out.furthest_ratio = ratio;
+  for (size_t i = 0; i < norms.size(); ++i) {
+    if (!std::isnan(captured[i])) squares += norms[i] * norms[i];
   }
-  return out;
+  return std::sqrt(squares);
 }
 
 // Does `lane` do what the captured run did, with its own weights?
@@ -64,6 +49,23 @@ std::vector<double> loss_of(const RunFile& run, std::string_view name) {
 }
 
 }  // namespace
+
+NormComparison compare_norms(int64_t step, std::span<const double> theirs,
+                             std::span<const double> ours, const std::vector<Parameter>& names) {
+  NormComparison out{step, norm_of(theirs, theirs), norm_of(ours, theirs), "", 1};
+  double largest = 0, furthest = -1;
+  for (const double norm : theirs) largest = std::max(largest, std::isnan(norm) ? 0 : norm);
+  for (size_t i = 0; i < theirs.size(); ++i) {
+    if (!(theirs[i] >= kSmallNorm * largest) || theirs[i] == 0) continue;
+    const double ratio = ours[i] / theirs[i];
+    const double off = std::isfinite(ratio) && ratio > 0 ? std::abs(std::log(ratio)) : HUGE_VAL;
+    if (off <= furthest) continue;
+    furthest = off;
+    out.furthest = names[i].name;
+    out.furthest_ratio = ratio;
+  }
+  return out;
+}
 
 LossComparison compare_losses(std::span<const double> captured, std::span<const double> lane,
                               std::span<const double> fp32, std::span<const double> twin,
@@ -108,7 +110,7 @@ CapturedComparison compare_with_captured(const RunFile& run, int lane, int captu
       return std::span(of).subspan(step * width, width);
     };
     const bool recorded = std::ranges::any_of(row(theirs), [](double x) { return !std::isnan(x); });
-    const double all = norm_of(row(theirs));
+    const double all = norm_of(row(theirs), row(theirs));
     if (!recorded || !std::isfinite(all)) continue;
     out.last = compare_norms(static_cast<int64_t>(step), row(theirs), row(ours), names);
     if (out.first.step < 0) out.first = out.last;

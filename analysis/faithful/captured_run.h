@@ -24,10 +24,12 @@ struct ScalerDisagreement {
 inline constexpr double kSmallNorm = 1e-2;
 
 struct NormComparison {
-  int64_t step = -1;              // -1: no step has finite captured gradients
-  double captured = 0, lane = 0;  // over all parameters
-  std::string furthest;           // the parameter whose norm differs by the largest factor
-  double furthest_ratio = 1;      // of its norm to the captured one
+  int64_t step = -1;  // -1: no step has finite captured gradients
+  // Over all parameters with a captured gradient; NaN: a gradient of the lane is not finite, or the
+  // lane took no step.
+  double captured = 0, lane = 0;
+  std::string furthest;       // the parameter whose norm differs by the largest factor
+  double furthest_ratio = 1;  // of its norm to the captured one
 };
 
 // For the lane that does what PyTorch did (kCapturedEqual): the largest distance of the two losses
@@ -45,6 +47,11 @@ struct LossComparison {
   int64_t step = -1;                         // that step, or the one nearest to its bound
   double captured = 0, lane = 0, bound = 0;  // losses of `step`
 };
+
+// The norms of one step by parameter, NaN where there is none; `lane` of the parameters that
+// `captured` has.
+NormComparison compare_norms(int64_t step, std::span<const double> captured,
+                             std::span<const double> lane, const std::vector<Parameter>& names);
 
 // Requires: all of one length; `twin` may be empty.
 LossComparison compare_losses(std::span<const double> captured, std::span<const double> lane,

@@ -247,11 +247,13 @@ std::string constant_sentence(const FindingContext& c) {
   return c.finding.text;
 }
 std::string drift_sentence(const FindingContext& c) {
-  const char* what = c.finding.text == "range" ? "values out of range" : "rounding";
+  const bool is_range = c.finding.text == "range";
   return fmt::format(
-      "no single event; of all sites {} moves the loss most: {} in {} changes it by "
-      "{} ({} of the sum of all sites), to first order",
-      place_text(c.site()), what, format_of(c), two_digits(c.finding.value),
+      "no single fault; {} at {} {} the loss by {}, more than at any other site (an estimate to "
+      "first order; {} of the sum over all sites)",
+      is_range ? fmt::format("values out of {}'s range", format_of(c))
+               : fmt::format("rounding to {}", format_of(c)),
+      place_text(c.site()), is_range ? "change" : "changes", two_digits(c.finding.value),
       share_text(c.finding.share));
 }
 // The op is PyTorch's: "router topk (moe.py:41)".

@@ -71,6 +71,7 @@ struct Paired {
 struct Course {
   bool broke = false, learned = false;
   double tail_loss = 0, gap = 0, batch_noise = 0;
+  int64_t tail_steps = 0;
 };
 
 // Without the losses of skipped steps that are not finite: no update was made from them.
@@ -96,6 +97,7 @@ Course measure(const JudgeInput& in) {
   const size_t behind = std::min(in.skips.size(), in.reference.size() / 2);
   const std::span<const double> reference = in.reference.first(in.reference.size() - behind);
   out.tail_loss = tail_mean(lane);
+  out.tail_steps = static_cast<int64_t>(tail_of(lane).size());
   out.gap = out.tail_loss - tail_mean(reference);
   out.batch_noise = batch_noise(lane, reference);
   out.broke = in.died_at >= 0 || !std::isfinite(out.tail_loss);
@@ -194,7 +196,10 @@ LaneJudgement judge_seeds(std::span<const JudgeInput> seeds) {
   const Paired gaps = gaps_of(seeds, courses), drops = drops_of(seeds, courses);
   std::vector<double> tails;
   for (const Course& course : courses) {
-    if (!course.broke || courses.size() == 1) tails.push_back(course.tail_loss);
+    if (course.broke && courses.size() > 1) continue;
+    tails.push_back(course.tail_loss);
+    const bool is_first = tails.size() == 1;
+    out.tail_steps = is_first ? course.tail_steps : std::min(out.tail_steps, course.tail_steps);
   }
   out.tail_loss = tails.empty() ? std::numeric_limits<double>::quiet_NaN() : mean_of(tails);
   out.gap = gaps.values.empty() ? std::numeric_limits<double>::quiet_NaN() : gaps.mean();

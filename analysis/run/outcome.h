@@ -69,6 +69,7 @@ struct LaneJudgement {
   Verdict verdict = Verdict::kUnjudged;
   // Means over the seeds in which the lane did not break, and their noise.
   double tail_loss = 0, gap = 0, batch_noise = 0, chaos = 0, chaos_bound = 0, seed_bound = 0;
+  int64_t tail_steps = 0;  // that tail_loss is a mean of, in each seed; the fewest
   // Held-out answers of one seed; 0 answers: the lane or the reference was not evaluated in some
   // seed.
   int64_t answers = 0;

@@ -22,7 +22,7 @@ void add_row(const std::string& change, const Report& report, const LaneReport& 
 Blocks write_findings(const ReportPair& pair) {
   TableBlock table;
   constexpr bool kOptional = true;
-  table.columns = {{"", Align::kLeft},
+  table.columns = {{"change", Align::kLeft},
                    {"lane", Align::kLeft},
                    {"finding", Align::kLeft},
                    {"where", Align::kLeft},

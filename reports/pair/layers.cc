@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "reports/cells.h"
 #include "reports/number_text.h"
 #include "reports/pair/pair_page.h"
 
@@ -28,7 +29,7 @@ Blocks write_layers(const ReportPair& pair) {
       const ShareChange& change = lanes.shares[i];
       table.rows.push_back({change.layer.empty() ? "-" : change.layer,
                             std::string(to_string(change.role)), std::string(change.what),
-                            percent(change.before), percent(change.after)});
+                            percent_cell(change.before), percent_cell(change.after)});
     }
     if (lanes.shares.size() > kShownChanges) {
       table.notes = {

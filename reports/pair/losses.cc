@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "reports/cells.h"
 #include "reports/number_text.h"
 #include "reports/pair/pair_page.h"
+#include "reports/why_unjudged.h"
 
 namespace lockstep {
 namespace {
@@ -14,11 +16,11 @@ void add(const LaneReport& lane, const std::string& run, CurvePanel& panel, Tabl
   const LaneJudgement& j = lane.judgement;
   panel.series.push_back(
       {.name = fmt::format("{} in {}", lane.info.name, run), .values = lane.loss});
-  table.rows.push_back({lane.info.name, run, std::string(to_string(j.verdict)),
-                        loss_text(j.tail_loss),
-                        lane.info.is_reference ? ""
-                        : std::isnan(j.gap)    ? "-"
-                                               : fmt::format("{:+.4f}", j.gap),
+  table.rows.push_back({lane.info.name, run, std::string(shown_outcome(j.verdict)),
+                        loss_cell(j.tail_loss),
+                        lane.info.is_reference ? Cell("")
+                        : std::isnan(j.gap)    ? Cell("-")
+                                               : Cell(fmt::format("{:+.4f}", j.gap), j.gap),
                         lane.has_scaler ? fmt::format("{}", lane.skips.size()) : ""});
 }
 

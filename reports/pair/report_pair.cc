@@ -32,7 +32,8 @@ LaneComparison compare_lanes(const ReportPair& pair, const Match& match) {
 }
 
 // What the lane did, after its name: "broke at step 39", "trains as fp32 does".
-std::string deed_of(const Report& report, const LaneReport& lane, const std::string& reference) {
+std::string deed_of(const Report& report, const LaneReport& lane) {
+  const std::string& reference = report.reference().info.name;
   switch (lane.judgement.verdict) {
     case Verdict::kBroke: {
       const int64_t step = lane_break_step(lane);
@@ -92,17 +93,16 @@ ReportPair compare_reports(Report before, Report after) {
 }
 
 std::string change_sentence(const ReportPair& pair, const LaneComparison& lanes) {
-  const std::string reference = pair.before.reference().info.name;
   if (lanes.lanes.before < 0 || lanes.lanes.after < 0) {
     const bool is_new = lanes.lanes.before < 0;
     const LaneReport& lane = is_new ? pair.lane_after(lanes) : pair.lane_before(lanes);
     return fmt::format("{} is in {} only, where it {}.", lane.info.name,
                        is_new ? pair.after_name : pair.before_name,
-                       deed_of(is_new ? pair.after : pair.before, lane, reference));
+                       deed_of(is_new ? pair.after : pair.before, lane));
   }
   const LaneReport &before = pair.lane_before(lanes), &after = pair.lane_after(lanes);
-  const std::string old_deed = deed_of(pair.before, before, reference);
-  const std::string deed = deed_of(pair.after, after, reference);
+  const std::string old_deed = deed_of(pair.before, before);
+  const std::string deed = deed_of(pair.after, after);
   const bool same_name = before.info.name == after.info.name;
   if (same_name && old_deed == deed) {
     return fmt::format("{} {} in both runs.", before.info.name, deed);
@@ -115,8 +115,7 @@ std::string change_sentence(const ReportPair& pair, const LaneComparison& lanes)
 bool is_shown(const ReportPair& pair, const LaneComparison& lanes) {
   const auto counts = [](const Report& report, int lane) {
     if (lane < 0) return false;
-    const LaneReport& one = report.lanes[static_cast<size_t>(lane)];
-    return one.is_candidate() || one.judgement.verdict == Verdict::kBroke;
+    return has_sentence(report.lanes[static_cast<size_t>(lane)]);
   };
   return counts(pair.before, lanes.lanes.before) || counts(pair.after, lanes.lanes.after);
 }

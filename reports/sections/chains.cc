@@ -54,8 +54,8 @@ Blocks write_chains(const Report& report) {
       if (finding.site < 0) continue;
       const FaultChain& chain = lane.views.chains[at++];
       ChainBlock block{
-          .title = fmt::format("{}, step {}: {}.", lane.info.name, chain.step,
-                               row_of(finding.kind).sentence(context_of(report, lane, finding))),
+          .title = fmt::format("{}, step {}: {} in {}.", lane.info.name, chain.step,
+                               row_of(finding.kind).name, place_text(report.site(finding.site))),
           .lane = lane.info.name,
           .tone = row_of(finding.kind).breaks ? Tone::kBad : Tone::kDoubtful,
           .links = {},

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "reports/cells.h"
 #include "reports/number_text.h"
 #include "reports/section.h"
 
@@ -16,23 +17,23 @@ TableBlock lanes_table(const Report& report) {
   table.columns = {{"lane", Align::kLeft}, {"time"},      {"memory"},     {"weights"}, {"masters"},
                    {"gradients"},          {"optimizer"}, {"activations"}};
   for (const LaneCost& cost : report.costs.lanes) {
-    std::vector<std::string> row = {report.lanes[static_cast<size_t>(cost.lane)].info.name,
-                                    fmt::format("{:.2f}", cost.relative_time)};
+    std::vector<Cell> row = {report.lanes[static_cast<size_t>(cost.lane)].info.name,
+                             Cell(fmt::format("{:.2f}", cost.relative_time), cost.relative_time)};
     if (cost.memory) {
       const MemoryFacts& m = *cost.memory;
       for (const int64_t bytes : {total_bytes(m), m.weights, m.master_weights, m.gradients,
                                   m.optimizer_state + m.kahan_terms, m.activations}) {
-        row.push_back(bytes_text(bytes));
+        row.push_back(bytes_cell(bytes));
       }
     }
-    row.resize(table.columns.size(), "-");
+    row.resize(table.columns.size(), Cell("-"));
     table.rows.push_back(std::move(row));
   }
   table.notes = {fmt::format(
-      "time: of fp32's step on {}, an estimate by roofline that knows no launches and no fusion. "
+      "time: of {}'s step on {}, an estimate by roofline that knows no launches and no fusion. "
       "memory: of a step's tensors in the lane's formats. optimizer: its state, Kahan terms "
       "included.",
-      report.costs.gpu)};
+      report.reference().info.name, report.costs.gpu)};
   return table;
 }
 
@@ -49,6 +50,7 @@ Blocks write_costs(const Report& report) {
       "multiples of {}.",
       unaligned.size(), report.costs.products, kAlignment16Bit)));
   TableBlock products;
+  products.name = "unaligned";
   products.columns = {{"layer", Align::kLeft}, {"product", Align::kLeft}, {"why", Align::kLeft}};
   for (size_t i = 0; i < std::min(unaligned.size(), kMostProducts); ++i) {
     const UnalignedProduct& one = unaligned[i];

@@ -12,16 +12,18 @@ namespace {
 
 using Errors = std::vector<LayerError> ErrorGrowth::*;
 
-std::string error_text(double error) {
-  return std::isfinite(error) ? fmt::format("{:.2g}", error) : "-";
+Cell error_cell(double error) {
+  if (!std::isfinite(error)) return "-";
+  return {fmt::format("{:.2g}", error), error};
 }
 
 // Nothing: no lane has such errors.
-Blocks charts_of(const Report& report, Errors errors, std::string_view title) {
+Blocks charts_of(const Report& report, Errors errors, std::string name, std::string_view title) {
   Curves curves{.x_title = "layer", .x = {}, .panels = {{.title = "relative error"}}};
   CurvePanel& panel = curves.panels[0];
   panel.scale = CurveScale::kLogarithmic;
   TableBlock table;
+  table.name = std::move(name);
   table.columns = {{"layer", Align::kLeft}};
   for (const LaneReport& lane : report.lanes) {
     if (!lane.views.growth || lane.is_twin()) continue;
@@ -31,7 +33,7 @@ Blocks charts_of(const Report& report, Errors errors, std::string_view title) {
       table.rows.clear();
       for (const LayerError& one : layers) {
         curves.x.push_back(one.layer);
-        table.rows.push_back({one.layer});
+        table.rows.push_back({Cell(one.layer)});
       }
     }
   }
@@ -39,7 +41,8 @@ Blocks charts_of(const Report& report, Errors errors, std::string_view title) {
     if (!lane.views.growth || lane.is_twin()) continue;
     const std::vector<LayerError>& layers = *lane.views.growth.*errors;
     CurveSeries total{.name = lane.info.name + ", accumulated", .values = {}};
-    CurveSeries local{.name = lane.info.name + ", this layer alone", .values = {}};
+    CurveSeries local{
+        .name = lane.info.name + ", this layer alone", .values = {}, .is_points = true};
     table.columns.push_back({total.name});
     table.columns.push_back({local.name});
     for (size_t i = 0; i < curves.x.size(); ++i) {
@@ -47,8 +50,8 @@ Blocks charts_of(const Report& report, Errors errors, std::string_view title) {
       const bool has = at != layers.end();
       total.values.push_back(has && at->total > 0 ? at->total : std::nan(""));
       local.values.push_back(has && at->local > 0 ? at->local : std::nan(""));
-      table.rows[i].push_back(error_text(total.values.back()));
-      table.rows[i].push_back(error_text(local.values.back()));
+      table.rows[i].push_back(error_cell(total.values.back()));
+      table.rows[i].push_back(error_cell(local.values.back()));
     }
     panel.series.push_back(std::move(total));
     panel.series.push_back(std::move(local));
@@ -62,9 +65,10 @@ Blocks charts_of(const Report& report, Errors errors, std::string_view title) {
 }
 
 Blocks write_error_growth(const Report& report) {
-  Blocks out = charts_of(report, &ErrorGrowth::forward, "Activations, in execution order");
-  for (Block& block :
-       charts_of(report, &ErrorGrowth::backward, "Gradients of activations, in execution order")) {
+  Blocks out =
+      charts_of(report, &ErrorGrowth::forward, "activations", "Activations, in execution order");
+  for (Block& block : charts_of(report, &ErrorGrowth::backward, "gradients",
+                                "Gradients of activations, in execution order")) {
     out.push_back(std::move(block));
   }
   if (out.empty()) return {};

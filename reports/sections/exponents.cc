@@ -6,10 +6,12 @@
 #include <cmath>
 #include <set>
 
+#include "reports/cells.h"
 #include "reports/format_window.h"
 #include "reports/number_text.h"
 #include "reports/section.h"
 #include "src/core/text.h"
+#include "src/graph/site_labels.h"
 
 namespace lockstep {
 namespace {
@@ -36,7 +38,7 @@ std::string scale_of(const LaneReport& lane, const Site& site) {
   return low == high ? scale_text(low) : scale_text(low) + " to " + scale_text(high);
 }
 
-TableBlock table_of(const Report& report) {
+TableBlock table_of(const Report& report, const std::vector<std::string>& labels) {
   TableBlock table;
   table.columns = {{"lane", Align::kLeft},
                    {"site", Align::kLeft},
@@ -55,10 +57,11 @@ TableBlock table_of(const Report& report) {
       }
       const int last = one.first + static_cast<int>(one.counts.size()) - 1;
       const bool none = one.counts.empty();
-      table.rows.push_back({lane.info.name, report.site(one.site).label(),
-                            format_at(lane, one.site), none ? "-" : fmt::format("2^{}", one.first),
-                            none ? "-" : fmt::format("2^{}", last), with_thousands(one.zeros),
-                            with_thousands(one.nonfinite)});
+      table.rows.push_back({lane.info.name, labels[static_cast<size_t>(one.site)],
+                            format_at(lane, one.site),
+                            none ? Cell("-") : scale_cell(std::ldexp(1.0, one.first)),
+                            none ? Cell("-") : scale_cell(std::ldexp(1.0, last)),
+                            count_cell(one.zeros), count_cell(one.nonfinite)});
     }
   }
   if (left_out > 0) {
@@ -92,6 +95,7 @@ bool lead_with_worst(const Report& report, std::vector<HistogramView>& views) {
 
 Blocks write_exponents(const Report& report) {
   Histograms out;
+  const std::vector<std::string> labels = unique_labels(report.sites);
   std::set<std::string> formats(std::begin(kAlwaysShown), std::end(kAlwaysShown));
   for (const LaneReport& lane : report.lanes) {
     if (!is_shown(lane)) continue;
@@ -103,7 +107,7 @@ Blocks write_exponents(const Report& report) {
                            .lane = lane.info.name,
                            .layer = site.layer.empty() ? "-" : site.layer,
                            .role = std::string(to_string(site.role)),
-                           .label = site.label(),
+                           .label = labels[static_cast<size_t>(one.site)],
                            .source_line = site.source_line,
                            .format = format,
                            .seen = {one.first, one.counts},
@@ -115,6 +119,7 @@ Blocks write_exponents(const Report& report) {
   if (out.views.empty()) return {};
   out.finding_leads = lead_with_worst(report, out.views);
   for (const std::string& name : formats) out.windows.push_back(window_of(find_format(name)));
+  out.reference = report.reference().info.name;
   out.first_scale = kMinShownScale;
   for (const ScaleLoss& loss : report.scale_losses) {
     out.gradients.push_back({.site = loss.reference.site,
@@ -130,7 +135,7 @@ Blocks write_exponents(const Report& report) {
               "Magnitudes before rounding, by their power of two, over {}. For a gradient, the "
               "slider shifts the reference's values by a loss scale.",
               steps)),
-          chart("Exponents of one site's values", std::move(out), table_of(report))};
+          chart("Exponents of one site's values", std::move(out), table_of(report, labels))};
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
-// Every finding of every lane, the gravest first, with what follows from it.
+// Every finding of every lane, the gravest first, with what follows from it. The first screen tells
+// a lane's main finding; here are only its place and the layers that it affects.
 #include <fmt/format.h>
 
 #include "analysis/findings/finding_kinds.h"
+#include "reports/lane_sentence.h"
 #include "reports/number_text.h"
 #include "reports/section.h"
 
@@ -39,7 +41,11 @@ Blocks write_findings(const Report& report) {
       std::string text = fmt::format("- {}", row.name);
       const std::string steps = steps_text(f);
       if (!steps.empty()) text += fmt::format(", step {}", steps);
-      text += ". " + row.sentence(context) + ".";
+      const bool is_told = has_sentence(lane) && &f == main_finding(lane);
+      text += is_told ? fmt::format(": {}, see the verdict.", f.site < 0
+                                                                  ? "the lane as a whole"
+                                                                  : place_text(report.site(f.site)))
+                      : ". " + row.sentence(context) + ".";
       if (!f.consequences.empty()) text += " Then: " + layers_text(report, f) + ".";
       out.push_back(paragraph(text));
     }

@@ -1,6 +1,9 @@
 // A replayed capture: the gradients that the optimizers took, compared with the captured run's.
 #include <fmt/format.h>
 
+#include <cmath>
+
+#include "reports/cells.h"
 #include "reports/number_text.h"
 #include "reports/section.h"
 
@@ -10,7 +13,15 @@ namespace {
 // "conv1.weight: 1.02 times"
 std::string furthest_text(const NormComparison& norms) {
   if (norms.furthest.empty()) return "-";
+  if (!std::isfinite(norms.furthest_ratio)) return norms.furthest + ": not finite";
   return fmt::format("{}: {:.6f} times", norms.furthest, norms.furthest_ratio);
+}
+
+// Under "step 12": a norm that is not finite, or "stopped".
+Cell norm_cell(const LaneReport& lane, const NormComparison& norms) {
+  const bool has_stopped = lane.info.died_at >= 0 && norms.step >= lane.info.died_at;
+  if (has_stopped) return "stopped";
+  return std::isfinite(norms.lane) ? number_cell(norms.lane) : Cell("not finite");
 }
 
 const NormComparison* recorded(const LaneReport& lane) {
@@ -28,13 +39,13 @@ Blocks write_gradients(const Report& report) {
                    {fmt::format("step {}", captured.first.step)},
                    {fmt::format("step {}", captured.last.step)},
                    {fmt::format("furthest in step {}", captured.first.step), Align::kLeft}};
-  table.rows.push_back({std::string(kCapturedLane), short_number(captured.first.captured),
-                        short_number(captured.last.captured), ""});
+  table.rows.push_back({std::string(kCapturedLane), number_cell(captured.first.captured),
+                        number_cell(captured.last.captured), ""});
   for (const LaneReport& lane : report.lanes) {
     const NormComparison* first = recorded(lane);
     if (first == nullptr || lane.is_twin()) continue;
-    table.rows.push_back({lane.info.name, short_number(first->lane),
-                          short_number(lane.beside_captured->last.lane), furthest_text(*first)});
+    table.rows.push_back({lane.info.name, norm_cell(lane, *first),
+                          norm_cell(lane, lane.beside_captured->last), furthest_text(*first)});
   }
   table.notes = {fmt::format(
       "Norm of all gradients as the optimizer takes them: unscaled, clipped. furthest: "

@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 
+#include "reports/cells.h"
 #include "reports/number_text.h"
 #include "reports/section.h"
 
@@ -106,7 +107,7 @@ TableBlock table_of(const Report& report, const std::vector<View>& views) {
     const Site& site = report.site(cell.site);
     table.rows.push_back(
         {view->lane->info.name, std::string(step_measures()[view->measure].name),
-         layer_name(map.layers[cell.layer]), view->role, percent(cell.share),
+         layer_name(map.layers[cell.layer]), view->role, percent_cell(cell.share),
          first == last ? fmt::format("{}", first) : fmt::format("{}..{}", first, last),
          fmt::format("{} {}", site.op, to_string(site.point))});
   }
@@ -139,6 +140,10 @@ Blocks write_heat_map(const Report& report) {
     place[rows[i]] = i;
     map.rows.push_back(layer_name(widest->layers[rows[i]]));
   }
+  map.order_names = {"worst first", "order of the network"};
+  map.other_order.resize(rows.size());
+  std::iota(map.other_order.begin(), map.other_order.end(), 0);
+  std::ranges::sort(map.other_order, {}, [&](uint32_t row) { return rows[row]; });
   for (const auto& [first, last] : widest->columns) {
     map.columns.push_back(first == last ? fmt::format("{}", first)
                                         : fmt::format("{}..{}", first, last));

@@ -1,17 +1,26 @@
 // One row per lane: outcome, distance, loss scale, time.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
+#include "reports/cells.h"
 #include "reports/number_text.h"
 #include "reports/section.h"
+#include "reports/why_unjudged.h"
 
 namespace lockstep {
 namespace {
 
-std::string accuracy_text(double accuracy) {
-  return std::isnan(accuracy) ? "-" : fmt::format("{:.2f}%", 100 * accuracy);
+Cell accuracy_cell(double accuracy) {
+  if (std::isnan(accuracy)) return "-";
+  return {fmt::format("{:.2f}%", 100 * accuracy), accuracy};
+}
+
+Cell gap_cell(double gap) {
+  if (std::isnan(gap)) return "-";
+  return {fmt::format("{:+.4f}", gap), gap};
 }
 
 // The truth lane is a measure, not a candidate.
@@ -19,11 +28,23 @@ std::string verdict_text(const LaneReport& lane) {
   if (lane.is_captured()) return "(recorded)";
   const bool is_measure = !lane.is_candidate() && !lane.info.is_reference;
   if (is_measure && lane.judgement.verdict != Verdict::kBroke) return "(measure)";
-  return std::string(to_string(lane.judgement.verdict));
+  return std::string(shown_outcome(lane.judgement.verdict));
+}
+
+// "0.0412"; a mean of fewer steps than the others' says so: "0.0412 (1 step)".
+Cell mean_loss_cell(const LaneReport& lane, size_t tail) {
+  const int64_t steps = lane.judgement.tail_steps;
+  Cell cell = loss_cell(lane.judgement.tail_loss);
+  if (steps > 0 && steps < static_cast<int64_t>(tail)) {
+    cell.text += fmt::format(" ({})", counted(static_cast<uint64_t>(steps), "step"));
+  }
+  return cell;
 }
 
 // Several scalers in the order of the loss scale section.
-std::string scales_text(const LaneReport& lane) {
+Cell scales_cell(const LaneReport& lane) {
+  if (!lane.has_scaler) return "";
+  if (lane.scalers.size() == 1) return scale_cell(lane.scalers[0].final_scale);
   std::string text;
   for (const ScalerReport& scaler : lane.scalers) {
     text += (text.empty() ? "" : ", ") + scale_text(scaler.final_scale);
@@ -31,18 +52,18 @@ std::string scales_text(const LaneReport& lane) {
   return text;
 }
 
-std::vector<std::string> row_of(const LaneReport& lane) {
+std::vector<Cell> row_of(const LaneReport& lane, size_t tail) {
   const LaneJudgement& j = lane.judgement;
   return {lane.info.name,
           verdict_text(lane),
-          loss_text(j.tail_loss),
-          lane.info.is_reference ? "" : (std::isnan(j.gap) ? "-" : fmt::format("{:+.4f}", j.gap)),
-          accuracy_text(lane.accuracy),
-          lane.info.is_reference ? "" : short_number(lane.weight_distance),
+          mean_loss_cell(lane, tail),
+          lane.info.is_reference ? Cell("") : gap_cell(j.gap),
+          accuracy_cell(lane.accuracy),
+          lane.info.is_reference ? Cell("") : number_cell(lane.weight_distance),
           lane.has_scaler ? fmt::format("{}", lane.skips.size()) : "",
-          lane.has_scaler ? scales_text(lane) : "",
+          scales_cell(lane),
           lane.info.died_at >= 0 ? fmt::format("{}", lane.info.died_at) : "",
-          seconds_text(lane.seconds)};
+          seconds_cell(lane.seconds)};
 }
 
 // "8 steps of batch 64", "8 steps of up to 2 micro-batches of batch 8" (captured steps may have
@@ -70,9 +91,9 @@ std::string seeds_note(const Report& report) {
 
 std::string distance_note(const Report& report) {
   std::string text =
-      "gap: loss minus the reference's (fp32). distance: |w - w_ref| / |w_ref| over all weights "
-      "after "
-      "the last step, against the same reference.";
+      "gap: loss minus the reference's (" + report.reference().info.name +
+      "). distance: |w - w_ref| / |w_ref| over all weights after the last step, against the same "
+      "reference.";
   if (report.truth >= 0) {
     text += " The fp64 row's distance is the reference's own error against the truth.";
   }
@@ -106,19 +127,26 @@ Blocks write_lanes(const Report& report) {
                    {"scale"},
                    {"died", Align::kRight, kOptional},
                    {"time", Align::kRight, kOptional}};
+  const size_t tail = tail_of(report.reference().loss).size();
   for (const LaneReport& lane : report.lanes) {
-    if (!lane.is_twin()) table.rows.push_back(row_of(lane));
+    if (!lane.is_twin()) table.rows.push_back(row_of(lane, tail));
   }
+  const auto any = [&](auto holds) { return std::ranges::any_of(report.lanes, holds); };
   const bool evaluates = report.options.capture_hash.empty();  // a capture holds nothing out
   if (!evaluates) drop_column(table, kHeldOutColumn);
   table.notes = {
-      fmt::format("{}: {}. loss: mean over the last {}. {}skips: steps skipped by the loss scaler. "
-                  "died: step. time: the lane's own work.",
-                  report.options.model, steps_text(report),
-                  counted(tail_of(report.reference().loss).size(), "step"),
+      fmt::format("{}: {}. loss: mean over the last {} {}. {}{}{}time: the lane's own work.",
+                  report.options.model, steps_text(report), tail,
+                  tail == 1 ? "step" : "steps, skipped ones whose loss is not finite left out",
                   evaluates ? "held-out: accuracy at the last evaluation (-: none, or all answers "
                               "NaN). "
-                            : ""),
+                            : "",
+                  any([](const LaneReport& lane) { return lane.has_scaler; })
+                      ? "skips: steps skipped by the loss scaler. "
+                      : "",
+                  any([](const LaneReport& lane) { return lane.info.died_at >= 0; })
+                      ? "died: the step at which the lane stopped. "
+                      : ""),
       distance_note(report)};
   if (report.has_several_seeds()) table.notes.push_back(seeds_note(report));
   return {table};

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "reports/cells.h"
 #include "reports/number_text.h"
 #include "reports/section.h"
 
@@ -47,9 +48,11 @@ const std::vector<RateColumn>& rate_columns() {
 }
 
 // "36 (12.5%)"; if nothing was lost but an infinity came in, the first such step: "36 (inf)".
-std::string worst_step_text(const SiteHealth& h) {
-  if (h.worst_step >= 0) return fmt::format("{} ({})", h.worst_step, percent(h.worst_step_rate));
-  return h.first_nonfinite_step < 0 ? "" : fmt::format("{} (inf)", h.first_nonfinite_step);
+Cell worst_step_cell(const SiteHealth& h) {
+  const int64_t step = h.worst_step >= 0 ? h.worst_step : h.first_nonfinite_step;
+  if (step < 0) return "";
+  const std::string what = h.worst_step >= 0 ? percent(h.worst_step_rate) : "inf";
+  return {fmt::format("{} ({})", step, what), static_cast<double>(step)};
 }
 
 TableBlock table_of(const Report& report, const std::vector<const LayerHealth*>& rows) {
@@ -68,9 +71,9 @@ TableBlock table_of(const Report& report, const std::vector<const LayerHealth*>&
   table.columns.push_back({"worst site", Align::kLeft});
   for (const LayerHealth* row : rows) {
     const Site& site = report.site(row->site);
-    std::vector<std::string> cells = {site.layer.empty() ? "-" : site.layer, role_text(site)};
-    for (const RateColumn* column : shown) cells.push_back(percent(column->rate(row->worst)));
-    cells.push_back(worst_step_text(row->worst));
+    std::vector<Cell> cells = {site.layer.empty() ? "-" : site.layer, role_text(site)};
+    for (const RateColumn* column : shown) cells.push_back(percent_cell(column->rate(row->worst)));
+    cells.push_back(worst_step_cell(row->worst));
     cells.push_back(fmt::format("{} {}", site.op, to_string(site.point)));
     table.rows.push_back(std::move(cells));
   }

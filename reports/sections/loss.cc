@@ -7,6 +7,7 @@
 #include <limits>
 #include <span>
 
+#include "reports/cells.h"
 #include "reports/number_text.h"
 #include "reports/section.h"
 
@@ -35,11 +36,11 @@ TableBlock table_of(const Report& report) {
   table.columns.push_back({"course", Align::kLeft});
   for (const LaneReport& lane : report.lanes) {
     if (lane.is_twin()) continue;
-    std::vector<std::string> row = {lane.info.name};
+    std::vector<Cell> row = {Cell(lane.info.name)};
     const std::span<const double> loss(lane.loss);
     for (size_t c = 0; c < columns; ++c) {
       const size_t begin = c * steps / columns, end = (c + 1) * steps / columns;
-      row.push_back(loss_text(mean(loss.subspan(begin, end - begin))));
+      row.push_back(loss_cell(mean(loss.subspan(begin, end - begin))));
     }
     row.push_back(sparkline(loss, kSparklineWidth));
     table.rows.push_back(std::move(row));
@@ -48,8 +49,8 @@ TableBlock table_of(const Report& report) {
       "Unscaled training loss, mean over the steps up to the one above the column (0-based). "
       "The course is drawn from each lane's smallest to its largest mean; x: not finite."};
   if (report.twins.empty()) {
-    table.notes.push_back(
-        "No twin ran, so there is no band of noise around fp32 (`replay --twins 1`).");
+    table.notes.push_back("No twin ran, so there is no band of noise around " +
+                          report.reference().info.name + " (`replay --twins 1`).");
   }
   return table;
 }
@@ -87,12 +88,13 @@ CurveBand band_of(std::string name, const std::vector<std::span<const double>>& 
   return band;
 }
 
-// FP32 and what one ulp at the start makes of it; FP32 on all seeds.
+// The reference and what one ulp at the start makes of it; the reference on all seeds.
 std::vector<CurveBand> bands_of(const Report& report) {
+  const std::string& reference = report.reference().info.name;
   std::vector<CurveBand> bands;
   if (report.reference_losses.size() > 1) {
     const auto& losses = report.reference_losses;
-    bands.push_back(band_of(fmt::format("fp32, {} seeds", losses.size()),
+    bands.push_back(band_of(fmt::format("{}, {} seeds", reference, losses.size()),
                             std::vector<std::span<const double>>(losses.begin(), losses.end())));
   }
   if (!report.twins.empty()) {
@@ -100,10 +102,9 @@ std::vector<CurveBand> bands_of(const Report& report) {
     for (const int twin : report.twins) {
       courses.emplace_back(report.lanes[static_cast<size_t>(twin)].loss);
     }
-    bands.push_back(band_of(report.twins.size() == 1
-                                ? "fp32 and its twin"
-                                : fmt::format("fp32 and its {} twins", report.twins.size()),
-                            courses));
+    const std::string twins =
+        report.twins.size() == 1 ? "twin" : fmt::format("{} twins", report.twins.size());
+    bands.push_back(band_of(fmt::format("{} and its {}", reference, twins), courses));
   }
   return bands;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "reports/cells.h"
 #include "reports/number_text.h"
 #include "reports/section.h"
 
@@ -15,7 +16,7 @@ constexpr size_t kShownEvents = 20;  // the first ones; the rest are counted
 
 struct Event {
   int64_t step;
-  std::vector<std::string> cells;
+  std::vector<Cell> cells;
 };
 
 std::vector<Event> events_of(const Report& report, const LaneReport& lane,
@@ -25,15 +26,14 @@ std::vector<Event> events_of(const Report& report, const LaneReport& lane,
   for (const SkipEvent& skip : scaler.overflows) {
     const std::string culprit =
         skip.culprit_site < 0 ? none : report.site(skip.culprit_site).label();
-    const std::string after = std::isnan(skip.scale_after) ? "-" : scale_text(skip.scale_after);
-    events.push_back(
-        {skip.step,
-         {fmt::format("{}", skip.step), "skipped", scale_text(skip.scale), after, culprit}});
+    events.push_back({skip.step,
+                      {fmt::format("{}", skip.step), "skipped", scale_cell(skip.scale),
+                       scale_cell(skip.scale_after), culprit}});
   }
   for (const GrowthEvent& growth : scaler.growths) {
     events.push_back({growth.step,
-                      {fmt::format("{}", growth.step), "grew", scale_text(growth.scale),
-                       scale_text(growth.scale_after), ""}});
+                      {fmt::format("{}", growth.step), "grew", scale_cell(growth.scale),
+                       scale_cell(growth.scale_after), ""}});
   }
   std::stable_sort(events.begin(), events.end(),
                    [](const Event& a, const Event& b) { return a.step < b.step; });

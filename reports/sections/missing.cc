@@ -24,7 +24,7 @@ Blocks write_missing(const Report& report) {
   }
   if (report.ranges.empty()) {
     add(report.reference().nonfinite_loss_at >= 0
-            ? "The loss scales that fit: fp32's own loss is not finite."
+            ? "The loss scales that fit: the reference's own loss is not finite."
             : "The loss scales that fit: no lane has gradients in fp16 or bf16.");
   }
   if (!any([](const LaneReport& lane) { return lane.views.growth.has_value(); })) {

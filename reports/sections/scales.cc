@@ -69,7 +69,7 @@ Blocks write_scales(const Report& report) {
   Blocks out;
   for (const RangeTable& ranges : report.ranges) {
     if (needs_no_scale(ranges)) {
-      out.push_back(paragraph(fmt::format("{} needs no loss scale.", ranges.format->name)));
+      out.push_back(paragraph(loss_scale_sentence(ranges)));
       continue;
     }
     for (Block& block : range_conclusions(ranges)) out.push_back(std::move(block));

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "reports/cells.h"
 #include "reports/number_text.h"
 #include "reports/section.h"
-#include "src/core/text.h"
 
 namespace lockstep {
 namespace {
@@ -19,11 +19,19 @@ double relative_error(const AccumulatorHealth& h) {
   return h.exact_sq > 0 ? std::sqrt(h.err_sq / h.exact_sq) : 0;
 }
 
+Cell error_cell(double error) {
+  return {fmt::format("{:.2g}", error), error};
+}
+
 Blocks write_sums(const Report& report) {
   TableBlock table;
-  table.columns = {
-      {"lane", Align::kLeft}, {"samples"}, {"error"}, {"worst"}, {"swamped"}, {"worst"},
-      {"where", Align::kLeft}};
+  table.columns = {{"lane", Align::kLeft},
+                   {"samples"},
+                   {"error"},
+                   {"worst error"},
+                   {"swamped"},
+                   {"most swamped"},
+                   {"most swamped op", Align::kLeft}};
   for (const LaneReport& lane : report.lanes) {
     if (lane.is_twin()) continue;
     AccumulatorHealth all;
@@ -43,18 +51,18 @@ Blocks write_sums(const Report& report) {
       }
     }
     if (worst == nullptr) continue;
-    table.rows.push_back({lane.info.name, with_thousands(all.compared),
-                          fmt::format("{:.2g}", std::sqrt(error_sq / ops)),
-                          fmt::format("{:.2g}", worst_error), percent(swamped_rate(all)),
-                          percent(worst_rate), worst->layer + " " + worst->op});
+    table.rows.push_back({lane.info.name, count_cell(all.compared),
+                          error_cell(std::sqrt(error_sq / ops)), error_cell(worst_error),
+                          percent_cell(swamped_rate(all)), percent_cell(worst_rate),
+                          worst->layer + " " + worst->op});
   }
   if (table.rows.empty()) return {paragraph("No sums of products were sampled.")};
   table.notes = {
       "64 outputs of every sum of products, drawn in every sampled step and summed again exactly. "
       "error: for an op, the root of the sum of squares of computed minus exact, over that of "
       "exact; for a lane, the root mean square over its ops. swamped: share of the products that "
-      "are smaller than half an ulp of the sum before them, in the accumulator's format. worst: of "
-      "one op; for swamped, the op named."};
+      "are smaller than half an ulp of the sum before them, in the accumulator's format. worst, "
+      "most: of one op."};
   return {table};
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "reports/cells.h"
 #include "reports/number_text.h"
 #include "reports/section.h"
 
@@ -14,7 +15,8 @@ constexpr double kShownStagnationRate = 0.01;
 
 Blocks write_updates(const Report& report) {
   TableBlock table;
-  table.columns = {{"lane", Align::kLeft}, {"all layers"}, {"worst layer"}, {"", Align::kLeft}};
+  table.columns = {
+      {"lane", Align::kLeft}, {"all layers"}, {"worst share"}, {"worst layer", Align::kLeft}};
   size_t quiet = 0;
   for (const LaneReport& lane : report.lanes) {
     if (lane.is_captured() || lane.is_twin()) continue;  // not measured, or noise
@@ -30,7 +32,7 @@ Blocks write_updates(const Report& report) {
       continue;
     }
     table.rows.push_back(
-        {lane.info.name, percent(all.rate()), percent(worst->rate()), worst->layer});
+        {lane.info.name, percent_cell(all.rate()), percent_cell(worst->rate()), worst->layer});
   }
   if (table.rows.empty()) {
     return {paragraph(

@@ -6,6 +6,7 @@
 
 #include "reports/lane_sentence.h"
 #include "reports/number_text.h"
+#include "reports/range_text.h"
 #include "reports/section.h"
 #include "reports/why_unjudged.h"
 #include "src/core/text.h"
@@ -84,6 +85,16 @@ std::string savings_text(const Report& report) {
   return fmt::format("At best, by roofline on {}: {}.", report.costs.gpu, join(lanes, "; "));
 }
 
+// Of every format of 16 bits that a lane has: the layers to keep in FP32, the loss scale to set.
+void add_ranges(const Report& report, Blocks& out) {
+  for (const RangeTable& ranges : report.ranges) {
+    for (const std::string& text : {kept_layers_sentence(ranges), loss_scale_sentence(ranges)}) {
+      if (text.empty()) continue;
+      out.push_back(paragraph(text, Tone::kPlain, text.find_first_of(",.")));
+    }
+  }
+}
+
 constexpr std::string_view kDoNotTrust = "Do not trust these results";
 
 Blocks write_verdict(const Report& report) {
@@ -95,17 +106,23 @@ Blocks write_verdict(const Report& report) {
   }
   std::vector<const LaneReport*> lanes;
   for (const LaneReport& lane : report.lanes) {
-    const bool broke = lane.judgement.verdict == Verdict::kBroke;
-    if (lane.is_candidate() || broke) lanes.push_back(&lane);
+    if (has_sentence(lane)) lanes.push_back(&lane);
   }
   std::ranges::stable_sort(lanes, {},
                            [](const LaneReport* lane) { return rank(lane->judgement.verdict); });
-  for (const LaneReport* lane : lanes) out.push_back(lane_paragraph(report, *lane));
+  // The answer of `recommend` stands above: what it says of its candidate, of layers, loss scale,
+  // proof and cost is not said again.
+  const bool has_answer = !report.recommendation.answer.empty();
+  for (const LaneReport* lane : lanes) {
+    const bool is_told = has_answer && lane->judgement.verdict == Verdict::kFine;
+    if (!is_told || main_finding(*lane) != nullptr) out.push_back(lane_paragraph(report, *lane));
+  }
   if (lanes.empty()) out.push_back(paragraph("Only the reference was run; name lanes in --lanes."));
   const auto unjudged = [](const LaneReport* lane) {
     return lane->judgement.verdict == Verdict::kTooShort ||
            lane->judgement.verdict == Verdict::kUnjudged;
   };
+  if (!has_answer) add_ranges(report, out);
   if (is_short_capture(report)) out.push_back(paragraph(short_capture_text(report)));
   if (std::ranges::any_of(lanes, unjudged)) {
     const WhyUnjudged why = why_unjudged(report);
@@ -118,13 +135,13 @@ Blocks write_verdict(const Report& report) {
                   "can be called worse: replay with --twins 1 or more, or several --seeds."));
   } else if (report.has_several_seeds()) {
     out.push_back(paragraph(seeds_text(report)));
-  } else if (!lanes.empty()) {
+  } else if (!lanes.empty() && !has_answer) {
     out.push_back(
         paragraph("One seed rules out a large regression; it does not prove equality (--seeds N "
                   "runs more)."));
   }
   const std::string savings = savings_text(report);
-  if (!savings.empty()) out.push_back(paragraph(savings));
+  if (!savings.empty() && !has_answer) out.push_back(paragraph(savings));
   return out;
 }
 

@@ -124,30 +124,30 @@ void refuse_empty_words(const CLI::App& command, ProblemList& problems) {
 }
 
 void check_output(const std::string& path, Replace replace, const std::string& hint,
-                  ProblemList& problems) {
+                  ProblemList& problems, std::string_view option) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (status.type() == std::filesystem::file_type::not_found) return;
   if (status.type() == std::filesystem::file_type::none) {
-    problems.add(fmt::format("-o {}: cannot be accessed: {}", path, error.message()),
+    problems.add(fmt::format("{} {}: cannot be accessed: {}", option, path, error.message()),
                  "name a file in a folder that you may write to");
   } else if (std::filesystem::is_directory(status)) {
-    problems.add(fmt::format("-o {}: is a folder, a file required", path));
+    problems.add(fmt::format("{} {}: is a folder, a file required", option, path));
   } else if (!std::filesystem::is_regular_file(status)) {
-    problems.add(fmt::format("-o {}: is a device or pipe, a file required", path));
+    problems.add(fmt::format("{} {}: is a device or pipe, a file required", option, path));
   } else if (replace == Replace::kNothing) {
     problems.add(fmt::format("{}: exists, and is not overwritten by default", path), hint);
   } else if (replace == Replace::kText) {
     std::ifstream file(path, std::ios::binary);
     if (!file) {
-      problems.add(fmt::format("-o {}: cannot be read, and may be a run file", path),
+      problems.add(fmt::format("{} {}: cannot be read, and may be a run file", option, path),
                    "name another file");
     } else if (is_hdf5(file)) {
-      problems.add(fmt::format("-o {}: is an HDF5 file, which text must not replace", path),
+      problems.add(fmt::format("{} {}: is an HDF5 file, which text must not replace", option, path),
                    "name another file");
     }
   } else if (looks_like_capture(path)) {
-    problems.add(fmt::format("-o {}: is a capture, which a run file must not replace", path),
+    problems.add(fmt::format("{} {}: is a capture, which a run file must not replace", option, path),
                  "name another file");
   }
 }

@@ -49,9 +49,9 @@ enum class Replace : uint8_t {
   kRun,   // --overwrite of a run file: anything but a capture, which cannot be restored
 };
 // Adds a problem when writing `path` would replace more than `replace` allows, or when the file
-// cannot be accessed. `hint` says what to do about a file that exists.
+// cannot be accessed. `hint` says what to do about a file that exists, `option` names the path.
 void check_output(const std::string& path, Replace replace, const std::string& hint,
-                  ProblemList& problems);
+                  ProblemList& problems, std::string_view option = "-o");
 
 // --backward of the commands that build a step graph.
 inline constexpr std::string_view kBackwardPerLoss = "per-loss";

@@ -8,6 +8,7 @@
 
 #include "src/cli/capture_argument.h"
 #include "src/core/error.h"
+#include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
 #include "src/record/run/options_json.h"
@@ -41,6 +42,7 @@ RunOptions options_for(const Baseline& baseline, const std::string& subject, Sub
   options.capture_hash.clear();
   options.nudge = 0;
   options.seeds = 1;
+  options.held_out = false;  // as in the baseline's runs
   options.steps = baseline.steps;
   if (kind == SubjectKind::kCapture) {
     const Capture capture = read_capture(subject, CaptureUse::kReplay);
@@ -59,6 +61,36 @@ RunOptions options_for(const Baseline& baseline, const std::string& subject, Sub
 
 Baseline read_baseline(const std::string& path) {
   return baseline_from_json(read_text_file(path), path);
+}
+
+std::optional<Baseline> find_baseline(const std::string& folder, const ModelIdentity& run,
+                                      std::vector<std::string>& candidates) {
+  const auto names = [](const auto& items) {
+    std::vector<std::string> all;
+    for (const auto& item : items) all.push_back(item.name);
+    return all;
+  };
+  std::vector<std::string> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".json") paths.push_back(entry.path().string());
+  }
+  std::ranges::sort(paths);
+  std::optional<Baseline> found;
+  for (const std::string& path : paths) {
+    Baseline baseline = read_baseline(path);
+    const bool fits = names(baseline.identity.parameters) == names(run.parameters) &&
+                      names(baseline.identity.lanes) == names(run.lanes);
+    candidates.push_back(fmt::format("{}: lanes {}, {} parameters", path,
+                                     join(names(baseline.identity.lanes), ","),
+                                     baseline.identity.parameters.size()));
+    if (!fits) continue;
+    if (found) {
+      throw InputError(fmt::format("--baseline {}: {} and {} both fit", folder, found->path, path),
+                       "name one of them");
+    }
+    found = std::move(baseline);
+  }
+  return found;
 }
 
 }  // namespace lockstep

@@ -2,7 +2,9 @@
 // replayed for it with the options of a baseline.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "analysis/check/baseline.h"
 #include "analysis/check/ensemble_runs.h"
@@ -19,5 +21,11 @@ SubjectKind kind_of_subject(const std::string& subject);
 RunOptions options_for(const Baseline& baseline, const std::string& subject, SubjectKind kind);
 
 Baseline read_baseline(const std::string& path);
+
+// The baseline of a folder (*.json) that was recorded of such a run: the same parameters and lanes.
+// Nothing: none of them; `candidates` then names what is there.
+// Throws: InputError: no such folder; more than one fits.
+std::optional<Baseline> find_baseline(const std::string& folder, const ModelIdentity& run,
+                                      std::vector<std::string>& candidates);
 
 }  // namespace lockstep

@@ -5,7 +5,10 @@
 #include <memory>
 
 #include "analysis/check/baseline.h"
+#include "analysis/check/baseline_change.h"
+#include "analysis/check/check_result.h"
 #include "analysis/check/ensemble_runs.h"
+#include "reports/baseline_text.h"
 #include "src/cli/capture_argument.h"
 #include "src/cli/check_subject.h"
 #include "src/cli/command.h"
@@ -17,7 +20,7 @@
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
-#include "src/record/run/environment.h"
+#include "src/record/run/options_json.h"
 
 namespace lockstep {
 namespace {
@@ -28,7 +31,7 @@ constexpr char kDefaultLanes[] = "fp32,torch-autocast-fp16,torch-autocast-bf16";
 
 struct RecordArgs : ReplayArgs {
   int64_t members = kDefaultMembers;
-  std::string captures;
+  std::string captures, reason = "recorded";
 };
 
 // "lenet.baseline.json", in the working folder.
@@ -43,6 +46,13 @@ std::string default_output(const std::string& model) {
 std::string size_text(size_t bytes) {
   constexpr double kKilo = 1000;
   return fmt::format("{:.0f} kB", static_cast<double>(bytes) / kKilo);
+}
+
+// --overwrite replaces the numbers of a baseline, not its history.
+void keep_history(const std::string& path, Baseline& baseline) {
+  std::vector<BaselineEntry> history = read_baseline(path).history;
+  history.insert(history.end(), baseline.history.begin(), baseline.history.end());
+  baseline.history = std::move(history);
 }
 
 int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems) {
@@ -74,6 +84,7 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
   // --seeds N: so many other seeds, each in a run of its own.
   request.seeds = captured ? 0 : args.options.seeds - 1;
   args.options.seeds = 1;
+  args.options.held_out = false;
   request.options = args.options;
   const auto watch = [&](int64_t number, int64_t all) -> std::unique_ptr<Observer> {
     if (args.quiet) return nullptr;
@@ -84,6 +95,8 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
     EnsembleRuns runs(path + ".runs", catch_stop_signals(), watch);
     Baseline baseline = runs.record(request);
     baseline.history.back().lockstep_version = LOCKSTEP_VERSION;
+    baseline.history.back().reason = args.reason;
+    if (std::filesystem::exists(path, error)) keep_history(path, baseline);
     const std::string text = to_json(baseline);
     write_text_file_atomically(path, text);
     if (!args.quiet) {
@@ -120,9 +133,114 @@ std::function<int()> declare_record(CLI::App& app) {
                  "captures of the same loop from other seeds: the limits for other seeds")
       ->type_name("FILE,...")
       ->group("The ensemble");
+  app.add_option("--reason", args->reason, "why these numbers are right; kept in the history")
+      ->type_name("TEXT")
+      ->capture_default_str()
+      ->group("The ensemble");
   return [args, checks, options] {
     if (args->threads != 0) set_thread_count(args->threads);
     return record(*args, options, checks.problems());
+  };
+}
+
+struct ProposeArgs {
+  std::string baseline, subject;
+  bool quiet = false;
+};
+
+std::string proposal_of(const std::string& baseline) {
+  return baseline + ".proposed";
+}
+
+std::unique_ptr<Observer> watched(const std::string& which, int64_t steps) {
+  return std::make_unique<Progress>(0, steps, which);
+}
+
+int propose(const ProposeArgs& args) {
+  const Baseline before = read_baseline(args.baseline);
+  EnsembleRequest request;
+  const std::string subject = args.subject.empty()
+                                  ? options_from_json(before.options_json).model
+                                  : args.subject;
+  const SubjectKind kind = kind_of_subject(subject);
+  if (kind == SubjectKind::kRunFile) {
+    throw InputError(fmt::format("{}: a run file; a proposal is an ensemble of new runs", subject),
+                     "name the model or the capture");
+  }
+  request.options = options_for(before, subject, kind);
+  request.members = std::max<int64_t>(before.ensemble(Draw::kSame).runs - 1, 1);
+  if (kind == SubjectKind::kModel) {
+    request.seeds = std::max<int64_t>(before.ensemble(Draw::kOther).runs - 1, 0);
+  }
+  const auto watch = [&](int64_t number, int64_t all) -> std::unique_ptr<Observer> {
+    if (args.quiet) return nullptr;
+    return watched(fmt::format("run {}/{}", number + 1, all), request.options.steps);
+  };
+  try {
+    EnsembleRuns runs(args.baseline + ".runs", catch_stop_signals(), watch);
+    Baseline proposed = runs.record(request);
+    const std::vector<std::string> reasons = why_no_baseline(before, runs.recorded());
+    if (!reasons.empty()) {
+      fmt::print(stderr, "lockstep: not proposed: {}\n", join(reasons, "; "));
+      return kExitRegression;
+    }
+    proposed.history.back().lockstep_version = LOCKSTEP_VERSION;
+    write_text_file_atomically(proposal_of(args.baseline), to_json(proposed));
+    fmt::print("{}", diff_text(compare_baselines(before, proposed, CheckOptions().alpha)));
+    fmt::print("\nWrote {}. To accept it:\n  lockstep baseline approve {} --reason \"...\"\n",
+               proposal_of(args.baseline), shell_quoted(args.baseline));
+  } catch (const EnsembleStopped&) {
+    fmt::print(stderr, "Stopped; nothing was proposed.\n");
+    return kExitSignalBase + stop_signal();
+  }
+  return kExitFine;
+}
+
+std::function<int()> declare_propose(CLI::App& app) {
+  auto args = std::make_shared<ProposeArgs>();
+  app.add_option("BASELINE", args->baseline, "a baseline file")->type_name("")->required();
+  app.add_option("SUBJECT", args->subject, "the model or capture to record [the baseline's own]")
+      ->type_name("");
+  app.add_flag("--quiet", args->quiet, "no progress");
+  return [args] { return propose(*args); };
+}
+
+std::function<int()> declare_diff(CLI::App& app) {
+  auto args = std::make_shared<std::pair<std::string, std::string>>();
+  app.add_option("BEFORE", args->first, "a baseline file")->type_name("")->required();
+  app.add_option("AFTER", args->second, "another one")->type_name("")->required();
+  return [args] {
+    const Baseline before = read_baseline(args->first), after = read_baseline(args->second);
+    fmt::print("{}", diff_text(compare_baselines(before, after, CheckOptions().alpha)));
+    return static_cast<int>(kExitFine);
+  };
+}
+
+struct ApproveArgs {
+  std::string baseline, reason, keys = "*";
+};
+
+std::function<int()> declare_approve(CLI::App& app) {
+  auto args = std::make_shared<ApproveArgs>();
+  app.add_option("BASELINE", args->baseline, "a baseline with a proposal next to it")
+      ->type_name("")
+      ->required();
+  app.add_option("--reason", args->reason, "why the new numbers are right; kept in the history")
+      ->type_name("TEXT")
+      ->required();
+  app.add_option("--keys", args->keys, "which numbers: a glob over LANE/METRIC/PLACE")
+      ->type_name("GLOB")
+      ->capture_default_str();
+  return [args] {
+    const std::string proposal = proposal_of(args->baseline);
+    const Baseline before = read_baseline(args->baseline), proposed = read_baseline(proposal);
+    const Baseline merged = approve(before, proposed, args->keys, args->reason, LOCKSTEP_VERSION);
+    write_text_file_atomically(args->baseline, to_json(merged));
+    std::error_code error;
+    std::filesystem::remove(proposal, error);
+    fmt::print("{}: {} accepted.\n", args->baseline,
+               args->keys == "*" ? "the whole proposal" : args->keys);
+    return static_cast<int>(kExitFine);
   };
 }
 
@@ -140,6 +258,10 @@ std::function<int()> declare_baseline(CLI::App& app) {
     parts->push_back({sub, declare(*sub)});
   };
   add("record", "run a model or capture and its ensemble; write a baseline", declare_record);
+  add("propose", "record anew what a baseline describes, next to it, and show what changes",
+      declare_propose);
+  add("diff", "show what differs between two baselines", declare_diff);
+  add("approve", "take a proposal into its baseline, with a reason", declare_approve);
   app.require_subcommand(1);
   return [parts] {
     for (const Part& part : *parts) {

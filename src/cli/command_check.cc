@@ -8,14 +8,15 @@
 #include "analysis/check/ensemble_runs.h"
 #include "analysis/check/exact.h"
 #include "analysis/check/judge.h"
-#include "reports/check_text.h"
 #include "reports/exact_text.h"
 #include "src/cli/arguments.h"
+#include "src/cli/check_pair.h"
+#include "src/cli/check_outputs.h"
 #include "src/cli/check_subject.h"
 #include "src/cli/command.h"
 #include "src/cli/stop_signal.h"
-#include "src/cli/terminal.h"
 #include "src/core/error.h"
+#include "src/core/text_file.h"
 
 namespace lockstep {
 namespace {
@@ -23,11 +24,22 @@ namespace {
 constexpr int64_t kMembersAroundRun = 8;  // of a baseline that is a run file
 
 struct CheckArgs {
-  std::string subject, baseline;
-  bool exact = false;
+  std::string subject, baseline, rules;
+  PairRequest pair;
+  bool exact = false, alpha_given = false;
   ExactOptions exact_options;
   CheckOptions options;
+  CheckOutputs outputs;
 };
+
+// The command line's --alpha goes before the rules'.
+CheckOptions options_of(const CheckArgs& args) {
+  CheckOptions options = args.options;
+  options.today = std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now());
+  if (!args.rules.empty()) options.rules = rules_from_toml(read_text_file(args.rules), args.rules);
+  if (!args.alpha_given) options.alpha = options.rules.alpha.value_or(options.alpha);
+  return options;
+}
 
 int run_exact(const CheckArgs& args) {
   const RunFile run(args.subject), baseline(args.baseline);
@@ -42,42 +54,83 @@ std::string scratch_folder() {
       .string();
 }
 
-void remove_run_file(const std::string& path) {
-  std::error_code error;
-  for (const char* end : {"", ".state", ".state.1", ".progress.json"}) {
-    std::filesystem::remove(path + end, error);
-  }
-}
-
 // A baseline file, or limits measured now around a run file.
 Baseline baseline_of(const std::string& path, EnsembleRuns& runs) {
   if (kind_of_subject(path) != SubjectKind::kRunFile) return read_baseline(path);
   EnsembleRequest request;
   request.options = RunFile(path).options();
   request.members = kMembersAroundRun;
-  fmt::print(stderr, "{} is a run file, without limits: measuring them in {} runs from weights "
-                     "moved by one ulp. `lockstep baseline record` keeps them.\n",
+  fmt::print(stderr,
+             "{} is a run file, without limits: measuring them in {} runs from weights "
+             "moved by one ulp. `lockstep baseline record` keeps them.\n",
              path, kMembersAroundRun);
   Baseline baseline = runs.record_around(path, request);
   baseline.path = path;
   return baseline;
 }
 
+// Of a folder of baselines, which only a run file can choose from: a replay needs its options.
+CheckResult check_by_folder(const CheckArgs& args, const CheckOptions& options) {
+  if (kind_of_subject(args.subject) != SubjectKind::kRunFile) {
+    throw InputError(fmt::format("--baseline {}: a folder, and {} is no run file", args.baseline,
+                                 args.subject),
+                     "name the baseline file: its options say how to replay");
+  }
+  const RunFile run(args.subject);
+  std::vector<std::string> candidates;
+  const auto baseline = find_baseline(args.baseline, identity_of(run), candidates);
+  if (baseline) return judge_run(run, *baseline, options);
+  CheckResult result;
+  result.run = args.subject;
+  result.baseline = args.baseline;
+  result.why_inconclusive = {fmt::format(
+      "none of the baselines in {} has this run's parameters and lanes", args.baseline)};
+  result.remarks = candidates;
+  return result;
+}
+
+CheckResult check_subject(const CheckArgs& args, const CheckOptions& options,
+                          EnsembleRuns& runs) {
+  std::error_code error;
+  if (std::filesystem::is_directory(args.baseline, error)) return check_by_folder(args, options);
+  const SubjectKind kind = kind_of_subject(args.subject);
+  const Baseline baseline = baseline_of(args.baseline, runs);
+  const bool is_run = kind == SubjectKind::kRunFile;
+  const std::string path =
+      is_run ? args.subject : runs.run(options_for(baseline, args.subject, kind), "checked");
+  CheckResult result = judge_run(RunFile(path), baseline, options);
+  if (!is_run) EnsembleRuns::remove_run(path);
+  result.run = args.subject;
+  return result;
+}
+
+void require_sides(const CheckArgs& args, ProblemList& problems) {
+  const bool is_pair = !args.pair.a.empty() || !args.pair.b.empty();
+  if (is_pair && (args.pair.a.empty() || args.pair.b.empty())) {
+    problems.add("--a and --b: both required", "check --a BEFORE --b AFTER [MODEL]");
+  }
+  if (is_pair && !args.baseline.empty()) {
+    problems.add("--baseline: A is the baseline of B", "leave it out");
+  }
+  if (is_pair) return;
+  if (args.subject.empty()) {
+    problems.add("SUBJECT: missing", "a run file, a capture or a built-in model");
+  }
+  if (args.baseline.empty()) {
+    problems.add("--baseline: missing", "a file of `lockstep baseline record`, or --a and --b");
+  }
+}
+
 int run_check(const CheckArgs& args) {
   if (!(args.options.alpha > 0 && args.options.alpha < 1)) {
     throw InputError(fmt::format("--alpha {}: 0 < X < 1 required", args.options.alpha));
   }
+  const CheckOptions options = options_of(args);
   EnsembleRuns runs(scratch_folder(), catch_stop_signals(), nullptr);
   try {
-    const SubjectKind kind = kind_of_subject(args.subject);
-    const Baseline baseline = baseline_of(args.baseline, runs);
-    const bool is_run = kind == SubjectKind::kRunFile;
-    const std::string path =
-        is_run ? args.subject : runs.run(options_for(baseline, args.subject, kind), "checked");
-    CheckResult result = judge_run(RunFile(path), baseline, args.options);
-    if (!is_run) remove_run_file(path);
-    result.run = args.subject;
-    fmt::print("{}", check_text(result, output_style()));
+    const CheckResult result = args.pair.a.empty() ? check_subject(args, options, runs)
+                                                   : check_pair(args.pair, runs, options);
+    write_check_outputs(args.outputs, result);
     return exit_code_of(result.verdict);
   } catch (const EnsembleStopped&) {
     return kExitSignalBase + stop_signal();
@@ -91,18 +144,28 @@ std::function<int()> declare_check(CLI::App& app) {
   app.add_option("SUBJECT", args->subject,
                  "a run file; or a capture or a built-in model, which is replayed with the "
                  "baseline's options")
-      ->type_name("")
-      ->required();
+      ->type_name("");
   app.add_option("--baseline", args->baseline,
-                 "a file of `lockstep baseline record`, or a run file accepted as good")
-      ->type_name("FILE")
-      ->required();
+                 "a file of `lockstep baseline record`, a folder of such files, or a run file "
+                 "accepted as good")
+      ->type_name("FILE");
+  app.add_option("--a", args->pair.a,
+                 "before: a build of Lockstep (with SUBJECT), a capture or a run file")
+      ->type_name("FILE");
+  app.add_option("--b", args->pair.b, "after: the same kind of file")->type_name("FILE");
+  app.add_option("--replay", args->pair.replay,
+                 "of builds: options of `lockstep replay`, in one word")
+      ->type_name("\"OPTIONS\"");
   const ArgumentChecks checks("check");
-  checks.number(app.add_option("--alpha", args->options.alpha,
-                               "how often a run as good as the baseline's may fail: for all "
-                               "numbers together")
-                    ->type_name("X")
-                    ->capture_default_str());
+  CLI::Option* alpha =
+      app.add_option("--alpha", args->options.alpha,
+                     "how often a run as good as the baseline's may fail: for all numbers together")
+          ->type_name("X")
+          ->capture_default_str();
+  checks.number(alpha);
+  app.add_option("--rules", args->rules,
+                 "limits, ignored alarms and required metrics (docs/check-rules.md)")
+      ->type_name("FILE");
   app.add_flag("--exact", args->exact,
                "compare two run files number by number: bits, counts and histograms must be equal");
   app.add_flag("--strict", args->exact_options.strict,
@@ -111,17 +174,37 @@ std::function<int()> declare_check(CLI::App& app) {
                                "with --exact: relative tolerance of sums and losses [2 gamma_n: "
                                "what another summation order can change]")
                     ->type_name("X"));
+  CLI::Option* strict = app.get_option("--strict");
+  CLI::Option* rel_tol = app.get_option("--rel-tol");
+  declare_check_outputs(app, args->outputs);
   app.footer(
-      "Limits come from the baseline's ensemble: runs from weights moved by one ulp (same seed) or\n"
+      "Limits come from the baseline's ensemble: runs from weights moved by one ulp (same seed) "
+      "or\n"
       "from other seeds. Exit codes: 0 identical, within noise, or improved; 1 a regression;\n"
       "2 usage or file error; 3 incomplete, or nothing comparable.");
-  return [args, checks] {
-    checks.problems().throw_if_any();
-    if (!(args->exact_options.rel_tol >= 0 && args->exact_options.rel_tol < 1)) {
-      throw InputError(fmt::format("--rel-tol {}: 0 <= X < 1 required",
-                                   args->exact_options.rel_tol));
+  return [args, checks, alpha, strict, rel_tol] {
+    args->alpha_given = alpha->count() > 0;
+    for (const CLI::Option* option : {strict, rel_tol}) {
+      if (option->count() == 0 || args->exact) continue;
+      checks.problems().add(option->get_name() + ": only with --exact",
+                            "limits otherwise come from the baseline's ensemble");
     }
-    return args->exact ? run_exact(*args) : run_check(*args);
+    if (args->exact && !args->rules.empty()) {
+      checks.problems().add("--rules and --exact: --exact compares numbers, and has no limits");
+    }
+    require_sides(*args, checks.problems());
+    check_outputs(args->outputs,
+                  {args->subject, args->baseline, args->rules, args->pair.a, args->pair.b},
+                  args->exact, checks.problems());
+    checks.problems().throw_if_any();
+    args->pair.subject = args->subject;
+    args->pair.members = kMembersAroundRun;
+    if (!(args->exact_options.rel_tol >= 0 && args->exact_options.rel_tol < 1)) {
+      throw InputError(
+          fmt::format("--rel-tol {}: 0 <= X < 1 required", args->exact_options.rel_tol));
+    }
+    if (!args->exact) return run_check(*args);
+    return run_exact(*args);
   };
 }
 

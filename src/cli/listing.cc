@@ -7,6 +7,7 @@
 #include <array>
 
 #include "analysis/check/exact_rules.h"
+#include "analysis/check/metrics.h"
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/recommend/gpu_cost.h"
 #include "emulation/accumulator/accumulator.h"
@@ -302,6 +303,23 @@ Listing list_checks() {
   return out;
 }
 
+Listing list_metrics() {
+  Listing out{{"metric", "unit", "worse if", "of", "floor", "with other seeds", "meaning"}, {}};
+  constexpr const char* kUnits[] = {"share", "octaves", "octaves", "loss", "yes or no"};
+  constexpr const char* kOf[] = {"site", "parameter", "parameter group", "lane"};
+  for (const Metric& m : metrics()) {
+    out.rows.push_back({str(m.name), kUnits[static_cast<size_t>(m.unit)],
+                        m.zero_tolerance                ? "any"
+                        : m.worse == WorseIf::kMore ? "more"
+                                                        : "changed",
+                        fmt::format("{}{}", kOf[static_cast<size_t>(m.of)],
+                                    m.reference_only ? " (reference)" : ""),
+                        fmt::format("{:.2g}", m.floor), fmt::format("{:.2g}", m.floor_of_seeds),
+                        str(m.help)});
+  }
+  return out;
+}
+
 constexpr std::array kTopics = {
     ListTopic{"formats", "number formats; any e<E>m<M> (E 2..8, M 1..23) works as well",
               list_formats},
@@ -327,6 +345,7 @@ constexpr std::array kTopics = {
     ListTopic{"pictures", "drawings of all accumulators", list_pictures},
     ListTopic{"switches", "unsettled rules of tensor cores, after '+' in an accumulator's name",
               list_switches},
+    ListTopic{"metrics", "what `lockstep check` judges a run by", list_metrics},
     ListTopic{"statistics", "what is recorded of every tensor", list_statistics},
     ListTopic{"quantities", "what is recorded of a lane: the datasets of a run file",
               list_quantities},

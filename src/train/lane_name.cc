@@ -2,6 +2,7 @@
 #include "src/train/lane_name.h"
 
 #include "src/core/error.h"
+#include "src/core/text.h"
 #include "src/execute/engines.h"
 #include "src/policy/find_policy.h"
 #include "src/policy/hardware_policy.h"
@@ -42,6 +43,12 @@ LaneName parse_lane_name(std::string_view text) {
 }
 
 LaneDescription describe_lane(std::string_view text, const std::string* policy_text) {
+  if (printable(text) != text) {
+    throw InputError("lane '" + printable(text) +
+                         "': the name must be UTF-8 without control characters, because the run "
+                         "file and its JSON hold it",
+                     "rename the policy file");
+  }
   const LaneName name = parse_lane_name(text);
   LaneDescription lane;
   lane.name = std::string(text);

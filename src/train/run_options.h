@@ -35,6 +35,10 @@ struct RunOptions {
   ScheduleSpec schedule{"constant", {}};
   std::vector<ParameterGroup> groups;
   double clip_norm = 0, clip_value = 0;              // of the unscaled gradients; 0: not clipped
+  // Of a capture: its loop clips before unscaling, a mistake; and what it multiplies the loss of
+  // the first micro-batch with before the backward pass.
+  bool clips_scaled = false;
+  double loss_factor = 1;
   double clip_norm_type = 2;                         // p of the p-norm; infinity: the largest
   std::vector<std::string> freeze, eval_batch_norm;  // globs over layers
   std::optional<double> batch_norm_eps;              // of every batch_norm; absent: the model's own

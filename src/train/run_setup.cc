@@ -203,6 +203,8 @@ void take_loop_options(const Capture& capture, CapturedLoop& loop, RunOptions& o
   options.clip_norm = first.clip.max_norm;
   options.clip_norm_type = first.clip.norm_type;
   options.clip_value = first.clip.max_value;
+  options.clips_scaled = first.clip.scaled;
+  options.loss_factor = first.micro.at(0).loss_mult;
 }
 
 void nudge_weights(const Graph& forward, uint64_t nudge, std::map<std::string, Tensor>& initial) {

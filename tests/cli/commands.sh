@@ -27,15 +27,15 @@ echo old >report.txt
 expect 0 report a.h5 -o report.txt --overwrite
 that cmp -s shown.txt report.txt
 
-expect 0 check b.h5 --baseline a.h5
+expect 0 check b.h5 --baseline a.h5 --exact
 says "PASS"
-expect 0 check b.h5 --baseline a.h5 --strict
+expect 0 check b.h5 --baseline a.h5 --exact --strict
 expect 0 "${run[@]}" --seed 2 -o seed.h5 --quiet
-expect 3 check seed.h5 --baseline a.h5
+expect 3 check seed.h5 --baseline a.h5 --exact
 says "INCONCLUSIVE"
 says "seed"
 expect 0 replay mlp --data synthetic:200 --steps 12 --batch 8 --quiet -o fewer.h5
-expect 1 check fewer.h5 --baseline a.h5
+expect 1 check fewer.h5 --baseline a.h5 --exact
 says "REGRESSION"
 says "lane pure-fp16"
 

@@ -11,6 +11,7 @@
 #include "src/graph/autodiff.h"
 #include "src/graph/builder.h"
 #include "src/graph/op.h"
+#include "src/graph/site_labels.h"
 #include "tests/graph/example_graphs.h"
 
 namespace lockstep {
@@ -81,6 +82,29 @@ TEST_CASE("every site: id is its index, feeds point backwards, look-ups find it"
     }
     CHECK(table.find("n99", Point::kOutput, 0) == -1);
     CHECK(table.find_update("nope", Role::kUpdate) == -1);
+  }
+}
+
+TEST_CASE("unique labels: no two are the same, those that were unique stay as they are") {
+  for (const Graph& forward : {testing::tiny_cnn(), testing::two_consumers()}) {
+    const SiteTable table = make_sites(differentiate(forward), kStates);
+    const std::vector<std::string> labels = unique_labels(table);
+    REQUIRE(labels.size() == table.sites.size());
+    CHECK(std::set<std::string>(labels.begin(), labels.end()).size() == labels.size());
+    std::multiset<std::string> plain;
+    for (const Site& site : table.sites) plain.insert(site.label());
+    size_t extended = 0;
+    for (const Site& site : table.sites) {
+      const std::string& label = labels[static_cast<size_t>(site.id)];
+      CAPTURE(label);
+      CHECK(label.starts_with(site.label()));
+      CHECK((label == site.label()) == (plain.count(site.label()) == 1));
+      extended += label != site.label();
+      if (is_storage(site) && label != site.label()) {
+        CHECK(label.ends_with("(" + stored_name(site) + ")"));
+      }
+    }
+    CHECK(extended > 0);
   }
 }
 

@@ -138,7 +138,7 @@ void add_pictures(Report& report) {
       ErrorGrowth{.step = 0,
                   .forward = {{.layer = "fc1", .site = 0, .total = 1e-3, .local = 1e-4},
                               {.layer = "fc2", .site = 1, .total = 2e-3, .local = kNan}},
-                  .backward = {}};
+                  .backward = {{.layer = "fc1", .site = 1, .total = 3e-3, .local = 1e-4}}};
   lane.views.chains = {
       {.step = 39,
        .links = {{.site = 0,

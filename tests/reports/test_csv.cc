@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <limits>
 #include <set>
 #include <string>
@@ -21,6 +22,22 @@ const CsvTable* find(const std::vector<CsvTable>& tables, const std::string& nam
   return found == tables.end() ? nullptr : &*found;
 }
 
+// Of a line without quotes inside quotes.
+std::vector<std::string> fields_of(const std::string& line) {
+  std::vector<std::string> fields(1);
+  bool is_quoted = false;
+  for (const char c : line) {
+    if (c == '"') {
+      is_quoted = !is_quoted;
+    } else if (c == ',' && !is_quoted) {
+      fields.emplace_back();
+    } else {
+      fields.back() += c;
+    }
+  }
+  return fields;
+}
+
 TEST_CASE("CSV: cells are quoted as RFC 4180 says, formulas are disarmed") {
   const CsvRows rows = {
       {"a", "b,c", "d\"e", "f\ng"}, {"=1+2", "-1.5", "-", "@x,y"}, {"-cmd", "+0.0050", "", "-inf"}};
@@ -32,21 +49,49 @@ TEST_CASE("CSV: cells are quoted as RFC 4180 says, formulas are disarmed") {
 
 TEST_CASE("CSV: every table of the hand-made report has its own name, fit for a file") {
   Report report = hand_made();
+  testing::add_pictures(report);
   report.lanes[3].info.name = "../my lane.toml";
+  report.lanes[3].sums = {{.samples = 9, .compared = 8, .addends = 7, .swamped = 2}};
   const std::vector<CsvTable> tables = csv_tables(page_sections(report, true));
   std::set<std::string> names;
   for (const CsvTable& table : tables) {
     CAPTURE(table.name);
     CHECK(names.insert(table.name).second);
     CHECK(table.name.find('/') == std::string::npos);
-    const size_t columns = split(table.text.substr(0, table.text.find("\r\n")), ',').size();
-    CHECK(columns >= 2);
+    const std::vector<std::string> columns =
+        fields_of(table.text.substr(0, table.text.find("\r\n")));
+    CHECK(columns.size() >= 2);
+    for (const std::string& column : columns) {
+      CAPTURE(column);
+      CHECK_FALSE(column.empty());
+      CHECK(std::ranges::count(columns, column) == 1);
+    }
+    const size_t dash = table.name.rfind('-');
+    const bool is_numbered = dash != std::string::npos && dash + 2 == table.name.size() &&
+                             std::isdigit(table.name.back());
+    CHECK_FALSE(is_numbered);  // named by its subject, not by its place
   }
   for (const std::string name : {"lanes", "loss", "loss-curves", "layers-.._my_lane.toml",
                                  "loss-scale-torch-autocast-fp16", "provenance"}) {
     CAPTURE(name);
     CHECK(names.contains(name));
   }
+}
+
+TEST_CASE("CSV: numbers have all digits, what was not measured is empty") {
+  Report report = hand_made();
+  report.lanes[3].judgement.gap = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<CsvTable> tables = csv_tables(page_sections(report, true));
+  const CsvTable* lanes = find(tables, "lanes");
+  REQUIRE(lanes != nullptr);
+  const std::vector<std::string> lines = split(lanes->text, '\n');
+  CHECK(lines[0] == "lane,verdict,loss,gap,held-out,distance,skips,scale,died,time\r");
+  CHECK(lines[2] ==
+        "torch-autocast-fp16,fine,0.505,0.0050000000000000044,0.968,0.01,1,32768,,3.25\r");
+  CHECK(lines[3] == "pure-fp16,broke,nan,,,,,,46,3.25\r");
+  const CsvTable* layers = find(tables, "layers-pure-fp16");
+  REQUIRE(layers != nullptr);
+  CHECK(layers->text.find(",0.421,0.1,0,7,") != std::string::npos);
 }
 
 TEST_CASE("CSV: tables of one name are numbered") {

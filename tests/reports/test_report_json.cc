@@ -24,6 +24,10 @@ TEST_CASE("the JSON of the hand-made report is the golden one") {
 // A report that has everything: of a capture, with every kind of place.
 Report full_report() {
   Report report = hand_made();
+  testing::add_pictures(report);
+  RangeTable& ranges = report.ranges[0];
+  ranges.layers[0].unscaled_margin = 3;
+  ranges.layers[1].reason = "relu reaches 2^18";
   report.options.capture_hash = "0123";
   report.verification = Verification();
   report.verification->gates = {

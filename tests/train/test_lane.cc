@@ -349,6 +349,9 @@ TEST_CASE("targets this build cannot serve are refused, never emulated") {
   }
   CHECK_THROWS_WITH_AS(describe_lane("tf32@hoper"), doctest::Contains("did you mean 'hopper'"),
                        InputError);
+  CHECK_THROWS_WITH_AS(describe_lane("caf\xe9.toml"),
+                       doctest::Contains("lane 'caf\\xe9.toml': the name must be UTF-8"),
+                       InputError);
   CHECK(describe_lane("tf32@software").engine == "software");
   CHECK(describe_lane("tf32").engine == "software");
   CHECK(describe_lane("tf32@hopper").engine == "software");

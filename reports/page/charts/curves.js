@@ -10,6 +10,7 @@ const kMostMarks = 4;  // that a tooltip names
 const kPowers = "powers of two";
 // Marks of a loss scale stand above its curve, others on theirs.
 const kAbove = "M1 1L13 1L7 11Z", kOn = "M2 1L7 5L12 1L13 2L8.4 6L13 10L12 11L7 7L2 11L1 10L5.6 6L1 2Z";
+const kDiamond = "M7 1L12 6L7 11L2 6Z";
 const markShape = (panel) => (panel.scale === kPowers ? kAbove : kOn);
 
 // The value on the panel's axis; null: nothing can be drawn.
@@ -50,18 +51,20 @@ function lineSeries(panel, series, index, style) {
     type: "line", name: series.name, xAxisIndex: index, yAxisIndex: index, z: 2, symbol: "circle", symbolSize: 5,
     showSymbol: false, step: panel.scale === kPowers ? "end" : false,
     data: series.values.map((value) => placed(panel, value)), itemStyle: {color: style.color},
-    lineStyle: {color: style.color, width: style.width, type: style.dash.length ? style.dash : "solid"},
+    lineStyle: {color: style.color, width: style.width, type: style.dash.length ? style.dash : "solid", opacity: series.isPoints ? 0 : 1},
     emphasis: {disabled: true}, connectNulls: false,
   };
 }
 
-// A value between two gaps has no line: a point.
+// A value between two gaps has no line: a point. Of a series of points, every value.
 function pointSeries(panel, series, index, style) {
   const values = series.values.map((value) => placed(panel, value));
-  const isAlone = (i) => values[i] !== null && (values[i - 1] ?? null) === null && (values[i + 1] ?? null) === null;
+  const isAlone = (i) => (values[i - 1] ?? null) === null && (values[i + 1] ?? null) === null;
+  const isPoint = (i) => values[i] !== null && (series.isPoints || isAlone(i));
   return {
-    type: "scatter", name: series.name, xAxisIndex: index, yAxisIndex: index, z: 2, symbolSize: 6,
-    data: values.flatMap((value, i) => (isAlone(i) ? [[i, value]] : [])), itemStyle: {color: style.color}, emphasis: {disabled: true},
+    type: "scatter", name: series.name, xAxisIndex: index, yAxisIndex: index, z: 2, symbol: series.isPoints ? "diamond" : "circle",
+    symbolSize: series.isPoints ? 8 : 6, data: values.flatMap((value, i) => (isPoint(i) ? [[i, value]] : [])),
+    itemStyle: {color: style.color}, emphasis: {disabled: true},
   };
 }
 
@@ -140,9 +143,10 @@ export function drawCurves(place, data, label) {
   }
   const names = [...new Set(data.panels.flatMap((panel) => panel.series.map((series) => series.name)))];
   const bands = [...new Set(data.panels.flatMap((panel) => panel.bands.map((band) => band.name)))];
+  const points = new Set(data.panels.flatMap((panel) => panel.series.filter((one) => one.isPoints).map((one) => one.name)));
   const styleOf = laneStyles(names);
   const swatches = new Map([
-    ...names.map((name) => [name, lineSwatch(styleOf.get(name))]),
+    ...names.map((name) => [name, points.has(name) ? signSwatch(kDiamond, styleOf.get(name).color) : lineSwatch(styleOf.get(name))]),
     ...bands.map((name) => [name, boxSwatch(color("band"), color("noise"))]),
   ]);
   const hidden = new Set();

@@ -34,6 +34,10 @@ export function drawHeatMap(place, data, label, figure) {
   const rows = data.rows.length;
   const shown = Math.min(rows, kMostRows);
   const keyOf = (row, column) => row * data.columns.length + column;
+  // From places on the chart to rows of the data; the worst first, or as in the network.
+  const orders = [data.rows.map((_, row) => row), ...(data.otherOrder.length ? [data.otherOrder] : [])];
+  let order = orders[0];
+  const nameAt = (place) => data.rows[order[place]];
 
   const selectors = data.selectors.map((name, i) => choice(name, [], (value) => {
     const choices = [...view.choice];
@@ -41,9 +45,14 @@ export function drawHeatMap(place, data, label, figure) {
     show(viewFor(data.views, choices, i));
     remember(figure);
   }));
+  const rowOrder = choice("rows", data.orderNames.map((text, value) => ({value: `${value}`, text})), (value) => {
+    order = orders[Number(value)];
+    show(view);
+  });
+  rowOrder.field.hidden = orders.length < 2;
   const unit = element("p", {class: "unit"});
   const signs = element("div");
-  place.append(element("div", {class: "fields"}, ...selectors.map(({field}) => field)), unit, signs);
+  place.append(element("div", {class: "fields"}, ...selectors.map(({field}) => field), rowOrder.field), unit, signs);
 
   function inView() {
     const list = [];
@@ -79,7 +88,7 @@ export function drawHeatMap(place, data, label, figure) {
         type: "category", data: data.columns, name: data.xTitle, nameLocation: "middle", nameGap: 28,
       }),
       yAxis: axis({
-        type: "category", data: data.rows, inverse: true, axisLine: {show: false},
+        type: "category", data: order.map((row) => data.rows[row]), inverse: true, axisLine: {show: false},
         axisLabel: {interval: 0, formatter: (name) => ending(name, Math.floor((left - 10) / kCharacter))},
       }),
       dataZoom: rows > shown ? [{
@@ -107,13 +116,14 @@ export function drawHeatMap(place, data, label, figure) {
   const spoken = element("p", {class: "spoken", "aria-live": "polite"});
   place.append(spoken);
   if (rows > shown) {
-    place.append(element("p", {class: "note"}, `${shown} of ${rows} rows are in view, the worst first; the bar on the right scrolls.`));
+    place.append(element("p", {class: "note"}, `${shown} of ${rows} rows are in view; the bar on the right scrolls.`));
   }
 
   function show(next) {
     view = next;
     scale = heatScale(data, view.unit);
-    cells = new Map(view.cells.map((cell) => [keyOf(cell[0], cell[1]), cell]));
+    const placeOf = new Map(order.map((row, at) => [row, at]));
+    cells = new Map(view.cells.map((cell) => [keyOf(placeOf.get(cell[0]), cell[1]), cell]));
     cursor = null;
     mark.hidden = true;
     first = 0;
@@ -166,7 +176,7 @@ export function drawHeatMap(place, data, label, figure) {
     const cell = cells.get(keyOf(cursor.row, cursor.column));
     made.chart.dispatchAction(cell ? {type: "showTip", x, y} : {type: "hideTip"});
     spoken.textContent = cell ? sentence(tipOf(cell))
-      : `${data.rows[cursor.row]}, ${data.xTitle} ${data.columns[cursor.column]}: nothing`;
+      : `${nameAt(cursor.row)}, ${data.xTitle} ${data.columns[cursor.column]}: nothing`;
   };
   onKeys(made.box, {
     ArrowDown: () => go(1, 0), ArrowUp: () => go(-1, 0), ArrowRight: () => go(0, 1), ArrowLeft: () => go(0, -1),

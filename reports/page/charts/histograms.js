@@ -46,7 +46,7 @@ export function drawHistograms(place, data, label, figure) {
     facts, scaling,
     legend([
       ...Object.entries(kFates).map(([fate, name]) => ({swatch: boxSwatch(color(`fate-${fate}`)), name})),
-      {swatch: lineSwatch({color: color("accent"), dash: []}), name: "fp32 at the slider's loss scale"},
+      {swatch: lineSwatch({color: color("accent"), dash: []}), name: `${data.reference} at the slider's loss scale`},
     ]),
     element("label", {class: "check"}, log, "logarithmic counts"));
 
@@ -63,7 +63,7 @@ export function drawHistograms(place, data, label, figure) {
     const {view, gradient, shift} = state;
     const window = data.windows.find((one) => one.name === view.format);
     const rows = [{name: view.lane, value: grouped(countAt(view.seen, exponent))}];
-    if (gradient) rows.push({name: `fp32 at 2^${shift}`, value: grouped(countAt(gradient.reference, exponent - shift))});
+    if (gradient) rows.push({name: `${data.reference} at 2^${shift}`, value: grouped(countAt(gradient.reference, exponent - shift))});
     const notes = window ? [`${kFates[fateOf(window, exponent)]} in ${view.format}`] : [];
     return {title: `2^${exponent} to 2^${exponent + 1}`, rows, notes};
   }

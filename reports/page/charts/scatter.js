@@ -83,6 +83,7 @@ export function drawScatter(place, data, label) {
     const {fill, shape} = lookOf(group);
     return {swatch: signSwatch(shape[1], fill), name: group, onToggle: toggle(group)};
   })));
+  if (data.barHelp) place.append(element("p", {class: "note"}, data.barHelp));
   const made = plot(place, {label: `${label}. Arrow keys: from point to point.`, height: 28 + kHeight + kBottom, options});
   const spoken = element("p", {class: "spoken", "aria-live": "polite"});
   place.append(spoken);

@@ -57,6 +57,16 @@ std::optional<bool> TomlTable::boolean(std::string_view key) {
   return std::nullopt;
 }
 
+std::optional<std::chrono::year_month_day> TomlTable::date(std::string_view key) {
+  const toml::node* node = find(key);
+  if (node == nullptr) return std::nullopt;
+  if (const auto* value = node->as_date()) {
+    return std::chrono::year(value->get().year) / value->get().month / value->get().day;
+  }
+  wrong_type(key, *node, "a date, such as 2027-01-31 without quotes");
+  return std::nullopt;
+}
+
 std::vector<TomlTable::Item> TomlTable::texts(std::string_view key) {
   std::vector<Item> items;
   const toml::node* node = find(key);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <toml++/toml.h>
+#include <chrono>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,6 +26,7 @@ class TomlTable {
   std::optional<double> number(std::string_view key);  // an integer is a number, too
   std::optional<int64_t> integer(std::string_view key);
   std::optional<bool> boolean(std::string_view key);
+  std::optional<std::chrono::year_month_day> date(std::string_view key);
   struct Item {
     std::string text;
     int line;

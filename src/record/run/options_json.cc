@@ -59,6 +59,8 @@ Json to_object(const RunOptions& o) {
       {"clip_norm", o.clip_norm},
       {"clip_norm_type", std::isinf(o.clip_norm_type) ? Json("inf") : Json(o.clip_norm_type)},
       {"clip_value", o.clip_value},
+      {"clips_scaled", o.clips_scaled},
+      {"loss_factor", o.loss_factor},
       {"freeze", join(o.freeze, ",")},
       {"eval_batch_norm", join(o.eval_batch_norm, ",")},
       {"batch_norm_eps", o.batch_norm_eps ? Json(*o.batch_norm_eps) : Json("model's own")},
@@ -115,6 +117,8 @@ RunOptions options_from_json(std::string_view json) {
   o.clip_norm_type =
       norm_type.is_string() ? std::numeric_limits<double>::infinity() : norm_type.get<double>();
   o.clip_value = j.value("clip_value", o.clip_value);
+  o.clips_scaled = j.value("clips_scaled", o.clips_scaled);
+  o.loss_factor = j.value("loss_factor", o.loss_factor);
   const auto globs = [&](const char* key) {
     const std::string text = j.value(key, "");
     return text.empty() ? std::vector<std::string>{} : split(text, ',');

@@ -78,6 +78,37 @@ void ProgressSnapshot::add_to_course(const StepRecord& record) {
   }
 }
 
+void ProgressSnapshot::recall(const RunFile& run, int64_t end) {
+  struct Course {
+    int64_t died_at = -1;
+    std::vector<double> loss;
+    std::vector<std::vector<ScalerRecord>> scalers;
+  };
+  std::vector<Course> courses;
+  for (size_t i = 0; i < std::min(lanes_.size(), run.lanes().size()); ++i) {
+    const int lane = static_cast<int>(i);
+    Course& course = courses.emplace_back(run.lanes()[i].died_at, run.loss(lane));
+    for (size_t k = 0; k < run.scaler_columns(lane); ++k) {
+      course.scalers.push_back(run.scalers(lane, k));
+    }
+  }
+  for (int64_t step = 0; step < end; ++step) {
+    const auto at = static_cast<size_t>(step);
+    StepRecord record;
+    record.step = step;
+    for (const Course& course : courses) {
+      LaneStep& lane = record.lanes.emplace_back();
+      lane.alive = course.died_at < 0 || step < course.died_at;
+      lane.loss = course.loss.at(at);
+      lane.scalers.clear();
+      for (const auto& scaler : course.scalers) {
+        if (at < scaler.size()) lane.scalers.push_back(scaler[at]);
+      }
+    }
+    add_to_course(record);
+  }
+}
+
 void ProgressSnapshot::step(const StepRecord& record) {
   if (first_step_ < 0) first_step_ = record.step;
   last_.step = record.step;
@@ -120,7 +151,9 @@ void ProgressSnapshot::write() {
   json["lanes"] = ordered_json::array();
   for (size_t i = 0; i < lanes_.size(); ++i) json["lanes"].push_back(lane_json(i));
   try {
-    write_text_file_atomically(path_, json.dump() + "\n");
+    constexpr int kOneLine = -1;
+    write_text_file_atomically(
+        path_, json.dump(kOneLine, ' ', false, ordered_json::error_handler_t::replace) + "\n");
   } catch (const InputError&) {
     // Only a convenience: the run file itself reports a full disk.
   }

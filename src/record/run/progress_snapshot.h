@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "src/record/run/run_file.h"
 #include "src/train/observer.h"
 
 namespace lockstep {
@@ -22,6 +23,9 @@ class ProgressSnapshot {
   ProgressSnapshot(std::string run_path, const RunDescription& run, uint64_t first_seed);
   // Before the first step of a new run: a snapshot of an older one is replaced.
   void start();
+  // Before the first step of a resumed run: the course and the skips of the recorded steps before
+  // `end`, so that the page goes on where it was.
+  void recall(const RunFile& run, int64_t end);
   void step(const StepRecord& record);
   // "running" becomes "finished" (all steps of the last seed done) or "stopped"; between two seeds
   // it stays.

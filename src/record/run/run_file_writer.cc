@@ -211,7 +211,11 @@ void RunFileWriter::on_start(const RunDescription& description) {
   impl.guard([&] { impl.resumed ? impl.reopen(description) : impl.create(description); });
   const RunOptions& options = *description.options;
   impl.progress.emplace(impl.path, description, impl.first_seed.value_or(options.seed));
-  if (!impl.resumed) impl.progress->start();
+  if (impl.resumed) {
+    impl.progress->recall(RunFile(impl.path, true, impl.seed), impl.steps_done);
+  } else {
+    impl.progress->start();
+  }
 }
 
 void RunFileWriter::Impl::create(const RunDescription& description) {

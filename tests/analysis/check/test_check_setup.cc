@@ -98,7 +98,15 @@ TEST_CASE("optimizer, schedule and groups are named by their numbers") {
   const std::string groups = line_of([](RunOptions& o) {
     o.groups.push_back({"fc1", {"sgd", {{"lr", 0.5}}}});
   });
-  CHECK(groups.starts_with("groups: 'fc1: sgd "));
+  CHECK(groups.starts_with("group 1: 'fc1: sgd "));
+  RunOptions one = small_run(), other = small_run();
+  one.groups = {{"fc1", {"sgd", {{"lr", 0.5}}}}};
+  other.groups = {{"fc1", {"sgd", {{"lr", 0.25}}}}};
+  const std::vector<SetupDifference> fields = setup_differences(one, other);
+  REQUIRE(fields.size() == 1);
+  CHECK(fields[0].name == "group fc1 lr");
+  CHECK(fields[0].run == "0.5");
+  CHECK(fields[0].baseline == "0.25");
   // A number set to its initial value is not a difference.
   CHECK(line_of([](RunOptions& o) { o.optimizer.values["dampening"] = 0; }).empty());
   CHECK(pair.lanes.size() == 3);

@@ -24,6 +24,17 @@ using testing::record;
 using testing::small_run;
 using testing::TempDir;
 
+TEST_CASE("a norm over all parameters is NaN where one is, though not where none was captured") {
+  const std::vector<Parameter> names = {{.name = "a", .type = {}, .layer = ""},
+                                        {.name = "b", .type = {}, .layer = ""}};
+  const std::array captured = {3.0, 4.0}, broken = {kNaN, kNaN}, without = {kNaN, 4.0};
+  const NormComparison norms = compare_norms(2, captured, broken, names);
+  CHECK(norms.captured == 5);
+  CHECK(std::isnan(norms.lane));
+  CHECK(compare_norms(2, without, broken, names).captured == 4);
+  CHECK(compare_norms(2, without, captured, names).lane == 4);
+}
+
 TEST_CASE("the floor bounds the losses if nothing else is known") {
   const std::array captured = {1.0, 1.0}, near = {1.0009, 0.9995}, far = {1.0009, 1.002};
   const LossComparison kept = compare_losses(captured, near, captured, {}, /*is_low=*/false);

@@ -58,7 +58,7 @@ def test_one_edit_in_every_dataset_is_found(lockstep, binary_dir, tmp_path):
     base, changed = tmp_path / "base.h5", tmp_path / "changed.h5"
     lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 3, "--batch", 8,
              "--lanes", "fp32,torch-autocast-fp16", "-o", base)
-    lockstep("check", base, "--baseline", base)
+    lockstep("check", base, "--baseline", base, "--exact")
     names = []
     with h5py.File(base, "r") as file:
         file.visititems(lambda name, obj: names.append(name) if isinstance(obj, h5py.Dataset) else None)
@@ -76,7 +76,7 @@ def test_one_edit_in_every_dataset_is_found(lockstep, binary_dir, tmp_path):
         shutil.copy(base, changed)
         with h5py.File(changed, "r+") as file:
             edit(file[name], site, update)
-        done = subprocess.run([str(binary_dir / "lockstep"), "check", str(changed), "--baseline",
+        done = subprocess.run([str(binary_dir / "lockstep"), "check", str(changed), "--exact", "--baseline",
                                str(base)], capture_output=True, text=True)
         tested += 1
         if done.returncode not in (1, 2, 3):
@@ -102,11 +102,11 @@ def test_an_edited_gradient_norm_of_a_capture_is_found(lockstep, tmp_path, captu
     with h5py.File(changed, "r+") as file:
         names = file[f"lanes/{lane}/gradient_norms"]
         names[STEP, 2] *= 1 + 1e-9  # above the tolerance for another order of summation
-    said = lockstep("check", changed, "--baseline", base, code=1).stdout
+    said = lockstep("check", changed, "--baseline", base, "--exact", code=1).stdout
     assert "1 of " in said and "gradient_norms" in said and f"step {STEP}, lane {lane}, parameter " in said
     with h5py.File(changed, "r+") as file:  # a run that lacks them does not pass
         del file[f"lanes/{lane}/gradient_norms"]
-    assert "missing here" in lockstep("check", changed, "--baseline", base, code=1).stdout
+    assert "missing here" in lockstep("check", changed, "--baseline", base, "--exact", code=1).stdout
 
 
 def test_a_capture_is_known_by_its_content(lockstep, tmp_path, captured):
@@ -118,7 +118,7 @@ def test_a_capture_is_known_by_its_content(lockstep, tmp_path, captured):
     lockstep("replay", moved, *arguments)
     lockstep("check", tmp_path / "run.h5", "--baseline", base, "--strict")
     lockstep("replay", tiny.write(moved, tiny.make(steps=3, seed=1)), *arguments)
-    said = lockstep("check", tmp_path / "run.h5", "--baseline", base, code=3).stdout
+    said = lockstep("check", tmp_path / "run.h5", "--baseline", base, "--exact", code=3).stdout
     assert "INCONCLUSIVE" in said and "model: 'capture with SHA-256" in said
 
 
@@ -136,9 +136,9 @@ def test_a_new_finding_is_named(lockstep, binary_dir, tmp_path):
         lane["counts/to_infinity"][1, site] = 5
         lane["moments/abs_max"][1, site] = 1e39
         lane["moments/err_sq"][1] = np.inf
-    said = lockstep("check", changed, "--baseline", base, code=1).stdout
+    said = lockstep("check", changed, "--baseline", base, "--exact", code=1).stdout
     news = "New findings, which the baseline does not have:"
     assert news in said and "torch-autocast-bf16: fc2 linear: its result reaches 1.0e39" in said, said
     assert said.index(news) < said.index("First difference:")
-    said = lockstep("check", base, "--baseline", changed, code=1).stdout
+    said = lockstep("check", base, "--baseline", changed, "--exact", code=1).stdout
     assert news not in said, said

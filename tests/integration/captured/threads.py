@@ -200,7 +200,7 @@ CASES = [
          "checkpoints of other programs are not read", answered="no"),
     Case(12, "lm-eval-harness#1883", "How far may numbers differ in CI?", "`lockstep check` of mlp, 1 and 2 threads",
          {"": ("Hashes", "compared exactly", "losses to a relative 6.93e-14")}, answered="`check`",
-         built_in=(*MLP, "--steps", 5), command=("check", "RUN", "--baseline", "AGAIN")),
+         built_in=(*MLP, "--steps", 5), command=("check", "RUN", "--baseline", "AGAIN", "--exact")),
     Case(13, "apex#179", "Which of the losses overflows?", "two heads, one loss times 10^8",
          {FP16: ("skipped", "because of boxes linear_backward")}, network=Network(TwoHeads, two_losses, lr=1e-12),
          options=LONGER),

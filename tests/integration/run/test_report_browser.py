@@ -136,6 +136,31 @@ def test_a_heat_map_cell_shows_its_share_and_opens_its_histogram(page_of, report
     assert page.url.endswith(f"#heat-map-chart-1={BROKEN}/zeroed/grad_activation")
 
 
+def test_the_rows_of_the_heat_map_are_the_worst_first_or_in_the_networks_order(page_of, report, run):
+    page = page_of(report)
+    figure = page.locator("figure#heat-map-chart-1")
+    known = set(run.sites.layer)
+
+    def rows():
+        texts = figure.locator("svg text").all_text_contents()
+        return [text for text in texts if text in known]
+
+    worst_first = rows()
+    order = figure.get_by_label("rows", exact=True)
+    assert order.locator("option").all_inner_texts() == ["worst first", "order of the network"]
+    figure.get_by_label("lane", exact=True).select_option(BROKEN)
+    cell = figure.locator("svg path[fill^='var(--heat-']").first
+    order.select_option(label="order of the network")
+    in_order = rows()
+    layers = list(run.sites.layer.drop_duplicates())
+    assert in_order == sorted(worst_first, key=layers.index) and in_order != worst_first
+    cell.hover()  # a cell moved with its row
+    layer, shown, _ = tip_of(figure)
+    assert layer in known and shown["step"]
+    order.select_option(label="worst first")
+    assert rows() == worst_first
+
+
 def test_only_views_that_exist_can_be_selected(page_of, report):
     page = page_of(report)
     figure = page.locator("figure#heat-map-chart-1")

@@ -41,7 +41,7 @@ def curves(name="a", x=("0", "1", "2"), values=(3, 1, 2), scale="linear", marks=
 def heat_map(rows, columns, cells, name="share of a", site=-1):
     view = {"choice": [name], "unit": name, "lane": name, "cells": [[r, c, v, site, m] for r, c, v, m in cells]}
     return {"kind": "heat map", "xTitle": "step", "yTitle": "layer", "rows": rows, "columns": columns,
-            "selectors": ["measure"], "logarithmic": True, "floor": 0, "views": [view]}
+            "selectors": ["measure"], "logarithmic": True, "floor": 0, "views": [view], "otherOrder": [], "orderNames": []}
 
 
 def histograms(name="a"):

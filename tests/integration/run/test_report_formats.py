@@ -9,6 +9,7 @@ import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
+import referencing
 
 from conftest import SOURCE
 
@@ -18,6 +19,14 @@ def run_path(lockstep, tmp_path_factory):
     path = tmp_path_factory.mktemp("report_formats") / "run.h5"
     lockstep("replay", "lenet", "--data", "synthetic:200", "--steps", 30, "--batch", 16, "--lr", 0.3,
              "--lanes", "fp32,torch-autocast-fp16,pure-fp16", "-o", path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def seeds_path(lockstep, run_path):
+    path = run_path.with_name("seeds.h5")
+    lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 4, "--batch", 8, "--lanes", "tf32", "--seeds", 2,
+             "--quiet", "-o", path)
     return path
 
 
@@ -87,17 +96,14 @@ def schema():
     return schema
 
 
-def reports_to_validate(lockstep, run_path):
+def reports_to_validate(lockstep, run_path, seeds_path):
     yield json.loads((SOURCE / "tests" / "golden" / "report.json").read_text())
     yield json.loads(lockstep("report", run_path, "--format", "json").stdout)
-    seeds = run_path.with_name("seeds.h5")
-    lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 4, "--batch", 8, "--lanes", "tf32", "--seeds", 2,
-             "--quiet", "-o", seeds)
-    yield json.loads(lockstep("report", seeds, "--format", "json").stdout)
+    yield json.loads(lockstep("report", seeds_path, "--format", "json").stdout)
 
 
-def test_json_reports_are_valid_and_have_no_key_outside_the_schema(lockstep, run_path, schema):
-    for report in reports_to_validate(lockstep, run_path):
+def test_json_reports_are_valid_and_have_no_key_outside_the_schema(lockstep, run_path, seeds_path, schema):
+    for report in reports_to_validate(lockstep, run_path, seeds_path):
         for one in (schema, strict(schema)):
             jsonschema.validate(report, one, cls=jsonschema.Draft202012Validator)
     for damage in (lambda r: r.pop("lanes"), lambda r: r["lanes"][0].update(kind="x"), lambda r: r.update(format_version=2),
@@ -106,6 +112,21 @@ def test_json_reports_are_valid_and_have_no_key_outside_the_schema(lockstep, run
         damage(broken)
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(broken, schema, cls=jsonschema.Draft202012Validator)
+
+
+def test_the_json_of_two_runs_is_valid(lockstep, run_path, seeds_path, schema):
+    pair = json.loads((SOURCE / "docs" / "report-pair.schema.json").read_text())
+    report = json.loads(lockstep("report", run_path, seeds_path, "--format", "json").stdout)
+    for change in (dict, strict):
+        registry = referencing.Registry().with_resource(
+            "report.schema.json", referencing.Resource.from_contents(change(schema)))
+        validator = jsonschema.Draft202012Validator(change(pair), registry=registry)
+        validator.validate(report)
+    for damage in (lambda r: r["lanes"][0].update(change="x"), lambda r: r["before"].pop("lanes"), lambda r: r.pop("settings")):
+        broken = copy.deepcopy(report)
+        damage(broken)
+        with pytest.raises(jsonschema.ValidationError):
+            validator.validate(broken)
 
 
 def test_the_json_has_the_numbers_of_the_run_file(lockstep, run_path):
@@ -121,7 +142,7 @@ def test_the_json_has_the_numbers_of_the_run_file(lockstep, run_path):
         assert layers[row["site"]["id"]] == row["layer"] and counts[row["site"]["id"]] == row["count"]
 
 
-def test_two_runs(lockstep, run_path):
+def test_two_runs(lockstep, run_path, seeds_path):
     fixed = run_path.with_name("fixed.h5")
     lockstep("replay", "lenet", "--data", "synthetic:200", "--steps", 30, "--batch", 16, "--lr", 0.01,
              "--lanes", "fp32,torch-autocast-fp16", "-o", fixed)
@@ -140,5 +161,4 @@ def test_two_runs(lockstep, run_path):
     assert table.startswith("step,loss: ") and table.count("\n") == 31
     same = lockstep("report", run_path, run_path).stdout
     assert "None: options, policies and environment are the same." in same
-    other = run_path.with_name("seeds.h5")
-    assert "The step graphs differ" in lockstep("report", run_path, other).stdout
+    assert "The step graphs differ" in lockstep("report", run_path, seeds_path).stdout

@@ -10,6 +10,7 @@ import subprocess
 import time
 
 import pytest
+from report_browser import NARROW, WIDE, chromium, overflow_of  # noqa: F401: a fixture
 
 PATIENCE = 30  # seconds, on a busy machine
 
@@ -117,6 +118,45 @@ def test_a_run_is_followed_until_it_is_killed(follow, replay, lockstep):
                                                         f"lockstep report {run} -o run.html"]
     assert f"steps recorded  {step} of" in re.sub("  +", "  ", lockstep("report", run).stdout)
     assert live.end() == ended["sentence"] + "\n", "the terminal says so, too"
+
+
+def table_of(page, name):
+    return [row.locator("td").all_inner_texts() for row in page.locator(f"#{name} tbody tr").all()]
+
+
+def test_the_page_in_a_browser_follows_the_run_to_its_end(chromium, follow, replay):
+    process, run = replay
+    live = follow(run)
+    address = f"http://127.0.0.1:{live.port}/"
+    page = chromium.new_page(viewport=WIDE)
+    faults = []
+    page.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("request", lambda request: None if request.url.startswith(address) else faults.append(request.url))
+    page.goto(address)
+    page.get_by_text(re.compile(r"^Running: \d+ of 1 000 000 steps done")).wait_for()
+    wait_for(lambda: [row for row in table_of(page, "skips") if row[1] == "torch-autocast-fp16"], "a skip on the page")
+    # Both are of now: the page once a second, so that the page's loss is among the losses so far.
+    shown = table_of(page, "lanes")
+    assert [row[0] for row in shown] == ["fp32", "torch-autocast-fp16", "pure-fp16", "twin"]
+    losses = live.news()["snapshot"]["lanes"][0]["losses"]
+    assert any(abs(float(shown[0][1]) - loss) <= 5e-5 for loss in losses if loss is not None), shown[0]
+    skips = live.news()["snapshot"]["lanes"][1]["skips"]
+    assert [row for row in table_of(page, "skips") if row[1] == "torch-autocast-fp16"][-1][:4] == [
+        str(skips[0]["step"]), "torch-autocast-fp16", "2^16", skips[0]["culprit"]]
+    assert page.locator("#losses path[d^='M']").count() >= 2 and page.locator("#scales path[d^='M']").count() == 1
+    for size in (WIDE, NARROW):
+        page.set_viewport_size(size)
+        assert overflow_of(page) == 0, size
+    process.kill()
+    process.wait()
+    page.get_by_text(re.compile(r"^The run stopped at step \d+ of 1000000\.$")).wait_for()
+    assert page.locator("#commands pre").all_inner_texts() == [f"lockstep replay --resume {run}",
+                                                              f"lockstep report {run} -o run.html"]
+    assert faults == []
+    live.end()
+    page.get_by_text(re.compile("^No news: lockstep report --live does not answer")).wait_for()
+    page.close()
 
 
 def test_only_get_of_four_paths_from_this_machine(follow, replay):

@@ -127,7 +127,10 @@ def test_verdict_comes_first_with_a_sign_and_a_word(reports):
     sections = [attrs["id"] for attrs in page.named("section")]
     assert sections[0] == "verdict" and sections[-1] == "provenance"
     verdicts = [attrs for attrs in page.named("p") if "verdict" in attrs.get("class", "")]
-    assert [attrs["class"] for attrs in verdicts] == ["verdict bad", "verdict good"]
+    # The lanes, the worst first; then the layers to keep in FP32 and the loss scale to set.
+    assert [attrs["class"] for attrs in verdicts] == ["verdict bad", "verdict good", "verdict plain", "verdict plain"]
+    shown = " ".join(page.texts)
+    assert "under autocast, by their range" in shown and "Set a static loss scale of 2^" in shown
     start = "".join(page.texts).split("Verdict", 2)[2].lstrip(" #\n")
     assert start.startswith("✕pure-fp16 is stalled: "), start[:80]
 

@@ -1,6 +1,7 @@
 """The run file as others read it: h5py and h5dump, and the invariants of its numbers."""
 
 import json
+import os
 import shutil
 import subprocess
 
@@ -100,10 +101,24 @@ def test_version_2_is_read(lockstep, run_file, tmp_path):
     assert before[:head] == now[:head] and head > 40
     assert before[before.index("Sums of products"):][2] == lacking
     # Compared with itself everything is equal, and none of it is the sums.
-    checked = lockstep("check", old, "--baseline", old).stdout
+    checked = lockstep("check", old, "--baseline", old, "--exact").stdout
     assert checked.startswith("PASS") and "sums/" not in checked
     newer = tmp_path / "newer.h5"
     shutil.copy(run_file, newer)
     with h5py.File(newer, "r+") as file:
         file.attrs["format_version"] = 4
     assert "format version 4, at most 3" in lockstep("report", newer, code=2).stderr
+
+
+def test_names_that_are_not_utf8_are_refused_with_the_reason(lockstep, tmp_path):
+    policy = tmp_path / os.fsdecode(b"caf\xe9.toml")
+    policy.write_text('extends = "tf32"\n')
+    run = tmp_path / "run.h5"
+    replay = ["replay", "mlp", "--data", "synthetic:100", "--steps", 2, "--batch", 8, "--quiet", "-o", run]
+    error = lockstep(*replay, "--lanes", policy, code=2).stderr
+    assert "caf\\xe9.toml': the name must be UTF-8" in error and "rename the policy file" in error
+    assert not run.exists()
+    named = policy.with_name("caf\N{LATIN SMALL LETTER E WITH ACUTE}.toml")
+    policy.rename(named)
+    lockstep(*replay, "--lanes", named)
+    assert "caf\N{LATIN SMALL LETTER E WITH ACUTE}.toml" in (tmp_path / "run.h5.progress.json").read_text()

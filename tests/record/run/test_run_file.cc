@@ -278,6 +278,25 @@ TEST_CASE("the progress snapshot shows how far the run is") {
   CHECK(nlohmann::json::parse(read_text_file(path + ".progress.json")) == json);
 }
 
+TEST_CASE("a resumed run goes on with the snapshot's courses and counts") {
+  const TemporaryFolder folder;
+  const std::string whole = folder.file("whole.h5"), path = folder.file("run.h5");
+  constexpr int64_t kSteps = 80, kStop = 70;
+  SyntheticRun run(kSteps);
+  run.record(whole);
+  {
+    RunFileWriter writer(path, "lockstep replay synthetic", false);
+    run.drive(writer, 0, kStop);
+  }
+  run.resume(path);
+  auto expected = nlohmann::json::parse(read_text_file(whole + ".progress.json"));
+  const auto json = nlohmann::json::parse(read_text_file(path + ".progress.json"));
+  CHECK(json["course"].size() == kSteps);
+  CHECK(json["course"] == expected["course"]);
+  CHECK(json["lanes"] == expected["lanes"]);
+  CHECK(json["lanes"][1]["skipped_steps"] == kSteps / kSkipEvery);
+}
+
 TEST_CASE("the snapshot's courses stay short, however long the run is") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.h5");

@@ -1,0 +1,143 @@
+// See baseline_change.h.
+#include "analysis/check/baseline_change.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/core/error.h"
+#include "src/core/text.h"
+#include "src/record/run/environment.h"
+
+namespace lockstep {
+namespace {
+
+bool same_places(const ModelIdentity& a, const ModelIdentity& b) {
+  const auto same_site = [](const SiteIdentity& x, const SiteIdentity& y) {
+    return x.layer == y.layer && x.is_of_same_kind(y);
+  };
+  const auto same_name = [](const auto& x, const auto& y) { return x.name == y.name; };
+  return std::ranges::equal(a.sites, b.sites, same_site) &&
+         std::ranges::equal(a.parameters, b.parameters, same_name) &&
+         std::ranges::equal(a.lanes, b.lanes, same_name);
+}
+
+// visit(draw, lane, metric, subject, old band, new band); null where one of them lacks it.
+template <typename Visit>
+void each_band(const Baseline& before, const Baseline& after, Visit visit) {
+  for (const Draw draw : {Draw::kSame, Draw::kOther}) {
+    const Ensemble &a = before.ensemble(draw), &b = after.ensemble(draw);
+    for (size_t lane = 0; lane < std::max(a.lanes.size(), b.lanes.size()); ++lane) {
+      for (const Metric& metric : metrics()) {
+        const auto id = static_cast<size_t>(metric.id);
+        const size_t ours = lane < a.lanes.size() ? a.lanes[lane].bands[id].size() : 0;
+        const size_t theirs = lane < b.lanes.size() ? b.lanes[lane].bands[id].size() : 0;
+        for (size_t s = 0; s < std::max(ours, theirs); ++s) {
+          const Band* old = s < ours ? a.lanes[lane].find(metric.id, s) : nullptr;
+          const Band* now = s < theirs ? b.lanes[lane].find(metric.id, s) : nullptr;
+          if (old != nullptr || now != nullptr) visit(draw, lane, metric, s, old, now);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+BaselineDiff compare_baselines(const Baseline& before, const Baseline& after, double alpha) {
+  BaselineDiff diff;
+  diff.changes = find_counterparts(before.identity, after.identity).changes;
+  diff.same_keys = same_places(before.identity, after.identity);
+  if (!diff.same_keys) return diff;
+  each_band(before, after, [&](auto...) { ++diff.compared; });
+  each_band(before, after, [&](Draw draw, size_t lane, const Metric& metric, size_t subject,
+                               const Band* old, const Band* now) {
+    KeyChange change{.key = key_of(before, lane, metric.id, subject),
+                     .metric = metric.id,
+                     .draw = draw,
+                     .before = old == nullptr ? std::nan("") : old->centre,
+                     .after = now == nullptr ? std::nan("") : now->centre};
+    if (old != nullptr && now != nullptr) {
+      const Ensemble& ensemble = before.ensemble(draw);
+      if (!ensemble.is_usable() || old->is_exact() || now->is_exact()) return;
+      const double floor = draw == Draw::kSame ? metric.floor : metric.floor_of_seeds;
+      const double width = std::max(
+          limit_factor(ensemble.runs, alpha, diff.compared) * old->spread, floor);
+      change.is_beyond = std::fabs(change.after - change.before) > width;
+      if (!change.is_beyond) return;
+    }
+    diff.keys.push_back(std::move(change));
+  });
+  return diff;
+}
+
+Baseline approve(const Baseline& before, const Baseline& proposed, std::string_view keys,
+                 std::string reason, std::string version) {
+  if (reason.find_first_not_of(" \t\n") == std::string::npos) {
+    throw InputError("--reason: missing", "say why the new numbers are right");
+  }
+  const bool all = keys == "*";
+  Baseline merged = all ? proposed : before;
+  merged.path = before.path;
+  merged.history = before.history;
+  size_t taken = 0;
+  if (!all) {
+    if (!same_places(before.identity, proposed.identity)) {
+      throw InputError(fmt::format("--keys {}: the proposal has other sites, parameters or lanes",
+                                   keys),
+                       "accept it as a whole: --keys '*'");
+    }
+    each_band(before, proposed, [&](Draw draw, size_t lane, const Metric& metric, size_t subject,
+                                    const Band*, const Band* now) {
+      if (!glob_match(keys, key_of(before, lane, metric.id, subject))) return;
+      ++taken;
+      Ensemble& ensemble = merged.ensembles[static_cast<size_t>(draw)];
+      if (lane >= ensemble.lanes.size()) return;
+      std::vector<Band>& bands = ensemble.lanes[lane].bands[static_cast<size_t>(metric.id)];
+      if (subject >= bands.size()) bands.resize(subject + 1);
+      bands[subject] = now == nullptr ? Band{} : *now;
+      if (metric.id == MetricId::kExponents && now != nullptr) {
+        ensemble.lanes[lane].exponents[subject] =
+            proposed.ensemble(draw).lanes[lane].exponents[subject];
+      }
+    });
+    if (taken == 0) {
+      throw InputError(fmt::format("--keys {}: matches no key", keys),
+                       "a glob over LANE/METRIC/PLACE, e.g. 'fp32/*' or '*/to_zero/*'");
+    }
+  }
+  merged.history.push_back({.created_utc = utc_now(),
+                            .lockstep_version = std::move(version),
+                            .reason = std::move(reason),
+                            .keys = std::string(keys)});
+  return merged;
+}
+
+std::vector<std::string> why_no_baseline(const Baseline& before, const RunSummary& run) {
+  std::vector<std::string> reasons;
+  for (const LaneSummary& lane : run.lanes) {
+    const auto known =
+        std::ranges::find(before.identity.lanes, lane.name, &LaneIdentity::name);
+    const auto at = static_cast<size_t>(known - before.identity.lanes.begin());
+    const bool is_known = known != before.identity.lanes.end();
+    const auto had = [&](MetricId id, size_t subject) {
+      const Ensemble& ensemble = before.ensemble(Draw::kSame);
+      if (!is_known || at >= ensemble.lanes.size()) return false;
+      const Band* band = ensemble.lanes[at].find(id, subject);
+      return band != nullptr && band->centre > 0;
+    };
+    const Measured* died = lane.find(MetricId::kDied, 0);
+    if (died != nullptr && died->value > 0 && !had(MetricId::kDied, 0)) {
+      reasons.push_back(fmt::format("lane {} stopped before the end of the run", lane.name));
+    }
+    for (const std::string& kind : lane.findings) {
+      if (is_known && std::ranges::count(before.findings[at], kind) > 0) continue;
+      reasons.push_back(fmt::format("lane {} has a finding that the baseline lacks: {}", lane.name,
+                                    kind));
+    }
+  }
+  return reasons;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,21 @@
+// A check's result for a job of GitHub Actions: annotations, which are lines on standard output.
+// Source: GitHub's "Workflow commands for GitHub Actions"; a step shows ten annotations of a kind.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "analysis/check/check_result.h"
+
+namespace lockstep {
+
+inline constexpr size_t kMostAnnotations = 10;
+// Of all that the steps of a job append to $GITHUB_STEP_SUMMARY; GitHub drops a longer one whole.
+inline constexpr size_t kMostSummaryBytes = size_t{1} << 20;
+
+// One for each metric of a lane, the origin first; the last one says how many are not shown.
+std::string github_annotations(const CheckResult& result);
+// As much of `markdown` as a summary of `used` bytes has room for, cut at a line.
+std::string summary_that_fits(std::string_view markdown, size_t used);
+
+}  // namespace lockstep

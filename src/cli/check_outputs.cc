@@ -1,0 +1,133 @@
+// See check_outputs.h.
+#include "src/cli/check_outputs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "reports/check_github.h"
+#include "reports/check_json.h"
+#include "reports/check_junit.h"
+#include "reports/check_sarif.h"
+#include "reports/check_text.h"
+#include "reports/html_page.h"
+#include "reports/markdown_page.h"
+#include "src/cli/arguments.h"
+#include "src/cli/terminal.h"
+#include "src/core/text_file.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::string_view kStandardOutput = "-";
+
+struct OutputRow {
+  const char *option, *help;
+  std::string CheckOutputs::*path;
+  std::string (*write)(const CheckResult& result);
+};
+constexpr OutputRow kOutputs[] = {
+    {"--json", "write the result as JSON (docs/check-json.md)", &CheckOutputs::json, check_json},
+    {"--junit", "write the result as JUnit XML, which CI systems show as tests",
+     &CheckOutputs::junit, check_junit},
+    {"--markdown", "write the result as Markdown that fits a pull request's comment",
+     &CheckOutputs::markdown,
+     [](const CheckResult& result) { return markdown_page(check_page(result)); }},
+    {"--sarif", "write the alarms as SARIF 2.1.0, for code scanning", &CheckOutputs::sarif,
+     [](const CheckResult& result) { return check_sarif(result, LOCKSTEP_VERSION); }},
+    {"--report", "write the result as an HTML page", &CheckOutputs::report,
+     [](const CheckResult& result) { return html_page(check_page(result)); }},
+};
+
+bool is_same_file(const std::string& a, const std::string& b) {
+  std::error_code error;
+  if (std::filesystem::equivalent(a, b, error)) return true;
+  const auto absolute = [&](const std::string& path) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
+  };
+  return absolute(a) == absolute(b);
+}
+
+// GitHub shows what is appended to the file of this name.
+void append_summary(const CheckResult& result) {
+  const char* path = std::getenv("GITHUB_STEP_SUMMARY");
+  if (path == nullptr || *path == '\0') return;
+  std::error_code error;
+  const std::uintmax_t used = std::filesystem::file_size(path, error);
+  std::ofstream file(path, std::ios::app | std::ios::binary);
+  file << summary_that_fits(markdown_page(check_page(result)), error ? 0 : used);
+  file.close();
+  if (!file) throw InputError(fmt::format("GITHUB_STEP_SUMMARY={}: cannot be written", path));
+}
+
+}  // namespace
+
+void declare_check_outputs(CLI::App& app, CheckOutputs& outputs) {
+  for (const OutputRow& row : kOutputs) {
+    app.add_option(row.option, outputs.*row.path, row.help)->type_name("FILE")->group("Outputs");
+  }
+  app.add_flag("--github", outputs.github,
+               "print annotations for GitHub Actions, and append to its job summary")
+      ->group("Outputs");
+}
+
+void check_outputs(const CheckOutputs& outputs, const std::vector<std::string>& inputs,
+                   bool is_exact, ProblemList& problems) {
+  std::vector<const OutputRow*> before;
+  if (is_exact && outputs.github) problems.add("--github and --exact: --exact prints text only");
+  for (const OutputRow& row : kOutputs) {
+    const std::string& path = outputs.*row.path;
+    if (path.empty()) continue;
+    if (is_exact) problems.add(fmt::format("{} and --exact: --exact prints text only", row.option));
+    const bool is_file = path != kStandardOutput;
+    if (!is_file && outputs.github) {
+      problems.add(fmt::format("{} - and --github: both write to standard output", row.option),
+                   fmt::format("{} FILE", row.option));
+    }
+    for (const OutputRow* other : before) {
+      const std::string& its = outputs.*(other->path);
+      if (path == its || (is_file && is_same_file(path, its))) {
+        problems.add(
+            fmt::format("{} {} and {} {}: the same file", other->option, its, row.option, path),
+            "name another file");
+      }
+    }
+    before.push_back(&row);
+    if (!is_file) continue;
+    for (const std::string& input : inputs) {
+      if (!input.empty() && is_same_file(path, input)) {
+        problems.add(fmt::format("{} {}: is an input of this command", row.option, path),
+                     "name another file");
+      }
+    }
+    check_output(path, Replace::kText, "", problems, row.option);
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    std::error_code error;
+    if (!folder.empty() && !std::filesystem::is_directory(folder, error)) {
+      problems.add(fmt::format("{} {}: there is no folder {}", row.option, path, folder.string()));
+    }
+  }
+}
+
+void write_check_outputs(const CheckOutputs& outputs, const CheckResult& result) {
+  const bool has_printed = std::ranges::any_of(
+      kOutputs, [&](const OutputRow& row) { return outputs.*row.path == kStandardOutput; });
+  // First, so that a file that cannot be written does not hide it.
+  if (!has_printed) fmt::print("{}", check_text(result, output_style()));
+  if (outputs.github) fmt::print("{}", github_annotations(result));
+  for (const OutputRow& row : kOutputs) {
+    const std::string& path = outputs.*row.path;
+    if (path == kStandardOutput) {
+      fmt::print("{}", row.write(result));
+    } else if (!path.empty()) {
+      write_text_file_atomically(path, row.write(result));
+    }
+  }
+  if (outputs.github) append_summary(result);
+}
+
+}  // namespace lockstep

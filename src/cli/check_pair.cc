@@ -1,0 +1,157 @@
+// See check_pair.h.
+#include "src/cli/check_pair.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "analysis/check/exact.h"
+#include "analysis/check/judge.h"
+#include "src/cli/check_subject.h"
+#include "src/cli/run_program.h"
+#include "src/core/error.h"
+#include "src/core/text.h"
+#include "src/record/capture/capture_reader.h"
+
+namespace lockstep {
+namespace {
+
+constexpr char kDefaultLanes[] = "fp32,torch-autocast-fp16,torch-autocast-bf16";
+constexpr int64_t kDefaultSteps = 20;
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::vector<std::string> words;
+  for (const std::string& word : split(text, ' ')) {
+    if (!word.empty()) words.push_back(word);
+  }
+  return words;
+}
+
+// One replay by another program, to a file in the folder.
+std::string replay_by(const std::string& program, const PairRequest& request,
+                      const EnsembleRuns& runs, const std::string& name, int64_t nudge) {
+  const std::string path = runs.path_of(name);
+  std::vector<std::string> argv = {program, "replay", request.subject};
+  std::vector<std::string> words = words_of(request.replay);
+  const auto has = [&](std::string_view option) {
+    return std::ranges::any_of(words, [&](const std::string& word) {
+      return word == option || word.starts_with(std::string(option) + "=");
+    });
+  };
+  if (!has("--lanes")) argv.insert(argv.end(), {"--lanes", kDefaultLanes});
+  if (!has("--steps") && kind_of_subject(request.subject) == SubjectKind::kModel) {
+    argv.insert(argv.end(), {"--steps", std::to_string(kDefaultSteps)});
+  }
+  if (!has("--twins")) argv.insert(argv.end(), {"--twins", "0"});
+  argv.insert(argv.end(), words.begin(), words.end());
+  if (nudge > 0) argv.insert(argv.end(), {"--nudge", std::to_string(nudge)});
+  argv.insert(argv.end(), {"--quiet", "--overwrite", "-o", path});
+  const int code = run_program(argv);
+  if (code != 0) {
+    throw InputError(fmt::format("{}: exit code {}", join(argv, " "), code),
+                     nudge > 0 ? "a Lockstep without --nudge cannot measure its noise: "
+                                 "`check B.h5 --baseline A.h5 --exact` compares bits"
+                               : "run it by hand");
+  }
+  return path;
+}
+
+// Where the bits of two runs of one set-up first differ; "" where they do not or cannot be compared.
+std::string first_difference(const RunFile& run, const RunFile& baseline) {
+  const ExactResult exact = compare_exactly(run, baseline, {.strict = true});
+  if (!exact.has_first) return "";
+  const Difference& d = exact.first;
+  return fmt::format("{}lane {}{}{}: {}", d.step >= 0 ? fmt::format("step {}, ", d.step) : "",
+                     d.lane, d.subject.empty() ? "" : ", ", d.subject,
+                     d.rule == "bits_hash" ? std::string("other bits")
+                                           : fmt::format("{} {}, in A {}", d.rule, d.run,
+                                                         d.baseline));
+}
+
+CheckResult judge_pair(const std::string& b, const std::string& a, const Baseline& baseline,
+                       const CheckOptions& options) {
+  const RunFile run(b), before(a);
+  CheckResult result = judge_run(run, baseline, options);
+  result.first_difference = first_difference(run, before);
+  return result;
+}
+
+CheckResult check_programs(const PairRequest& request, EnsembleRuns& runs,
+                           const CheckOptions& options) {
+  if (request.subject.empty()) {
+    throw InputError("--a and --b are programs: what should they replay?",
+                     "name a built-in model or a capture: check --a OLD --b NEW lenet");
+  }
+  const std::string a = replay_by(request.a, request, runs, "a", 0);
+  const std::string b = replay_by(request.b, request, runs, "b", 0);
+  std::vector<RunSummary> ulps = {summarize(RunFile(a))};
+  for (int64_t k = 1; k <= request.members; ++k) {
+    const std::string path = replay_by(request.a, request, runs, "member", k);
+    ulps.push_back(summarize(RunFile(path)));
+    EnsembleRuns::remove_run(path);
+  }
+  const Baseline baseline = make_baseline(RunFile(a), ulps, {});
+  CheckResult result = judge_pair(b, a, baseline, options);
+  EnsembleRuns::remove_run(a);
+  EnsembleRuns::remove_run(b);
+  return result;
+}
+
+CheckResult check_captures(const PairRequest& request, EnsembleRuns& runs,
+                           const CheckOptions& options) {
+  EnsembleRequest ensemble;
+  ensemble.members = request.members;
+  RunOptions& wanted = ensemble.options;
+  wanted.model = request.a;
+  wanted.capture_hash = read_capture(request.a, CaptureUse::kReplay).sha256;
+  wanted.steps = 0;  // all of them
+  wanted.held_out = false;
+  wanted.lanes = split(kDefaultLanes, ',');
+  const std::string a = runs.run(wanted, "a");
+  wanted.steps = RunFile(a).options().steps;
+  const Baseline baseline = runs.record_around(a, ensemble);
+  const std::string b =
+      runs.run(options_for(baseline, request.b, SubjectKind::kCapture), "b");
+  CheckResult result = judge_pair(b, a, baseline, options);
+  EnsembleRuns::remove_run(a);
+  EnsembleRuns::remove_run(b);
+  return result;
+}
+
+CheckResult check_run_files(const PairRequest& request, EnsembleRuns& runs,
+                            const CheckOptions& options) {
+  EnsembleRequest ensemble;
+  ensemble.options = RunFile(request.a).options();
+  ensemble.members = request.members;
+  return judge_pair(request.b, request.a, runs.record_around(request.a, ensemble), options);
+}
+
+}  // namespace
+
+CheckResult check_pair(const PairRequest& request, EnsembleRuns& runs,
+                       const CheckOptions& options) {
+  CheckResult result;
+  if (is_program(request.a) && is_program(request.b)) {
+    result = check_programs(request, runs, options);
+  } else {
+    const SubjectKind a = kind_of_subject(request.a), b = kind_of_subject(request.b);
+    if (a != b || a == SubjectKind::kModel) {
+      throw InputError(fmt::format("--a {} --b {}: two programs, two captures or two run files "
+                                   "required",
+                                   request.a, request.b));
+    }
+    if (!request.subject.empty()) {
+      throw InputError(fmt::format("{}: --a and --b are no programs that could replay it",
+                                   request.subject),
+                       "leave it out");
+    }
+    result = a == SubjectKind::kCapture ? check_captures(request, runs, options)
+                                        : check_run_files(request, runs, options);
+  }
+  result.run = request.b;
+  result.baseline = request.a;
+  return result;
+}
+
+}  // namespace lockstep

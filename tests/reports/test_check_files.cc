@@ -1,0 +1,140 @@
+// A check's result for programs: JSON, JUnit XML, SARIF and GitHub's annotations.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "reports/check_github.h"
+#include "reports/check_json.h"
+#include "reports/check_junit.h"
+#include "reports/check_sarif.h"
+#include "reports/source_place.h"
+#include "tests/reports/documented_keys.h"
+#include "tests/reports/golden_file.h"
+#include "tests/reports/hand_made_check.h"
+
+namespace lockstep {
+namespace {
+
+using testing::golden_text;
+
+constexpr const char* kHostile = "a\"<b>&'%0A::error::\n::error file=x::y\x1b[31m]]>";
+
+bool holds(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+int64_t lines(const std::string& text) {
+  return std::ranges::count(text, '\n');
+}
+
+TEST_CASE("check as JSON: a golden file, and every key is documented") {
+  const std::string text = check_json(testing::regression());
+  CHECK(text == golden_text("check.json", text));
+  const auto name_of = [](const std::string& path) {
+    const std::string other = "improvements[]";
+    if (path.starts_with(other)) {
+      const std::string same = "alarms[]" + path.substr(other.size());
+      return testing::KeyName{same, same};
+    }
+    return testing::KeyName{path, path};
+  };
+  CheckResult result = testing::regression();
+  result.alarms.back().parameter = "parameter fc.weight";
+  testing::check_same_keys(testing::keys_of(nlohmann::json::parse(check_json(result)), name_of),
+                           testing::documented_keys("check-json.md"));
+}
+
+TEST_CASE("check as JSON, JUnit and SARIF: names stay text, and JSON stays valid") {
+  const CheckResult result = testing::regression_named(kHostile);
+  CHECK(nlohmann::json::parse(check_json(result))["run"] == kHostile);
+  CHECK(nlohmann::json::accept(check_sarif(result, "1.0")));
+  const std::string junit = check_junit(result);
+  CHECK_FALSE(holds(junit, "<b>"));
+  CHECK_FALSE(holds(junit, "\x1b"));
+  CHECK_FALSE(holds(junit, "\n::error"));
+}
+
+TEST_CASE("check as JUnit: failure, error and skipped are told apart") {
+  const std::string text = check_junit(testing::regression());
+  CHECK(text == golden_text("check.junit.xml", text));
+  CHECK(holds(text, "tests=\"6\" failures=\"3\" errors=\"1\" skipped=\"1\""));
+  const std::string none = check_junit(testing::inconclusive());
+  CHECK(holds(none, "tests=\"1\" failures=\"0\" errors=\"0\" skipped=\"1\""));
+  CheckResult identical;
+  identical.verdict = CheckVerdict::kIdentical;
+  CHECK(holds(check_junit(identical), "tests=\"1\" failures=\"0\" errors=\"0\" skipped=\"0\""));
+}
+
+TEST_CASE("check as SARIF: a golden file; results are limited and the rest is counted") {
+  const std::string text = check_sarif(testing::regression(), "1.0");
+  CHECK(text == golden_text("check.sarif", text));
+  const auto most = nlohmann::json::parse(check_sarif(testing::many_alarms(5010, 3), "1.0"));
+  CHECK(most["runs"][0]["results"].size() == kMostSarifResults);
+  CHECK(holds(most.dump(), "10 more results were left out"));
+}
+
+TEST_CASE("SARIF: a path is a URI") {
+  CheckResult result = testing::regression();
+  const auto uri_of = [&](const std::string& line) {
+    result.alarms[0].source_line = line;
+    const auto json = nlohmann::json::parse(check_sarif(result, "1.0"));
+    const auto& location = json["runs"][0]["results"][0]["locations"][0];
+    return location.contains("physicalLocation")
+               ? location["physicalLocation"]["artifactLocation"]["uri"].get<std::string>()
+               : std::string();
+  };
+  CHECK(uri_of("a b/c%.py:3") == "a%20b/c%25.py");
+  CHECK(uri_of("/x/y.py:3") == "file:///x/y.py");
+  CHECK(uri_of("y.py").empty());
+}
+
+TEST_CASE("annotations for GitHub: at most ten, the rest counted") {
+  CHECK(lines(github_annotations(testing::regression())) == 3);
+  CHECK(lines(github_annotations(testing::many_alarms(100, 10))) == 10);
+  const std::string many = github_annotations(testing::many_alarms(100, 20));
+  CHECK(lines(many) == 10);
+  CHECK(holds(many, "+55 more"));
+  const std::string none = github_annotations(testing::inconclusive());
+  CHECK(none ==
+        "::warning title=Lockstep%3A inconclusive::no site of the run has a counterpart in the "
+        "baseline\n");
+}
+
+TEST_CASE("annotations for GitHub: names are escaped, so that each stays one line") {
+  const std::string text = github_annotations(testing::regression_named(kHostile));
+  size_t at = 0;
+  for (int64_t line = 0; line < lines(text); ++line) {
+    CHECK(text.substr(at).starts_with("::error "));
+    at = text.find('\n', at) + 1;
+  }
+  CHECK(holds(text, "%250A"));
+  CHECK_FALSE(holds(text, "\x1b"));
+  CheckResult result = testing::regression();
+  result.alarms[0].source_line = "a,b:c.py:12";
+  CHECK(github_annotations(result).starts_with("::error file=a%2Cb%3Ac.py,line=12,title="));
+}
+
+TEST_CASE("a job's summary is cut at a line before it is too long") {
+  const std::string text = "first\nsecond\n" + std::string(1000, 'x') + "\n";
+  CHECK(summary_that_fits(text, 0) == text);
+  const std::string cut = summary_that_fits(text, kMostSummaryBytes - 500);
+  CHECK(cut.size() < 500);
+  CHECK(cut.starts_with("first\nsecond\n"));
+  CHECK(holds(cut, "does not fit"));
+  CHECK(summary_that_fits(text, kMostSummaryBytes).empty());
+}
+
+TEST_CASE("a source line taken apart") {
+  CHECK(source_place("model.py:12")->file == "model.py");
+  CHECK(source_place("model.py:12")->line == 12);
+  CHECK(source_place("c:/x.py:3")->file == "c:/x.py");
+  for (const char* none : {"", "model.py", ":3", "model.py:", "model.py:0", "model.py:x", "x:-1"}) {
+    CAPTURE(none);
+    CHECK_FALSE(source_place(none));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
