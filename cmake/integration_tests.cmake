@@ -29,7 +29,7 @@ lockstep_integration_tests(capture slow capture_memory capture_wrappers capture_
   capture_trainers pytorch_guide)
 lockstep_integration_tests(captured everyday captures recommend_next captured_losses check_edits
   findings threads pytorch_module pytorch_scaled recommend_search recommend_sensitivity recommend_fix)
-lockstep_integration_tests(check slow check_mutants check_clean_runs check_pytest check_ci)
+lockstep_integration_tests(check slow check_mutants check_planted check_pytest check_ci)
 lockstep_integration_tests(run everyday run_file read_run report_page report_browser report_charts
   charts_build report_formats check_outputs report_live export_run masks start_from same_bits phenomena
   disk_full)
@@ -41,7 +41,7 @@ lockstep_integration_tests(compare slow torch_bf16)
 lockstep_integration_tests(study everyday recipes)
 lockstep_integration_tests(study slow learning diagnosis fixes zoo zoo_recipes)
 lockstep_integration_tests(study study study_learning study_recipes study_diagnosis study_fixes
-  study_recommendations study_zoo)
+  study_recommendations study_zoo study_check)
 # A file without a row above would never run.
 file(GLOB_RECURSE present CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/tests/integration
   ${CMAKE_SOURCE_DIR}/tests/integration/test_*.py)
