@@ -131,6 +131,9 @@ std::vector<std::string> why_no_baseline(const Baseline& before, const RunSummar
     if (died != nullptr && died->value > 0 && !had(MetricId::kDied, 0)) {
       reasons.push_back(fmt::format("lane {} stopped before the end of the run", lane.name));
     }
+    if (lane.find(MetricId::kEndLoss, 0) == nullptr) {
+      reasons.push_back(fmt::format("lane {} has no finite loss", lane.name));
+    }
     for (const std::string& kind : lane.findings) {
       if (is_known && std::ranges::count(before.findings[at], kind) > 0) continue;
       reasons.push_back(fmt::format("lane {} has a finding that the baseline lacks: {}", lane.name,

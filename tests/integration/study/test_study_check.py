@@ -6,10 +6,10 @@ The red ones may be no more than the 99.9 % quantile of the binomial distributio
 
 import collections
 import math
+import os
+import pathlib
 import re
 import subprocess
-
-import pytest
 
 RUNS, ALPHA, QUANTILE = 200, 0.01, 0.999
 MEMBERS, SEEDS = 24, 24
@@ -30,15 +30,18 @@ def binomial_quantile(trials, rate, level):
     return trials
 
 
-@pytest.mark.parametrize("name, model, ensemble, option", [
-    ("mlp, ulps", MLP, ["--members", MEMBERS], "--nudge"),
-    ("mlp, seeds", MLP, ["--members", 3, "--seeds", SEEDS], "--seed"),
-    ("lenet, ulps", LENET, ["--members", MEMBERS], "--nudge"),
-    ("lenet, seeds", LENET, ["--members", 3, "--seeds", SEEDS], "--seed"),
-])
-def test_held_out_clean_runs(lockstep, binary_dir, tmp_path, capsys, name, model, ensemble, option):
-    baseline, run = tmp_path / "b.json", tmp_path / "held-out.h5"
-    lockstep("baseline", "record", *model, *LANES, *ensemble, "-o", baseline, *QUIET)
+CASES = [
+    ("mlp", "ulps", MLP, ["--members", MEMBERS], "--nudge"),
+    ("mlp", "seeds", MLP, ["--members", 3, "--seeds", SEEDS], "--seed"),
+    ("lenet", "ulps", LENET, ["--members", MEMBERS], "--nudge"),
+    ("lenet", "seeds", LENET, ["--members", 3, "--seeds", SEEDS], "--seed"),
+]
+
+
+def held_out(lockstep, binary_dir, folder, model, ensemble, option):
+    """The exit codes of the held-out runs, and the first lines of those that are not 0."""
+    baseline, run = folder / "b.json", folder / "held-out.h5"
+    lockstep("baseline", "record", *model, *LANES, *ensemble, "-o", baseline, "--overwrite", *QUIET)
     codes, first_lines = collections.Counter(), collections.Counter()
     for number in range(FIRST_HELD_OUT, FIRST_HELD_OUT + RUNS):
         lockstep("replay", *model, *LANES, option, number, "-o", run, "--overwrite", *QUIET)
@@ -47,10 +50,33 @@ def test_held_out_clean_runs(lockstep, binary_dir, tmp_path, capsys, name, model
         codes[done.returncode] += 1
         if done.returncode != 0:
             first_lines[" ".join(re.search(r"^[A-Z ]+: [\s\S]*?(?=\n\n)", done.stdout, re.M).group(0).split())] += 1
+    return codes, first_lines
+
+
+def page(most, outcomes):
+    rows = [f"| {model} | {ensemble} | {codes[1]} of {RUNS} | {codes[3]} |" for model, ensemble, codes, _ in outcomes]
+    lines = [f"- {model}, {ensemble}: {count} x {sentence}" for model, ensemble, _, first in outcomes
+             for sentence, count in first.most_common()]
+    return "\n".join([
+        "# Study: clean runs that a check fails", "", "Written by `./dev study check`.", "",
+        f"{RUNS} runs that the ensemble does not hold, as good as its own, are checked at alpha {ALPHA}. At most {most} may be red: the "
+        f"{QUANTILE:.1%} quantile of the binomial distribution.", "",
+        f"- mlp: `{' '.join(map(str, MLP))}`; lenet: `{' '.join(map(str, LENET))}`; lanes {LANES[1]}",
+        f"- ulps: {MEMBERS} runs from weights moved by one ulp; seeds: {SEEDS} other seeds", "",
+        "| model | ensemble | red | incomplete or inconclusive |", "|---|---|---|---|", *rows, "", "First lines of those that failed:", "",
+        *(lines or ["- none"]), ""])
+
+
+def test_held_out_clean_runs(lockstep, binary_dir, tmp_path):
     most = binomial_quantile(RUNS, ALPHA, QUANTILE)
-    with capsys.disabled():
-        print(f"\n{name}: {codes[1]} of {RUNS} clean runs red, at most {most} allowed at alpha {ALPHA}; exit codes {dict(codes)}")
-        for sentence, count in first_lines.most_common(20):
-            print(f"  {count} x {sentence}")
-    assert codes[0] + codes[1] == RUNS, "a clean run is complete"
-    assert codes[1] <= most
+    outcomes = []
+    for model, ensemble, words, members, option in CASES:
+        outcomes.append((model, ensemble, *held_out(lockstep, binary_dir, tmp_path, words, members, option)))
+    text = page(most, outcomes)
+    print("\n" + text)
+    folder = os.environ.get("LOCKSTEP_STUDY_DIR")
+    if folder:
+        pathlib.Path(folder, "check.md").write_text(text)
+    for model, ensemble, codes, _ in outcomes:
+        assert codes[0] + codes[1] == RUNS, f"{model}, {ensemble}: a clean run is complete"
+        assert codes[1] <= most, f"{model}, {ensemble}"
