@@ -32,9 +32,9 @@ std::string diff_text(const BaselineDiff& diff) {
         "The two have other sites, parameters or lanes: only the whole can be accepted."));
     return to_text(blocks);
   }
-  blocks.push_back(paragraph(fmt::format("{} of {} lie beyond the old limits.",
-                                         counted(diff.keys.size(), "number"),
-                                         with_thousands(diff.compared))));
+  blocks.push_back(
+      paragraph(fmt::format("{} of {} lie beyond the old limits.",
+                            counted(diff.keys.size(), "number"), with_thousands(diff.compared))));
   TableBlock table;
   table.columns = {{"key", Align::kLeft}, {"runs from", Align::kLeft}, {"before"}, {"after"}};
   for (size_t i = 0; i < std::min(diff.keys.size(), kShownKeys); ++i) {

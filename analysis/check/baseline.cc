@@ -15,7 +15,8 @@ namespace lockstep {
 
 namespace {
 
-// PyTorch's kernels add in another order than ours: four times the scatter of the lane that repeats them.
+// PyTorch's kernels add in another order than ours: four times the scatter of the lane that repeats
+// them.
 constexpr double kOtherKernels = 4;
 // Other roundings of the same numbers move a lane by about as much as rounding has moved it away
 // from the reference: with limits of ten spreads and more, a fourth of that.
@@ -25,8 +26,8 @@ void widen(std::vector<Band>& bands, const std::vector<Band>& reference, double 
            double share) {
   for (size_t s = 0; s < std::min(bands.size(), reference.size()); ++s) {
     const double moved = share * std::fabs(bands[s].centre - reference[s].centre);
-    bands[s].spread = std::max({bands[s].spread, times * reference[s].spread,
-                                std::isfinite(moved) ? moved : 0});
+    bands[s].spread =
+        std::max({bands[s].spread, times * reference[s].spread, std::isfinite(moved) ? moved : 0});
   }
 }
 

@@ -29,14 +29,14 @@ struct Baseline {
   std::map<std::string, std::string> policy_texts;
   ModelIdentity identity;  // without twins, its lanes as below
   int64_t steps = 0;
-  std::array<Ensemble, 2> ensembles;               // by Draw
-  std::vector<std::vector<std::string>> findings;  // by lane: kinds in any of the runs
+  std::array<Ensemble, 2> ensembles;                // by Draw
+  std::vector<std::vector<std::string>> findings;   // by lane: kinds in any of the runs
   std::vector<std::vector<std::string>> step_bits;  // by lane and step
   const Ensemble& ensemble(Draw draw) const { return ensembles[static_cast<size_t>(draw)]; }
 };
 
-// `runs`: of the same options but for nudges (`ulps`) or seeds (`seeds`); the first of `ulps` is the
-// run itself. Requires: the same lanes in all.
+// `runs`: of the same options but for nudges (`ulps`) or seeds (`seeds`); the first of `ulps` is
+// the run itself. Requires: the same lanes in all.
 Baseline make_baseline(const RunFile& run, std::span<const RunSummary> ulps,
                        std::span<const RunSummary> seeds);
 

@@ -51,24 +51,25 @@ BaselineDiff compare_baselines(const Baseline& before, const Baseline& after, do
   diff.same_keys = same_places(before.identity, after.identity);
   if (!diff.same_keys) return diff;
   each_band(before, after, [&](auto...) { ++diff.compared; });
-  each_band(before, after, [&](Draw draw, size_t lane, const Metric& metric, size_t subject,
-                               const Band* old, const Band* now) {
-    KeyChange change{.key = key_of(before, lane, metric.id, subject),
-                     .metric = metric.id,
-                     .draw = draw,
-                     .before = old == nullptr ? std::nan("") : old->centre,
-                     .after = now == nullptr ? std::nan("") : now->centre};
-    if (old != nullptr && now != nullptr) {
-      const Ensemble& ensemble = before.ensemble(draw);
-      if (!ensemble.is_usable() || old->is_exact() || now->is_exact()) return;
-      const double floor = draw == Draw::kSame ? metric.floor : metric.floor_of_seeds;
-      const double width = std::max(
-          limit_factor(ensemble.runs, alpha, diff.compared) * old->spread, floor);
-      change.is_beyond = std::fabs(change.after - change.before) > width;
-      if (!change.is_beyond) return;
-    }
-    diff.keys.push_back(std::move(change));
-  });
+  each_band(before, after,
+            [&](Draw draw, size_t lane, const Metric& metric, size_t subject, const Band* old,
+                const Band* now) {
+              KeyChange change{.key = key_of(before, lane, metric.id, subject),
+                               .metric = metric.id,
+                               .draw = draw,
+                               .before = old == nullptr ? std::nan("") : old->centre,
+                               .after = now == nullptr ? std::nan("") : now->centre};
+              if (old != nullptr && now != nullptr) {
+                const Ensemble& ensemble = before.ensemble(draw);
+                if (!ensemble.is_usable() || old->is_exact() || now->is_exact()) return;
+                const double floor = draw == Draw::kSame ? metric.floor : metric.floor_of_seeds;
+                const double width = std::max(
+                    limit_factor(ensemble.runs, alpha, diff.compared) * old->spread, floor);
+                change.is_beyond = std::fabs(change.after - change.before) > width;
+                if (!change.is_beyond) return;
+              }
+              diff.keys.push_back(std::move(change));
+            });
   return diff;
 }
 
@@ -84,24 +85,26 @@ Baseline approve(const Baseline& before, const Baseline& proposed, std::string_v
   size_t taken = 0;
   if (!all) {
     if (!same_places(before.identity, proposed.identity)) {
-      throw InputError(fmt::format("--keys {}: the proposal has other sites, parameters or lanes",
-                                   keys),
-                       "accept it as a whole: --keys '*'");
+      throw InputError(
+          fmt::format("--keys {}: the proposal has other sites, parameters or lanes", keys),
+          "accept it as a whole: --keys '*'");
     }
-    each_band(before, proposed, [&](Draw draw, size_t lane, const Metric& metric, size_t subject,
-                                    const Band*, const Band* now) {
-      if (!glob_match(keys, key_of(before, lane, metric.id, subject))) return;
-      ++taken;
-      Ensemble& ensemble = merged.ensembles[static_cast<size_t>(draw)];
-      if (lane >= ensemble.lanes.size()) return;
-      std::vector<Band>& bands = ensemble.lanes[lane].bands[static_cast<size_t>(metric.id)];
-      if (subject >= bands.size()) bands.resize(subject + 1);
-      bands[subject] = now == nullptr ? Band{} : *now;
-      if (metric.id == MetricId::kExponents && now != nullptr) {
-        ensemble.lanes[lane].exponents[subject] =
-            proposed.ensemble(draw).lanes[lane].exponents[subject];
-      }
-    });
+    each_band(before, proposed,
+              [&](Draw draw, size_t lane, const Metric& metric, size_t subject, const Band*,
+                  const Band* now) {
+                if (!glob_match(keys, key_of(before, lane, metric.id, subject))) return;
+                ++taken;
+                Ensemble& ensemble = merged.ensembles[static_cast<size_t>(draw)];
+                if (lane >= ensemble.lanes.size()) return;
+                std::vector<Band>& bands =
+                    ensemble.lanes[lane].bands[static_cast<size_t>(metric.id)];
+                if (subject >= bands.size()) bands.resize(subject + 1);
+                bands[subject] = now == nullptr ? Band{} : *now;
+                if (metric.id == MetricId::kExponents && now != nullptr) {
+                  ensemble.lanes[lane].exponents[subject] =
+                      proposed.ensemble(draw).lanes[lane].exponents[subject];
+                }
+              });
     if (taken == 0) {
       throw InputError(fmt::format("--keys {}: matches no key", keys),
                        "a glob over LANE/METRIC/PLACE, e.g. 'fp32/*' or '*/to_zero/*'");
@@ -117,8 +120,7 @@ Baseline approve(const Baseline& before, const Baseline& proposed, std::string_v
 std::vector<std::string> why_no_baseline(const Baseline& before, const RunSummary& run) {
   std::vector<std::string> reasons;
   for (const LaneSummary& lane : run.lanes) {
-    const auto known =
-        std::ranges::find(before.identity.lanes, lane.name, &LaneIdentity::name);
+    const auto known = std::ranges::find(before.identity.lanes, lane.name, &LaneIdentity::name);
     const auto at = static_cast<size_t>(known - before.identity.lanes.begin());
     const bool is_known = known != before.identity.lanes.end();
     const auto had = [&](MetricId id, size_t subject) {
@@ -136,8 +138,8 @@ std::vector<std::string> why_no_baseline(const Baseline& before, const RunSummar
     }
     for (const std::string& kind : lane.findings) {
       if (is_known && std::ranges::count(before.findings[at], kind) > 0) continue;
-      reasons.push_back(fmt::format("lane {} has a finding that the baseline lacks: {}", lane.name,
-                                    kind));
+      reasons.push_back(
+          fmt::format("lane {} has a finding that the baseline lacks: {}", lane.name, kind));
     }
   }
   return reasons;

@@ -65,10 +65,10 @@ Json identity_json(const ModelIdentity& identity) {
                      {"target", lane.target},
                      {"policy", lane.policy_text}});
   }
-  return {{"data", identity.data},   {"batches_hash", identity.batches_hash},
-          {"seed", identity.seed},   {"settings", settings},
-          {"lanes", lanes},          {"parameters", parameters},
-          {"words", words.all()},    {"nodes", nodes},
+  return {{"data", identity.data}, {"batches_hash", identity.batches_hash},
+          {"seed", identity.seed}, {"settings", settings},
+          {"lanes", lanes},        {"parameters", parameters},
+          {"words", words.all()},  {"nodes", nodes},
           {"sites", sites}};
 }
 
@@ -145,8 +145,8 @@ ModelIdentity identity_from(const Json& j) {
     identity.parameters.push_back({p.at(0).get<std::string>(), p.at(1).get<std::string>()});
   }
   for (const Json& lane : j.at("lanes")) {
-    identity.lanes.push_back({lane.at("name"), lane.at("engine"), lane.at("target"),
-                              lane.at("policy")});
+    identity.lanes.push_back(
+        {lane.at("name"), lane.at("engine"), lane.at("target"), lane.at("policy")});
   }
   return identity;
 }
@@ -184,7 +184,8 @@ LaneBands bands_from(const Json& j, const ModelIdentity& identity) {
       const size_t s = subject_from(subject, limit);
       if (s >= bands.size()) bands.resize(s + 1);
       const double exact = -std::numeric_limits<double>::infinity();
-      bands[s] = {numbers.at(0).is_null() ? exact : numbers.at(0).get<double>(), numbers.at(1).get<double>(), numbers.size() == 2};
+      bands[s] = {numbers.at(0).is_null() ? exact : numbers.at(0).get<double>(),
+                  numbers.at(1).get<double>(), numbers.size() == 2};
     }
   }
   return lane;
@@ -213,16 +214,11 @@ std::string to_json(const Baseline& b) {
     findings[b.identity.lanes[lane].name] = b.findings[lane];
     bits[b.identity.lanes[lane].name] = b.step_bits[lane];
   }
-  const Json whole = {{"format", kFormat},
-                      {"version", kBaselineVersion},
-                      {"history", history},
-                      {"environment", b.environment},
-                      {"steps", b.steps},
-                      {"options", Json::parse(b.options_json)},
-                      {"policies", b.policy_texts},
-                      {"identity", identity_json(b.identity)},
-                      {"findings", findings},
-                      {"step_bits", bits},
+  const Json whole = {{"format", kFormat},          {"version", kBaselineVersion},
+                      {"history", history},         {"environment", b.environment},
+                      {"steps", b.steps},           {"options", Json::parse(b.options_json)},
+                      {"policies", b.policy_texts}, {"identity", identity_json(b.identity)},
+                      {"findings", findings},       {"step_bits", bits},
                       {"ensembles", ensembles}};
   std::string text;
   write(whole, 0, text);

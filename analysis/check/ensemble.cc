@@ -23,8 +23,7 @@ double deviation_of(std::span<const double> x, double mean) {
 }
 
 double t_at(double degrees, double tail) {
-  return boost::math::quantile(
-      boost::math::complement(boost::math::students_t(degrees), tail));
+  return boost::math::quantile(boost::math::complement(boost::math::students_t(degrees), tail));
 }
 
 // How many times farther the farthest value lies from the others than the farthest of as many
@@ -42,8 +41,8 @@ double tail_weight(std::span<const double> x) {
     const double apart = std::fabs(x[i] - mean);
     if (apart == 0) continue;
     // All the others are equal: nothing but its own distance says how far it may lie.
-    const double z = deviation > 0 ? apart / (deviation * std::sqrt(1 + 1 / (n - 1)))
-                                   : expected * std::sqrt(n);
+    const double z =
+        deviation > 0 ? apart / (deviation * std::sqrt(1 + 1 / (n - 1))) : expected * std::sqrt(n);
     most = std::max(most, z / expected);
   }
   // A single far value already enlarges the deviation; more than the distance itself is no use.

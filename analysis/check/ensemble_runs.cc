@@ -111,10 +111,8 @@ Baseline EnsembleRuns::record_around(const std::string& run_path, const Ensemble
     seeds.push_back(std::move(summary));
   }
   Baseline baseline = make_baseline(run, ulps, seeds);
-  baseline.history.push_back({.created_utc = utc_now(),
-                              .lockstep_version = {},
-                              .reason = "recorded",
-                              .keys = "*"});
+  baseline.history.push_back(
+      {.created_utc = utc_now(), .lockstep_version = {}, .reason = "recorded", .keys = "*"});
   return baseline;
 }
 

@@ -1,5 +1,5 @@
-// Runs an ensemble: one replay as its options say, others from weights moved by one ulp, others from
-// other seeds or from other captures of the same loop. Keeps a run's summary, not its file.
+// Runs an ensemble: one replay as its options say, others from weights moved by one ulp, others
+// from other seeds or from other captures of the same loop. Keeps a run's summary, not its file.
 #pragma once
 
 #include <atomic>
@@ -16,9 +16,9 @@
 namespace lockstep {
 
 struct EnsembleRequest {
-  RunOptions options;               // of the run itself
-  int64_t members = 0;              // from moved weights, the run itself not counted
-  int64_t seeds = 0;                // from other seeds
+  RunOptions options;                 // of the run itself
+  int64_t members = 0;                // from moved weights, the run itself not counted
+  int64_t seeds = 0;                  // from other seeds
   std::vector<std::string> captures;  // other captures, each of another seed
 };
 

@@ -10,8 +10,8 @@
 #include <optional>
 #include <tuple>
 
-#include "analysis/check/exact_rules.h"
 #include "analysis/check/check_setup.h"
+#include "analysis/check/exact_rules.h"
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/findings/findings.h"
 #include "src/graph/json.h"
@@ -164,7 +164,8 @@ double relative_difference(double run, double baseline, double magnitude) {
   return std::fabs(run - baseline) / size;
 }
 
-ExactResult compare_exactly(const RunFile& run, const RunFile& baseline, const ExactOptions& options) {
+ExactResult compare_exactly(const RunFile& run, const RunFile& baseline,
+                            const ExactOptions& options) {
   ExactResult result;
   const std::vector<LanePair> pairs = pair_lanes(run, baseline, result);
   if (run.seeds().size() > 1 || baseline.seeds().size() > 1) {

@@ -12,7 +12,8 @@
 
 namespace lockstep {
 
-ExactResult compare_exactly(const RunFile& run, const RunFile& baseline, const ExactOptions& options);
+ExactResult compare_exactly(const RunFile& run, const RunFile& baseline,
+                            const ExactOptions& options);
 
 // How far apart two floats are: 0 when equal (NaN equals NaN, an infinity itself), infinity when
 // one side is not finite or the signs of infinities differ, else |a - b| / magnitude. `magnitude`:

@@ -11,11 +11,11 @@ namespace {
 // of up to 2.4e-7 (emulation/stats/tensor_stats.h), 2^-22 of a size, and PyTorch's kernels differ
 // in order by as much again.
 constexpr double kShareFloor = 1e-3;
-constexpr double kSizeFloor = 0x1p-19;      // octaves: 1.3e-6 of a norm
+constexpr double kSizeFloor = 0x1p-19;  // octaves: 1.3e-6 of a norm
 // Octaves. Two roundings in a row (a product and then its bias, where one kernel does both) have
 // sqrt(2) times one's error, half an octave; truncation has twice the error of nearest.
 constexpr double kErrorFloor = 0.75, kRoundingFloor = 0.5;
-constexpr double kExponentFloor = 0.05;     // octaves
+constexpr double kExponentFloor = 0.05;  // octaves
 constexpr double kFirstLossFloor = 0x1p-20;
 constexpr double kLossFloor = 1e-4;
 constexpr double kScaleFloor = 0.01;

@@ -18,7 +18,7 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kNamedLayers = 3;   // of a change, by name
+constexpr size_t kNamedLayers = 3;    // of a change, by name
 constexpr size_t kNamedChanges = 12;  // ops that only one side has
 // Sequences are aligned by a table of n m numbers; longer ones are paired in order instead.
 constexpr size_t kMostAligned = size_t{1} << 26;
@@ -58,8 +58,8 @@ std::vector<std::pair<size_t, size_t>> align(size_t n, size_t m,
     const auto at = [&](size_t i, size_t j) -> uint32_t& { return best[i * (columns + 1) + j]; };
     for (size_t i = rows; i-- > 0;) {
       for (size_t j = columns; j-- > 0;) {
-        at(i, j) = equal(head + i, head + j) ? at(i + 1, j + 1) + 1
-                                             : std::max(at(i + 1, j), at(i, j + 1));
+        at(i, j) =
+            equal(head + i, head + j) ? at(i + 1, j + 1) + 1 : std::max(at(i + 1, j), at(i, j + 1));
       }
     }
     for (size_t i = 0, j = 0; i < rows && j < columns;) {
@@ -80,9 +80,8 @@ std::vector<std::pair<size_t, size_t>> align(size_t n, size_t m,
 template <typename Equal>
 void match_free(std::vector<int>& to, std::vector<bool>& taken, const std::vector<size_t>& ours,
                 const std::vector<size_t>& theirs, Equal equal) {
-  const auto pairs = align(ours.size(), theirs.size(), [&](size_t i, size_t j) {
-    return equal(ours[i], theirs[j]);
-  });
+  const auto pairs = align(ours.size(), theirs.size(),
+                           [&](size_t i, size_t j) { return equal(ours[i], theirs[j]); });
   for (const auto& [i, j] : pairs) {
     to[ours[i]] = static_cast<int>(theirs[j]);
     taken[theirs[j]] = true;
@@ -306,7 +305,8 @@ class Matcher {
     for (size_t i = 0; i < base_.parameters.size(); ++i) {
       if (out_.parameters[i] >= 0) continue;
       size_t j = next;
-      while (j < taken.size() && (taken[j] || run_.parameters[j].shape != base_.parameters[i].shape)) {
+      while (j < taken.size() &&
+             (taken[j] || run_.parameters[j].shape != base_.parameters[i].shape)) {
         ++j;
       }
       if (j == taken.size()) {

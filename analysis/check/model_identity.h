@@ -54,10 +54,11 @@ struct SettingChange {
 // By index in the baseline: the index in the run, -1: none.
 struct Counterparts {
   std::vector<int> sites, parameters, lanes;
-  std::vector<std::string> changes;    // what differs, one line each: "layer_norm eps 1e-05 -> 1e-06 in 12 layers"
-  std::vector<SettingChange> settings; // those of `changes` that are numbers of the loop or of ops
-  std::vector<std::string> no_match;   // what the baseline has and the run lacks, one line each
-  std::vector<std::string> extra;      // what only the run has
+  std::vector<std::string>
+      changes;  // what differs, one line each: "layer_norm eps 1e-05 -> 1e-06 in 12 layers"
+  std::vector<SettingChange> settings;  // those of `changes` that are numbers of the loop or of ops
+  std::vector<std::string> no_match;    // what the baseline has and the run lacks, one line each
+  std::vector<std::string> extra;       // what only the run has
   size_t sites_matched = 0;
 };
 Counterparts find_counterparts(const ModelIdentity& baseline, const ModelIdentity& run);

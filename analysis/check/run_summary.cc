@@ -215,7 +215,7 @@ class LaneReader {
       if (sum.samples == 0) continue;
       value(MetricId::kSwamped, s, sums.size()) =
           share(static_cast<double>(sum.swamped), static_cast<double>(sum.addends));
-      value(MetricId::kSumError, s, sums.size()) = 
+      value(MetricId::kSumError, s, sums.size()) =
           error_octaves(sum.err_sq, sum.exact_sq, static_cast<double>(sum.compared));
     }
   }
@@ -237,7 +237,8 @@ class LaneReader {
       size_t b = 1;
       for (size_t q = 0; q < kQuantiles; ++q) {
         const double wanted = total * (2 * static_cast<double>(q) + 1) / (2 * kQuantiles);
-        while (below + static_cast<double>(bins[b]) < wanted) below += static_cast<double>(bins[b++]);
+        while (below + static_cast<double>(bins[b]) < wanted)
+          below += static_cast<double>(bins[b++]);
         const double inside = (wanted - below) / static_cast<double>(bins[b]);
         out_.exponents[s][q] = static_cast<double>(b) - kExponentBias + inside;
       }
@@ -282,8 +283,8 @@ class LaneReader {
       octaves_sum += std::log2(scalers[static_cast<size_t>(step)].scale);
     }
     if (steps_ == 0) return;
-    const auto skipped = static_cast<double>(std::ranges::count_if(
-        skipped_, [this](int64_t step) { return step < steps_; }));
+    const auto skipped = static_cast<double>(
+        std::ranges::count_if(skipped_, [this](int64_t step) { return step < steps_; }));
     value(MetricId::kSkipped, 0, 1) = {skipped / steps, steps};
     if (std::isfinite(octaves_sum)) value(MetricId::kLossScale, 0, 1) = {octaves_sum / steps};
   }

@@ -147,8 +147,9 @@ void check_output(const std::string& path, Replace replace, const std::string& h
                    "name another file");
     }
   } else if (looks_like_capture(path)) {
-    problems.add(fmt::format("{} {}: is a capture, which a run file must not replace", option, path),
-                 "name another file");
+    problems.add(
+        fmt::format("{} {}: is a capture, which a run file must not replace", option, path),
+        "name another file");
   }
 }
 

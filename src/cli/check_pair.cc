@@ -57,16 +57,17 @@ std::string replay_by(const std::string& program, const PairRequest& request,
   return path;
 }
 
-// Where the bits of two runs of one set-up first differ; "" where they do not or cannot be compared.
+// Where the bits of two runs of one set-up first differ; "" where they do not or cannot be
+// compared.
 std::string first_difference(const RunFile& run, const RunFile& baseline) {
   const ExactResult exact = compare_exactly(run, baseline, {.strict = true});
   if (!exact.has_first) return "";
   const Difference& d = exact.first;
   return fmt::format("{}lane {}{}{}: {}", d.step >= 0 ? fmt::format("step {}, ", d.step) : "",
                      d.lane, d.subject.empty() ? "" : ", ", d.subject,
-                     d.rule == "bits_hash" ? std::string("other bits")
-                                           : fmt::format("{} {}, in A {}", d.rule, d.run,
-                                                         d.baseline));
+                     d.rule == "bits_hash"
+                         ? std::string("other bits")
+                         : fmt::format("{} {}, in A {}", d.rule, d.run, d.baseline));
 }
 
 CheckResult judge_pair(const std::string& b, const std::string& a, const Baseline& baseline,
@@ -111,8 +112,7 @@ CheckResult check_captures(const PairRequest& request, EnsembleRuns& runs,
   const std::string a = runs.run(wanted, "a");
   wanted.steps = RunFile(a).options().steps;
   const Baseline baseline = runs.record_around(a, ensemble);
-  const std::string b =
-      runs.run(options_for(baseline, request.b, SubjectKind::kCapture), "b");
+  const std::string b = runs.run(options_for(baseline, request.b, SubjectKind::kCapture), "b");
   CheckResult result = judge_pair(b, a, baseline, options);
   EnsembleRuns::remove_run(a);
   EnsembleRuns::remove_run(b);
@@ -137,14 +137,15 @@ CheckResult check_pair(const PairRequest& request, EnsembleRuns& runs,
   } else {
     const SubjectKind a = kind_of_subject(request.a), b = kind_of_subject(request.b);
     if (a != b || a == SubjectKind::kModel) {
-      throw InputError(fmt::format("--a {} --b {}: two programs, two captures or two run files "
-                                   "required",
-                                   request.a, request.b));
+      throw InputError(
+          fmt::format("--a {} --b {}: two programs, two captures or two run files "
+                      "required",
+                      request.a, request.b));
     }
     if (!request.subject.empty()) {
-      throw InputError(fmt::format("{}: --a and --b are no programs that could replay it",
-                                   request.subject),
-                       "leave it out");
+      throw InputError(
+          fmt::format("{}: --a and --b are no programs that could replay it", request.subject),
+          "leave it out");
     }
     result = a == SubjectKind::kCapture ? check_captures(request, runs, options)
                                         : check_run_files(request, runs, options);

@@ -10,14 +10,13 @@
 namespace lockstep {
 
 struct PairRequest {
-  std::string a, b;      // programs, captures or run files; both of one kind
-  std::string subject;   // of programs: what they replay
-  std::string replay;    // options of that replay, as on a command line
+  std::string a, b;     // programs, captures or run files; both of one kind
+  std::string subject;  // of programs: what they replay
+  std::string replay;   // options of that replay, as on a command line
   int64_t members = 0;
 };
 
 // Throws: InputError, EnsembleStopped, WriteError.
-CheckResult check_pair(const PairRequest& request, EnsembleRuns& runs,
-                       const CheckOptions& options);
+CheckResult check_pair(const PairRequest& request, EnsembleRuns& runs, const CheckOptions& options);
 
 }  // namespace lockstep

@@ -15,8 +15,8 @@
 #include "src/cli/progress.h"
 #include "src/cli/replay_arguments.h"
 #include "src/cli/stop_signal.h"
-#include "src/core/parallel.h"
 #include "src/core/counted.h"
+#include "src/core/parallel.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
@@ -100,14 +100,14 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
     const std::string text = to_json(baseline);
     write_text_file_atomically(path, text);
     if (!args.quiet) {
-      fmt::print("Wrote {} ({}): {} from weights moved by one ulp{}. Next:\n"
-                 "  lockstep check {} --baseline {}\n",
-                 path, size_text(text.size()),
-                 counted(static_cast<uint64_t>(request.members + 1), "run"),
-                 baseline.ensemble(Draw::kOther).runs == 0
-                     ? ""
-                     : fmt::format(", {} from other seeds", baseline.ensemble(Draw::kOther).runs),
-                 shell_quoted(args.options.model), shell_quoted(path));
+      fmt::print(
+          "Wrote {} ({}): {} from weights moved by one ulp{}. Next:\n"
+          "  lockstep check {} --baseline {}\n",
+          path, size_text(text.size()), counted(static_cast<uint64_t>(request.members + 1), "run"),
+          baseline.ensemble(Draw::kOther).runs == 0
+              ? ""
+              : fmt::format(", {} from other seeds", baseline.ensemble(Draw::kOther).runs),
+          shell_quoted(args.options.model), shell_quoted(path));
     }
   } catch (const EnsembleStopped&) {
     fmt::print(stderr, "Stopped; no baseline was written.\n");
@@ -159,9 +159,8 @@ std::unique_ptr<Observer> watched(const std::string& which, int64_t steps) {
 int propose(const ProposeArgs& args) {
   const Baseline before = read_baseline(args.baseline);
   EnsembleRequest request;
-  const std::string subject = args.subject.empty()
-                                  ? options_from_json(before.options_json).model
-                                  : args.subject;
+  const std::string subject =
+      args.subject.empty() ? options_from_json(before.options_json).model : args.subject;
   const SubjectKind kind = kind_of_subject(subject);
   if (kind == SubjectKind::kRunFile) {
     throw InputError(fmt::format("{}: a run file; a proposal is an ensemble of new runs", subject),

@@ -10,8 +10,8 @@
 #include "analysis/check/judge.h"
 #include "reports/exact_text.h"
 #include "src/cli/arguments.h"
-#include "src/cli/check_pair.h"
 #include "src/cli/check_outputs.h"
+#include "src/cli/check_pair.h"
 #include "src/cli/check_subject.h"
 #include "src/cli/command.h"
 #include "src/cli/stop_signal.h"
@@ -72,9 +72,9 @@ Baseline baseline_of(const std::string& path, EnsembleRuns& runs) {
 // Of a folder of baselines, which only a run file can choose from: a replay needs its options.
 CheckResult check_by_folder(const CheckArgs& args, const CheckOptions& options) {
   if (kind_of_subject(args.subject) != SubjectKind::kRunFile) {
-    throw InputError(fmt::format("--baseline {}: a folder, and {} is no run file", args.baseline,
-                                 args.subject),
-                     "name the baseline file: its options say how to replay");
+    throw InputError(
+        fmt::format("--baseline {}: a folder, and {} is no run file", args.baseline, args.subject),
+        "name the baseline file: its options say how to replay");
   }
   const RunFile run(args.subject);
   std::vector<std::string> candidates;
@@ -89,8 +89,7 @@ CheckResult check_by_folder(const CheckArgs& args, const CheckOptions& options) 
   return result;
 }
 
-CheckResult check_subject(const CheckArgs& args, const CheckOptions& options,
-                          EnsembleRuns& runs) {
+CheckResult check_subject(const CheckArgs& args, const CheckOptions& options, EnsembleRuns& runs) {
   std::error_code error;
   if (std::filesystem::is_directory(args.baseline, error)) return check_by_folder(args, options);
   const SubjectKind kind = kind_of_subject(args.subject);

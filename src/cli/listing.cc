@@ -309,9 +309,9 @@ Listing list_metrics() {
   constexpr const char* kOf[] = {"site", "parameter", "parameter group", "lane"};
   for (const Metric& m : metrics()) {
     out.rows.push_back({str(m.name), kUnits[static_cast<size_t>(m.unit)],
-                        m.zero_tolerance                ? "any"
+                        m.zero_tolerance            ? "any"
                         : m.worse == WorseIf::kMore ? "more"
-                                                        : "changed",
+                                                    : "changed",
                         fmt::format("{}{}", kOf[static_cast<size_t>(m.of)],
                                     m.reference_only ? " (reference)" : ""),
                         fmt::format("{:.2g}", m.floor), fmt::format("{:.2g}", m.floor_of_seeds),

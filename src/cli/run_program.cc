@@ -26,8 +26,7 @@ int run_program(const std::vector<std::string>& argv) {
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
   pid_t child = 0;
-  const int failed =
-      posix_spawnp(&child, words[0], &actions, nullptr, words.data(), environ);
+  const int failed = posix_spawnp(&child, words[0], &actions, nullptr, words.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   if (failed != 0) {
     throw InputError(fmt::format("{}: cannot be started: {}", argv[0], std::strerror(failed)));

@@ -34,7 +34,7 @@ struct RunOptions {
   OptimizerSpec optimizer{"sgd", {}};
   ScheduleSpec schedule{"constant", {}};
   std::vector<ParameterGroup> groups;
-  double clip_norm = 0, clip_value = 0;              // of the unscaled gradients; 0: not clipped
+  double clip_norm = 0, clip_value = 0;  // of the unscaled gradients; 0: not clipped
   // Of a capture: its loop clips before unscaling, a mistake; and what it multiplies the loss of
   // the first micro-batch with before the backward pass.
   bool clips_scaled = false;
