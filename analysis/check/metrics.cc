@@ -22,7 +22,8 @@ constexpr double kScaleFloor = 0.01;
 constexpr double kRateFloor = 1e-9;  // octaves of a learning rate, which nothing random moves
 
 constexpr double kSeedShareFloor = 1e-2, kSeedErrorFloor = 1, kSeedSizeFloor = 0.05,
-                 kSeedExponentFloor = 0.25, kSeedLossFloor = 1e-3;
+                 kSeedExponentFloor = 1, kSeedLossFloor = 1e-3,
+                 kSeedZerosFloor = 0.05;
 
 using Of = MetricOf;
 using Unit = MetricUnit;
@@ -47,7 +48,7 @@ constexpr std::array kMetrics = {
            .unit = Unit::kShare,
            .worse = WorseIf::kEither,
            .floor = kShareFloor,
-           .floor_of_seeds = kSeedShareFloor,
+           .floor_of_seeds = kSeedZerosFloor,
            .reference_only = true},
     Metric{.id = Id::kToZero,
            .name = "to_zero",

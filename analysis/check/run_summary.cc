@@ -45,6 +45,7 @@ struct SiteSums {
   double update_sq = 0, stagnant_sq = 0, updates = 0;
   double flipped = 0, decisions = 0;
   double elements = 0;  // of a step
+  double rows = 0;      // of a step: elements / last extent
 
   void add(const StepCounts& counts, size_t s, double sum_sq, double round_err_sq, double err_sq,
            double ref_sq, double scale) {
@@ -112,6 +113,9 @@ class LaneReader {
       if (counts.count[s] == 0) continue;
       SiteSums& sum = sums[s];
       sum.add(counts, s, size[s], rounding[s], error[s], reference[s], scale[s]);
+      const Shape& shape = run_.sites().sites[s].shape;
+      const double width = shape.empty() ? 1 : static_cast<double>(shape.back());
+      sum.rows = std::max(sum.rows, std::max(1.0, sum.elements / std::max(width, 1.0)));
       if (updates[s].measured) {
         sum.updates += static_cast<double>(updates[s].stats.count);
         sum.update_sq += updates[s].stats.update_sq;
@@ -129,7 +133,8 @@ class LaneReader {
       case MetricId::kNonfinite:
         return is_meant_infinite ? Measured{} : share(sum.nonfinite, sum.count);
       case MetricId::kZeros:
-        return share(sum.count - sum.nonzero, sum.count);
+        // A dead unit zeroes whole rows, in all steps: rows are the trials, not elements.
+        return sum.count > 0 ? Measured{1 - sum.nonzero / sum.count, sum.rows} : Measured{};
       case MetricId::kToZero:
         return share(sum.to_zero, sum.nonzero);
       case MetricId::kSaturated:
