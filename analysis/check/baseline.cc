@@ -22,12 +22,23 @@ constexpr double kOtherKernels = 4;
 // from the reference: with limits of ten spreads and more, a fourth of that.
 constexpr double kRoundingShare = 0.25;
 
+// Root mean square of the distances of the centres: a single one may be small by luck.
+double distance_of(const std::vector<Band>& bands, const std::vector<Band>& reference) {
+  double sum = 0, count = 0;
+  for (size_t s = 0; s < std::min(bands.size(), reference.size()); ++s) {
+    const double apart = bands[s].centre - reference[s].centre;
+    if (!std::isfinite(apart)) continue;
+    sum += apart * apart;
+    ++count;
+  }
+  return count > 0 ? std::sqrt(sum / count) : 0;
+}
+
 void widen(std::vector<Band>& bands, const std::vector<Band>& reference, double times,
            double share) {
+  const double moved = share * distance_of(bands, reference);
   for (size_t s = 0; s < std::min(bands.size(), reference.size()); ++s) {
-    const double moved = share * std::fabs(bands[s].centre - reference[s].centre);
-    bands[s].spread =
-        std::max({bands[s].spread, times * reference[s].spread, std::isfinite(moved) ? moved : 0});
+    bands[s].spread = std::max({bands[s].spread, times * reference[s].spread, moved});
   }
 }
 

@@ -472,7 +472,9 @@ class Judge {
     }
     for (Alarm& alarm : result_.alarms) alarm.sentence = alarm_sentence(alarm);
     const auto is_captured = [](const Alarm& alarm) { return alarm.lane == kCapturedLane; };
-    if (!result_.alarms.empty() && std::ranges::all_of(result_.alarms, is_captured)) {
+    constexpr double kFarBeyond = 10;
+    if (!result_.alarms.empty() && std::ranges::all_of(result_.alarms, is_captured) &&
+        std::ranges::max(result_.alarms, {}, &Alarm::times).times > kFarBeyond) {
       result_.alarms.front().sentence +=
           "; no replayed lane shows it, so the loop does something else outside of the forward and "
           "backward passes: optimizer, clipping, scaler";
