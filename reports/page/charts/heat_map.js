@@ -39,10 +39,11 @@ export function drawHeatMap(place, data, label, figure) {
   let order = orders[0];
   const nameAt = (place) => data.rows[order[place]];
 
+  // What was chosen by hand: a view that lacks a role or lane does not forget it for the next.
+  const wanted = [...view.choice];
   const selectors = data.selectors.map((name, i) => choice(name, [], (value) => {
-    const choices = [...view.choice];
-    choices[i] = value;
-    show(viewFor(data.views, choices, i));
+    wanted[i] = value;
+    show(viewFor(data.views, [...view.choice.slice(0, i), ...wanted.slice(i)], i));
     remember(figure);
   }));
   const rowOrder = choice("rows", data.orderNames.map((text, value) => ({value: `${value}`, text})), (value) => {
@@ -98,7 +99,7 @@ export function drawHeatMap(place, data, label, figure) {
       }] : [],
       tooltip: tooltip({trigger: "item", formatter: ({data: cell}) => tip(tipOf(cells.get(keyOf(cell[1], cell[0]))))}),
       series: [{
-        type: "custom", clip: true, encode: {x: 0, y: 1}, data: inView(), renderItem, z: 2,
+        type: "custom", clip: true, encode: {x: 0, y: 1}, data: inView(), renderItem, z: 2, emphasis: {disabled: true},
         cursor: canOpenHistogram() ? "pointer" : "default",
       }],
     };
@@ -189,6 +190,7 @@ export function drawHeatMap(place, data, label, figure) {
     get: () => view.choice,
     set: (choices) => {
       const next = data.views.find((one) => one.choice.every((chosen, i) => chosen === choices[i]));
+      if (next) wanted.splice(0, wanted.length, ...choices);
       if (next) show(next);
       return Boolean(next);
     },

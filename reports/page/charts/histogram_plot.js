@@ -83,7 +83,7 @@ function shadeSeries(range, window) {
 
 function barSeries(points, window) {
   return {
-    type: "custom", xAxisIndex: 1, yAxisIndex: 1, clip: true, z: 2, data: points,
+    type: "custom", xAxisIndex: 1, yAxisIndex: 1, clip: true, z: 2, data: points, emphasis: {disabled: true},
     renderItem: (params, api) => {
       const exponent = Math.floor(api.value(0));
       const [x, top] = api.coord([exponent, api.value(1)]);

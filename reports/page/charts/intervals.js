@@ -69,7 +69,7 @@ export function drawIntervals(place, data, label) {
 
   const options = (width) => {
     const left = Math.min(isNarrow(width) ? 110 : 260, 12 + kCharacter * Math.max(1, ...data.rows.map((row) => row.name.length)));
-    const custom = (list, renderItem, more) => ({type: "custom", data: list, renderItem, ...more});
+    const custom = (list, renderItem, more) => ({type: "custom", data: list, renderItem, emphasis: {disabled: true}, ...more});
     return {
       grid: {left, right: rows > shown ? 34 : 16, top, height: shown * kRowHeight},
       xAxis: axis({

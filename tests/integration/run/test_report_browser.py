@@ -161,6 +161,19 @@ def test_the_rows_of_the_heat_map_are_the_worst_first_or_in_the_networks_order(p
     assert rows() == worst_first
 
 
+def test_a_measure_without_the_chosen_role_does_not_forget_it(page_of, report):
+    page = page_of(report)
+    figure = page.locator("figure#heat-map-chart-1")
+    lane, measure, role = (figure.get_by_label(name, exact=True) for name in ("lane", "measure", "role"))
+    lane.select_option(BROKEN)
+    measure.select_option("zeroed")
+    role.select_option("grad_activation")
+    measure.select_option("swamped")  # of accumulators alone
+    assert role.input_value() != "grad_activation"
+    measure.select_option("zeroed")
+    assert role.input_value() == "grad_activation"
+
+
 def test_only_views_that_exist_can_be_selected(page_of, report):
     page = page_of(report)
     figure = page.locator("figure#heat-map-chart-1")
