@@ -106,7 +106,7 @@ Blocks rest_blocks(const CheckResult& result) {
   }
   if (result.judged > 0) {
     blocks.push_back(paragraph(fmt::format(
-        "{} of {} judged against {}. A run as good as these fails in {:g} of 100 checks.",
+        "{} of {} judged against {}. A run as good as these fails in at most {:g} of 100 checks.",
         counted(result.judged, "number"), counted(static_cast<uint64_t>(result.steps), "step"),
         draw_text(result), result.alpha * 100)));
   }
@@ -135,7 +135,7 @@ std::string verdict_word(const CheckResult& result) {
   return word;
 }
 
-std::string check_headline(const CheckResult& result) {
+std::string good_headline(const CheckResult& result) {
   switch (result.verdict) {
     case CheckVerdict::kIdentical:
       return "every bit is the baseline's";
@@ -148,11 +148,32 @@ std::string check_headline(const CheckResult& result) {
     case CheckVerdict::kImproved:
       return fmt::format("nothing is worse, {} better than in any of {}",
                          counted(result.improvements.size(), "number"), draw_text(result));
+    default:
+      return "";
+  }
+}
+
+// What a verdict that passes does not cover; "": nothing.
+std::string uncovered_text(const CheckResult& result) {
+  std::string text;
+  if (const size_t lost = result.sites - result.sites_matched; lost > 0) {
+    text += fmt::format("; {} of the baseline's {} have no counterpart and are not judged", lost,
+                        counted(result.sites, "site"));
+  }
+  size_t ignored = 0;
+  for (const Ignored& rule : result.ignored) ignored += rule.alarms;
+  if (ignored > 0) text += fmt::format("; {} ignored by rule", counted(ignored, "alarm"));
+  return text;
+}
+
+std::string check_headline(const CheckResult& result) {
+  if (exit_code_of(result.verdict) == 0) return good_headline(result) + uncovered_text(result);
+  switch (result.verdict) {
     case CheckVerdict::kRegression:
       return result.alarms.front().sentence + first_number_text(result);
     case CheckVerdict::kIncomplete:
       return "nothing is worse, but a part of the baseline is missing: " + result.missing.front();
-    case CheckVerdict::kInconclusive:
+    default:
       break;
   }
   return result.why_inconclusive.empty() ? "no number could be judged"

@@ -89,6 +89,12 @@ Baseline approve(const Baseline& before, const Baseline& proposed, std::string_v
           fmt::format("--keys {}: the proposal has other sites, parameters or lanes", keys),
           "accept it as a whole: --keys '*'");
     }
+    const Counterparts to = find_counterparts(before.identity, proposed.identity);
+    if (!to.settings.empty()) {
+      throw InputError(fmt::format("--keys {}: the proposal has other settings: {}", keys,
+                                   to.settings.front().text),
+                       "accept it as a whole: --keys '*'");
+    }
     each_band(before, proposed,
               [&](Draw draw, size_t lane, const Metric& metric, size_t subject, const Band*,
                   const Band* now) {
@@ -115,6 +121,23 @@ Baseline approve(const Baseline& before, const Baseline& proposed, std::string_v
                             .reason = std::move(reason),
                             .keys = std::string(keys)});
   return merged;
+}
+
+std::string why_reference_broke(const RunSummary& run) {
+  for (const LaneSummary& lane : run.lanes) {
+    if (!lane.is_reference) continue;
+    const Measured* died = lane.find(MetricId::kDied, 0);
+    const Measured* nonfinite = nullptr;
+    const auto& shares = lane.values[static_cast<size_t>(MetricId::kNonfinite)];
+    for (const Measured& share : shares) {
+      if (share.is_there() && share.value > 0) nonfinite = &share;
+    }
+    if (died != nullptr && died->value > 0) return "lane " + lane.name + " stopped early";
+    if (lane.find(MetricId::kEndLoss, 0) == nullptr || nonfinite != nullptr) {
+      return "lane " + lane.name + " holds NaN or infinite values";
+    }
+  }
+  return "";
 }
 
 std::vector<std::string> why_no_baseline(const Baseline& before, const RunSummary& run) {

@@ -32,6 +32,9 @@ BaselineDiff compare_baselines(const Baseline& before, const Baseline& after, do
 Baseline approve(const Baseline& before, const Baseline& proposed, std::string_view keys,
                  std::string reason, std::string version);
 
+// The reference lane stopped or has no finite loss: nothing can be judged by it. "": it has not.
+std::string why_reference_broke(const RunSummary& run);
+
 // Why nobody should accept the run as good: lanes that died or hold NaN, findings that the baseline
 // does not have. Empty: nothing.
 std::vector<std::string> why_no_baseline(const Baseline& before, const RunSummary& run);

@@ -8,6 +8,7 @@
 
 #include "analysis/check/baseline.h"
 #include "src/core/error.h"
+#include "src/record/run/options_json.h"
 
 namespace lockstep {
 namespace {
@@ -225,7 +226,55 @@ std::string to_json(const Baseline& b) {
   return text + "\n";
 }
 
+namespace {
+
+// The parser and the writer recurse: text from outside must not nest deeper than ours does.
+void check_depth(const std::string& text, const std::string& path) {
+  constexpr int kMostDepth = 32;
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (in_string) {
+      if (text[i] == '\\') ++i;
+      in_string = i >= text.size() || text[i] != '"';
+    } else if (text[i] == '"') {
+      in_string = true;
+    } else if (text[i] == '[' || text[i] == '{') {
+      if (++depth > kMostDepth) {
+        throw InputError(fmt::format("{}: nested deeper than {} levels", path, kMostDepth),
+                         "no baseline is");
+      }
+    } else if (text[i] == ']' || text[i] == '}') {
+      --depth;
+    }
+  }
+}
+
+// Numbers that no recording writes.
+void check_numbers(const Baseline& b) {
+  constexpr int64_t kMostRuns = 1'000'000, kMostSteps = 1'000'000'000;
+  const auto require = [](bool holds, const char* what) {
+    if (!holds) throw std::out_of_range(what);
+  };
+  require(b.steps >= 1 && b.steps <= kMostSteps, "steps");
+  for (const Ensemble& ensemble : b.ensembles) {
+    require(ensemble.runs >= 0 && ensemble.runs <= kMostRuns, "runs");
+    for (const LaneBands& lane : ensemble.lanes) {
+      for (const std::vector<Band>& bands : lane.bands) {
+        for (const Band& band : bands) {
+          if (!band.is_there()) continue;
+          require(band.is_exact() || std::isfinite(band.centre), "centre");
+          require(std::isfinite(band.spread) && band.spread >= 0, "spread");
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
 Baseline baseline_from_json(const std::string& text, const std::string& path) {
+  check_depth(text, path);
   Baseline b;
   b.path = path;
   try {
@@ -265,6 +314,8 @@ Baseline baseline_from_json(const std::string& text, const std::string& path) {
       b.findings.push_back(j.at("findings").at(lane.name).get<std::vector<std::string>>());
       b.step_bits.push_back(j.at("step_bits").at(lane.name).get<std::vector<std::string>>());
     }
+    options_from_json(b.options_json);  // its parts are there
+    check_numbers(b);
   } catch (const nlohmann::json::exception&) {
     throw InputError(fmt::format("{}: not a whole baseline", path),
                      "restore it from version control, or record it anew");

@@ -80,6 +80,7 @@ struct CheckResult {
   std::vector<std::string> why_inconclusive;
   std::vector<Ignored> ignored;
   std::vector<JudgedFamily> families;  // by lane, then in the order of the metrics
+  size_t sites = 0, sites_matched = 0;  // of the baseline; with a counterpart in the run
   size_t judged = 0;                   // numbers, of all families
   size_t shared_nonfinite = 0;         // sites with NaN or infinity in the baseline, too
   int64_t steps = 0, runs = 0;         // judged; in the ensemble

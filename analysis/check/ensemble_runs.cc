@@ -15,7 +15,14 @@ namespace {
 
 void make_run(std::optional<LockstepRun>& run, RunOptions options) {
   if (!options.capture_hash.empty()) {
-    run.emplace(options, read_capture(options.model, CaptureUse::kReplay));
+    Capture capture = read_capture(options.model, CaptureUse::kReplay);
+    if (capture.sha256 != options.capture_hash) {
+      throw InputError(fmt::format("capture '{}' has SHA-256 {}, the recorded run used {}",
+                                   options.model, capture.sha256, options.capture_hash),
+                       "the capture has been replaced since; put the old one back, or record a "
+                       "baseline of the new one");
+    }
+    run.emplace(options, std::move(capture));
   } else if (options.start_from.empty()) {
     run.emplace(options);
   } else {
@@ -28,10 +35,20 @@ void make_run(std::optional<LockstepRun>& run, RunOptions options) {
 
 EnsembleRuns::EnsembleRuns(std::string folder, const std::atomic<bool>& stop,
                            std::function<std::unique_ptr<Observer>(int64_t, int64_t)> watch)
-    : folder_(std::move(folder)), stop_(stop), watch_(std::move(watch)) {
-  std::error_code error;
-  std::filesystem::create_directories(folder_, error);
-  if (error) throw InputError(fmt::format("{}: {}", folder_, error.message()));
+    : folder_(std::move(folder)), stop_(stop), watch_(std::move(watch)) {}
+
+std::string EnsembleRuns::path_of(const std::string& name) {
+  if (!is_made_) {
+    std::error_code error;
+    const bool is_new = std::filesystem::create_directories(folder_, error);
+    if (error) throw InputError(fmt::format("{}: {}", folder_, error.message()));
+    if (!is_new) {
+      throw InputError(fmt::format("{}: exists", folder_),
+                       "another program may be recording there; delete it if none is");
+    }
+    is_made_ = true;
+  }
+  return folder_ + "/" + name + ".h5";
 }
 
 void EnsembleRuns::remove_run(const std::string& path) {
@@ -43,7 +60,7 @@ void EnsembleRuns::remove_run(const std::string& path) {
 
 EnsembleRuns::~EnsembleRuns() {
   std::error_code error;
-  std::filesystem::remove(folder_, error);  // only if it is empty
+  if (is_made_) std::filesystem::remove_all(folder_, error);
 }
 
 std::string EnsembleRuns::run(RunOptions options, const std::string& name) {
@@ -79,6 +96,11 @@ Baseline EnsembleRuns::record(const EnsembleRequest& request) {
 
 Baseline EnsembleRuns::record_around(const std::string& run_path, const EnsembleRequest& request) {
   const RunFile run(run_path);
+  if (run.steps() < request.options.steps) {
+    throw InputError(fmt::format("{}: {} of {} steps are recorded", run_path, run.steps(),
+                                 request.options.steps),
+                     "`lockstep replay --resume` completes it");
+  }
   std::vector<RunSummary> ulps = {summarize(run)}, seeds;
   for (int64_t k = 1; k <= request.members; ++k) {
     RunOptions options = request.options;
@@ -96,6 +118,7 @@ Baseline EnsembleRuns::record_around(const std::string& run_path, const Ensemble
   for (const std::string& capture : request.captures) {
     RunOptions options = request.options;
     options.model = capture;
+    options.capture_hash = read_capture(capture, CaptureUse::kReplay).sha256;
     const std::string path = this->run(std::move(options), fmt::format("capture-{}", seeds.size()));
     const RunFile other(path);
     RunSummary summary = summarize(other);

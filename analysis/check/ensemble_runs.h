@@ -24,13 +24,14 @@ struct EnsembleRequest {
 
 class EnsembleRuns {
  public:
-  // `folder`: for run files, removed at the end if it is empty. `watch`: called before each replay
+  // `folder`: for run files, made with the first and removed with all in it at the end. `watch`: called before each replay
   // with its number and the number of all; may be null.
   EnsembleRuns(std::string folder, const std::atomic<bool>& stop,
                std::function<std::unique_ptr<Observer>(int64_t, int64_t)> watch);
   ~EnsembleRuns();
 
-  std::string path_of(const std::string& name) const { return folder_ + "/" + name + ".h5"; }
+  // Makes the folder. Throws: InputError: it is there already, or cannot be made.
+  std::string path_of(const std::string& name);
   // A run file and its checkpoints.
   static void remove_run(const std::string& path);
   // One run to a file in the folder; its path. Throws: InputError from the replay, WriteError,
@@ -51,6 +52,7 @@ class EnsembleRuns {
   std::function<std::unique_ptr<Observer>(int64_t, int64_t)> watch_;
   int64_t started_ = 0, wanted_ = 1;
   RunSummary recorded_;
+  bool is_made_ = false;
 };
 
 // Ctrl-C.

@@ -46,6 +46,8 @@ class Judge {
     result_.baseline = baseline_.path;
     result_.alpha = options_.alpha;
     result_.changes = to_.changes;
+    result_.sites = to_.sites.size();
+    result_.sites_matched = to_.sites_matched;
     result_.missing = to_.no_match;
     result_.remarks = to_.extra;
     result_.steps = std::min(run_.steps(), baseline_.steps);
@@ -131,6 +133,9 @@ class Judge {
     }
     if (identity_.batches_hash.empty() && identity_.seed != baseline_.identity.seed) {
       other(fmt::format("seed {}, the baseline's is {}", identity_.seed, baseline_.identity.seed));
+    }
+    if (identity_.batches_hash.empty() && identity_.data != baseline_.identity.data) {
+      other(fmt::format("data {}, the baseline's are {}", identity_.data, baseline_.identity.data));
     }
     const Ensemble& ulps = baseline_.ensemble(Draw::kSame);
     const size_t lane = reference_lane();
@@ -484,6 +489,8 @@ class Judge {
 
   void decide() {
     const bool nothing_judged = result_.judged == 0;
+    const bool has_ignored = std::ranges::any_of(
+        result_.ignored, [](const Ignored& rule) { return rule.alarms > 0; });
     if (!result_.alarms.empty()) {
       result_.verdict = CheckVerdict::kRegression;
     } else if (result_.first_other_bits < 0 && result_.missing.empty() && to_.changes.empty() &&
@@ -495,7 +502,8 @@ class Judge {
       result_.verdict = CheckVerdict::kIncomplete;
     } else {
       result_.verdict =
-          result_.improvements.empty() ? CheckVerdict::kWithinNoise : CheckVerdict::kImproved;
+          result_.improvements.empty() || has_ignored ? CheckVerdict::kWithinNoise
+                                                      : CheckVerdict::kImproved;
     }
   }
 

@@ -13,6 +13,7 @@
 #include "src/core/counted.h"
 #include "src/core/text.h"
 #include "src/graph/json.h"
+#include "src/graph/op.h"
 #include "src/policy/twin_lane.h"
 
 namespace lockstep {
@@ -145,6 +146,13 @@ std::vector<int> match_by_layer(const std::vector<Item>& baseline, const std::ve
   return to;
 }
 
+// Whether the op drops elements by a mask. A baseline of a later version may name ops unknown here.
+bool drops_elements(const std::string& name) {
+  const std::span<const OpDef> all = ops();
+  const auto found = std::ranges::find(all, name, &OpDef::name);
+  return found != all.end() && found->draws_mask != nullptr;
+}
+
 std::string named(const std::set<std::string>& layers) {
   std::string text;
   size_t count = 0;
@@ -248,7 +256,12 @@ class Matcher {
     size_t shown = 0;
     const auto list = [&](const char* where, const auto& ops) {
       for (const auto& [op, layers] : ops) {
-        if (shown++ < kNamedChanges) change(fmt::format("{} {}: {}", op, where, named(layers)));
+        std::string text = fmt::format("{} {}: {}", op, where, named(layers));
+        if (drops_elements(op)) {  // no other op computes the same
+          setting({std::move(text), layers.empty() ? "" : *layers.begin(), op, ""});
+        } else if (shown++ < kNamedChanges) {
+          change(std::move(text));
+        }
       }
     };
     list("only in the baseline", gone);

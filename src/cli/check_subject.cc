@@ -17,22 +17,27 @@
 namespace lockstep {
 namespace {
 
-constexpr std::string_view kHdf5Signature = "\x89HDF\r\n\x1a\n";
+constexpr std::string_view kHdf5Signature = "\x89HDF\r\n\x1a\n", kCaptureMagic = "LOCKSTEP";
+
+// As many as the signatures have.
+std::string first_bytes(const std::string& path) {
+  std::FILE* file = std::fopen(path.c_str(), "rb");
+  if (file == nullptr) {
+    throw InputError(fmt::format("'{}': no such file, and no built-in model", path),
+                     "a run file, a capture, or a name from `lockstep list models`");
+  }
+  char start[kHdf5Signature.size()] = {};
+  const size_t read = std::fread(start, 1, sizeof start, file);
+  std::fclose(file);
+  return {start, read};
+}
 
 }  // namespace
 
 SubjectKind kind_of_subject(const std::string& subject) {
   if (!is_capture(subject)) return SubjectKind::kModel;
   // A capture begins with a block of its own, a run file with HDF5's signature.
-  std::FILE* file = std::fopen(subject.c_str(), "rb");
-  if (file == nullptr) {
-    throw InputError(fmt::format("'{}': no such file, and no built-in model", subject),
-                     "a run file, a capture, or a name from `lockstep list models`");
-  }
-  char start[kHdf5Signature.size()] = {};
-  const size_t read = std::fread(start, 1, sizeof start, file);
-  std::fclose(file);
-  const bool is_hdf5 = std::string_view(start, read) == kHdf5Signature;
+  const bool is_hdf5 = first_bytes(subject) == kHdf5Signature;
   return is_hdf5 ? SubjectKind::kRunFile : SubjectKind::kCapture;
 }
 
@@ -60,6 +65,16 @@ RunOptions options_for(const Baseline& baseline, const std::string& subject, Sub
 }
 
 Baseline read_baseline(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) {
+    const std::string start = first_bytes(path);
+    const bool is_run = start == kHdf5Signature, is_captured = start == kCaptureMagic;
+    if (is_run || is_captured) {
+      throw InputError(fmt::format("{}: a {}, and no baseline", path,
+                                   is_run ? "run file" : "capture"),
+                       "make one with `lockstep baseline record`");
+    }
+  }
   return baseline_from_json(read_text_file(path), path);
 }
 
@@ -77,7 +92,14 @@ std::optional<Baseline> find_baseline(const std::string& folder, const ModelIden
   std::ranges::sort(paths);
   std::optional<Baseline> found;
   for (const std::string& path : paths) {
-    Baseline baseline = read_baseline(path);
+    std::optional<Baseline> one;
+    try {
+      one = read_baseline(path);
+    } catch (const InputError&) {
+      candidates.push_back(path + ": no baseline");
+      continue;
+    }
+    Baseline& baseline = *one;
     const bool fits = names(baseline.identity.parameters) == names(run.parameters) &&
                       names(baseline.identity.lanes) == names(run.lanes);
     candidates.push_back(fmt::format("{}: lanes {}, {} parameters", path,

@@ -31,7 +31,7 @@ constexpr char kDefaultLanes[] = "fp32,torch-autocast-fp16,torch-autocast-bf16";
 
 struct RecordArgs : ReplayArgs {
   int64_t members = kDefaultMembers;
-  std::string captures, reason = "recorded";
+  std::string captures, reason;
 };
 
 // "lenet.baseline.json", in the working folder.
@@ -65,6 +65,16 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
                  "`lockstep baseline propose` changes a baseline with a reason; --overwrite "
                  "replaces it");
   }
+  if (args.overwrite && args.reason.empty()) {
+    problems.add("--reason: missing", "--overwrite replaces an accepted baseline: say why");
+  }
+  if (options.resume->count() > 0) problems.add("--resume: a baseline is recorded as a whole");
+  if (args.options.nudge != 0) {
+    problems.add("--nudge: the ensemble's own runs have it", "leave it out");
+  }
+  if (args.options.seeds == 2) {
+    problems.add("--seeds 2: limits need at least 3 runs", "--seeds 10");
+  }
   if (args.options.model.empty()) {
     problems.add("MODEL: missing", "see `lockstep list models`, or name a capture file");
   }
@@ -94,8 +104,13 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
   try {
     EnsembleRuns runs(path + ".runs", catch_stop_signals(), watch);
     Baseline baseline = runs.record(request);
+    const std::string broke = why_reference_broke(runs.recorded());
+    if (!broke.empty()) {
+      fmt::print(stderr, "lockstep: no baseline was written: {}\n", broke);
+      return kExitRegression;
+    }
     baseline.history.back().lockstep_version = LOCKSTEP_VERSION;
-    baseline.history.back().reason = args.reason;
+    if (!args.reason.empty()) baseline.history.back().reason = args.reason;
     if (std::filesystem::exists(path, error)) keep_history(path, baseline);
     const std::string text = to_json(baseline);
     write_text_file_atomically(path, text);
@@ -123,19 +138,22 @@ std::function<int()> declare_record(CLI::App& app) {
   args->twins = 0;
   const ArgumentChecks checks("baseline record");
   const ReplayOptions options = declare_replay_options(app, args, checks);
+  app.get_option("--output")
+      ->description("the baseline [NAME.baseline.json]")
+      ->type_name("FILE");
+  app.get_option("--overwrite")->description("replace the numbers of a baseline that exists");
   checks.whole(app.add_option("--members", args->members,
                               "runs from weights moved by one ulp: the limits for the same seed")
                    ->type_name("N")
                    ->capture_default_str()
                    ->group("The ensemble"),
-               1, kMostMembers);
+               2, kMostMembers);
   app.add_option("--other-captures", args->captures,
                  "captures of the same loop from other seeds: the limits for other seeds")
       ->type_name("FILE,...")
       ->group("The ensemble");
   app.add_option("--reason", args->reason, "why these numbers are right; kept in the history")
       ->type_name("TEXT")
-      ->capture_default_str()
       ->group("The ensemble");
   return [args, checks, options] {
     if (args->threads != 0) set_thread_count(args->threads);
@@ -144,7 +162,7 @@ std::function<int()> declare_record(CLI::App& app) {
 }
 
 struct ProposeArgs {
-  std::string baseline, subject;
+  std::string baseline, subject, captures;
   bool quiet = false;
 };
 
@@ -171,6 +189,12 @@ int propose(const ProposeArgs& args) {
   if (kind == SubjectKind::kModel) {
     request.seeds = std::max<int64_t>(before.ensemble(Draw::kOther).runs - 1, 0);
   }
+  if (!args.captures.empty()) request.captures = split(args.captures, ',');
+  if (kind == SubjectKind::kCapture && before.ensemble(Draw::kOther).runs > 0 &&
+      request.captures.empty()) {
+    throw InputError("--other-captures: missing; the baseline has limits from other captures",
+                     "captures of the same loop from other seeds, of the code as it is now");
+  }
   const auto watch = [&](int64_t number, int64_t all) -> std::unique_ptr<Observer> {
     if (args.quiet) return nullptr;
     return watched(fmt::format("run {}/{}", number + 1, all), request.options.steps);
@@ -178,7 +202,12 @@ int propose(const ProposeArgs& args) {
   try {
     EnsembleRuns runs(args.baseline + ".runs", catch_stop_signals(), watch);
     Baseline proposed = runs.record(request);
-    const std::vector<std::string> reasons = why_no_baseline(before, runs.recorded());
+    std::vector<std::string> reasons = why_no_baseline(before, runs.recorded());
+    const Counterparts to = find_counterparts(before.identity, proposed.identity);
+    if (!to.no_match.empty()) {
+      reasons.push_back("another model (" + to.no_match.front() +
+                        "); `lockstep baseline record` makes a baseline of its own");
+    }
     if (!reasons.empty()) {
       fmt::print(stderr, "lockstep: not proposed: {}\n", join(reasons, "; "));
       return kExitRegression;
@@ -200,6 +229,9 @@ std::function<int()> declare_propose(CLI::App& app) {
   app.add_option("BASELINE", args->baseline, "a baseline file")->type_name("")->required();
   app.add_option("SUBJECT", args->subject, "the model or capture to record [the baseline's own]")
       ->type_name("");
+  app.add_option("--other-captures", args->captures,
+                 "captures of the same loop from other seeds, if the baseline has such")
+      ->type_name("FILE,...");
   app.add_flag("--quiet", args->quiet, "no progress");
   return [args] { return propose(*args); };
 }
@@ -235,8 +267,9 @@ std::function<int()> declare_approve(CLI::App& app) {
     const Baseline before = read_baseline(args->baseline), proposed = read_baseline(proposal);
     const Baseline merged = approve(before, proposed, args->keys, args->reason, LOCKSTEP_VERSION);
     write_text_file_atomically(args->baseline, to_json(merged));
+    // The rest of a proposal can still be accepted.
     std::error_code error;
-    std::filesystem::remove(proposal, error);
+    if (args->keys == "*") std::filesystem::remove(proposal, error);
     fmt::print("{}: {} accepted.\n", args->baseline,
                args->keys == "*" ? "the whole proposal" : args->keys);
     return static_cast<int>(kExitFine);

@@ -50,8 +50,10 @@ int run_exact(const CheckArgs& args) {
 
 // "check.1234.runs" in the system's folder for such.
 std::string scratch_folder() {
-  return (std::filesystem::temp_directory_path() / fmt::format("lockstep-check.{}", getpid()))
-      .string();
+  std::error_code error;
+  std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+  if (error) folder = ".";  // where the run files of a replay then are
+  return (folder / fmt::format("lockstep-check.{}", getpid())).string();
 }
 
 // A baseline file, or limits measured now around a run file.

@@ -111,6 +111,6 @@ def test_the_gitlab_template_runs_as_plain_shell(machine, files, subject, code):
     variables = {**job["variables"], "LOCKSTEP_SUBJECT": str(files / subject), "LOCKSTEP_BASELINE": str(files / "b.json")}
     done = machine.run("\n".join(job["script"]), shell=["sh", "-e", "-c"], **variables)
     assert done.returncode == code, done.stdout + done.stderr
-    assert (code == 3) == (code in job["allow_failure"]["exit_codes"])
+    assert "allow_failure" not in job, "what could not be compared is no pass"
     junit = job["artifacts"]["reports"]["junit"].replace("$LOCKSTEP_FOLDER", variables["LOCKSTEP_FOLDER"])
     assert (machine.folder / junit).exists()
