@@ -65,7 +65,7 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
                  "`lockstep baseline propose` changes a baseline with a reason; --overwrite "
                  "replaces it");
   }
-  if (args.overwrite && args.reason.empty()) {
+  if (std::filesystem::exists(path, error) && args.overwrite && args.reason.empty()) {
     problems.add("--reason: missing", "--overwrite replaces an accepted baseline: say why");
   }
   if (options.resume->count() > 0) problems.add("--resume: a baseline is recorded as a whole");

@@ -58,6 +58,11 @@ std::string scratch_folder() {
 
 // A baseline file, or limits measured now around a run file.
 Baseline baseline_of(const std::string& path, EnsembleRuns& runs) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    throw InputError(fmt::format("--baseline {}: no such file", path),
+                     "`lockstep baseline record` makes one");
+  }
   if (kind_of_subject(path) != SubjectKind::kRunFile) return read_baseline(path);
   EnsembleRequest request;
   request.options = RunFile(path).options();

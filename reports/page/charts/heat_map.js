@@ -175,6 +175,7 @@ export function drawHeatMap(place, data, label, figure) {
     const [x, y] = made.chart.convertToPixel({xAxisIndex: 0, yAxisIndex: 0}, [cursor.column, cursor.row]);
     frame([x, y]);
     const cell = cells.get(keyOf(cursor.row, cursor.column));
+    made.chart.getZr().flush();  // the tip looks for the cell among those that are drawn
     made.chart.dispatchAction(cell ? {type: "showTip", x, y} : {type: "hideTip"});
     spoken.textContent = cell ? sentence(tipOf(cell))
       : `${nameAt(cursor.row)}, ${data.xTitle} ${data.columns[cursor.column]}: nothing`;

@@ -1,0 +1,98 @@
+"""Baselines are made of good runs, change with a reason, and are read as text from strangers."""
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+
+QUICK = ["mlp", "--steps", 4, "--batch", 16, "--lanes", "fp32,pure-fp16", "--members", 3, "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def good(lockstep, tmp_path_factory):
+    path = tmp_path_factory.mktemp("baselines") / "good.json"
+    lockstep("baseline", "record", *QUICK, "--seeds", 4, "-o", path)
+    return path
+
+
+@pytest.fixture
+def copy(good, tmp_path):
+    path = tmp_path / "mlp.json"
+    path.write_text(good.read_text())
+    return path
+
+
+def test_a_run_that_breaks_is_no_baseline(lockstep, tmp_path):
+    done = lockstep("baseline", "record", *QUICK, "--lr", 1e30, "-o", tmp_path / "dead.json", code=1)
+    assert "fp32 holds NaN or infinite values" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_accepted_baseline_is_replaced_with_a_reason_only_and_keeps_its_history(lockstep, copy):
+    assert "exists" in lockstep("baseline", "record", *QUICK, "-o", copy, code=2).stderr
+    assert "--reason" in lockstep("baseline", "record", *QUICK, "-o", copy, "--overwrite", code=2).stderr
+    lockstep("baseline", "record", *QUICK, "-o", copy, "--overwrite", "--reason", "smaller ensemble")
+    assert [entry["reason"] for entry in json.loads(copy.read_text())["history"]] == ["recorded", "smaller ensemble"]
+
+
+def test_propose_and_approve(lockstep, copy):
+    assert "another model" in lockstep("baseline", "propose", copy, "lenet", "--quiet", code=1).stderr
+    assert "0 numbers of" in lockstep("baseline", "propose", copy, "--quiet").stdout
+    assert "--reason" in lockstep("baseline", "approve", copy, code=2).stderr
+    assert "matches no key" in lockstep("baseline", "approve", copy, "--reason", "r", "--keys", "no/such", code=2).stderr
+    lockstep("baseline", "approve", copy, "--reason", "one lane", "--keys", "pure-fp16/*")
+    lockstep("baseline", "approve", copy, "--reason", "the rest")  # the proposal is still there
+    assert not copy.with_name("mlp.json.proposed").exists()
+    assert [entry["keys"] for entry in json.loads(copy.read_text())["history"]] == ["*", "pure-fp16/*", "*"]
+    assert "IDENTICAL" in lockstep("check", "mlp", "--baseline", copy).stdout
+
+
+def test_an_unfinished_run_is_no_baseline(lockstep, binary_dir, tmp_path):
+    run = subprocess.Popen([binary_dir / "lockstep", "replay", "mlp", "--steps", "100000", "-o", "part.h5", "--quiet"], cwd=tmp_path)
+    try:
+        deadline = time.time() + 60
+        while not (tmp_path / "part.h5").exists() and time.time() < deadline:
+            time.sleep(0.1)
+        time.sleep(1)
+    finally:
+        run.send_signal(signal.SIGINT)
+        run.wait(60)
+    done = lockstep("check", "part.h5", "--baseline", "part.h5", cwd=tmp_path, code=2)
+    assert "of 100000 steps are recorded" in done.stderr and "--resume" in done.stderr
+
+
+def test_a_stopped_recording_leaves_nothing(binary_dir, tmp_path):
+    run = subprocess.Popen([binary_dir / "lockstep", "baseline", "record", "mlp", "--steps", "100000", "-o", "b.json", "--quiet"],
+                           cwd=tmp_path)
+    time.sleep(2)
+    assert (tmp_path / "b.json.runs").exists()
+    run.send_signal(signal.SIGINT)
+    assert run.wait(60) == 128 + signal.SIGINT
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("edit, says", [
+    (lambda j: j["ensembles"]["ulps"].update(runs=-7), "do not fit together"),
+    (lambda j: j.update(steps=2**62), "do not fit together"),
+    (lambda j: j.update(options=5), "not a whole baseline"),
+    (lambda j: j.update(options={}), "not a whole baseline"),
+    (lambda j: j.update(version=2), "version 2"),
+    (lambda j: j.update(format="other"), "not a baseline"),
+    (lambda j: j["ensembles"]["ulps"]["lanes"]["fp32"]["magnitude"].update({"999999": [1, 1]}), "do not fit together"),
+    (lambda j: next(iter(j["ensembles"]["ulps"]["lanes"]["fp32"]["magnitude"].values())).__setitem__(1, -5), "do not fit together"),
+])
+def test_odd_baselines_are_refused(lockstep, copy, edit, says):
+    content = json.loads(copy.read_text())
+    edit(content)
+    copy.write_text(json.dumps(content))
+    assert says in lockstep("check", "mlp", "--baseline", copy, code=2).stderr
+
+
+def test_files_that_are_no_baseline(lockstep, copy, tmp_path):
+    copy.write_text(copy.read_text()[:1000])
+    assert "not a whole baseline" in lockstep("check", "mlp", "--baseline", copy, code=2).stderr
+    copy.write_text("[" * 200_000)
+    assert "nested deeper" in lockstep("check", "mlp", "--baseline", copy, code=2).stderr
+    assert "no such file" in lockstep("check", "mlp", "--baseline", tmp_path / "none.json", code=2).stderr
