@@ -79,13 +79,13 @@ struct CheckResult {
   std::vector<std::string> remarks;
   std::vector<std::string> why_inconclusive;
   std::vector<Ignored> ignored;
-  std::vector<JudgedFamily> families;  // by lane, then in the order of the metrics
+  std::vector<JudgedFamily> families;   // by lane, then in the order of the metrics
   size_t sites = 0, sites_matched = 0;  // of the baseline; with a counterpart in the run
-  size_t judged = 0;                   // numbers, of all families
-  size_t shared_nonfinite = 0;         // sites with NaN or infinity in the baseline, too
-  int64_t steps = 0, runs = 0;         // judged; in the ensemble
-  std::string first_difference;        // of two run files: the first place with other bits, or ""
-  int64_t first_other_bits = -1;       // the first step with other bits in some lane; -1: none
+  size_t judged = 0;                    // numbers, of all families
+  size_t shared_nonfinite = 0;          // sites with NaN or infinity in the baseline, too
+  int64_t steps = 0, runs = 0;          // judged; in the ensemble
+  std::string first_difference;         // of two run files: the first place with other bits, or ""
+  int64_t first_other_bits = -1;        // the first step with other bits in some lane; -1: none
   double alpha = 0;
 };
 

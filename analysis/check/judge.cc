@@ -489,8 +489,8 @@ class Judge {
 
   void decide() {
     const bool nothing_judged = result_.judged == 0;
-    const bool has_ignored = std::ranges::any_of(
-        result_.ignored, [](const Ignored& rule) { return rule.alarms > 0; });
+    const bool has_ignored =
+        std::ranges::any_of(result_.ignored, [](const Ignored& rule) { return rule.alarms > 0; });
     if (!result_.alarms.empty()) {
       result_.verdict = CheckVerdict::kRegression;
     } else if (result_.first_other_bits < 0 && result_.missing.empty() && to_.changes.empty() &&
@@ -501,9 +501,8 @@ class Judge {
     } else if (!result_.missing.empty()) {
       result_.verdict = CheckVerdict::kIncomplete;
     } else {
-      result_.verdict =
-          result_.improvements.empty() || has_ignored ? CheckVerdict::kWithinNoise
-                                                      : CheckVerdict::kImproved;
+      result_.verdict = result_.improvements.empty() || has_ignored ? CheckVerdict::kWithinNoise
+                                                                    : CheckVerdict::kImproved;
     }
   }
 

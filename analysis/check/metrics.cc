@@ -24,8 +24,7 @@ constexpr double kScaleFloor = 0.01;
 constexpr double kRateFloor = 1e-9;  // octaves of a learning rate, which nothing random moves
 
 constexpr double kSeedShareFloor = 1e-2, kSeedErrorFloor = 1, kSeedSizeFloor = 0.05,
-                 kSeedExponentFloor = 1, kSeedLossFloor = 1e-3,
-                 kSeedZerosFloor = 0.05;
+                 kSeedExponentFloor = 1, kSeedLossFloor = 1e-3, kSeedZerosFloor = 0.05;
 
 using Of = MetricOf;
 using Unit = MetricUnit;

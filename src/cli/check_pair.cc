@@ -29,8 +29,8 @@ std::vector<std::string> words_of(const std::string& text) {
 }
 
 // One replay by another program, to a file in the folder.
-std::string replay_by(const std::string& program, const PairRequest& request,
-                      EnsembleRuns& runs, const std::string& name, int64_t nudge) {
+std::string replay_by(const std::string& program, const PairRequest& request, EnsembleRuns& runs,
+                      const std::string& name, int64_t nudge) {
   const std::string path = runs.path_of(name);
   std::vector<std::string> argv = {program, "replay", request.subject};
   std::vector<std::string> words = words_of(request.replay);

@@ -70,9 +70,9 @@ Baseline read_baseline(const std::string& path) {
     const std::string start = first_bytes(path);
     const bool is_run = start == kHdf5Signature, is_captured = start == kCaptureMagic;
     if (is_run || is_captured) {
-      throw InputError(fmt::format("{}: a {}, and no baseline", path,
-                                   is_run ? "run file" : "capture"),
-                       "make one with `lockstep baseline record`");
+      throw InputError(
+          fmt::format("{}: a {}, and no baseline", path, is_run ? "run file" : "capture"),
+          "make one with `lockstep baseline record`");
     }
   }
   return baseline_from_json(read_text_file(path), path);

@@ -138,9 +138,7 @@ std::function<int()> declare_record(CLI::App& app) {
   args->twins = 0;
   const ArgumentChecks checks("baseline record");
   const ReplayOptions options = declare_replay_options(app, args, checks);
-  app.get_option("--output")
-      ->description("the baseline [NAME.baseline.json]")
-      ->type_name("FILE");
+  app.get_option("--output")->description("the baseline [NAME.baseline.json]")->type_name("FILE");
   app.get_option("--overwrite")->description("replace the numbers of a baseline that exists");
   checks.whole(app.add_option("--members", args->members,
                               "runs from weights moved by one ulp: the limits for the same seed")
