@@ -41,7 +41,8 @@ CASES = [
 def held_out(lockstep, binary_dir, folder, model, ensemble, option):
     """The exit codes of the held-out runs, and the first lines of those that are not 0."""
     baseline, run = folder / "b.json", folder / "held-out.h5"
-    lockstep("baseline", "record", *model, *LANES, *ensemble, "-o", baseline, "--overwrite", *QUIET)
+    baseline.unlink(missing_ok=True)
+    lockstep("baseline", "record", *model, *LANES, *ensemble, "-o", baseline, *QUIET)
     codes, first_lines = collections.Counter(), collections.Counter()
     for number in range(FIRST_HELD_OUT, FIRST_HELD_OUT + RUNS):
         lockstep("replay", *model, *LANES, option, number, "-o", run, "--overwrite", *QUIET)
