@@ -143,9 +143,9 @@ CheckResult check_pair(const PairRequest& request, EnsembleRuns& runs,
                       request.a, request.b));
     }
     if (!request.subject.empty()) {
-      throw InputError(
-          fmt::format("{}: --a and --b are no programs that could replay it", request.subject),
-          "leave it out");
+      throw InputError(fmt::format("{}: only builds of Lockstep, as --a and --b, can replay it",
+                                   request.subject),
+                       "leave it out");
     }
     result = a == SubjectKind::kCapture ? check_captures(request, runs, options)
                                         : check_run_files(request, runs, options);

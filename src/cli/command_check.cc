@@ -80,7 +80,9 @@ Baseline baseline_of(const std::string& path, EnsembleRuns& runs) {
 CheckResult check_by_folder(const CheckArgs& args, const CheckOptions& options) {
   if (kind_of_subject(args.subject) != SubjectKind::kRunFile) {
     throw InputError(
-        fmt::format("--baseline {}: a folder, and {} is no run file", args.baseline, args.subject),
+        fmt::format(
+            "--baseline {}: a folder holds baselines of run files, and {} is not a run file",
+            args.baseline, args.subject),
         "name the baseline file: its options say how to replay");
   }
   const RunFile run(args.subject);
@@ -116,7 +118,7 @@ void require_sides(const CheckArgs& args, ProblemList& problems) {
     problems.add("--a and --b: both required", "check --a BEFORE --b AFTER [MODEL]");
   }
   if (is_pair && !args.baseline.empty()) {
-    problems.add("--baseline: A is the baseline of B", "leave it out");
+    problems.add("--baseline: not with --a and --b, where A is the baseline", "leave it out");
   }
   if (is_pair) return;
   if (args.subject.empty()) {
@@ -160,7 +162,7 @@ std::function<int()> declare_check(CLI::App& app) {
       ->type_name("FILE");
   app.add_option("--b", args->pair.b, "after: the same kind of file")->type_name("FILE");
   app.add_option("--replay", args->pair.replay,
-                 "of builds: options of `lockstep replay`, in one word")
+                 "for builds: options of `lockstep replay`, quoted as one argument")
       ->type_name("\"OPTIONS\"");
   const ArgumentChecks checks("check");
   CLI::Option* alpha =
