@@ -1,4 +1,4 @@
-// Cells of tables: the text of number_text.h, and the number behind it for files.
+// Cells of tables: text as number_text.h writes it, and the raw number for files.
 #pragma once
 
 #include <cstdint>

@@ -16,9 +16,7 @@ constexpr size_t kShownLines = 20;
 constexpr size_t kShownAlarms = 500;  // single ones, of a page
 
 std::string draw_text(const CheckResult& result) {
-  return fmt::format(
-      "{} {}", result.runs,
-      result.draw == Draw::kSame ? "runs from weights moved by one ulp" : "runs from other seeds");
+  return runs_text(result.draw, result.runs);
 }
 
 Tone tone_of(const CheckResult& result) {
@@ -36,6 +34,20 @@ void add_list(Blocks& blocks, const std::string& title, const std::vector<std::s
   blocks.push_back(verbatim(join(some, "\n")));
 }
 
+// After a changed setting, the headline goes on with the first alarm that shows what it does.
+std::string after_setting_text(const CheckResult& result) {
+  if (result.alarms.front().finding != kSetting) return "";
+  const auto is_effect = [](const Alarm& alarm) { return alarm.finding != kSetting; };
+  const auto first = std::ranges::find_if(result.alarms, is_effect);
+  return first == result.alarms.end() ? "" : ". First beyond its limit: " + first->sentence;
+}
+
+bool has_first_number(const CheckResult& result) {
+  const auto is_effect = [](const Alarm& alarm) { return alarm.finding != kSetting; };
+  const auto first = std::ranges::find_if(result.alarms, is_effect);
+  return first != result.alarms.begin() && first != result.alarms.end() && first->finding.empty();
+}
+
 Blocks verdict_blocks(const CheckResult& result) {
   const std::string verdict = verdict_word(result);
   Blocks blocks = {
@@ -43,9 +55,10 @@ Blocks verdict_blocks(const CheckResult& result) {
   const auto number =
       std::ranges::find_if(result.alarms, [](const Alarm& alarm) { return alarm.finding.empty(); });
   if (number != result.alarms.end()) {
-    const std::string first = number == result.alarms.begin()
-                                  ? ""
-                                  : "The first number beyond its limit: " + number->sentence + ". ";
+    // The headline names it where it leads, or follows a changed setting.
+    const bool has_said = number == result.alarms.begin() || has_first_number(result);
+    const std::string first =
+        has_said ? "" : "The first number beyond its limit: " + number->sentence + ". ";
     blocks.push_back(paragraph(first + "The limit is from " + number->limit_from + "."));
   }
   if (!result.first_difference.empty()) {
@@ -118,23 +131,6 @@ void append(Blocks& blocks, Blocks more) {
                 std::make_move_iterator(more.end()));
 }
 
-// After a changed setting: the first number that shows what it does.
-std::string first_number_text(const CheckResult& result) {
-  if (result.alarms.front().finding != kSetting) return "";
-  const auto is_number = [](const Alarm& alarm) { return alarm.finding != kSetting; };
-  const auto first = std::ranges::find_if(result.alarms, is_number);
-  return first == result.alarms.end() ? "" : ". First beyond its limit: " + first->sentence;
-}
-
-}  // namespace
-
-std::string verdict_word(const CheckResult& result) {
-  std::string word(to_string(result.verdict));
-  std::ranges::transform(word, word.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  return word;
-}
-
 std::string good_headline(const CheckResult& result) {
   switch (result.verdict) {
     case CheckVerdict::kIdentical:
@@ -166,11 +162,20 @@ std::string uncovered_text(const CheckResult& result) {
   return text;
 }
 
+}  // namespace
+
+std::string verdict_word(const CheckResult& result) {
+  std::string word(to_string(result.verdict));
+  std::ranges::transform(word, word.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return word;
+}
+
 std::string check_headline(const CheckResult& result) {
   if (exit_code_of(result.verdict) == 0) return good_headline(result) + uncovered_text(result);
   switch (result.verdict) {
     case CheckVerdict::kRegression:
-      return result.alarms.front().sentence + first_number_text(result);
+      return result.alarms.front().sentence + after_setting_text(result);
     case CheckVerdict::kIncomplete:
       return "nothing is worse, but a part of the baseline is missing: " + result.missing.front();
     default:

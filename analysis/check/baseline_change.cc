@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "analysis/check/limit_range.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/record/run/environment.h"
@@ -51,6 +52,15 @@ BaselineDiff compare_baselines(const Baseline& before, const Baseline& after, do
   diff.same_keys = same_places(before.identity, after.identity);
   if (!diff.same_keys) return diff;
   each_band(before, after, [&](auto...) { ++diff.compared; });
+  const auto basis_of = [&](Draw draw) {
+    const Ensemble& ensemble = before.ensemble(draw);
+    return LimitBasis{
+        .factor = ensemble.is_usable() ? limit_factor(ensemble.runs, alpha, diff.compared) : 0,
+        .draw = draw,
+        .ensemble = {},
+        .rules_path = {}};
+  };
+  const LimitBasis bases[] = {basis_of(Draw::kSame), basis_of(Draw::kOther)};
   each_band(before, after,
             [&](Draw draw, size_t lane, const Metric& metric, size_t subject, const Band* old,
                 const Band* now) {
@@ -62,10 +72,9 @@ BaselineDiff compare_baselines(const Baseline& before, const Baseline& after, do
               if (old != nullptr && now != nullptr) {
                 const Ensemble& ensemble = before.ensemble(draw);
                 if (!ensemble.is_usable() || old->is_exact() || now->is_exact()) return;
-                const double floor = draw == Draw::kSame ? metric.floor : metric.floor_of_seeds;
-                const double width = std::max(
-                    limit_factor(ensemble.runs, alpha, diff.compared) * old->spread, floor);
-                change.is_beyond = std::fabs(change.after - change.before) > width;
+                const LimitRange range =
+                    limit_range(metric, *old, bases[static_cast<size_t>(draw)], nullptr);
+                change.is_beyond = now->centre > range.high || now->centre < range.low;
                 if (!change.is_beyond) return;
               }
               diff.keys.push_back(std::move(change));

@@ -1,6 +1,8 @@
 // See ensemble.h.
 #include "analysis/check/ensemble.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <boost/math/distributions/students_t.hpp>
 #include <cmath>
@@ -84,6 +86,12 @@ const Band* LaneBands::find(MetricId id, size_t subject) const {
 
 Band* LaneBands::find(MetricId id, size_t subject) {
   return const_cast<Band*>(std::as_const(*this).find(id, subject));
+}
+
+std::string runs_text(Draw draw, int64_t runs) {
+  return fmt::format(
+      "{} {}", runs,
+      draw == Draw::kSame ? "runs from weights moved by one ulp" : "runs from other seeds");
 }
 
 std::string_view to_string(Draw draw) {

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -51,6 +52,9 @@ enum class Draw : uint8_t {
   kOther,  // another seed
 };
 std::string_view to_string(Draw draw);  // "ulps", "seeds": what the ensemble's runs differ in
+
+// "13 runs from weights moved by one ulp".
+std::string runs_text(Draw draw, int64_t runs);
 
 struct Ensemble {
   int64_t runs = 0;

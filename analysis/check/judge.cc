@@ -22,9 +22,9 @@ namespace {
 
 // Alarms whose first step is looked for in the run file.
 constexpr size_t kLocatedAlarms = 10;
-// The weights of two runs of one draw differ by an ulp, 2^-23 of each; their norms by less.
 // An error where the baseline's runs had none: less than FP32's own rounding is none.
 constexpr double kLeastNewError = -22;
+// The weights of two runs of one draw differ by an ulp, 2^-23 of each; their norms by less.
 constexpr double kSameDrawOctaves = 0x1p-20;
 
 class Judge {
@@ -327,11 +327,7 @@ class Judge {
     (is_worse ? result_.alarms : result_.improvements).push_back(std::move(alarm));
   }
 
-  std::string ensemble_text() const {
-    return fmt::format("{} {}", result_.runs,
-                       result_.draw == Draw::kSame ? "runs from weights moved by one ulp"
-                                                   : "runs from other seeds");
-  }
+  std::string ensemble_text() const { return runs_text(result_.draw, result_.runs); }
 
   void place(Alarm& alarm, size_t lane, const Metric& metric, size_t subject) const {
     alarm.lane = identity_.lanes[static_cast<size_t>(to_.lanes[lane])].name;

@@ -21,7 +21,8 @@ namespace {
 
 constexpr size_t kNamedLayers = 3;    // of a change, by name
 constexpr size_t kNamedChanges = 12;  // ops that only one side has
-// Sequences are aligned by a table of n m numbers; longer ones are paired in order instead.
+// Sequences are aligned by a table of n m numbers; of longer ones, what lies
+// between an equal head and an equal tail has no counterpart.
 constexpr size_t kMostAligned = size_t{1} << 26;
 
 std::string shape_text(const Shape& shape) {

@@ -17,6 +17,14 @@ bool is_capture(const std::string& model) {
          (std::filesystem::exists(model) || model.find_first_of("./") != std::string::npos);
 }
 
+std::string stem_of(const std::string& model) {
+  std::string stem = std::filesystem::path(model).filename().string();
+  for (const std::string_view ending : {".h5", ".lscap"}) {
+    if (stem.ends_with(ending)) stem.resize(stem.size() - ending.size());
+  }
+  return stem;
+}
+
 void refuse_captured(const std::string& capture, const std::vector<CLI::Option*>& options,
                      ProblemList& problems) {
   for (const CLI::Option* option : options) {

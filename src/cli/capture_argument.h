@@ -13,6 +13,9 @@ namespace lockstep {
 // built-in model.
 bool is_capture(const std::string& model);
 
+// "lenet", "mine" of "runs/mine.lscap.h5": what files made from a model or capture are named after.
+std::string stem_of(const std::string& model);
+
 // Adds a problem for each of `options` that is given: the capture defines that value, so the option
 // would be ignored silently.
 void refuse_captured(const std::string& capture, const std::vector<CLI::Option*>& options,

@@ -17,9 +17,6 @@
 namespace lockstep {
 namespace {
 
-constexpr char kDefaultLanes[] = "fp32,torch-autocast-fp16,torch-autocast-bf16";
-constexpr int64_t kDefaultSteps = 20;
-
 std::vector<std::string> words_of(const std::string& text) {
   std::vector<std::string> words;
   for (const std::string& word : split(text, ' ')) {
@@ -39,9 +36,9 @@ std::string replay_by(const std::string& program, const PairRequest& request, En
       return word == option || word.starts_with(std::string(option) + "=");
     });
   };
-  if (!has("--lanes")) argv.insert(argv.end(), {"--lanes", kDefaultLanes});
+  if (!has("--lanes")) argv.insert(argv.end(), {"--lanes", kCheckedLanes});
   if (!has("--steps") && kind_of_subject(request.subject) == SubjectKind::kModel) {
-    argv.insert(argv.end(), {"--steps", std::to_string(kDefaultSteps)});
+    argv.insert(argv.end(), {"--steps", std::to_string(kCheckedSteps)});
   }
   if (!has("--twins")) argv.insert(argv.end(), {"--twins", "0"});
   argv.insert(argv.end(), words.begin(), words.end());
@@ -108,7 +105,7 @@ CheckResult check_captures(const PairRequest& request, EnsembleRuns& runs,
   wanted.capture_hash = read_capture(request.a, CaptureUse::kReplay).sha256;
   wanted.steps = 0;  // all of them
   wanted.held_out = false;
-  wanted.lanes = split(kDefaultLanes, ',');
+  wanted.lanes = split(kCheckedLanes, ',');
   const std::string a = runs.run(wanted, "a");
   wanted.steps = RunFile(a).options().steps;
   const Baseline baseline = runs.record_around(a, ensemble);

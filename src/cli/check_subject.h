@@ -11,6 +11,10 @@
 
 namespace lockstep {
 
+// What `baseline record` and `check --a --b` replay unless told otherwise.
+inline constexpr char kCheckedLanes[] = "fp32,torch-autocast-fp16,torch-autocast-bf16";
+inline constexpr int64_t kCheckedSteps = 20;  // of a built-in model
+
 enum class SubjectKind : uint8_t { kRunFile, kCapture, kModel };
 // Throws: InputError: no such file, or neither a file nor a model.
 SubjectKind kind_of_subject(const std::string& subject);

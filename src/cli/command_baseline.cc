@@ -25,23 +25,13 @@
 namespace lockstep {
 namespace {
 
-constexpr int64_t kDefaultMembers = 12, kDefaultSteps = 20;
+constexpr int64_t kDefaultMembers = 12;
 constexpr uint64_t kMostMembers = 1000;
-constexpr char kDefaultLanes[] = "fp32,torch-autocast-fp16,torch-autocast-bf16";
 
 struct RecordArgs : ReplayArgs {
   int64_t members = kDefaultMembers;
   std::string captures, reason;
 };
-
-// "lenet.baseline.json", in the working folder.
-std::string default_output(const std::string& model) {
-  std::string stem = std::filesystem::path(model).filename().string();
-  for (const std::string_view ending : {".h5", ".lscap"}) {
-    if (stem.ends_with(ending)) stem.resize(stem.size() - ending.size());
-  }
-  return stem + ".baseline.json";
-}
 
 std::string size_text(size_t bytes) {
   constexpr double kKilo = 1000;
@@ -58,7 +48,8 @@ void keep_history(const std::string& path, Baseline& baseline) {
 int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems) {
   args.options.lanes = split(args.lanes, ',');
   read_replay_options(args, options, problems);
-  const std::string path = args.output.empty() ? default_output(args.options.model) : args.output;
+  const std::string path =
+      args.output.empty() ? stem_of(args.options.model) + ".baseline.json" : args.output;
   std::error_code error;
   if (std::filesystem::exists(path, error) && !args.overwrite) {
     problems.add(fmt::format("{}: exists", path),
@@ -133,8 +124,8 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
 
 std::function<int()> declare_record(CLI::App& app) {
   auto args = std::make_shared<RecordArgs>();
-  args->options.steps = kDefaultSteps;
-  args->lanes = kDefaultLanes;
+  args->options.steps = kCheckedSteps;
+  args->lanes = kCheckedLanes;
   args->twins = 0;
   const ArgumentChecks checks("baseline record");
   const ReplayOptions options = declare_replay_options(app, args, checks);
@@ -168,10 +159,6 @@ std::string proposal_of(const std::string& baseline) {
   return baseline + ".proposed";
 }
 
-std::unique_ptr<Observer> watched(const std::string& which, int64_t steps) {
-  return std::make_unique<Progress>(0, steps, which);
-}
-
 int propose(const ProposeArgs& args) {
   const Baseline before = read_baseline(args.baseline);
   EnsembleRequest request;
@@ -195,7 +182,8 @@ int propose(const ProposeArgs& args) {
   }
   const auto watch = [&](int64_t number, int64_t all) -> std::unique_ptr<Observer> {
     if (args.quiet) return nullptr;
-    return watched(fmt::format("run {}/{}", number + 1, all), request.options.steps);
+    return std::make_unique<Progress>(0, request.options.steps,
+                                      fmt::format("run {}/{}", number + 1, all));
   };
   try {
     EnsembleRuns runs(args.baseline + ".runs", catch_stop_signals(), watch);

@@ -32,7 +32,7 @@ struct CheckArgs {
   CheckOutputs outputs;
 };
 
-// The command line's --alpha goes before the rules'.
+// The command line's --alpha overrides the rules'.
 CheckOptions options_of(const CheckArgs& args) {
   CheckOptions options = args.options;
   options.today = std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now());

@@ -132,11 +132,7 @@ int recommend_from_run(const RecommendArgs& args, const std::vector<std::string>
 
 // "lenet.recommend", in the working folder.
 std::string search_folder(const std::string& model) {
-  std::string stem = std::filesystem::path(model).filename().string();
-  for (const std::string_view ending : {".h5", ".lscap"}) {
-    if (stem.ends_with(ending)) stem.resize(stem.size() - ending.size());
-  }
-  return stem + ".recommend";
+  return stem_of(model) + ".recommend";
 }
 
 // The answer at the top of a report on plain autocast and what is recommended, run together.

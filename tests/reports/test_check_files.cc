@@ -59,7 +59,7 @@ TEST_CASE("check as JSON, JUnit and SARIF: names stay text, and JSON stays valid
   CHECK_FALSE(holds(junit, "\n::error"));
 }
 
-TEST_CASE("check as JUnit: failure, error and skipped are told apart") {
+TEST_CASE("check as JUnit: failure, error and skipped are distinct") {
   const std::string text = check_junit(testing::regression());
   CHECK(text == golden_text("check.junit.xml", text));
   CHECK(holds(text, "tests=\"6\" failures=\"3\" errors=\"1\" skipped=\"1\""));

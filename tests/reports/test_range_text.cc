@@ -87,7 +87,7 @@ TEST_CASE("the first screen names the layers to keep and the loss scale, unless 
   CHECK(text_of(report, "verdict").find("One seed rules out") == std::string::npos);
 }
 
-TEST_CASE("a lane's main finding is told once: in the verdict") {
+TEST_CASE("a lane's main finding is stated once, in the verdict") {
   const Report report = testing::hand_made();
   const std::string sentence = "its result reaches 1.1e5";
   CHECK(text_of(report, "verdict").find(sentence) != std::string::npos);

@@ -161,7 +161,7 @@ def test_markdown_and_html(lockstep, baseline, worse, tmp_path):
     lockstep("check", worse, "--baseline", baseline, "--markdown", markdown, "--report", page, code=1)
     assert markdown.stat().st_size < 65536
     text = markdown.read_text()
-    assert "**REGRESSION**: optimizer lr: " in text and "The first number beyond its limit: lane fp32: " in text
+    assert "**REGRESSION**: optimizer lr: " in text and ". First beyond its limit: lane fp32: " in text
     assert "optimizer lr: " in page.read_text() and "Every alarm" in page.read_text()
 
 
