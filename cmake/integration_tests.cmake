@@ -1,5 +1,6 @@
 # Whole-program tests in Python (tests/integration/FOLDER), one ctest entry per file. They need an interpreter
-# with pytest, h5py, numpy and torch: `./dev` creates one and passes -DLOCKSTEP_PYTHON.
+# with pytest, h5py, numpy and torch: `./dev` creates one and passes -DLOCKSTEP_PYTHON. PyTorch gets one thread: as
+# many files run at once as there are cores.
 set(LOCKSTEP_PYTHON "" CACHE FILEPATH "Python interpreter for the whole-program tests")
 if(NOT LOCKSTEP_PYTHON)
   # One skipped test reports that these did not run.
@@ -18,7 +19,8 @@ function(lockstep_integration_tests folder label)
       COMMAND ${LOCKSTEP_PYTHON} -m pytest -q -rs -s -p no:cacheprovider
               ${CMAKE_SOURCE_DIR}/tests/integration/${folder}/test_${name}.py)
     set_tests_properties(integration.${name} PROPERTIES LABELS ${label}
-      ENVIRONMENT "LOCKSTEP_BINARY_DIR=${CMAKE_BINARY_DIR};PYTHONDONTWRITEBYTECODE=1")
+      ENVIRONMENT
+      "LOCKSTEP_BINARY_DIR=${CMAKE_BINARY_DIR};PYTHONDONTWRITEBYTECODE=1;OMP_NUM_THREADS=1")
   endforeach()
 endfunction()
 lockstep_integration_tests(capture everyday capture_torch capture_ops capture_casts

@@ -40,7 +40,7 @@ foreach(name lower execute update data models train record analysis)
   lockstep_tests(${name} lockstep_${name})
 endforeach()
 # Damaged files are slow under a sanitizer, so the slow cases run as three entries.
-lockstep_tests(capture SPLIT FOLDER record/capture lockstep_analysis OpenSSL::Crypto)
+lockstep_tests(capture SPLIT FOLDER record/capture lockstep_faithful OpenSSL::Crypto)
 lockstep_slow_entry(capture.slow capture --test-case-exclude=*HDF5*,*graphs*)
 lockstep_slow_entry(capture.slow_graphs capture --test-case=*graphs*)
 lockstep_slow_entry(capture.slow_hdf5 capture --test-case=*HDF5*)
