@@ -5,6 +5,14 @@ enable_testing()
 # Only this file knows the clone's folders, so that ccache serves other clones.
 set_source_files_properties(tests/doctest_main.cc PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_DEFINITIONS
   "LOCKSTEP_SOURCE_DIR=\"${CMAKE_SOURCE_DIR}\";LOCKSTEP_BINARY_DIR=\"${CMAKE_BINARY_DIR}\"")
+add_library(lockstep_doctest_main OBJECT ${CMAKE_SOURCE_DIR}/tests/doctest_main.cc)
+target_link_libraries(lockstep_doctest_main PRIVATE lockstep_flags doctest::doctest)
+# Compiling test code takes longer than running it, except for emulation, whose tests compute the expected
+# bits of billions of values.
+set(test_optimization -O1)
+if(LOCKSTEP_SANITIZE)
+  set(test_optimization -O0)
+endif()
 function(lockstep_slow_entry name program)
   add_test(NAME ${name} COMMAND test_${program} --test-suite=slow ${ARGN})
   set_tests_properties(${name} PROPERTIES LABELS slow)
@@ -20,9 +28,14 @@ function(lockstep_tests name)
   if(name STREQUAL "record")
     list(FILTER sources EXCLUDE REGEX "/tests/record/capture/")   # a separate program
   endif()
-  add_executable(test_${name} ${sources} ${CMAKE_SOURCE_DIR}/tests/doctest_main.cc)
-  target_link_libraries(test_${name} PRIVATE ${arg_UNPARSED_ARGUMENTS} doctest::doctest)
-  lockstep_use_pch(test_${name})
+  add_executable(test_${name} ${sources})
+  target_link_libraries(test_${name} PRIVATE ${arg_UNPARSED_ARGUMENTS} doctest::doctest lockstep_doctest_main)
+  if(NOT name STREQUAL "emulation")
+    target_compile_options(test_${name} PRIVATE ${test_optimization})
+  endif()
+  if(NOT LOCKSTEP_SANITIZE)
+    lockstep_use_pch(test_${name})   # which fits no -O0
+  endif()
   add_test(NAME ${name} COMMAND test_${name} --test-suite-exclude=slow,study)
   set_tests_properties(${name} PROPERTIES LABELS everyday)
   if(NOT arg_SPLIT)

@@ -62,7 +62,7 @@ Blocks verdict_blocks(const CheckResult& result) {
     blocks.push_back(paragraph(first + "The limit is from " + number->limit_from + "."));
   }
   if (!result.first_difference.empty()) {
-    blocks.push_back(paragraph("First other bits: " + result.first_difference + "."));
+    blocks.push_back(paragraph("First other bits: " + result.first_difference));
   }
   add_list(blocks, "What changed since the baseline:", result.changes);
   // The headline has the first reason; alone, it is not said twice.

@@ -8,6 +8,7 @@
 
 #include "reports/number_text.h"
 #include "reports/text_writer.h"
+#include "src/core/tensor.h"
 #include "src/core/text.h"
 
 namespace lockstep {
@@ -71,6 +72,23 @@ void add_list(Blocks& blocks, const std::string& title, const std::vector<std::s
 
 }  // namespace
 
+std::string first_value_text(const ExactResult& result) {
+  if (!result.first_value) {
+    if (result.no_first_value.empty()) return "";
+    return fmt::format("Which element differs is not known: {}.", result.no_first_value);
+  }
+  const FirstValue& v = *result.first_value;
+  const std::string ulps =
+      v.ulps < 0 ? ""
+                 : fmt::format(", {:.6g} ulp{} of {}", v.ulps, v.ulps == 1 ? "" : "s", v.format);
+  return fmt::format(
+      "First element{}: {} is {:.9g} here and {:.9g} in the baseline{}. {} of {} "
+      "elements differ.",
+      v.pass < 0 ? "" : fmt::format(" (pass {})", v.pass), to_string(v.index), v.run, v.baseline,
+      ulps, with_thousands(static_cast<uint64_t>(v.differing)),
+      with_thousands(static_cast<uint64_t>(v.count)));
+}
+
 std::string exact_text(const ExactResult& result, const std::string& run_path,
                        const std::string& baseline_path, const ExactOptions& options) {
   Blocks blocks;
@@ -95,6 +113,9 @@ std::string exact_text(const ExactResult& result, const std::string& run_path,
     blocks.push_back(paragraph("First difference:"));
     blocks.push_back(verbatim(
         fmt::format("{}\n{}: {} here, {} in the baseline", where(d), d.rule, d.run, d.baseline)));
+    if (const std::string element = first_value_text(result); !element.empty()) {
+      blocks.push_back(paragraph(element));
+    }
     blocks.push_back(worst_table(result));
   }
   if (result.nonfinite_on_both > 0) {

@@ -5,33 +5,12 @@
 
 #include <filesystem>
 
+#include "analysis/check/recorded_run.h"
 #include "src/core/error.h"
 #include "src/record/capture/capture_reader.h"
 #include "src/record/run/environment.h"
-#include "src/train/lockstep.h"
 
 namespace lockstep {
-namespace {
-
-void make_run(std::optional<LockstepRun>& run, RunOptions options) {
-  if (!options.capture_hash.empty()) {
-    Capture capture = read_capture(options.model, CaptureUse::kReplay);
-    if (capture.sha256 != options.capture_hash) {
-      throw InputError(fmt::format("capture '{}' has SHA-256 {}, the recorded run used {}",
-                                   options.model, capture.sha256, options.capture_hash),
-                       "the capture has been replaced since; put the old one back, or record a "
-                       "baseline of the new one");
-    }
-    run.emplace(options, std::move(capture));
-  } else if (options.start_from.empty()) {
-    run.emplace(options);
-  } else {
-    const auto start = read_start(options.start_from);
-    run.emplace(options, &start);
-  }
-}
-
-}  // namespace
 
 EnsembleRuns::EnsembleRuns(std::string folder, const std::atomic<bool>& stop,
                            std::function<std::unique_ptr<Observer>(int64_t, int64_t)> watch)
@@ -66,7 +45,7 @@ EnsembleRuns::~EnsembleRuns() {
 std::string EnsembleRuns::run(RunOptions options, const std::string& name) {
   const std::string path = path_of(name);
   std::optional<LockstepRun> run;
-  make_run(run, std::move(options));
+  make_recorded_run(run, std::move(options));
   RunFileWriter writer(path, "lockstep baseline record", /*overwrite=*/true);
   run->add_observer(&writer);
   const std::unique_ptr<Observer> progress = watch_ ? watch_(started_, wanted_) : nullptr;

@@ -15,6 +15,7 @@
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/findings/findings.h"
 #include "src/graph/json.h"
+#include "src/graph/site_labels.h"
 
 namespace lockstep {
 namespace {
@@ -34,7 +35,7 @@ class Comparer {
   // `run`: its sites and parameters name the differences; the baseline has the same.
   Comparer(const ExactOptions& options, const RunFile& run, ExactResult& result)
       : options_(options),
-        sites_(run.sites()),
+        labels_(unique_labels(run.sites())),
         parameters_(graph_from_json(run.graph_json()).parameters),
         result_(result) {}
 
@@ -69,6 +70,11 @@ class Comparer {
         first_place_ = place;
         result_.has_first = true;
         result_.first = std::move(d);
+        result_.first_place.reset();
+        if (by_site) {
+          result_.first_place = SitePlace{run.step(), run.lane_name(), static_cast<int32_t>(i)};
+          result_.first_baseline_lane = base.lane_name();
+        }
       }
     }
   }
@@ -85,8 +91,8 @@ class Comparer {
 
  private:
   std::string subject(Scope scope, size_t i) const {
-    if (scope == Scope::kSite) return "site " + sites_.sites[i].label();
-    if (scope == Scope::kRecord) return "site " + sites_.sites.at(i / kHistogramBins).label();
+    if (scope == Scope::kSite) return "site " + labels_[i];
+    if (scope == Scope::kRecord) return "site " + labels_.at(i / kHistogramBins);
     if (scope != Scope::kParameter) return "";
     // A file may hold more of them than its graph.
     return "parameter " + (i < parameters_.size() ? parameters_[i].name : fmt::format("{}", i));
@@ -131,7 +137,7 @@ class Comparer {
   }
 
   const ExactOptions& options_;
-  const SiteTable& sites_;
+  const std::vector<std::string> labels_;  // by site
   const std::vector<Parameter> parameters_;
   ExactResult& result_;
   std::map<std::pair<size_t, size_t>, DifferenceGroup> groups_;  // lane, rule

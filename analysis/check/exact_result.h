@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,24 @@ struct Difference {
   double relative = 0;  // |run - baseline| / max(|run|, |baseline|); infinity: not comparable
 };
 
+// A site in one step of one lane.
+struct SitePlace {
+  int64_t step = 0;
+  std::string lane;
+  int32_t site = -1;
+};
+
+// The first element of a tensor with other bits.
+struct FirstValue {
+  std::vector<int64_t> index = {};
+  int64_t pass = -1;  // micro-batch and worker; -1: the step has one pass
+  double run = 0, baseline = 0;
+  std::string format = {};  // of the site
+  double ulps = -1;         // |run - baseline| in ulps of that format at the baseline's value; -1:
+                            // one of them is not finite
+  int64_t differing = 0, count = 0;  // elements of the tensor
+};
+
 // All differences of one rule in one lane.
 struct DifferenceGroup {
   std::string lane, rule;
@@ -50,7 +69,13 @@ struct ExactResult {
   std::vector<DifferenceGroup> groups;      // with differences, most severe first
   std::vector<NewFinding> new_findings;     // only if values differ
   bool has_first = false;
-  Difference first;                // smallest (step, lane, site, rule)
+  Difference first;  // smallest (step, lane, site, rule)
+  // If the first difference is at a site: where, the lane's name in the baseline, and the element
+  // or the reason why it is not known (first_value.h).
+  std::optional<SitePlace> first_place;
+  std::string first_baseline_lane;
+  std::optional<FirstValue> first_value;
+  std::string no_first_value;
   std::vector<std::string> lanes;  // compared
   int64_t steps = 0;               // compared
   uint64_t values = 0;             // compared

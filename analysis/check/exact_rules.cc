@@ -70,6 +70,10 @@ LaneView::LaneView(const RunFile& run, int lane)
   }
 }
 
+const std::string& LaneView::lane_name() const {
+  return run_.lanes()[static_cast<size_t>(lane_)].name;
+}
+
 void LaneView::load_step(int64_t step) {
   step_ = step;
   for (const Quantity& quantity : quantities()) {

@@ -22,6 +22,7 @@ class LaneView {
 
   const RunFile& run() const { return run_; }
   int lane() const { return lane_; }
+  const std::string& lane_name() const;
   int64_t step() const { return step_; }
   // Of the loaded step, or of the whole lane if the quantity has no steps.
   Numbers numbers(const Quantity& quantity) const;

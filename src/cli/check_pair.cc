@@ -7,11 +7,16 @@
 #include <cctype>
 
 #include "analysis/check/exact.h"
+#include "analysis/check/first_value.h"
 #include "analysis/check/judge.h"
+#include "reports/exact_text.h"
 #include "src/cli/check_subject.h"
 #include "src/cli/run_program.h"
+#include "src/cli/stop_signal.h"
 #include "src/core/error.h"
+#include "src/core/npy.h"
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
 
 namespace lockstep {
@@ -25,9 +30,10 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-// One replay by another program, to a file in the folder.
+// One replay by another program, to a file in the folder. `more`: options of replay.
 std::string replay_by(const std::string& program, const PairRequest& request, EnsembleRuns& runs,
-                      const std::string& name, int64_t nudge) {
+                      const std::string& name, int64_t nudge,
+                      const std::vector<std::string>& more = {}) {
   const std::string path = runs.path_of(name);
   std::vector<std::string> argv = {program, "replay", request.subject};
   std::vector<std::string> words = words_of(request.replay);
@@ -42,6 +48,7 @@ std::string replay_by(const std::string& program, const PairRequest& request, En
   }
   if (!has("--twins")) argv.insert(argv.end(), {"--twins", "0"});
   argv.insert(argv.end(), words.begin(), words.end());
+  argv.insert(argv.end(), more.begin(), more.end());
   if (nudge > 0) argv.insert(argv.end(), {"--nudge", std::to_string(nudge)});
   argv.insert(argv.end(), {"--quiet", "--overwrite", "-o", path});
   const int code = run_program(argv);
@@ -54,24 +61,44 @@ std::string replay_by(const std::string& program, const PairRequest& request, En
   return path;
 }
 
+// The values of one site, from another program.
+std::vector<Tensor> values_by(const std::string& program, const PairRequest& request,
+                              EnsembleRuns& runs, const SitePlace& place) {
+  const std::string npy = runs.path_of("values") + ".npy";
+  const std::string path = replay_by(
+      program, request, runs, "values", 0,
+      {"--save-values", npy, "--at", fmt::format("{} {} #{}", place.step, place.lane, place.site)});
+  std::vector<Tensor> passes = {tensor_from_npy(read_text_file(npy), npy)};
+  EnsembleRuns::remove_run(path);
+  return passes;
+}
+
+// Two runs to compare, and how programs that are not this one replay them.
+struct Pair {
+  std::string a, b;
+  ReplayElsewhere replay_a = {}, replay_b = {};
+};
+
 // Where the bits of two runs of one set-up first differ; "" where they do not or cannot be
 // compared.
-std::string first_difference(const RunFile& run, const RunFile& baseline) {
-  const ExactResult exact = compare_exactly(run, baseline, {.strict = true});
+std::string first_difference(const Pair& pair, const RunFile& run, const RunFile& baseline) {
+  ExactResult exact = compare_exactly(run, baseline, {.strict = true});
   if (!exact.has_first) return "";
+  find_first_value(exact, run, baseline, catch_stop_signals(), pair.replay_b, pair.replay_a);
   const Difference& d = exact.first;
-  return fmt::format("{}lane {}{}{}: {}", d.step >= 0 ? fmt::format("step {}, ", d.step) : "",
+  const std::string element = first_value_text(exact);
+  return fmt::format("{}lane {}{}{}: {}{}", d.step >= 0 ? fmt::format("step {}, ", d.step) : "",
                      d.lane, d.subject.empty() ? "" : ", ", d.subject,
                      d.rule == "bits_hash"
                          ? std::string("other bits")
-                         : fmt::format("{} {}, in A {}", d.rule, d.run, d.baseline));
+                         : fmt::format("{} {}, in A {}", d.rule, d.run, d.baseline),
+                     element.empty() ? "." : ". " + element);
 }
 
-CheckResult judge_pair(const std::string& b, const std::string& a, const Baseline& baseline,
-                       const CheckOptions& options) {
-  const RunFile run(b), before(a);
+CheckResult judge_pair(const Pair& pair, const Baseline& baseline, const CheckOptions& options) {
+  const RunFile run(pair.b), before(pair.a);
   CheckResult result = judge_run(run, baseline, options);
-  result.first_difference = first_difference(run, before);
+  result.first_difference = first_difference(pair, run, before);
   return result;
 }
 
@@ -90,7 +117,12 @@ CheckResult check_programs(const PairRequest& request, EnsembleRuns& runs,
     EnsembleRuns::remove_run(path);
   }
   const Baseline baseline = make_baseline(RunFile(a), ulps, {});
-  CheckResult result = judge_pair(b, a, baseline, options);
+  const auto by = [&](const std::string& program) {
+    return [&, program](const RunFile&, const SitePlace& place) {
+      return values_by(program, request, runs, place);
+    };
+  };
+  CheckResult result = judge_pair({a, b, by(request.a), by(request.b)}, baseline, options);
   EnsembleRuns::remove_run(a);
   EnsembleRuns::remove_run(b);
   return result;
@@ -110,7 +142,7 @@ CheckResult check_captures(const PairRequest& request, EnsembleRuns& runs,
   wanted.steps = RunFile(a).options().steps;
   const Baseline baseline = runs.record_around(a, ensemble);
   const std::string b = runs.run(options_for(baseline, request.b, SubjectKind::kCapture), "b");
-  CheckResult result = judge_pair(b, a, baseline, options);
+  CheckResult result = judge_pair({a, b}, baseline, options);
   EnsembleRuns::remove_run(a);
   EnsembleRuns::remove_run(b);
   return result;
@@ -121,7 +153,7 @@ CheckResult check_run_files(const PairRequest& request, EnsembleRuns& runs,
   EnsembleRequest ensemble;
   ensemble.options = RunFile(request.a).options();
   ensemble.members = request.members;
-  return judge_pair(request.b, request.a, runs.record_around(request.a, ensemble), options);
+  return judge_pair({request.a, request.b}, runs.record_around(request.a, ensemble), options);
 }
 
 }  // namespace

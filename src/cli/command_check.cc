@@ -7,6 +7,7 @@
 
 #include "analysis/check/ensemble_runs.h"
 #include "analysis/check/exact.h"
+#include "analysis/check/first_value.h"
 #include "analysis/check/judge.h"
 #include "reports/exact_text.h"
 #include "src/cli/arguments.h"
@@ -43,7 +44,8 @@ CheckOptions options_of(const CheckArgs& args) {
 
 int run_exact(const CheckArgs& args) {
   const RunFile run(args.subject), baseline(args.baseline);
-  const ExactResult result = compare_exactly(run, baseline, args.exact_options);
+  ExactResult result = compare_exactly(run, baseline, args.exact_options);
+  find_first_value(result, run, baseline, catch_stop_signals());
   fmt::print("{}", exact_text(result, run.path(), baseline.path(), args.exact_options));
   return static_cast<int>(result.verdict);
 }

@@ -14,9 +14,23 @@ std::function<int()> declare_replay(CLI::App& app) {
   auto args = std::make_shared<ReplayArgs>();
   const ArgumentChecks checks("replay");
   const ReplayOptions options = declare_replay_options(app, args, checks);
+  const std::string group = "What to record";
+  app.add_option("--save-values", args->save_values,
+                 "the values of one site in one step, for NumPy; needs --at")
+      ->type_name("FILE.npy")
+      ->group(group);
+  app.add_option("--at", args->at, "\"STEP LANE SITE\": a site's label in a report, or #ID")
+      ->type_name("PLACE")
+      ->group(group);
   return [args, checks, options] {
     ProblemList& problems = checks.problems();
     const bool resuming = options.resume->count() > 0;
+    if (args->save_values.empty() != args->at.empty()) {
+      problems.add("--save-values and --at: both required",
+                   "--save-values v.npy --at \"3 pure-fp16 conv1 conv2d activation output\"");
+    } else if (resuming && !args->at.empty()) {
+      problems.add("--save-values: only for a new run", "replay it to another -o");
+    }
     args->options.lanes = split(args->lanes, ',');
     if (resuming) {
       refuse_fixed(options);

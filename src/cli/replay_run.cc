@@ -12,6 +12,7 @@
 #include "src/cli/capture_argument.h"
 #include "src/cli/command.h"
 #include "src/cli/progress.h"
+#include "src/cli/saved_values.h"
 #include "src/cli/stop_signal.h"
 #include "src/cli/terminal.h"
 #include "src/core/text.h"
@@ -196,6 +197,14 @@ int start_run(ReplayArgs& args, ProblemList& problems) {
   }
   problems.throw_if_any();
   LockstepRun& run = *made;
+  std::optional<SavedValues> saved;
+  if (!args.at.empty()) {
+    check_output(args.save_values, args.overwrite ? Replace::kText : Replace::kNothing,
+                 "another name, or --overwrite", problems, "--save-values");
+    problems.throw_if_any();
+    saved.emplace(args.save_values, args.at, run);
+    run.add_observer(&*saved);
+  }
   print_notes(run);
   int code = kExitFine;
   {

@@ -17,6 +17,7 @@
 #include "src/execute/rounding_keys.h"
 #include "src/execute/scaling_state.h"
 #include "src/execute/site_record.h"
+#include "src/execute/value_tap.h"
 #include "src/graph/op.h"
 #include "src/graph/site.h"
 #include "src/lower/program.h"
@@ -72,6 +73,8 @@ class Executor {
   // `stats`: of the rounding that made it; null: it is bound as it came.
   void record_bound(std::string_view value_id, int32_t site, const TensorStats* stats,
                     const Executor* reference, std::span<SiteRecord> records);
+  // From now on every measured value of one site is copied; null: none. Not owned.
+  void tap(ValueTap* tap) { tap_ = tap; }
   int node_count() const { return static_cast<int>(graph_.nodes.size()); }
 
   // For changing a value between two nodes, after its producer has run.
@@ -167,6 +170,7 @@ class Executor {
   Adjoints adjoints_;
   std::map<int32_t, std::shared_ptr<const RoundingErrors>> errors_;  // by site, not yet weighed
   bool sample_sums_ = false, decides_itself_ = false;
+  ValueTap* tap_ = nullptr;
 };
 
 }  // namespace lockstep

@@ -103,6 +103,7 @@ void Executor::finish_record(int value, const ValueRounding& rounding, const Exe
                      ? records[known].error
                      : error_of<T>(value, record.stats, *rounding.format, record.scale, reference);
   measured_[value].error_site = first;
+  if (tap_ != nullptr) tap_->take(rounding.sites, tensor(value), *rounding.format);
   for (size_t i = 1; i < rounding.sites.size(); ++i) records[rounding.sites[i]] = record;
 }
 
@@ -250,6 +251,7 @@ void Executor::measure_accumulator(const Instruction& instruction, std::span<con
   record.stats = observe<T>(kernels(), tensor(value).as<T>(), format);
   record.error =
       is_output ? error_of<T>(value, record.stats, format, record.scale, reference) : ErrorStats{};
+  if (tap_ != nullptr) tap_->take({&instruction.accumulator_site, 1}, tensor(value), format);
   TensorStats& stats = record.stats;
   stats.to_zero = stats.to_infinity = stats.inexact = stats.nan = 0;
   for (const uint8_t event : events) {

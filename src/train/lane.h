@@ -50,6 +50,8 @@ class Lane {
                          const Lane* reference = nullptr, std::span<SiteRecord> sites = {});
   void run_node(int node, const Lane* reference, std::vector<SiteRecord>& sites);
   void finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t worker = 0);
+  // See Executor::tap; also the values of updates and of what they change.
+  void tap(ValueTap* tap);
   // With several workers, after all micro-batches. The reference must have entered, but not
   // reduced: entering gradients are compared with its own.
   void enter_all_reduce(const Lane* reference, LaneStep& record);
@@ -113,6 +115,7 @@ class Lane {
   void store_measured(const std::string& value_id, const Tensor& exact, Tensor& to,
                       const QuantizeSpec& spec);
   void record_stored(LaneStep& record);
+  void tap_weights();
   void store_weight(ParameterState& parameter, const Tensor& exact);
   template <typename Self, typename Visit>
   static void visit_tensors(Self& self, Visit visit);
@@ -170,6 +173,7 @@ class Lane {
   int64_t micro_step_ = -1;             // number of earlier passes, over all steps and workers
   // By parameter group: steps taken, without skipped ones.
   std::vector<int64_t> optimizer_steps_;
+  ValueTap* tap_ = nullptr;
   int64_t died_at_ = -1, nonfinite_since_ = -1;
   DeathCause died_of_ = DeathCause::kAlive;
 };

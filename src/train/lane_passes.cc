@@ -61,6 +61,11 @@ void Lane::finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t wor
   }
 }
 
+void Lane::tap(ValueTap* tap) {
+  tap_ = tap;
+  for (const auto& runner : runners_) runner->executor().tap(tap);
+}
+
 void Lane::take_buffers_back() {
   for (auto& [name, tensor] : buffers_) tensor = kept_buffers_.at(name);
   for (auto& [name, tensor] : scaling_.tensors()) tensor = kept_scaling_.at(name);

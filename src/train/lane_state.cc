@@ -73,8 +73,17 @@ void Lane::observe_stored() {
 void Lane::record_stored(LaneStep& record) {
   if (step_ == 0 || context_.options->mode == LaneMode::kSynced) {
     for (const auto& [site, measured] : stored_) record.sites[static_cast<size_t>(site)] = measured;
+    if (tap_ != nullptr) tap_weights();
   }
   stored_.clear();
+}
+
+// Before they are updated. (Buffers have changed by now.)
+void Lane::tap_weights() {
+  for (const ParameterState& p : parameters_) {
+    const auto site = context_.stored.find("p:" + p.name);
+    if (site != context_.stored.end()) tap_->take({&site->second, 1}, p.weight, *p.format);
+  }
 }
 
 // Masters get the exact value and the weights are rounded from them, or directly without masters.

@@ -79,6 +79,7 @@ void Lane::record_site(int32_t site, const Tensor& values, const TensorStats& st
   out.measured = true;
   out.scale = 1;
   out.stats = stats;
+  if (tap_ != nullptr) tap_->take({&site, 1}, values, format);
   out.error = {};
   if (reference != nullptr) {
     out.error = compare<T>(kernels(), values.as<T>(), reference->as<float>(), 1, format);

@@ -60,6 +60,8 @@ struct LockstepRun::Impl : PreparedRun {
   bool repeats = false;                              // this attempt is not the first
   LaneStep reference_again;                          // the reference's measurements in repetitions
   int64_t steps_done = 0;
+  ValueTap* tap = nullptr;
+  size_t tapped = 0;  // its lane
 };
 
 LockstepRun::Impl::Impl(RunOptions wanted, const std::map<std::string, Tensor>* start)
@@ -172,6 +174,7 @@ void LockstepRun::Impl::run_step(int64_t step) {
 }
 
 void LockstepRun::Impl::run_batches(int64_t step) {
+  if (tap != nullptr && active[tapped]) tap->values.clear();  // of an earlier step or attempt
   for (int64_t micro = 0; micro < context.micro_batches(step); ++micro) {
     for (int64_t worker = 0; worker < options.workers; ++worker) {
       run_micro_batch(step, micro, worker);
@@ -246,6 +249,16 @@ const RunDescription& LockstepRun::description() const {
 }
 void LockstepRun::add_observer(Observer* observer) {
   impl_->observers.push_back(observer);
+}
+void LockstepRun::tap(std::string_view lane, ValueTap* tap) {
+  for (size_t l = 0; l < impl_->lanes.size(); ++l) {
+    if (impl_->lanes[l]->description().name != lane) continue;
+    impl_->lanes[l]->tap(tap);
+    impl_->tap = tap;
+    impl_->tapped = l;
+    return;
+  }
+  throw InputError(fmt::format("lane '{}': not one that this run computes", lane));
 }
 RunState LockstepRun::state() const {
   return copy_of(impl_->state());

@@ -7,8 +7,10 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "src/core/tensor.h"
+#include "src/execute/value_tap.h"
 #include "src/train/observer.h"
 #include "src/train/run_options.h"
 
@@ -30,6 +32,11 @@ class LockstepRun {
 
   const RunDescription& description() const;
   void add_observer(Observer* observer);  // not owned; called in the order added
+
+  // Copies the values of one site of this lane: before an observer's on_step(), tap.values are
+  // those of its step. Not owned. Throws: InputError: no such lane, or the captured one, which has
+  // only what its capture holds.
+  void tap(std::string_view lane, ValueTap* tap);
 
   // Continues after state.steps_done steps instead of starting fresh. Observers receive every step
   // from there on.

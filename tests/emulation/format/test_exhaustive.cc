@@ -1,8 +1,9 @@
 // Tests FP32 inputs in every deterministic rounding mode, with the scalar kernel and every vector
-// kernel of this CPU, against exact boundaries (fp32_boundaries.h): all 2^32 of them in the studies,
-// one chunk of every 16 in the slow tests. LOCKSTEP_SWEEP_SLICE says which; `./dev test --slow` takes
-// another one every day. Kernels that only round: on every chunk. The fused pass: on every 8th chunk
-// (to nearest even: on every one). Its statistics: against the scalar kernel's on every 64th.
+// kernel of this CPU, against exact boundaries (fp32_boundaries.h): all 2^32 of them in the
+// studies, one chunk of every 16 in the slow tests. LOCKSTEP_SWEEP_SLICE says which; `./dev test
+// --slow` takes another one every day. Kernels that only round: on every chunk. The fused pass: on
+// every 8th chunk (to nearest even: on every one). Its statistics: against the scalar kernel's on
+// every 64th.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -30,8 +31,8 @@ constexpr int64_t kChunks = kInputs / kChunkInputs;
 constexpr int64_t kMeasuredStride = 8, kStatisticsStride = 64;
 constexpr int64_t kSlices = 16;
 
-// The chunks first, first + stride, first + 2 * stride, ... With 256 chunks to a binade, every slice
-// has 16 chunks of every exponent.
+// The chunks first, first + stride, first + 2 * stride, ... With 256 chunks to a binade, every
+// slice has 16 chunks of every exponent.
 struct Sweep {
   int64_t first = 0, stride = 1;
   int64_t chunks() const { return kChunks / stride; }
