@@ -454,6 +454,34 @@ class Judge {
     std::ranges::stable_sort(result_.improvements, std::greater<>(), &Alarm::times);
   }
 
+  // The first step in which each site's number is beyond its limit.
+  void find_first_steps() {
+    std::map<std::string, std::vector<Alarm*>> by_lane;
+    for (Alarm& alarm : result_.alarms) {
+      const bool is_open = alarm.step < 0 && alarm.site >= 0 && alarm.finding.empty();
+      if (is_open) by_lane[alarm.lane].push_back(&alarm);
+    }
+    for (auto& [name, alarms] : by_lane) {
+      // The limit is that of a mean, so single steps of a good run lie beyond it, too.
+      const auto other_bits = first_other_bits_.find(name);
+      int64_t step = other_bits == first_other_bits_.end() ? 0 : other_bits->second;
+      for (; step < result_.steps && !alarms.empty(); ++step) {
+        std::vector<SiteMetric> asked;
+        for (const Alarm* alarm : alarms) {
+          asked.push_back({alarm->metric, static_cast<size_t>(alarm->site)});
+        }
+        const std::vector<double> now = metrics_at(run_, run_.lane_index(name), step, asked);
+        size_t at = 0;
+        std::erase_if(alarms, [&](Alarm* alarm) {
+          const double x = now[at++];
+          const bool is_beyond = alarm->value > alarm->limit ? x > alarm->limit : x < alarm->limit;
+          if (is_beyond) alarm->step = step;
+          return is_beyond;
+        });
+      }
+    }
+  }
+
   void locate() {
     for (size_t i = 0; i < std::min(kLocatedAlarms, result_.alarms.size()); ++i) {
       Alarm& alarm = result_.alarms[i];
@@ -461,20 +489,8 @@ class Judge {
         alarm.origin = origin_of(alarm.site);
         if (alarm.origin.empty()) alarm.gone = gone_before(alarm.site);
       }
-      if (alarm.step >= 0 || alarm.site < 0 || !alarm.finding.empty()) continue;
-      const int lane = run_.lane_index(alarm.lane);
-      const bool above = alarm.value > alarm.limit;
-      // The limit is that of a mean, so single steps of a good run lie beyond it, too.
-      const auto other_bits = first_other_bits_.find(alarm.lane);
-      const int64_t from = other_bits == first_other_bits_.end() ? 0 : other_bits->second;
-      for (int64_t step = from; step < result_.steps; ++step) {
-        const double x = metric_at(run_, lane, alarm.metric, static_cast<size_t>(alarm.site), step);
-        if (above ? x > alarm.limit : x < alarm.limit) {
-          alarm.step = step;
-          break;
-        }
-      }
     }
+    find_first_steps();
     for (Alarm& alarm : result_.alarms) alarm.sentence = alarm_sentence(alarm);
     name_a_place();
     const auto is_captured = [](const Alarm& alarm) { return alarm.lane == kCapturedLane; };

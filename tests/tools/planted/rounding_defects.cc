@@ -132,8 +132,8 @@ constexpr Defect kDefects[] = {
      }},
     {"short_bias_gradients", "sums over a batch lack its last element",
      [](KernelSet& set) {
-       plant_in_both(set,
-                     []<typename T>(Kernels<T>& k) { k.channel_sum = channel_sum_without_last<T>; });
+       plant_in_both(
+           set, []<typename T>(Kernels<T>& k) { k.channel_sum = channel_sum_without_last<T>; });
      }},
     {"reordered_sums", "harmless: matrix products sum the second half of k first",
      [](KernelSet& set) {
