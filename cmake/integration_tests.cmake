@@ -32,7 +32,7 @@ lockstep_integration_tests(capture slow capture_memory capture_wrappers capture_
 lockstep_integration_tests(captured everyday captures recommend_next captured_losses check_edits
   findings threads pytorch_module pytorch_scaled recommend_search recommend_sensitivity recommend_fix)
 lockstep_integration_tests(check everyday check_own check_baselines)
-lockstep_integration_tests(check slow check_mutants check_planted check_pytest check_ci)
+lockstep_integration_tests(check slow check_mutants check_planted check_kernels check_pytest check_ci)
 lockstep_integration_tests(run everyday run_file read_run report_page report_browser report_charts
   charts_build report_formats check_outputs report_live export_run save_values masks start_from same_bits phenomena
   disk_full)

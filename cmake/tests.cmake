@@ -73,3 +73,8 @@ lockstep_tool(format lockstep_emulation)  # formats, against ml_dtypes
 lockstep_tool(op lockstep_train)          # one op, against PyTorch's
 lockstep_tool(scaler lockstep_policy)     # loss scalers on given overflows, against GradScaler
 lockstep_tool(recipe lockstep_analysis)   # policies as Python modules, against PyTorch
+# Lockstep itself with one defect in its kernels, for tests/integration/check/test_check_kernels.py. The linker puts
+# planted_kernels.cc's function in the place of active_kernels(), so that the program needs no hook.
+file(GLOB planted_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/tools/planted/*.cc)
+lockstep_program(lockstep_planted ${planted_sources})
+target_link_options(lockstep_planted PRIVATE -Wl,--wrap=_ZN8lockstep14active_kernelsEv)

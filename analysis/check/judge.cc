@@ -93,6 +93,7 @@ class Judge {
       for (size_t step = 0; step < std::max(before.size(), now.size()); ++step) {
         if (step < before.size() && step < now.size() && before[step] == now[step]) continue;
         const auto first = static_cast<int64_t>(step);
+        first_other_bits_[identity_.lanes[static_cast<size_t>(at)].name] = first;
         if (result_.first_other_bits < 0 || first < result_.first_other_bits) {
           result_.first_other_bits = first;
         }
@@ -453,6 +454,34 @@ class Judge {
     std::ranges::stable_sort(result_.improvements, std::greater<>(), &Alarm::times);
   }
 
+  // The first step in which each site's number is beyond its limit.
+  void find_first_steps() {
+    std::map<std::string, std::vector<Alarm*>> by_lane;
+    for (Alarm& alarm : result_.alarms) {
+      const bool is_open = alarm.step < 0 && alarm.site >= 0 && alarm.finding.empty();
+      if (is_open) by_lane[alarm.lane].push_back(&alarm);
+    }
+    for (auto& [name, alarms] : by_lane) {
+      // The limit is that of a mean, so single steps of a good run lie beyond it, too.
+      const auto other_bits = first_other_bits_.find(name);
+      int64_t step = other_bits == first_other_bits_.end() ? 0 : other_bits->second;
+      for (; step < result_.steps && !alarms.empty(); ++step) {
+        std::vector<SiteMetric> asked;
+        for (const Alarm* alarm : alarms) {
+          asked.push_back({alarm->metric, static_cast<size_t>(alarm->site)});
+        }
+        const std::vector<double> now = metrics_at(run_, run_.lane_index(name), step, asked);
+        size_t at = 0;
+        std::erase_if(alarms, [&](Alarm* alarm) {
+          const double x = now[at++];
+          const bool is_beyond = alarm->value > alarm->limit ? x > alarm->limit : x < alarm->limit;
+          if (is_beyond) alarm->step = step;
+          return is_beyond;
+        });
+      }
+    }
+  }
+
   void locate() {
     for (size_t i = 0; i < std::min(kLocatedAlarms, result_.alarms.size()); ++i) {
       Alarm& alarm = result_.alarms[i];
@@ -460,18 +489,10 @@ class Judge {
         alarm.origin = origin_of(alarm.site);
         if (alarm.origin.empty()) alarm.gone = gone_before(alarm.site);
       }
-      if (alarm.step >= 0 || alarm.site < 0 || !alarm.finding.empty()) continue;
-      const int lane = run_.lane_index(alarm.lane);
-      const bool above = alarm.value > alarm.limit;
-      for (int64_t step = 0; step < result_.steps; ++step) {
-        const double x = metric_at(run_, lane, alarm.metric, static_cast<size_t>(alarm.site), step);
-        if (above ? x > alarm.limit : x < alarm.limit) {
-          alarm.step = step;
-          break;
-        }
-      }
     }
+    find_first_steps();
     for (Alarm& alarm : result_.alarms) alarm.sentence = alarm_sentence(alarm);
+    name_a_place();
     const auto is_captured = [](const Alarm& alarm) { return alarm.lane == kCapturedLane; };
     constexpr double kFarBeyond = 10;
     if (!result_.alarms.empty() && std::ranges::all_of(result_.alarms, is_captured) &&
@@ -481,6 +502,22 @@ class Judge {
           "backward passes: optimizer, clipping, scaler";
     }
     for (Alarm& alarm : result_.improvements) alarm.sentence = alarm_sentence(alarm);
+  }
+
+  // Where a number of the whole lane leads: the first of the lane's places beyond their limits.
+  void name_a_place() {
+    if (result_.alarms.empty()) return;
+    Alarm& lane = result_.alarms.front();
+    if (!lane.finding.empty() || metric_row(lane.metric).of != MetricOf::kLane) return;
+    const Alarm* first = nullptr;
+    for (const Alarm& alarm : result_.alarms) {
+      if (alarm.lane != lane.lane || alarm.site < 0 || alarm.step < 0) continue;
+      const auto when = [](const Alarm& a) { return std::pair(a.step, a.site); };
+      if (first == nullptr || when(alarm) < when(*first)) first = &alarm;
+    }
+    if (first == nullptr) return;
+    lane.sentence += fmt::format("; the first place beyond its limit is {} ({}, step {})",
+                                 alarm_place(*first), alarm_subject(*first), first->step);
   }
 
   void decide() {
@@ -510,6 +547,7 @@ class Judge {
   const ModelIdentity identity_;
   const Counterparts to_;
   std::vector<int> lane_in_run_;
+  std::map<std::string, int64_t> first_other_bits_;  // by lane of the run
   std::string why_other_;
   LimitBasis basis_;
   CheckResult result_;

@@ -354,12 +354,19 @@ RunSummary summarize(const RunFile& run) {
   return summary;
 }
 
-double metric_at(const RunFile& run, int lane, MetricId id, size_t subject, int64_t step) {
+std::vector<double> metrics_at(const RunFile& run, int lane, int64_t step,
+                               const std::vector<SiteMetric>& asked) {
+  std::vector<double> found(asked.size(), kNan);
   const LaneReader reader(run, lane);
-  if (step >= reader.steps() || reader.is_skipped(step)) return kNan;
-  std::vector<SiteSums> sums(run.sites().sites.size());
+  if (step >= reader.steps() || reader.is_skipped(step)) return found;
+  const std::vector<Site>& sites = run.sites().sites;
+  std::vector<SiteSums> sums(sites.size());
   reader.add_step(step, sums);
-  return reader.of_site(id, sums[subject], run.sites().sites[subject].stat_exempt).value;
+  for (size_t i = 0; i < asked.size(); ++i) {
+    const auto [metric, site] = asked[i];
+    found[i] = reader.of_site(metric, sums[site], sites[site].stat_exempt).value;
+  }
+  return found;
 }
 
 }  // namespace lockstep

@@ -54,7 +54,13 @@ struct RunSummary {
 // Cost: reads every step of every lane.
 RunSummary summarize(const RunFile& run);
 
-// The numbers of one site metric in one step: for the first step in which it is beyond a limit.
-double metric_at(const RunFile& run, int lane, MetricId id, size_t subject, int64_t step);
+// The numbers of one step, NaN where there are none: for the first step in which one is beyond its
+// limit.
+struct SiteMetric {
+  MetricId metric;
+  size_t site;
+};
+std::vector<double> metrics_at(const RunFile& run, int lane, int64_t step,
+                               const std::vector<SiteMetric>& asked);
 
 }  // namespace lockstep
