@@ -69,6 +69,10 @@ std::vector<TestCase> cases_of(const CheckResult& result) {
   for (const std::string& why : result.why_inconclusive) {
     cases.push_back({"not judged", why, "skipped", "", why, ""});
   }
+  if (!result.problems.empty()) {
+    cases.push_back({"check", "run", "error", "error", result.problems.front(),
+                     xml_text(join(result.problems, "\n"))});
+  }
   for (const Ignored& rule : result.ignored) {
     if (rule.alarms == 0) continue;
     cases.push_back({"ignored", rule.rule, "skipped", "",

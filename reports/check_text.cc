@@ -20,7 +20,9 @@ std::string draw_text(const CheckResult& result) {
 }
 
 Tone tone_of(const CheckResult& result) {
-  if (result.verdict == CheckVerdict::kRegression) return Tone::kBad;
+  const bool is_bad =
+      result.verdict == CheckVerdict::kRegression || result.verdict == CheckVerdict::kError;
+  if (is_bad) return Tone::kBad;
   return exit_code_of(result.verdict) == 0 ? Tone::kGood : Tone::kDoubtful;
 }
 
@@ -72,6 +74,7 @@ Blocks verdict_blocks(const CheckResult& result) {
   const bool has_said_why =
       result.verdict == CheckVerdict::kInconclusive && result.why_inconclusive.size() == 1;
   if (!has_said_why) add_list(blocks, "Not judged:", result.why_inconclusive);
+  if (result.problems.size() > 1) add_list(blocks, "All problems:", result.problems);
   return blocks;
 }
 
@@ -131,6 +134,12 @@ void append(Blocks& blocks, Blocks more) {
                 std::make_move_iterator(more.end()));
 }
 
+std::string subtitle_of(const CheckResult& result) {
+  if (result.verdict == CheckVerdict::kError) return "not judged, because of an error";
+  return fmt::format("{} judged in {}", counted(result.judged, "number"),
+                     counted(static_cast<uint64_t>(result.steps), "step"));
+}
+
 std::string good_headline(const CheckResult& result) {
   switch (result.verdict) {
     case CheckVerdict::kIdentical:
@@ -174,6 +183,8 @@ std::string verdict_word(const CheckResult& result) {
 std::string check_headline(const CheckResult& result) {
   if (exit_code_of(result.verdict) == 0) return good_headline(result) + uncovered_text(result);
   switch (result.verdict) {
+    case CheckVerdict::kError:
+      return result.problems.front();
     case CheckVerdict::kRegression:
       return result.alarms.front().sentence + after_setting_text(result);
     case CheckVerdict::kIncomplete:
@@ -196,8 +207,7 @@ std::string check_text(const CheckResult& result, const TextStyle& style) {
 
 ReportPage check_page(const CheckResult& result) {
   ReportPage page{.title = fmt::format("{} against {}", result.run, result.baseline),
-                  .subtitle = fmt::format("{} judged in {}", counted(result.judged, "number"),
-                                          counted(static_cast<uint64_t>(result.steps), "step")),
+                  .subtitle = subtitle_of(result),
                   .sections = {}};
   const auto add = [&](std::string_view name, std::string_view title, Blocks blocks) {
     if (!blocks.empty()) page.sections.push_back({name, title, std::move(blocks)});

@@ -129,15 +129,55 @@ void require_sides(const CheckArgs& args, ProblemList& problems) {
   }
 }
 
+// A CI that shows no log still shows why nothing was judged. The message itself goes to standard
+// error in main.cc.
+void write_error_outputs(const CheckArgs& args, const std::vector<std::string>& problems) {
+  const bool is_pair = !args.pair.a.empty();
+  CheckResult result;
+  result.verdict = CheckVerdict::kError;
+  result.run = is_pair ? args.pair.b : args.subject;
+  result.baseline = is_pair ? args.pair.a : args.baseline;
+  result.alpha = args.options.alpha;
+  result.problems = problems;
+  try {
+    write_check_outputs(args.outputs, result);
+  } catch (const InputError& error) {
+    fmt::print(stderr, "lockstep: {}\n", error.what());
+  }
+}
+
+// One line each, with the file it is about: problems of a list lack it.
+std::vector<std::string> problems_of(const InputError& error) {
+  std::vector<std::string> problems = error.problems();
+  const std::string whole = error.what();
+  if (problems.size() == 1) return {whole};
+  const size_t end = whole.find(fmt::format(": {} problems\n", problems.size()));
+  if (end == std::string::npos) return problems;
+  for (std::string& problem : problems) problem = whole.substr(0, end) + ": " + problem;
+  return problems;
+}
+
+CheckResult judge(const CheckArgs& args, EnsembleRuns& runs) {
+  try {
+    const CheckOptions options = options_of(args);
+    return args.pair.a.empty() ? check_subject(args, options, runs)
+                               : check_pair(args.pair, runs, options);
+  } catch (const InputError& error) {
+    write_error_outputs(args, problems_of(error));
+    throw;
+  } catch (const std::exception& error) {
+    write_error_outputs(args, {error.what()});
+    throw;
+  }
+}
+
 int run_check(const CheckArgs& args) {
   if (!(args.options.alpha > 0 && args.options.alpha < 1)) {
     throw InputError(fmt::format("--alpha {}: 0 < X < 1 required", args.options.alpha));
   }
-  const CheckOptions options = options_of(args);
   EnsembleRuns runs(scratch_folder(), catch_stop_signals(), nullptr);
   try {
-    const CheckResult result = args.pair.a.empty() ? check_subject(args, options, runs)
-                                                   : check_pair(args.pair, runs, options);
+    const CheckResult result = judge(args, runs);
     write_check_outputs(args.outputs, result);
     return exit_code_of(result.verdict);
   } catch (const EnsembleStopped&) {

@@ -45,6 +45,14 @@ TEST_CASE("the Markdown of a check: a golden file; it fits into a comment howeve
   CHECK(holds(most, "<details>"));
 }
 
+TEST_CASE("the Markdown of a check that failed is a short block with every problem") {
+  const std::string text = markdown_page(check_page(testing::failed()));
+  CHECK(holds(text, "**ERROR**: "));
+  CHECK(holds(text, "rules.toml: line 3"));
+  CHECK_FALSE(holds(text, "judged against"));
+  CHECK(text.size() < 1000);
+}
+
 TEST_CASE("the HTML and Markdown of a check: names cannot become markup") {
   const ReportPage page = check_page(testing::regression_named(kHostile));
   const std::string html = html_page(page, "");
