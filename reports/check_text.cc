@@ -54,6 +54,7 @@ Blocks verdict_blocks(const CheckResult& result) {
   const std::string verdict = verdict_word(result);
   Blocks blocks = {
       paragraph(verdict + ": " + check_headline(result) + ".", tone_of(result), verdict.size())};
+  if (!result.baseline_note.empty()) blocks.push_back(paragraph(result.baseline_note + "."));
   const auto number =
       std::ranges::find_if(result.alarms, [](const Alarm& alarm) { return alarm.finding.empty(); });
   if (number != result.alarms.end()) {

@@ -73,6 +73,7 @@ struct CheckResult {
   CheckVerdict verdict = CheckVerdict::kInconclusive;
   Draw draw = Draw::kSame;
   std::string run, baseline;         // paths
+  std::string baseline_note;         // of a folder: why this one, if it does not fit exactly
   std::vector<Alarm> alarms;         // the origin first
   std::vector<Alarm> improvements;   // the largest first
   std::vector<std::string> changes;  // what is not the same in model, loop, lanes and data

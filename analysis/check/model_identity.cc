@@ -25,12 +25,6 @@ constexpr size_t kNamedChanges = 12;  // ops that only one side has
 // between an equal head and an equal tail has no counterpart.
 constexpr size_t kMostAligned = size_t{1} << 26;
 
-std::string shape_text(const Shape& shape) {
-  std::string text;
-  for (const int64_t extent : shape) text += fmt::format("{}{}", text.empty() ? "" : "x", extent);
-  return text.empty() ? "scalar" : text;
-}
-
 std::string attribute_text(const Attribute& attribute) {
   return std::visit(
       [](const auto& value) {
@@ -407,6 +401,12 @@ class Matcher {
 
 std::string SiteIdentity::label() const {
   return fmt::format("{} {} {} {}", layer.empty() ? "(no layer)" : layer, op, role, point);
+}
+
+std::string shape_text(const Shape& shape) {
+  std::string text;
+  for (const int64_t extent : shape) text += fmt::format("{}{}", text.empty() ? "" : "x", extent);
+  return text.empty() ? "scalar" : text;
 }
 
 ModelIdentity identity_of(const RunFile& run) {

@@ -6,6 +6,7 @@
 
 #include "analysis/check/baseline.h"
 #include "analysis/check/baseline_change.h"
+#include "analysis/check/baseline_key.h"
 #include "analysis/check/check_result.h"
 #include "analysis/check/ensemble_runs.h"
 #include "reports/baseline_text.h"
@@ -20,6 +21,7 @@
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
+#include "src/record/run/environment.h"
 #include "src/record/run/options_json.h"
 
 namespace lockstep {
@@ -45,11 +47,34 @@ void keep_history(const std::string& path, Baseline& baseline) {
   baseline.history = std::move(history);
 }
 
+void make_folder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) throw InputError(fmt::format("-o {}: {}", path, error.message()));
+}
+
+// In a folder, a baseline is named after its environment and policies, so that those of other
+// machines lie next to it.
+std::string path_in(const std::string& folder, const RunOptions& options) {
+  const std::string key =
+      baseline_key(describe_environment(), lanes_now(options.lanes, options.policy_texts));
+  const std::string name = fmt::format("{}.{}.baseline.json", stem_of(options.model), key);
+  return (std::filesystem::path(folder) / name).string();
+}
+
+std::string path_of(const RecordArgs& args) {
+  if (args.output.empty()) return stem_of(args.options.model) + ".baseline.json";
+  std::error_code error;
+  const bool is_folder =
+      args.output.ends_with('/') || std::filesystem::is_directory(args.output, error);
+  return is_folder ? path_in(args.output, args.options) : args.output;
+}
+
 int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems) {
   args.options.lanes = split(args.lanes, ',');
   read_replay_options(args, options, problems);
-  const std::string path =
-      args.output.empty() ? stem_of(args.options.model) + ".baseline.json" : args.output;
+  std::string path;
+  collect_problems(problems, [&] { path = path_of(args); });
   std::error_code error;
   if (std::filesystem::exists(path, error) && !args.overwrite) {
     problems.add(fmt::format("{}: exists", path),
@@ -87,6 +112,7 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
   args.options.seeds = 1;
   args.options.held_out = false;
   request.options = args.options;
+  if (args.output.ends_with('/')) make_folder(args.output);
   const auto watch = [&](int64_t number, int64_t all) -> std::unique_ptr<Observer> {
     if (args.quiet) return nullptr;
     return std::make_unique<Progress>(0, args.options.steps,
@@ -129,7 +155,11 @@ std::function<int()> declare_record(CLI::App& app) {
   args->twins = 0;
   const ArgumentChecks checks("baseline record");
   const ReplayOptions options = declare_replay_options(app, args, checks);
-  app.get_option("--output")->description("the baseline [NAME.baseline.json]")->type_name("FILE");
+  app.get_option("--output")
+      ->description(
+          "the baseline; FOLDER/ names it after environment and policies "
+          "[NAME.baseline.json]")
+      ->type_name("FILE");
   app.get_option("--overwrite")->description("replace the numbers of a baseline that exists");
   checks.whole(app.add_option("--members", args->members,
                               "runs from weights moved by one ulp: the limits for the same seed")

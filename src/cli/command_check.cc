@@ -76,39 +76,36 @@ Baseline baseline_of(const std::string& path, EnsembleRuns& runs) {
   return baseline;
 }
 
-// Of a folder of baselines, which only a run file can choose from: a replay needs its options.
-CheckResult check_by_folder(const CheckArgs& args, const CheckOptions& options) {
-  if (kind_of_subject(args.subject) != SubjectKind::kRunFile) {
-    throw InputError(
-        fmt::format(
-            "--baseline {}: a folder holds baselines of run files, and {} is not a run file",
-            args.baseline, args.subject),
-        "name the baseline file: its options say how to replay");
-  }
-  const RunFile run(args.subject);
-  std::vector<std::string> candidates;
-  const auto baseline = find_baseline(args.baseline, identity_of(run), candidates);
-  if (baseline) return judge_run(run, *baseline, options);
+CheckResult nothing_comparable(const CheckArgs& args, const CheckOptions& options,
+                               std::vector<std::string> candidates) {
   CheckResult result;
   result.run = args.subject;
   result.baseline = args.baseline;
-  result.why_inconclusive = {fmt::format(
-      "none of the baselines in {} has this run's parameters and lanes", args.baseline)};
-  result.remarks = candidates;
+  result.alpha = options.alpha;
+  result.why_inconclusive = {
+      fmt::format("none of the baselines in {} is of this model and these lanes", args.baseline)};
+  result.remarks = std::move(candidates);
   return result;
 }
 
 CheckResult check_subject(const CheckArgs& args, const CheckOptions& options, EnsembleRuns& runs) {
-  std::error_code error;
-  if (std::filesystem::is_directory(args.baseline, error)) return check_by_folder(args, options);
   const SubjectKind kind = kind_of_subject(args.subject);
-  const Baseline baseline = baseline_of(args.baseline, runs);
+  std::error_code error;
+  FoundBaseline found;
+  if (std::filesystem::is_directory(args.baseline, error)) {
+    found = find_baseline(args.baseline, checked_model_of(args.subject, kind));
+    if (!found.baseline) return nothing_comparable(args, options, found.candidates);
+  } else {
+    found.baseline = baseline_of(args.baseline, runs);
+  }
+  const Baseline& baseline = *found.baseline;
   const bool is_run = kind == SubjectKind::kRunFile;
   const std::string path =
       is_run ? args.subject : runs.run(options_for(baseline, args.subject, kind), "checked");
   CheckResult result = judge_run(RunFile(path), baseline, options);
   if (!is_run) EnsembleRuns::remove_run(path);
   result.run = args.subject;
+  result.baseline_note = found.note;
   return result;
 }
 
@@ -194,7 +191,8 @@ std::function<int()> declare_check(CLI::App& app) {
                  "baseline's options")
       ->type_name("");
   app.add_option("--baseline", args->baseline,
-                 "a file of `lockstep baseline record`, a folder of such files, or a run file "
+                 "a file of `lockstep baseline record`, a folder of such files (the best fit is "
+                 "taken), or a run file "
                  "accepted as good")
       ->type_name("FILE");
   app.add_option("--a", args->pair.a,

@@ -1,7 +1,9 @@
 // A check's result as text, Markdown and HTML: golden files, sizes, and names from outside.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "reports/check_groups.h"
 #include "reports/check_text.h"
@@ -28,6 +30,16 @@ TEST_CASE("the text of a check: verdict and origin, limits, changes, a table") {
   CHECK(holds(text,
               "REGRESSION: lane fp32, step 0: ln1 layer_norm output (model.py:12): the values "
               "are"));
+}
+
+TEST_CASE("a baseline of another environment is named right after the verdict") {
+  CheckResult result = testing::regression();
+  result.baseline_note = "b has no baseline of this environment; x.json is the nearest";
+  const std::vector<std::string> lines = split(check_text(result, {}), '\n');
+  const auto note = std::ranges::find_if(
+      lines, [](const std::string& line) { return line.starts_with("b has no baseline of"); });
+  REQUIRE(note != lines.end());
+  CHECK(note - lines.begin() < 8);
 }
 
 TEST_CASE("the text of a check that could not compare") {
