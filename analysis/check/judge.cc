@@ -10,6 +10,7 @@
 
 #include "analysis/check/alarm_sentence.h"
 #include "analysis/check/limit_range.h"
+#include "analysis/check/metric_keys.h"
 #include "analysis/check/rule_use.h"
 #include "analysis/findings/finding_kinds.h"
 #include "emulation/format/format.h"
@@ -58,6 +59,7 @@ class Judge {
       const Ensemble& ensemble = baseline_.ensemble(result_.draw);
       result_.runs = ensemble.runs;
       if (ensemble.is_usable()) {
+        few_runs(ensemble);
         judge_lanes(ensemble);
       } else {
         lacks_ensemble();
@@ -161,6 +163,13 @@ class Judge {
     return baseline_.identity.lanes.size();
   }
 
+  void few_runs(const Ensemble& ensemble) {
+    const std::string few = few_runs_text(result_.draw, ensemble.runs);
+    if (few.empty()) return;
+    result_.remarks.push_back(fmt::format("{} (`lockstep baseline record ... {} 12`)", few,
+                                          result_.draw == Draw::kSame ? "--members" : "--seeds"));
+  }
+
   void lacks_ensemble() {
     if (result_.draw == Draw::kSame) {
       result_.why_inconclusive.push_back(
@@ -235,6 +244,7 @@ class Judge {
               .draw = result_.draw,
               .ensemble = ensemble_text(),
               .rules_path = options_.rules.path};
+    const MetricKeys keys(baseline_);
     std::set<std::string> missing;
     each_number(ensemble, [&](size_t lane, const Metric& metric, size_t subject, const Band& band,
                               const Measured& now) {
@@ -243,7 +253,7 @@ class Judge {
       } else if (band.always && metric.id == MetricId::kFirstGradient) {
         no_gradient(lane, metric, subject);
       } else if (band.always && missing.size() < kLocatedAlarms) {
-        missing.insert(key_of(baseline_, lane, metric.id, subject) + ": not measured here");
+        missing.insert(keys.of(lane, metric.id, subject) + ": not measured here");
       }
     });
     result_.missing.insert(result_.missing.end(), missing.begin(), missing.end());

@@ -85,9 +85,25 @@ RunOptions options_for(const Baseline& baseline, const std::string& subject, Sub
   return options;
 }
 
+namespace {
+
+// A baseline of a large network is a megabyte; the parser takes a multiple of the file in memory.
+void refuse_large(const std::string& path) {
+  constexpr std::uintmax_t kMostBytes = std::uintmax_t{64} << 20, kMebi = 1 << 20;
+  std::error_code error;
+  const std::uintmax_t bytes = std::filesystem::file_size(path, error);
+  if (error || bytes <= kMostBytes) return;
+  throw InputError(fmt::format("{}: {} MiB; a baseline has at most {}", path,
+                               (bytes + kMebi - 1) / kMebi, kMostBytes / kMebi),
+                   "is it another file?");
+}
+
+}  // namespace
+
 Baseline read_baseline(const std::string& path) {
   std::error_code error;
   if (std::filesystem::exists(path, error)) {
+    refuse_large(path);
     const std::string start = first_bytes(path);
     const bool is_run = start == kHdf5Signature, is_captured = start == kCaptureMagic;
     if (is_run || is_captured) {

@@ -55,6 +55,43 @@ def test_propose_and_approve(lockstep, copy):
     assert "IDENTICAL" in lockstep("check", "mlp", "--baseline", copy).stdout
 
 
+def test_a_proposal_is_for_the_baseline_as_it_was(lockstep, copy):
+    lockstep("baseline", "propose", copy, "--quiet")
+    before = copy.read_text()
+    copy.write_text(before.replace('"reason":"recorded"', '"reason":"edited"'))
+    assert copy.read_text() != before
+    error = lockstep("baseline", "approve", copy, "--reason", "r", code=2).stderr
+    assert "which has changed since" in error and "baseline propose" in error
+    copy.write_text(before)
+    lockstep("baseline", "approve", copy, "--reason", "r")
+
+
+def test_record_takes_no_options_that_do_nothing(lockstep, tmp_path):
+    text = lockstep("baseline", "record", "--help").stdout
+    for name, value in {"--twins": 1, "--nudge": 0, "--eval-every": 5, "--eval-policy": "own", "--checkpoint-every": 5,
+                        "--resume": "x.h5"}.items():
+        assert name not in text
+        error = lockstep("baseline", "record", *QUICK, name, value, "-o", tmp_path / "b.json", code=2).stderr
+        assert f"{name}: " in error and "leave it out" in error
+    assert not list(tmp_path.iterdir()) and "--members" in text and "twin" not in text
+
+
+def test_few_members_are_warned_of(lockstep, good, tmp_path):
+    few = lockstep("baseline", "record", *QUICK, "-o", tmp_path / "few.json").stderr
+    assert few == "Warning: 4 runs from weights moved by one ulp make wide limits: a small regression may pass.\n"
+    assert not lockstep("baseline", "record", *QUICK[:-3], "--members", 5, "--quiet", "-o", tmp_path / "more.json").stderr
+    assert "4 runs from weights moved by one ulp make wide limits" in \
+        " ".join(lockstep("check", "mlp", "--baseline", good).stdout.split())
+
+
+def test_a_huge_file_is_no_baseline(lockstep, tmp_path):
+    huge = tmp_path / "huge.json"
+    with open(huge, "wb") as file:
+        file.truncate((64 << 20) + 1)
+    error = lockstep("check", "mlp", "--baseline", huge, code=2).stderr
+    assert "huge.json: 65 MiB; a baseline has at most 64" in error
+
+
 def test_an_unfinished_run_is_no_baseline(lockstep, binary_dir, tmp_path):
     run = subprocess.Popen([binary_dir / "lockstep", "replay", "mlp", "--steps", "100000", "-o", "part.h5", "--quiet"], cwd=tmp_path)
     try:
