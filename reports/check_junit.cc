@@ -38,7 +38,7 @@ std::string alarm_lines(const CheckResult& result, const AlarmGroup& group) {
       break;
     }
     lines.push_back(
-        xml_text(fmt::format("{}; the limit is from {}", alarm.sentence, alarm.limit_from)));
+        xml_text(fmt::format("{}; the limit comes from {}", alarm.sentence, alarm.limit_from)));
   }
   return join(lines, "\n");
 }

@@ -94,7 +94,7 @@ class Sarif {
     ordered_json out = {{"ruleId", alarm_subject(alarm)},
                         {"ruleIndex", rule_index(alarm)},
                         {"level", "error"},
-                        {"message", text_json(fmt::format("{}. The limit is from {}.",
+                        {"message", text_json(fmt::format("{}. The limit comes from {}.",
                                                           alarm.sentence, alarm.limit_from))},
                         {"locations", ordered_json::array({location})},
                         // The same alarm of another run is the same result.

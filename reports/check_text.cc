@@ -62,10 +62,10 @@ Blocks verdict_blocks(const CheckResult& result) {
     const bool has_said = number == result.alarms.begin() || has_first_number(result);
     const std::string first =
         has_said ? "" : "The first number beyond its limit: " + number->sentence + ". ";
-    blocks.push_back(paragraph(first + "The limit is from " + number->limit_from + "."));
+    blocks.push_back(paragraph(first + "The limit comes from " + number->limit_from + "."));
   }
   if (!result.first_difference.empty()) {
-    blocks.push_back(paragraph("First other bits: " + result.first_difference + "."));
+    blocks.push_back(paragraph("The first difference in bits: " + result.first_difference + "."));
   }
   add_list(blocks, "What changed since the baseline:", result.changes);
   // The headline has the first reason; alone, it is not said twice.
@@ -144,9 +144,9 @@ std::string subtitle_of(const CheckResult& result) {
 std::string good_headline(const CheckResult& result) {
   switch (result.verdict) {
     case CheckVerdict::kIdentical:
-      return "every bit is the baseline's";
+      return "every bit equals the baseline's";
     case CheckVerdict::kWithinNoise:
-      return fmt::format("{} within what {} do",
+      return fmt::format("{} within the limits from {}",
                          result.judged == 1
                              ? "the number lies"
                              : fmt::format("all {} numbers lie", with_thousands(result.judged)),

@@ -111,9 +111,12 @@ class Judge {
       result_.why_inconclusive.push_back("no lane of the run has a counterpart in the baseline");
     }
     if (run_.steps() < baseline_.steps) {
-      result_.missing.push_back(fmt::format("steps {}..{}: the run has {}, the baseline {}",
-                                            run_.steps(), baseline_.steps - 1, run_.steps(),
-                                            baseline_.steps));
+      const int64_t last = baseline_.steps - 1;
+      result_.missing.push_back(
+          fmt::format("{}: the run has {}, the baseline {}",
+                      run_.steps() == last ? fmt::format("step {}", last)
+                                           : fmt::format("steps {} to {}", run_.steps(), last),
+                      counted(static_cast<uint64_t>(run_.steps()), "step"), baseline_.steps));
     } else if (run_.steps() > baseline_.steps) {
       result_.why_inconclusive.push_back(
           fmt::format("the run has {} steps, the baseline {}: means over other steps cannot be "
@@ -131,13 +134,15 @@ class Judge {
       result_.draw = Draw::kOther;
     };
     if (identity_.batches_hash != baseline_.identity.batches_hash) {
-      other("batches or masks differ");
+      other("the batches or masks are not the baseline's");
     }
     if (identity_.batches_hash.empty() && identity_.seed != baseline_.identity.seed) {
-      other(fmt::format("seed {}, the baseline's is {}", identity_.seed, baseline_.identity.seed));
+      other(fmt::format("the run has seed {}, the baseline seed {}", identity_.seed,
+                        baseline_.identity.seed));
     }
     if (identity_.batches_hash.empty() && identity_.data != baseline_.identity.data) {
-      other(fmt::format("data {}, the baseline's are {}", identity_.data, baseline_.identity.data));
+      other(fmt::format("the run has the data {}, the baseline {}", identity_.data,
+                        baseline_.identity.data));
     }
     const Ensemble& ulps = baseline_.ensemble(Draw::kSame);
     const size_t lane = reference_lane();
@@ -172,14 +177,14 @@ class Judge {
 
   void lacks_ensemble() {
     if (result_.draw == Draw::kSame) {
-      result_.why_inconclusive.push_back(
-          fmt::format("the baseline has {} from weights moved by one ulp, at least {} needed: "
-                      "`lockstep baseline record ... --members N`",
-                      counted(static_cast<uint64_t>(result_.runs), "run"), kFewestRuns));
+      result_.why_inconclusive.push_back(fmt::format(
+          "the baseline has {} from weights moved by one ulp, but limits need at least {}: "
+          "`lockstep baseline record ... --members N`",
+          counted(static_cast<uint64_t>(result_.runs), "run"), kFewestRuns));
       return;
     }
     result_.why_inconclusive.push_back(
-        fmt::format("{}, and the baseline has no limits from other seeds: `lockstep baseline "
+        fmt::format("{}, but the baseline has no limits for other seeds: `lockstep baseline "
                     "record ... --seeds N`, or several captures",
                     why_other_));
   }
