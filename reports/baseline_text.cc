@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <utility>
 
+#include "analysis/check/alarm_sentence.h"
 #include "reports/text_writer.h"
 #include "src/core/counted.h"
 #include "src/core/text.h"
@@ -15,8 +18,19 @@ namespace {
 
 constexpr size_t kShownKeys = 30;
 
-std::string number(double x) {
-  return std::isnan(x) ? "-" : fmt::format("{:.6g}", x);
+// As in a check's table: shares in percent, sizes and errors as a multiple of those before. A
+// number that one side lacks: the other's own size.
+std::pair<std::string, std::string> number_texts(const KeyChange& change) {
+  const bool has_before = !std::isnan(change.before), has_after = !std::isnan(change.after);
+  Alarm alarm{.metric = change.metric, .value = change.after, .expected = change.before};
+  if (has_before && has_after) {
+    const AlarmNumbers numbers = alarm_numbers(alarm);
+    return {numbers.expected, numbers.value};
+  }
+  alarm.value = has_before ? change.before : change.after;
+  alarm.expected = -std::numeric_limits<double>::infinity();
+  const std::string text = alarm_numbers(alarm).value;
+  return {has_before ? text : "-", has_after ? text : "-"};
 }
 
 }  // namespace
@@ -39,8 +53,8 @@ std::string diff_text(const BaselineDiff& diff) {
   table.columns = {{"key", Align::kLeft}, {"runs from", Align::kLeft}, {"before"}, {"after"}};
   for (size_t i = 0; i < std::min(diff.keys.size(), kShownKeys); ++i) {
     const KeyChange& change = diff.keys[i];
-    table.rows.push_back({change.key, std::string(to_string(change.draw)), number(change.before),
-                          number(change.after)});
+    const auto [before, after] = number_texts(change);
+    table.rows.push_back({change.key, std::string(to_string(change.draw)), before, after});
   }
   if (diff.keys.size() > kShownKeys) {
     table.notes.push_back(fmt::format("+{} more", diff.keys.size() - kShownKeys));

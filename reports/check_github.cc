@@ -36,6 +36,17 @@ std::string annotation(std::string_view kind, std::string_view title, std::strin
   return fmt::format("::{} {}::{}\n", kind, properties, escaped(message, /*in_property=*/false));
 }
 
+std::string error_annotations(const std::vector<std::string>& problems) {
+  constexpr std::string_view kTitle = "Lockstep: not checked";
+  const size_t shown = problems.size() <= kMostAnnotations ? problems.size() : kMostAnnotations - 1;
+  std::string out;
+  for (size_t i = 0; i < shown; ++i) out += annotation("error", kTitle, problems[i]);
+  if (shown < problems.size()) {
+    out += annotation("error", kTitle, fmt::format("+{} more problems", problems.size() - shown));
+  }
+  return out;
+}
+
 std::string group_annotation(const AlarmGroup& group) {
   std::string message = group.first->sentence;
   if (group.count > 1) {
@@ -49,6 +60,7 @@ std::string group_annotation(const AlarmGroup& group) {
 }  // namespace
 
 std::string github_annotations(const CheckResult& result) {
+  if (result.verdict == CheckVerdict::kError) return error_annotations(result.problems);
   constexpr std::string_view kMore = "see the job's summary";
   const std::vector<AlarmGroup> groups = group_alarms(result.alarms);
   if (groups.empty()) {

@@ -80,7 +80,9 @@ std::string check_json(const CheckResult& result) {
                       {"judged", result.judged},
                       {"shared_nonfinite", result.shared_nonfinite}};
   if (result.first_other_bits >= 0) out["first_step_with_other_bits"] = result.first_other_bits;
+  if (!result.baseline_note.empty()) out["baseline_note"] = result.baseline_note;
   if (!result.first_difference.empty()) out["first_difference"] = result.first_difference;
+  if (!result.problems.empty()) out["problems"] = result.problems;
   out["alarms"] = alarms_json(result.alarms);
   out["improvements"] = alarms_json(result.improvements);
   out["families"] = ordered_json::array();

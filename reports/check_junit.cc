@@ -38,7 +38,7 @@ std::string alarm_lines(const CheckResult& result, const AlarmGroup& group) {
       break;
     }
     lines.push_back(
-        xml_text(fmt::format("{}; the limit is from {}", alarm.sentence, alarm.limit_from)));
+        xml_text(fmt::format("{}; the limit comes from {}", alarm.sentence, alarm.limit_from)));
   }
   return join(lines, "\n");
 }
@@ -68,6 +68,10 @@ std::vector<TestCase> cases_of(const CheckResult& result) {
   }
   for (const std::string& why : result.why_inconclusive) {
     cases.push_back({"not judged", why, "skipped", "", why, ""});
+  }
+  if (!result.problems.empty()) {
+    cases.push_back({"check", "run", "error", "error", result.problems.front(),
+                     xml_text(join(result.problems, "\n"))});
   }
   for (const Ignored& rule : result.ignored) {
     if (rule.alarms == 0) continue;

@@ -94,7 +94,7 @@ class Sarif {
     ordered_json out = {{"ruleId", alarm_subject(alarm)},
                         {"ruleIndex", rule_index(alarm)},
                         {"level", "error"},
-                        {"message", text_json(fmt::format("{}. The limit is from {}.",
+                        {"message", text_json(fmt::format("{}. The limit comes from {}.",
                                                           alarm.sentence, alarm.limit_from))},
                         {"locations", ordered_json::array({location})},
                         // The same alarm of another run is the same result.
@@ -111,15 +111,16 @@ class Sarif {
   // What could not be judged is no result, but must not be lost.
   ordered_json invocation(size_t shown) const {
     ordered_json notes = ordered_json::array();
-    const auto note = [&](const std::string& text) {
-      notes.push_back({{"level", "warning"}, {"message", text_json(text)}});
+    const auto note = [&](const std::string& text, const char* level = "warning") {
+      notes.push_back({{"level", level}, {"message", text_json(text)}});
     };
+    for (const std::string& problem : result_.problems) note(problem, "error");
     for (const std::string& missing : result_.missing) note("Missing: " + missing);
     for (const std::string& why : result_.why_inconclusive) note("Not judged: " + why);
     if (shown < result_.alarms.size()) {
       note(fmt::format("{} more results were left out", result_.alarms.size() - shown));
     }
-    return {{"executionSuccessful", true},
+    return {{"executionSuccessful", result_.verdict != CheckVerdict::kError},
             {"exitCode", exit_code_of(result_.verdict)},
             {"toolExecutionNotifications", notes}};
   }

@@ -20,7 +20,9 @@ std::string draw_text(const CheckResult& result) {
 }
 
 Tone tone_of(const CheckResult& result) {
-  if (result.verdict == CheckVerdict::kRegression) return Tone::kBad;
+  const bool is_bad =
+      result.verdict == CheckVerdict::kRegression || result.verdict == CheckVerdict::kError;
+  if (is_bad) return Tone::kBad;
   return exit_code_of(result.verdict) == 0 ? Tone::kGood : Tone::kDoubtful;
 }
 
@@ -52,6 +54,7 @@ Blocks verdict_blocks(const CheckResult& result) {
   const std::string verdict = verdict_word(result);
   Blocks blocks = {
       paragraph(verdict + ": " + check_headline(result) + ".", tone_of(result), verdict.size())};
+  if (!result.baseline_note.empty()) blocks.push_back(paragraph(result.baseline_note + "."));
   const auto number =
       std::ranges::find_if(result.alarms, [](const Alarm& alarm) { return alarm.finding.empty(); });
   if (number != result.alarms.end()) {
@@ -59,10 +62,10 @@ Blocks verdict_blocks(const CheckResult& result) {
     const bool has_said = number == result.alarms.begin() || has_first_number(result);
     const std::string first =
         has_said ? "" : "The first number beyond its limit: " + number->sentence + ". ";
-    blocks.push_back(paragraph(first + "The limit is from " + number->limit_from + "."));
+    blocks.push_back(paragraph(first + "The limit comes from " + number->limit_from + "."));
   }
   if (!result.first_difference.empty()) {
-    blocks.push_back(paragraph("First other bits: " + result.first_difference));
+    blocks.push_back(paragraph("The first difference in bits: " + result.first_difference + "."));
   }
   add_list(blocks, "What changed since the baseline:", result.changes);
   // The headline has the first reason; alone, it is not said twice.
@@ -72,6 +75,7 @@ Blocks verdict_blocks(const CheckResult& result) {
   const bool has_said_why =
       result.verdict == CheckVerdict::kInconclusive && result.why_inconclusive.size() == 1;
   if (!has_said_why) add_list(blocks, "Not judged:", result.why_inconclusive);
+  if (result.problems.size() > 1) add_list(blocks, "All problems:", result.problems);
   return blocks;
 }
 
@@ -131,12 +135,18 @@ void append(Blocks& blocks, Blocks more) {
                 std::make_move_iterator(more.end()));
 }
 
+std::string subtitle_of(const CheckResult& result) {
+  if (result.verdict == CheckVerdict::kError) return "not judged, because of an error";
+  return fmt::format("{} judged in {}", counted(result.judged, "number"),
+                     counted(static_cast<uint64_t>(result.steps), "step"));
+}
+
 std::string good_headline(const CheckResult& result) {
   switch (result.verdict) {
     case CheckVerdict::kIdentical:
-      return "every bit is the baseline's";
+      return "every bit equals the baseline's";
     case CheckVerdict::kWithinNoise:
-      return fmt::format("{} within what {} do",
+      return fmt::format("{} within the limits from {}",
                          result.judged == 1
                              ? "the number lies"
                              : fmt::format("all {} numbers lie", with_thousands(result.judged)),
@@ -174,6 +184,8 @@ std::string verdict_word(const CheckResult& result) {
 std::string check_headline(const CheckResult& result) {
   if (exit_code_of(result.verdict) == 0) return good_headline(result) + uncovered_text(result);
   switch (result.verdict) {
+    case CheckVerdict::kError:
+      return result.problems.front();
     case CheckVerdict::kRegression:
       return result.alarms.front().sentence + after_setting_text(result);
     case CheckVerdict::kIncomplete:
@@ -196,8 +208,7 @@ std::string check_text(const CheckResult& result, const TextStyle& style) {
 
 ReportPage check_page(const CheckResult& result) {
   ReportPage page{.title = fmt::format("{} against {}", result.run, result.baseline),
-                  .subtitle = fmt::format("{} judged in {}", counted(result.judged, "number"),
-                                          counted(static_cast<uint64_t>(result.steps), "step")),
+                  .subtitle = subtitle_of(result),
                   .sections = {}};
   const auto add = [&](std::string_view name, std::string_view title, Blocks blocks) {
     if (!blocks.empty()) page.sections.push_back({name, title, std::move(blocks)});

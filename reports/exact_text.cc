@@ -75,7 +75,7 @@ void add_list(Blocks& blocks, const std::string& title, const std::vector<std::s
 std::string first_value_text(const ExactResult& result) {
   if (!result.first_value) {
     if (result.no_first_value.empty()) return "";
-    return fmt::format("Which element differs is not known: {}.", result.no_first_value);
+    return fmt::format("Which element differs is not known: {}", result.no_first_value);
   }
   const FirstValue& v = *result.first_value;
   const std::string ulps =
@@ -83,7 +83,7 @@ std::string first_value_text(const ExactResult& result) {
                  : fmt::format(", {:.6g} ulp{} of {}", v.ulps, v.ulps == 1 ? "" : "s", v.format);
   return fmt::format(
       "First element{}: {} is {:.9g} here and {:.9g} in the baseline{}. {} of {} "
-      "elements differ.",
+      "elements differ",
       v.pass < 0 ? "" : fmt::format(" (pass {})", v.pass), to_string(v.index), v.run, v.baseline,
       ulps, with_thousands(static_cast<uint64_t>(v.differing)),
       with_thousands(static_cast<uint64_t>(v.count)));
@@ -114,7 +114,7 @@ std::string exact_text(const ExactResult& result, const std::string& run_path,
     blocks.push_back(verbatim(
         fmt::format("{}\n{}: {} here, {} in the baseline", where(d), d.rule, d.run, d.baseline)));
     if (const std::string element = first_value_text(result); !element.empty()) {
-      blocks.push_back(paragraph(element));
+      blocks.push_back(paragraph(element + "."));
     }
     blocks.push_back(worst_table(result));
   }

@@ -7,8 +7,8 @@
 
 namespace lockstep {
 
-// One sentence on the first element that differs, or on why it is not known; "" if the first
-// difference is at no site.
+// On the first element that differs, or on why it is not known, without a final period; "" if the
+// first difference is at no site.
 std::string first_value_text(const ExactResult& result);
 std::string exact_text(const ExactResult& result, const std::string& run_path,
                        const std::string& baseline_path, const ExactOptions& options);

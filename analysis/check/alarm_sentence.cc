@@ -14,6 +14,15 @@
 namespace lockstep {
 namespace {
 
+constexpr int kLossDigits = 6;
+
+// A limit that only allows for the rounding of the number itself: "limit 1.0000000007 times" is
+// hard to read.
+bool must_not_change(const Alarm& a) {
+  constexpr double kRounding = 1e-8;  // octaves
+  return std::fabs(a.limit - a.expected) < kRounding;
+}
+
 // Enough digits to tell a ratio near 1 from 1: "1.0045", "1.0000013", "0.51", "37".
 std::string ratio_text(double octaves) {
   const double ratio = std::exp2(octaves), apart = std::fabs(ratio - 1);
@@ -33,6 +42,43 @@ std::string part_or_none(double share) {
   return share == 0 ? "none" : share_text(share);
 }
 
+std::string with_digits(double x, int digits) {
+  return fmt::format("{:.{}g}", x, digits);
+}
+
+// `print(x, digits)`; 0: as few digits as usual. "80% ..., limit 80%" does not show what is wrong,
+// so numbers that differ get digits until their texts do.
+template <typename Print>
+AlarmNumbers told_apart(const Alarm& a, Print print) {
+  constexpr int kFirst = 3, kLast = 17;  // 17 tell any two doubles apart
+  const auto texts = [&](int digits) {
+    return AlarmNumbers{print(a.value, digits), print(a.expected, digits), print(a.limit, digits)};
+  };
+  AlarmNumbers numbers = texts(0);
+  const auto read_alike = [&] {
+    return (numbers.value == numbers.limit && a.value != a.limit) ||
+           (numbers.expected == numbers.limit && a.expected != a.limit);
+  };
+  for (int digits = kFirst; digits <= kLast && read_alike(); ++digits) numbers = texts(digits);
+  return numbers;
+}
+
+AlarmNumbers octave_numbers(const Alarm& a) {
+  if (std::isinf(a.expected)) {  // the logarithm of none at all
+    AlarmNumbers numbers = told_apart(a, [](double x, int digits) {
+      return digits == 0 ? two_digits(std::exp2(x)) : with_digits(std::exp2(x), digits);
+    });
+    numbers.expected = "0";
+    return numbers;
+  }
+  AlarmNumbers numbers = told_apart(a, [&](double x, int digits) {
+    const double octaves = x - a.expected;
+    return (digits == 0 ? ratio_text(octaves) : with_digits(std::exp2(octaves), digits)) + " times";
+  });
+  numbers.expected = "1";
+  return numbers;
+}
+
 std::string what(const Alarm& a) {
   const Metric& metric = metric_row(a.metric);
   const AlarmNumbers numbers = alarm_numbers(a);
@@ -45,8 +91,8 @@ std::string what(const Alarm& a) {
         return fmt::format("{} {} of the values' size; in the baseline exactly 0", metric.words,
                            numbers.value);
       }
-      return fmt::format("{} {} as large as the baseline's; limit {}", metric.words, numbers.value,
-                         numbers.limit);
+      return fmt::format("{} {} as large as the baseline's; {}", metric.words, numbers.value,
+                         must_not_change(a) ? "no change is allowed" : "limit " + numbers.limit);
     case MetricUnit::kDistance:
       return fmt::format("{} {} from the baseline's; limit {}", metric.words, numbers.value,
                          numbers.limit);
@@ -86,19 +132,19 @@ AlarmNumbers alarm_numbers(const Alarm& a) {
   if (!a.finding.empty()) return {};
   switch (metric_row(a.metric).unit) {
     case MetricUnit::kShare:
-      return {part_or_none(a.value), part_or_none(a.expected), part_or_none(a.limit)};
+      return told_apart(a, [](double x, int digits) {
+        return digits == 0 || x == 0 || x >= 1 ? part_or_none(x)
+                                               : with_digits(100 * x, digits) + "%";
+      });
     case MetricUnit::kOctaves:
-      if (std::isinf(a.expected)) {  // the logarithm of none at all
-        return {two_digits(std::exp2(a.value)), "0", two_digits(std::exp2(a.limit))};
-      }
-      return {ratio_text(a.value - a.expected) + " times", "1",
-              ratio_text(a.limit - a.expected) + " times"};
+      return octave_numbers(a);
     case MetricUnit::kDistance:
-      return {two_digits(a.value) + " octaves", two_digits(a.expected) + " octaves",
-              two_digits(a.limit) + " octaves"};
+      return told_apart(a, [](double x, int digits) {
+        return (digits == 0 ? two_digits(x) : with_digits(x, digits)) + " octaves";
+      });
     case MetricUnit::kLoss:
-      return {fmt::format("{:.6g}", a.value), fmt::format("{:.6g}", a.expected),
-              fmt::format("{:.6g}", a.limit)};
+      return told_apart(
+          a, [](double x, int digits) { return with_digits(x, std::max(digits, kLossDigits)); });
     case MetricUnit::kYesNo:
       break;
   }

@@ -109,11 +109,4 @@ std::string subject_text(const ModelIdentity& identity, const Metric& metric, si
   return "";
 }
 
-std::string key_of(const Baseline& baseline, size_t lane, MetricId metric, size_t subject) {
-  const Metric& row = metric_row(metric);
-  const std::string text = subject_text(baseline.identity, row, subject);
-  return fmt::format("{}/{}{}", baseline.identity.lanes[lane].name, row.name,
-                     text.empty() ? "" : "/" + text);
-}
-
 }  // namespace lockstep

@@ -23,6 +23,7 @@ struct BaselineEntry {
 
 struct Baseline {
   std::string path;
+  std::string proposed_for;            // of a proposal: text_hash() of the baseline that it changes
   std::vector<BaselineEntry> history;  // the oldest first
   std::map<std::string, std::string> environment;
   std::string options_json;  // of the recorded run: how to repeat it
@@ -43,9 +44,10 @@ Baseline make_baseline(const RunFile& run, std::span<const RunSummary> ulps,
 // Throws: InputError: not a baseline, of a newer version, damaged (with the place).
 Baseline baseline_from_json(const std::string& text, const std::string& path);
 std::string to_json(const Baseline& baseline);
+// Of a baseline file's text, as 16 hexadecimal digits.
+std::string text_hash(const std::string& text);
 
-// "to_zero of fp16 at conv1 conv2d grad_weight output" as a key: "fp16/to_zero/conv1 conv2d ...".
-std::string key_of(const Baseline& baseline, size_t lane, MetricId metric, size_t subject);
+// "conv1 conv2d grad_weight output", "parameter fc.weight", "parameter group 0"; "": the lane.
 std::string subject_text(const ModelIdentity& identity, const Metric& metric, size_t subject);
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "analysis/check/limit_range.h"
+#include "analysis/check/metric_keys.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/record/run/environment.h"
@@ -60,11 +61,12 @@ BaselineDiff compare_baselines(const Baseline& before, const Baseline& after, do
         .ensemble = {},
         .rules_path = {}};
   };
+  const MetricKeys keys(before);
   const LimitBasis bases[] = {basis_of(Draw::kSame), basis_of(Draw::kOther)};
   each_band(before, after,
             [&](Draw draw, size_t lane, const Metric& metric, size_t subject, const Band* old,
                 const Band* now) {
-              KeyChange change{.key = key_of(before, lane, metric.id, subject),
+              KeyChange change{.key = keys.of(lane, metric.id, subject),
                                .metric = metric.id,
                                .draw = draw,
                                .before = old == nullptr ? std::nan("") : old->centre,
@@ -91,6 +93,7 @@ Baseline approve(const Baseline& before, const Baseline& proposed, std::string_v
   Baseline merged = all ? proposed : before;
   merged.path = before.path;
   merged.history = before.history;
+  merged.proposed_for.clear();
   size_t taken = 0;
   if (!all) {
     if (!same_places(before.identity, proposed.identity)) {
@@ -104,10 +107,11 @@ Baseline approve(const Baseline& before, const Baseline& proposed, std::string_v
                                    to.settings.front().text),
                        "accept it as a whole: --keys '*'");
     }
+    const MetricKeys names(before);
     each_band(before, proposed,
               [&](Draw draw, size_t lane, const Metric& metric, size_t subject, const Band*,
                   const Band* now) {
-                if (!glob_match(keys, key_of(before, lane, metric.id, subject))) return;
+                if (!glob_match(keys, names.of(lane, metric.id, subject))) return;
                 ++taken;
                 Ensemble& ensemble = merged.ensembles[static_cast<size_t>(draw)];
                 if (lane >= ensemble.lanes.size()) return;

@@ -8,6 +8,7 @@
 
 #include "analysis/check/baseline.h"
 #include "src/core/error.h"
+#include "src/core/text_hash.h"
 #include "src/record/run/options_json.h"
 
 namespace lockstep {
@@ -194,6 +195,10 @@ LaneBands bands_from(const Json& j, const ModelIdentity& identity) {
 
 }  // namespace
 
+std::string text_hash(const std::string& text) {
+  return fmt::format("{:016x}", fnv1a(text));
+}
+
 std::string to_json(const Baseline& b) {
   Json history = Json::array();
   for (const BaselineEntry& entry : b.history) {
@@ -215,12 +220,13 @@ std::string to_json(const Baseline& b) {
     findings[b.identity.lanes[lane].name] = b.findings[lane];
     bits[b.identity.lanes[lane].name] = b.step_bits[lane];
   }
-  const Json whole = {{"format", kFormat},          {"version", kBaselineVersion},
-                      {"history", history},         {"environment", b.environment},
-                      {"steps", b.steps},           {"options", Json::parse(b.options_json)},
-                      {"policies", b.policy_texts}, {"identity", identity_json(b.identity)},
-                      {"findings", findings},       {"step_bits", bits},
-                      {"ensembles", ensembles}};
+  Json whole = {{"format", kFormat},          {"version", kBaselineVersion},
+                {"history", history},         {"environment", b.environment},
+                {"steps", b.steps},           {"options", Json::parse(b.options_json)},
+                {"policies", b.policy_texts}, {"identity", identity_json(b.identity)},
+                {"findings", findings},       {"step_bits", bits},
+                {"ensembles", ensembles}};
+  if (!b.proposed_for.empty()) whole["proposed_for"] = b.proposed_for;
   std::string text;
   write(whole, 0, text);
   return text + "\n";
@@ -296,6 +302,7 @@ Baseline baseline_from_json(const std::string& text, const std::string& path) {
     j.at("environment").get_to(b.environment);
     j.at("steps").get_to(b.steps);
     b.options_json = j.at("options").dump();
+    b.proposed_for = j.value("proposed_for", "");
     j.at("policies").get_to(b.policy_texts);
     b.identity = identity_from(j.at("identity"));
     for (const Draw draw : {Draw::kSame, Draw::kOther}) {

@@ -15,6 +15,8 @@ std::string_view to_string(CheckVerdict verdict) {
       return "regression";
     case CheckVerdict::kIncomplete:
       return "incomplete";
+    case CheckVerdict::kError:
+      return "error";
     case CheckVerdict::kInconclusive:
       break;
   }
@@ -22,8 +24,9 @@ std::string_view to_string(CheckVerdict verdict) {
 }
 
 int exit_code_of(CheckVerdict verdict) {
-  constexpr int kRegressionCode = 1, kInconclusiveCode = 3;
+  constexpr int kRegressionCode = 1, kErrorCode = 2, kInconclusiveCode = 3;
   if (verdict == CheckVerdict::kRegression) return kRegressionCode;
+  if (verdict == CheckVerdict::kError) return kErrorCode;
   const bool is_open =
       verdict == CheckVerdict::kIncomplete || verdict == CheckVerdict::kInconclusive;
   return is_open ? kInconclusiveCode : 0;

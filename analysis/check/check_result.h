@@ -23,9 +23,10 @@ enum class CheckVerdict : uint8_t {
   kRegression,    // something worse
   kIncomplete,    // nothing worse, but a part of the baseline is missing
   kInconclusive,  // nothing, or not enough, to compare with
+  kError,         // a file could not be read, or the run failed: nothing was judged
 };
 std::string_view to_string(CheckVerdict verdict);
-int exit_code_of(CheckVerdict verdict);  // 0, 1 or 3
+int exit_code_of(CheckVerdict verdict);  // 0, 1, 2 or 3
 
 // One number beyond its limit, for the worse or for the better.
 struct Alarm {
@@ -72,12 +73,14 @@ struct CheckResult {
   CheckVerdict verdict = CheckVerdict::kInconclusive;
   Draw draw = Draw::kSame;
   std::string run, baseline;         // paths
+  std::string baseline_note;         // of a folder: why this one, if it does not fit exactly
   std::vector<Alarm> alarms;         // the origin first
   std::vector<Alarm> improvements;   // the largest first
   std::vector<std::string> changes;  // what is not the same in model, loop, lanes and data
   std::vector<std::string> missing;  // of the baseline: lanes, metrics, steps, parameters
   std::vector<std::string> remarks;
   std::vector<std::string> why_inconclusive;
+  std::vector<std::string> problems;  // of an error: at least one
   std::vector<Ignored> ignored;
   std::vector<JudgedFamily> families;   // by lane, then in the order of the metrics
   size_t sites = 0, sites_matched = 0;  // of the baseline; with a counterpart in the run

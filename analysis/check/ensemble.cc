@@ -94,6 +94,11 @@ std::string runs_text(Draw draw, int64_t runs) {
       draw == Draw::kSame ? "runs from weights moved by one ulp" : "runs from other seeds");
 }
 
+std::string few_runs_text(Draw draw, int64_t runs) {
+  if (runs == 0 || runs - 1 >= kFewMembers) return "";
+  return fmt::format("{} make wide limits: a small regression may pass", runs_text(draw, runs));
+}
+
 std::string_view to_string(Draw draw) {
   return draw == Draw::kSame ? "ulps" : "seeds";
 }

@@ -27,6 +27,8 @@ namespace lockstep {
 
 // Of how many runs a spread can be taken at all.
 inline constexpr size_t kFewestRuns = 3;
+// Fewer members besides the run itself make wide limits.
+inline constexpr int64_t kFewMembers = 5;
 
 // An error that was exactly 0 in all runs has the centre -infinity.
 struct Band {
@@ -55,6 +57,10 @@ std::string_view to_string(Draw draw);  // "ulps", "seeds": what the ensemble's 
 
 // "13 runs from weights moved by one ulp".
 std::string runs_text(Draw draw, int64_t runs);
+
+// A warning for an ensemble of few runs: "4 runs from weights moved by one ulp make wide limits: a
+// small regression may pass". "": enough, or none at all.
+std::string few_runs_text(Draw draw, int64_t runs);
 
 struct Ensemble {
   int64_t runs = 0;

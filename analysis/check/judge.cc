@@ -10,6 +10,7 @@
 
 #include "analysis/check/alarm_sentence.h"
 #include "analysis/check/limit_range.h"
+#include "analysis/check/metric_keys.h"
 #include "analysis/check/rule_use.h"
 #include "analysis/findings/finding_kinds.h"
 #include "emulation/format/format.h"
@@ -58,6 +59,7 @@ class Judge {
       const Ensemble& ensemble = baseline_.ensemble(result_.draw);
       result_.runs = ensemble.runs;
       if (ensemble.is_usable()) {
+        few_runs(ensemble);
         judge_lanes(ensemble);
       } else {
         lacks_ensemble();
@@ -110,9 +112,12 @@ class Judge {
       result_.why_inconclusive.push_back("no lane of the run has a counterpart in the baseline");
     }
     if (run_.steps() < baseline_.steps) {
-      result_.missing.push_back(fmt::format("steps {}..{}: the run has {}, the baseline {}",
-                                            run_.steps(), baseline_.steps - 1, run_.steps(),
-                                            baseline_.steps));
+      const int64_t last = baseline_.steps - 1;
+      result_.missing.push_back(
+          fmt::format("{}: the run has {}, the baseline {}",
+                      run_.steps() == last ? fmt::format("step {}", last)
+                                           : fmt::format("steps {} to {}", run_.steps(), last),
+                      counted(static_cast<uint64_t>(run_.steps()), "step"), baseline_.steps));
     } else if (run_.steps() > baseline_.steps) {
       result_.why_inconclusive.push_back(
           fmt::format("the run has {} steps, the baseline {}: means over other steps cannot be "
@@ -130,13 +135,15 @@ class Judge {
       result_.draw = Draw::kOther;
     };
     if (identity_.batches_hash != baseline_.identity.batches_hash) {
-      other("batches or masks differ");
+      other("the batches or masks are not the baseline's");
     }
     if (identity_.batches_hash.empty() && identity_.seed != baseline_.identity.seed) {
-      other(fmt::format("seed {}, the baseline's is {}", identity_.seed, baseline_.identity.seed));
+      other(fmt::format("the run has seed {}, the baseline seed {}", identity_.seed,
+                        baseline_.identity.seed));
     }
     if (identity_.batches_hash.empty() && identity_.data != baseline_.identity.data) {
-      other(fmt::format("data {}, the baseline's are {}", identity_.data, baseline_.identity.data));
+      other(fmt::format("the run has the data {}, the baseline {}", identity_.data,
+                        baseline_.identity.data));
     }
     const Ensemble& ulps = baseline_.ensemble(Draw::kSame);
     const size_t lane = reference_lane();
@@ -162,16 +169,23 @@ class Judge {
     return baseline_.identity.lanes.size();
   }
 
+  void few_runs(const Ensemble& ensemble) {
+    const std::string few = few_runs_text(result_.draw, ensemble.runs);
+    if (few.empty()) return;
+    result_.remarks.push_back(fmt::format("{} (`lockstep baseline record ... {} 12`)", few,
+                                          result_.draw == Draw::kSame ? "--members" : "--seeds"));
+  }
+
   void lacks_ensemble() {
     if (result_.draw == Draw::kSame) {
-      result_.why_inconclusive.push_back(
-          fmt::format("the baseline has {} from weights moved by one ulp, at least {} needed: "
-                      "`lockstep baseline record ... --members N`",
-                      counted(static_cast<uint64_t>(result_.runs), "run"), kFewestRuns));
+      result_.why_inconclusive.push_back(fmt::format(
+          "the baseline has {} from weights moved by one ulp, but limits need at least {}: "
+          "`lockstep baseline record ... --members N`",
+          counted(static_cast<uint64_t>(result_.runs), "run"), kFewestRuns));
       return;
     }
     result_.why_inconclusive.push_back(
-        fmt::format("{}, and the baseline has no limits from other seeds: `lockstep baseline "
+        fmt::format("{}, but the baseline has no limits for other seeds: `lockstep baseline "
                     "record ... --seeds N`, or several captures",
                     why_other_));
   }
@@ -236,6 +250,7 @@ class Judge {
               .draw = result_.draw,
               .ensemble = ensemble_text(),
               .rules_path = options_.rules.path};
+    const MetricKeys keys(baseline_);
     std::set<std::string> missing;
     each_number(ensemble, [&](size_t lane, const Metric& metric, size_t subject, const Band& band,
                               const Measured& now) {
@@ -244,7 +259,7 @@ class Judge {
       } else if (band.always && metric.id == MetricId::kFirstGradient) {
         no_gradient(lane, metric, subject);
       } else if (band.always && missing.size() < kLocatedAlarms) {
-        missing.insert(key_of(baseline_, lane, metric.id, subject) + ": not measured here");
+        missing.insert(keys.of(lane, metric.id, subject) + ": not measured here");
       }
     });
     result_.missing.insert(result_.missing.end(), missing.begin(), missing.end());

@@ -18,7 +18,8 @@ LimitRange measured_range(const Metric& metric, const Band& band, const LimitBas
   const double noise = basis.factor * band.spread;
   const double floor = basis.draw == Draw::kSame ? metric.floor : metric.floor_of_seeds;
   if (noise > floor) return around(band, noise, basis.ensemble);
-  return around(band, floor, fmt::format("the metric's floor: {} lie closer", basis.ensemble));
+  return around(band, floor,
+                fmt::format("the metric's floor, because {} differ by less", basis.ensemble));
 }
 
 }  // namespace

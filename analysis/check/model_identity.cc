@@ -19,17 +19,12 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kNamedLayers = 3;    // of a change, by name
-constexpr size_t kNamedChanges = 12;  // ops that only one side has
+constexpr std::string_view kBatchNormEps = "batch_norm eps";  // of setup_in_words()
+constexpr size_t kNamedLayers = 3;                            // of a change, by name
+constexpr size_t kNamedChanges = 12;                          // ops that only one side has
 // Sequences are aligned by a table of n m numbers; of longer ones, what lies
 // between an equal head and an equal tail has no counterpart.
 constexpr size_t kMostAligned = size_t{1} << 26;
-
-std::string shape_text(const Shape& shape) {
-  std::string text;
-  for (const int64_t extent : shape) text += fmt::format("{}{}", text.empty() ? "" : "x", extent);
-  return text.empty() ? "scalar" : text;
-}
 
 std::string attribute_text(const Attribute& attribute) {
   return std::visit(
@@ -186,16 +181,23 @@ class Matcher {
     out_.settings.push_back(std::move(change_of));
   }
 
+  void setting_of_loop(const std::string& name, const std::string& before,
+                       const std::string& after) {
+    if (name == kBatchNormEps) return;  // nodes() names it with its layers
+    const auto value = [](const std::string& text) { return text.empty() ? "none" : text; };
+    setting({fmt::format("{}: {} -> {}", name, value(before), value(after)), "", "", ""});
+  }
+
   void settings() {
     std::map<std::string, std::string> ours(run_.settings.begin(), run_.settings.end());
     std::map<std::string, std::string> theirs(base_.settings.begin(), base_.settings.end());
     for (const auto& [name, before] : base_.settings) {
       const auto now = ours.find(name);
-      const std::string after = now == ours.end() ? "none" : now->second;
-      if (after != before) setting({fmt::format("{}: {} -> {}", name, before, after), "", "", ""});
+      const std::string after = now == ours.end() ? "" : now->second;
+      if (after != before) setting_of_loop(name, before, after);
     }
     for (const auto& [name, now] : run_.settings) {
-      if (!theirs.contains(name)) setting({fmt::format("{}: none -> {}", name, now), "", "", ""});
+      if (!theirs.contains(name)) setting_of_loop(name, "", now);
     }
     if (base_.data != run_.data) change(fmt::format("data: {} -> {}", base_.data, run_.data));
   }
@@ -324,8 +326,8 @@ class Matcher {
         ++j;
       }
       if (j == taken.size()) {
-        out_.no_match.push_back("parameter " + base_.parameters[i].name + " (" +
-                                base_.parameters[i].shape + "): not here");
+        out_.no_match.push_back(fmt::format("the run has no parameter {} ({})",
+                                            base_.parameters[i].name, base_.parameters[i].shape));
         continue;
       }
       out_.parameters[i] = static_cast<int>(j);
@@ -336,8 +338,8 @@ class Matcher {
     }
     for (size_t j = 0; j < taken.size(); ++j) {
       if (taken[j]) continue;
-      out_.no_match.push_back("parameter " + run_.parameters[j].name + " (" +
-                              run_.parameters[j].shape + "): not in the baseline");
+      out_.no_match.push_back(fmt::format("the baseline has no parameter {} ({})",
+                                          run_.parameters[j].name, run_.parameters[j].shape));
     }
   }
 
@@ -363,7 +365,7 @@ class Matcher {
     for (size_t i = 0; i < base_.lanes.size(); ++i) {
       const LaneIdentity& before = base_.lanes[i];
       if (out_.lanes[i] < 0) {
-        out_.no_match.push_back("lane " + before.name + ": not here");
+        out_.no_match.push_back("the run has no lane " + before.name);
         continue;
       }
       const LaneIdentity& after = run_.lanes[static_cast<size_t>(out_.lanes[i])];
@@ -374,7 +376,9 @@ class Matcher {
       }
     }
     for (size_t j = 0; j < run_.lanes.size(); ++j) {
-      if (!taken[j]) out_.extra.push_back("lane " + run_.lanes[j].name + ": not in the baseline");
+      if (!taken[j])
+        out_.extra.push_back("the baseline has no lane " + run_.lanes[j].name +
+                             ", so it is not judged");
     }
   }
 
@@ -407,6 +411,12 @@ class Matcher {
 
 std::string SiteIdentity::label() const {
   return fmt::format("{} {} {} {}", layer.empty() ? "(no layer)" : layer, op, role, point);
+}
+
+std::string shape_text(const Shape& shape) {
+  std::string text;
+  for (const int64_t extent : shape) text += fmt::format("{}{}", text.empty() ? "" : "x", extent);
+  return text.empty() ? "scalar" : text;
 }
 
 ModelIdentity identity_of(const RunFile& run) {

@@ -43,6 +43,7 @@ struct ModelIdentity {
   uint64_t seed = 0;
 };
 ModelIdentity identity_of(const RunFile& run);
+std::string shape_text(const Shape& shape);  // "64x1x5x5", "scalar"
 
 // A number of the loop or of an op that is not the baseline's: as good as it may be, not what was
 // accepted.

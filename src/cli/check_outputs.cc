@@ -123,10 +123,11 @@ void check_outputs(const CheckOutputs& outputs, const std::vector<std::string>& 
 }
 
 void write_check_outputs(const CheckOutputs& outputs, const CheckResult& result) {
+  const bool is_error = result.verdict == CheckVerdict::kError;
   const bool has_printed = std::ranges::any_of(
       kOutputs, [&](const OutputRow& row) { return outputs.*row.path == kStandardOutput; });
   // First, so that a file that cannot be written does not hide it.
-  if (!has_printed) fmt::print("{}", check_text(result, output_style()));
+  if (!has_printed && !is_error) fmt::print("{}", check_text(result, output_style()));
   if (outputs.github) fmt::print("{}", github_annotations(result));
   for (const OutputRow& row : kOutputs) {
     const std::string& path = outputs.*row.path;

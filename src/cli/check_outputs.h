@@ -21,7 +21,8 @@ void declare_check_outputs(CLI::App& app, CheckOutputs& outputs);
 // another output, or that --exact does not have.
 void check_outputs(const CheckOutputs& outputs, const std::vector<std::string>& inputs,
                    bool is_exact, ProblemList& problems);
-// Writes them all, and the text to standard output.
+// Writes them all, and the text to standard output. Of an error there is no text: the message goes
+// to standard error.
 void write_check_outputs(const CheckOutputs& outputs, const CheckResult& result);
 
 }  // namespace lockstep

@@ -92,7 +92,7 @@ std::string first_difference(const Pair& pair, const RunFile& run, const RunFile
                      d.rule == "bits_hash"
                          ? std::string("other bits")
                          : fmt::format("{} {}, in A {}", d.rule, d.run, d.baseline),
-                     element.empty() ? "." : ". " + element);
+                     element.empty() ? "" : ". " + element);
 }
 
 CheckResult judge_pair(const Pair& pair, const Baseline& baseline, const CheckOptions& options) {

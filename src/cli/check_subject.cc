@@ -7,10 +7,12 @@
 #include <filesystem>
 
 #include "src/cli/capture_argument.h"
+#include "src/core/counted.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
+#include "src/record/run/environment.h"
 #include "src/record/run/options_json.h"
 #include "src/train/lane_name.h"
 
@@ -30,6 +32,25 @@ std::string first_bytes(const std::string& path) {
   const size_t read = std::fread(start, 1, sizeof start, file);
   std::fclose(file);
   return {start, read};
+}
+
+std::vector<std::string> json_files(const std::string& folder) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".json") paths.push_back(entry.path().string());
+  }
+  if (error) throw InputError(fmt::format("--baseline {}: {}", folder, error.message()));
+  std::ranges::sort(paths);
+  return paths;
+}
+
+std::string candidate_text(const Baseline& baseline) {
+  std::vector<std::string> lanes;
+  for (const LaneIdentity& lane : baseline.identity.lanes) lanes.push_back(lane.name);
+  return fmt::format("{}: of {}, lanes {}, {}", baseline.path,
+                     options_from_json(baseline.options_json).model, join(lanes, ","),
+                     counted(baseline.identity.parameters.size(), "parameter"));
 }
 
 }  // namespace
@@ -64,9 +85,25 @@ RunOptions options_for(const Baseline& baseline, const std::string& subject, Sub
   return options;
 }
 
+namespace {
+
+// A baseline of a large network is a megabyte; the parser takes a multiple of the file in memory.
+void refuse_large(const std::string& path) {
+  constexpr std::uintmax_t kMostBytes = std::uintmax_t{64} << 20, kMebi = 1 << 20;
+  std::error_code error;
+  const std::uintmax_t bytes = std::filesystem::file_size(path, error);
+  if (error || bytes <= kMostBytes) return;
+  throw InputError(fmt::format("{}: {} MiB; a baseline has at most {}", path,
+                               (bytes + kMebi - 1) / kMebi, kMostBytes / kMebi),
+                   "is it another file?");
+}
+
+}  // namespace
+
 Baseline read_baseline(const std::string& path) {
   std::error_code error;
   if (std::filesystem::exists(path, error)) {
+    refuse_large(path);
     const std::string start = first_bytes(path);
     const bool is_run = start == kHdf5Signature, is_captured = start == kCaptureMagic;
     if (is_run || is_captured) {
@@ -78,39 +115,47 @@ Baseline read_baseline(const std::string& path) {
   return baseline_from_json(read_text_file(path), path);
 }
 
-std::optional<Baseline> find_baseline(const std::string& folder, const ModelIdentity& run,
-                                      std::vector<std::string>& candidates) {
-  const auto names = [](const auto& items) {
-    std::vector<std::string> all;
-    for (const auto& item : items) all.push_back(item.name);
-    return all;
-  };
-  std::vector<std::string> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().extension() == ".json") paths.push_back(entry.path().string());
+CheckedModel checked_model_of(const std::string& subject, SubjectKind kind) {
+  if (kind == SubjectKind::kRunFile) return checked_model(RunFile(subject));
+  CheckedModel model{.model = subject, .environment = describe_environment()};
+  if (kind == SubjectKind::kModel) return model;
+  model.is_captured = true;
+  const Capture capture = read_capture(subject, CaptureUse::kReplay);
+  for (const Parameter& p : capture.graphs.at(0).parameters) {
+    model.parameters.push_back({p.name, shape_text(p.type.shape)});
   }
-  std::ranges::sort(paths);
-  std::optional<Baseline> found;
-  for (const std::string& path : paths) {
+  return model;
+}
+
+FoundBaseline find_baseline(const std::string& folder, const CheckedModel& subject) {
+  FoundBaseline found;
+  BaselineFit best;
+  std::string other;  // the last that fits as well
+  for (const std::string& path : json_files(folder)) {
     std::optional<Baseline> one;
     try {
       one = read_baseline(path);
     } catch (const InputError&) {
-      candidates.push_back(path + ": no baseline");
+      found.candidates.push_back(path + ": no baseline");
       continue;
     }
-    Baseline& baseline = *one;
-    const bool fits = names(baseline.identity.parameters) == names(run.parameters) &&
-                      names(baseline.identity.lanes) == names(run.lanes);
-    candidates.push_back(fmt::format("{}: lanes {}, {} parameters", path,
-                                     join(names(baseline.identity.lanes), ","),
-                                     baseline.identity.parameters.size()));
-    if (!fits) continue;
-    if (found) {
-      throw InputError(fmt::format("--baseline {}: {} and {} both fit", folder, found->path, path),
-                       "name one of them");
-    }
-    found = std::move(baseline);
+    found.candidates.push_back(candidate_text(*one));
+    const BaselineFit fit = fit_of(*one, subject);
+    if (!fit.is_comparable || (found.baseline && best.rank() < fit.rank())) continue;
+    const bool is_equal = found.baseline && fit.rank() == best.rank();
+    other = is_equal ? path : "";
+    if (is_equal) continue;
+    best = fit;
+    found.baseline = std::move(one);
+  }
+  if (!other.empty()) {
+    throw InputError(fmt::format("--baseline {}: {} and {} fit equally well", folder,
+                                 found.baseline->path, other),
+                     "name one of them");
+  }
+  if (found.baseline) {
+    const std::string name = std::filesystem::path(found.baseline->path).filename().string();
+    found.note = fit_note(best, folder, name);
   }
   return found;
 }

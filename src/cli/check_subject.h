@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "analysis/check/baseline.h"
+#include "analysis/check/baseline_key.h"
 #include "analysis/check/ensemble_runs.h"
 
 namespace lockstep {
@@ -26,10 +27,16 @@ RunOptions options_for(const Baseline& baseline, const std::string& subject, Sub
 
 Baseline read_baseline(const std::string& path);
 
-// The baseline of a folder (*.json) that was recorded of such a run: the same parameters and lanes.
-// Nothing: none of them; `candidates` then names what is there.
-// Throws: InputError: no such folder; more than one fits.
-std::optional<Baseline> find_baseline(const std::string& folder, const ModelIdentity& run,
-                                      std::vector<std::string>& candidates);
+// Throws: InputError: no such file or capture, or a damaged one.
+CheckedModel checked_model_of(const std::string& subject, SubjectKind kind);
+
+struct FoundBaseline {
+  std::optional<Baseline> baseline;     // nothing: none is comparable
+  std::string note;                     // fit_note()
+  std::vector<std::string> candidates;  // what the folder holds, one line each
+};
+// The baseline of a folder (*.json) that fits the subject best.
+// Throws: InputError: no such folder; two fit equally well.
+FoundBaseline find_baseline(const std::string& folder, const CheckedModel& subject);
 
 }  // namespace lockstep

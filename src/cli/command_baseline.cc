@@ -6,6 +6,7 @@
 
 #include "analysis/check/baseline.h"
 #include "analysis/check/baseline_change.h"
+#include "analysis/check/baseline_key.h"
 #include "analysis/check/check_result.h"
 #include "analysis/check/ensemble_runs.h"
 #include "reports/baseline_text.h"
@@ -20,6 +21,7 @@
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
+#include "src/record/run/environment.h"
 #include "src/record/run/options_json.h"
 
 namespace lockstep {
@@ -27,6 +29,19 @@ namespace {
 
 constexpr int64_t kDefaultMembers = 12;
 constexpr uint64_t kMostMembers = 1000;
+
+// Options of `replay` that change nothing in a baseline, or that its ensemble sets itself.
+struct UnusedOption {
+  const char *name, *why;
+};
+constexpr UnusedOption kUnused[] = {
+    {"--twins", "the ensemble measures what an ulp does"},
+    {"--nudge", "the ensemble's own runs have it"},
+    {"--eval-every", "no held-out examples are evaluated"},
+    {"--eval-policy", "no held-out examples are evaluated"},
+    {"--checkpoint-every", "the run files are not kept"},
+    {"--resume", "a baseline is recorded as a whole"},
+};
 
 struct RecordArgs : ReplayArgs {
   int64_t members = kDefaultMembers;
@@ -38,6 +53,13 @@ std::string size_text(size_t bytes) {
   return fmt::format("{:.0f} kB", static_cast<double>(bytes) / kKilo);
 }
 
+void warn_of_few_runs(const Baseline& baseline) {
+  for (const Draw draw : {Draw::kSame, Draw::kOther}) {
+    const std::string few = few_runs_text(draw, baseline.ensemble(draw).runs);
+    if (!few.empty()) fmt::print(stderr, "Warning: {}.\n", few);
+  }
+}
+
 // --overwrite replaces the numbers of a baseline, not its history.
 void keep_history(const std::string& path, Baseline& baseline) {
   std::vector<BaselineEntry> history = read_baseline(path).history;
@@ -45,11 +67,34 @@ void keep_history(const std::string& path, Baseline& baseline) {
   baseline.history = std::move(history);
 }
 
+void make_folder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) throw InputError(fmt::format("-o {}: {}", path, error.message()));
+}
+
+// In a folder, a baseline is named after its environment and policies, so that those of other
+// machines lie next to it.
+std::string path_in(const std::string& folder, const RunOptions& options) {
+  const std::string key =
+      baseline_key(describe_environment(), lanes_now(options.lanes, options.policy_texts));
+  const std::string name = fmt::format("{}.{}.baseline.json", stem_of(options.model), key);
+  return (std::filesystem::path(folder) / name).string();
+}
+
+std::string path_of(const RecordArgs& args) {
+  if (args.output.empty()) return stem_of(args.options.model) + ".baseline.json";
+  std::error_code error;
+  const bool is_folder =
+      args.output.ends_with('/') || std::filesystem::is_directory(args.output, error);
+  return is_folder ? path_in(args.output, args.options) : args.output;
+}
+
 int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems) {
   args.options.lanes = split(args.lanes, ',');
   read_replay_options(args, options, problems);
-  const std::string path =
-      args.output.empty() ? stem_of(args.options.model) + ".baseline.json" : args.output;
+  std::string path;
+  collect_problems(problems, [&] { path = path_of(args); });
   std::error_code error;
   if (std::filesystem::exists(path, error) && !args.overwrite) {
     problems.add(fmt::format("{}: exists", path),
@@ -58,10 +103,6 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
   }
   if (std::filesystem::exists(path, error) && args.overwrite && args.reason.empty()) {
     problems.add("--reason: missing", "--overwrite replaces an accepted baseline: say why");
-  }
-  if (options.resume->count() > 0) problems.add("--resume: a baseline is recorded as a whole");
-  if (args.options.nudge != 0) {
-    problems.add("--nudge: the ensemble's own runs have it", "leave it out");
   }
   if (args.options.seeds == 2) {
     problems.add("--seeds 2: limits need at least 3 runs", "--seeds 10");
@@ -87,6 +128,7 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
   args.options.seeds = 1;
   args.options.held_out = false;
   request.options = args.options;
+  if (args.output.ends_with('/')) make_folder(args.output);
   const auto watch = [&](int64_t number, int64_t all) -> std::unique_ptr<Observer> {
     if (args.quiet) return nullptr;
     return std::make_unique<Progress>(0, args.options.steps,
@@ -105,6 +147,7 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
     if (std::filesystem::exists(path, error)) keep_history(path, baseline);
     const std::string text = to_json(baseline);
     write_text_file_atomically(path, text);
+    warn_of_few_runs(baseline);
     if (!args.quiet) {
       fmt::print(
           "Wrote {} ({}): {} from weights moved by one ulp{}. Next:\n"
@@ -129,7 +172,11 @@ std::function<int()> declare_record(CLI::App& app) {
   args->twins = 0;
   const ArgumentChecks checks("baseline record");
   const ReplayOptions options = declare_replay_options(app, args, checks);
-  app.get_option("--output")->description("the baseline [NAME.baseline.json]")->type_name("FILE");
+  app.get_option("--output")
+      ->description(
+          "the baseline; FOLDER/ names it after environment and policies "
+          "[NAME.baseline.json]")
+      ->type_name("FILE");
   app.get_option("--overwrite")->description("replace the numbers of a baseline that exists");
   checks.whole(app.add_option("--members", args->members,
                               "runs from weights moved by one ulp: the limits for the same seed")
@@ -144,7 +191,24 @@ std::function<int()> declare_record(CLI::App& app) {
   app.add_option("--reason", args->reason, "why these numbers are right; kept in the history")
       ->type_name("TEXT")
       ->group("The ensemble");
-  return [args, checks, options] {
+  std::vector<const CLI::Option*> unused;  // in the order of kUnused
+  for (const UnusedOption& row : kUnused) {
+    unused.push_back(app.get_option(row.name)->group(""));  // not in --help
+  }
+  app.get_option("--seeds")->description(
+      "the run and N - 1 more from the next seeds: the limits for other seeds; 1: none");
+  app.get_option("--quiet")->description("no progress");
+  app.footer(
+      "Records MODEL once, then runs it again from weights moved by one ulp (--members), and, if "
+      "asked,\nfrom other seeds (--seeds, --other-captures). How far these runs lie apart gives "
+      "the "
+      "limits.\nExample:\n  lockstep baseline record lenet --steps 20 -o lenet.baseline.json\n"
+      "  lockstep check lenet --baseline lenet.baseline.json");
+  return [args, checks, options, unused] {
+    for (size_t i = 0; i < unused.size(); ++i) {
+      if (unused[i]->count() == 0) continue;
+      checks.problems().add(fmt::format("{}: {}", kUnused[i].name, kUnused[i].why), "leave it out");
+    }
     if (args->threads != 0) set_thread_count(args->threads);
     return record(*args, options, checks.problems());
   };
@@ -199,6 +263,7 @@ int propose(const ProposeArgs& args) {
       return kExitRegression;
     }
     proposed.history.back().lockstep_version = LOCKSTEP_VERSION;
+    proposed.proposed_for = text_hash(read_text_file(args.baseline));
     write_text_file_atomically(proposal_of(args.baseline), to_json(proposed));
     fmt::print("{}", diff_text(compare_baselines(before, proposed, CheckOptions().alpha)));
     fmt::print("\nWrote {}. To accept it:\n  lockstep baseline approve {} --reason \"...\"\n",
@@ -250,12 +315,24 @@ std::function<int()> declare_approve(CLI::App& app) {
       ->capture_default_str();
   return [args] {
     const std::string proposal = proposal_of(args->baseline);
-    const Baseline before = read_baseline(args->baseline), proposed = read_baseline(proposal);
-    const Baseline merged = approve(before, proposed, args->keys, args->reason, LOCKSTEP_VERSION);
-    write_text_file_atomically(args->baseline, to_json(merged));
-    // The rest of a proposal can still be accepted.
-    std::error_code error;
-    if (args->keys == "*") std::filesystem::remove(proposal, error);
+    const Baseline before = read_baseline(args->baseline);
+    Baseline proposed = read_baseline(proposal);
+    if (proposed.proposed_for != text_hash(read_text_file(args->baseline))) {
+      throw InputError(fmt::format("{}: proposed for another state of {}, which has changed since",
+                                   proposal, args->baseline),
+                       fmt::format("`lockstep baseline propose {}` records it anew",
+                                   shell_quoted(args->baseline)));
+    }
+    const std::string text =
+        to_json(approve(before, proposed, args->keys, args->reason, LOCKSTEP_VERSION));
+    write_text_file_atomically(args->baseline, text);
+    if (args->keys == "*") {
+      std::error_code error;
+      std::filesystem::remove(proposal, error);
+    } else {  // the rest of a proposal can still be accepted
+      proposed.proposed_for = text_hash(text);
+      write_text_file_atomically(proposal, to_json(proposed));
+    }
     fmt::print("{}: {} accepted.\n", args->baseline,
                args->keys == "*" ? "the whole proposal" : args->keys);
     return static_cast<int>(kExitFine);

@@ -78,39 +78,36 @@ Baseline baseline_of(const std::string& path, EnsembleRuns& runs) {
   return baseline;
 }
 
-// Of a folder of baselines, which only a run file can choose from: a replay needs its options.
-CheckResult check_by_folder(const CheckArgs& args, const CheckOptions& options) {
-  if (kind_of_subject(args.subject) != SubjectKind::kRunFile) {
-    throw InputError(
-        fmt::format(
-            "--baseline {}: a folder holds baselines of run files, and {} is not a run file",
-            args.baseline, args.subject),
-        "name the baseline file: its options say how to replay");
-  }
-  const RunFile run(args.subject);
-  std::vector<std::string> candidates;
-  const auto baseline = find_baseline(args.baseline, identity_of(run), candidates);
-  if (baseline) return judge_run(run, *baseline, options);
+CheckResult nothing_comparable(const CheckArgs& args, const CheckOptions& options,
+                               std::vector<std::string> candidates) {
   CheckResult result;
   result.run = args.subject;
   result.baseline = args.baseline;
-  result.why_inconclusive = {fmt::format(
-      "none of the baselines in {} has this run's parameters and lanes", args.baseline)};
-  result.remarks = candidates;
+  result.alpha = options.alpha;
+  result.why_inconclusive = {
+      fmt::format("none of the baselines in {} is of this model and these lanes", args.baseline)};
+  result.remarks = std::move(candidates);
   return result;
 }
 
 CheckResult check_subject(const CheckArgs& args, const CheckOptions& options, EnsembleRuns& runs) {
-  std::error_code error;
-  if (std::filesystem::is_directory(args.baseline, error)) return check_by_folder(args, options);
   const SubjectKind kind = kind_of_subject(args.subject);
-  const Baseline baseline = baseline_of(args.baseline, runs);
+  std::error_code error;
+  FoundBaseline found;
+  if (std::filesystem::is_directory(args.baseline, error)) {
+    found = find_baseline(args.baseline, checked_model_of(args.subject, kind));
+    if (!found.baseline) return nothing_comparable(args, options, found.candidates);
+  } else {
+    found.baseline = baseline_of(args.baseline, runs);
+  }
+  const Baseline& baseline = *found.baseline;
   const bool is_run = kind == SubjectKind::kRunFile;
   const std::string path =
       is_run ? args.subject : runs.run(options_for(baseline, args.subject, kind), "checked");
   CheckResult result = judge_run(RunFile(path), baseline, options);
   if (!is_run) EnsembleRuns::remove_run(path);
   result.run = args.subject;
+  result.baseline_note = found.note;
   return result;
 }
 
@@ -131,15 +128,55 @@ void require_sides(const CheckArgs& args, ProblemList& problems) {
   }
 }
 
+// A CI that shows no log still shows why nothing was judged. The message itself goes to standard
+// error in main.cc.
+void write_error_outputs(const CheckArgs& args, const std::vector<std::string>& problems) {
+  const bool is_pair = !args.pair.a.empty();
+  CheckResult result;
+  result.verdict = CheckVerdict::kError;
+  result.run = is_pair ? args.pair.b : args.subject;
+  result.baseline = is_pair ? args.pair.a : args.baseline;
+  result.alpha = args.options.alpha;
+  result.problems = problems;
+  try {
+    write_check_outputs(args.outputs, result);
+  } catch (const InputError& error) {
+    fmt::print(stderr, "lockstep: {}\n", error.what());
+  }
+}
+
+// One line each, with the file it is about: problems of a list lack it.
+std::vector<std::string> problems_of(const InputError& error) {
+  std::vector<std::string> problems = error.problems();
+  const std::string whole = error.what();
+  if (problems.size() == 1) return {whole};
+  const size_t end = whole.find(fmt::format(": {} problems\n", problems.size()));
+  if (end == std::string::npos) return problems;
+  for (std::string& problem : problems) problem = whole.substr(0, end) + ": " + problem;
+  return problems;
+}
+
+CheckResult judge(const CheckArgs& args, EnsembleRuns& runs) {
+  try {
+    const CheckOptions options = options_of(args);
+    return args.pair.a.empty() ? check_subject(args, options, runs)
+                               : check_pair(args.pair, runs, options);
+  } catch (const InputError& error) {
+    write_error_outputs(args, problems_of(error));
+    throw;
+  } catch (const std::exception& error) {
+    write_error_outputs(args, {error.what()});
+    throw;
+  }
+}
+
 int run_check(const CheckArgs& args) {
   if (!(args.options.alpha > 0 && args.options.alpha < 1)) {
     throw InputError(fmt::format("--alpha {}: 0 < X < 1 required", args.options.alpha));
   }
-  const CheckOptions options = options_of(args);
   EnsembleRuns runs(scratch_folder(), catch_stop_signals(), nullptr);
   try {
-    const CheckResult result = args.pair.a.empty() ? check_subject(args, options, runs)
-                                                   : check_pair(args.pair, runs, options);
+    const CheckResult result = judge(args, runs);
     write_check_outputs(args.outputs, result);
     return exit_code_of(result.verdict);
   } catch (const EnsembleStopped&) {
@@ -156,7 +193,8 @@ std::function<int()> declare_check(CLI::App& app) {
                  "baseline's options")
       ->type_name("");
   app.add_option("--baseline", args->baseline,
-                 "a file of `lockstep baseline record`, a folder of such files, or a run file "
+                 "a file of `lockstep baseline record`, a folder of such files (the best fit is "
+                 "taken), or a run file "
                  "accepted as good")
       ->type_name("FILE");
   app.add_option("--a", args->pair.a,

@@ -96,6 +96,17 @@ CheckResult inconclusive() {
   return result;
 }
 
+CheckResult failed() {
+  CheckResult result;
+  result.verdict = CheckVerdict::kError;
+  result.run = "run.h5";
+  result.baseline = "gpt.baseline.json";
+  result.alpha = 0.01;
+  result.problems = {"run.h5: truncated <at> 4096 bytes; run it again",
+                     "rules.toml: line 3: \n::x"};
+  return result;
+}
+
 CheckResult regression_named(const std::string& name) {
   CheckResult result = regression();
   result.run = result.baseline = name;

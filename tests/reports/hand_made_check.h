@@ -12,6 +12,8 @@ namespace lockstep::testing {
 CheckResult regression();
 // Nothing to compare with.
 CheckResult inconclusive();
+// Nothing was judged: two problems.
+CheckResult failed();
 // The regression, whose names are all `name`.
 CheckResult regression_named(const std::string& name);
 // A regression with so many alarms in so many lanes, all of one metric.

@@ -45,6 +45,8 @@ TEST_CASE("check as JSON: a golden file, and every key is documented") {
   result.alarms[0].origin = "pool max_pool2d (model.py:11)";
   result.alarms[1].gone = "blocks.0 add";
   result.first_difference = "lane fp32, step 0: ln1 layer_norm output";
+  result.problems = {"a key of errors only"};
+  result.baseline_note = "b has no baseline of this environment";
   testing::check_same_keys(testing::keys_of(nlohmann::json::parse(check_json(result)), name_of),
                            testing::documented_keys("check-json.md"));
 }
@@ -76,6 +78,31 @@ TEST_CASE("check as SARIF: a golden file; results are limited and the rest is co
   const auto most = nlohmann::json::parse(check_sarif(testing::many_alarms(5010, 3), "1.0"));
   CHECK(most["runs"][0]["results"].size() == kMostSarifResults);
   CHECK(holds(most.dump(), "10 more results were left out"));
+}
+
+TEST_CASE("an error is no empty result: JUnit <error>, SARIF, JSON and annotations say it") {
+  const CheckResult result = testing::failed();
+  const std::string junit = check_junit(result);
+  CHECK(holds(junit, "tests=\"1\" failures=\"0\" errors=\"1\" skipped=\"0\""));
+  CHECK(holds(junit, "<error message=\"run.h5: truncated &lt;at&gt; 4096 bytes; run it again\""));
+  CHECK(holds(junit, "rules.toml: line 3"));
+  const auto sarif = nlohmann::json::parse(check_sarif(result, "1.0"));
+  const auto& invocation = sarif["runs"][0]["invocations"][0];
+  CHECK(invocation["executionSuccessful"] == false);
+  CHECK(invocation["exitCode"] == 2);
+  REQUIRE(invocation["toolExecutionNotifications"].size() == 2);
+  CHECK(invocation["toolExecutionNotifications"][0]["level"] == "error");
+  const auto json = nlohmann::json::parse(check_json(result));
+  CHECK(json["verdict"] == "error");
+  CHECK(json["exit_code"] == 2);
+  CHECK(json["problems"].size() == 2);
+  const std::string annotations = github_annotations(result);
+  CHECK(lines(annotations) == 2);
+  CHECK(annotations.starts_with("::error title=Lockstep%3A not checked::run.h5: truncated"));
+  CheckResult many = result;
+  many.problems.assign(100, "x");
+  CHECK(lines(github_annotations(many)) == 10);
+  CHECK(holds(github_annotations(many), "+91 more problems"));
 }
 
 TEST_CASE("SARIF: a path is a URI") {

@@ -1,7 +1,9 @@
 // A check's result as text, Markdown and HTML: golden files, sizes, and names from outside.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "reports/check_groups.h"
 #include "reports/check_text.h"
@@ -30,6 +32,16 @@ TEST_CASE("the text of a check: verdict and origin, limits, changes, a table") {
               "are"));
 }
 
+TEST_CASE("a baseline of another environment is named right after the verdict") {
+  CheckResult result = testing::regression();
+  result.baseline_note = "b has no baseline of this environment; x.json is the nearest";
+  const std::vector<std::string> lines = split(check_text(result, {}), '\n');
+  const auto note = std::ranges::find_if(
+      lines, [](const std::string& line) { return line.starts_with("b has no baseline of"); });
+  REQUIRE(note != lines.end());
+  CHECK(note - lines.begin() < 8);
+}
+
 TEST_CASE("the text of a check that could not compare") {
   const std::string text = check_text(testing::inconclusive(), {});
   CHECK(holds(text, "INCONCLUSIVE: no site of the run has a counterpart in the baseline."));
@@ -43,6 +55,14 @@ TEST_CASE("the Markdown of a check: a golden file; it fits into a comment howeve
   CHECK(most.size() < kMostMarkdownBytes);
   CHECK(holds(most, "REGRESSION"));
   CHECK(holds(most, "<details>"));
+}
+
+TEST_CASE("the Markdown of a check that failed is a short block with every problem") {
+  const std::string text = markdown_page(check_page(testing::failed()));
+  CHECK(holds(text, "**ERROR**: "));
+  CHECK(holds(text, "rules.toml: line 3"));
+  CHECK_FALSE(holds(text, "judged against"));
+  CHECK(text.size() < 1000);
 }
 
 TEST_CASE("the HTML and Markdown of a check: names cannot become markup") {

@@ -138,7 +138,7 @@ TEST_CASE("a lane that the run lacks is missing") {
   options.lanes.pop_back();
   const CheckResult result = check(good(), options);
   CHECK(result.verdict == CheckVerdict::kIncomplete);
-  CHECK(says(result.missing, "lane pure-fp16: not here"));
+  CHECK(says(result.missing, "the run has no lane pure-fp16"));
 }
 
 TEST_CASE("a renamed lane is found by its policy and judged") {
@@ -212,9 +212,25 @@ TEST_CASE("a shorter run is incomplete: numbers of the first step alone are judg
   options.steps -= 1;
   const CheckResult result = check(good(), options);
   CHECK(result.verdict == CheckVerdict::kIncomplete);
-  CHECK(says(result.missing, "steps 2..2: the run has 2, the baseline 3"));
+  CHECK(says(result.missing, "step 2: the run has 2 steps, the baseline 3"));
   CHECK(result.judged > 0);
   for (const JudgedFamily& family : result.families) CHECK(metric_row(family.metric).first_step);
+}
+
+TEST_CASE("what changed is said in words: no empty side, and an eps once, with its layers") {
+  Baseline baseline = good();
+  for (auto& [name, value] : baseline.identity.settings) {
+    if (name == "frozen layers") value = "fc1";
+    if (name == "batch_norm eps") value = "0.5";
+  }
+  const CheckResult result = check(baseline, small_run());
+  CHECK(result.changes == std::vector<std::string>{"frozen layers: fc1 -> none"});
+}
+
+TEST_CASE("a run that is shorter by several steps says which") {
+  RunOptions options = small_run();
+  options.steps -= 2;
+  CHECK(says(check(good(), options).missing, "steps 1 to 2: the run has 1 step, the baseline 3"));
 }
 
 TEST_CASE("a longer run cannot be compared") {

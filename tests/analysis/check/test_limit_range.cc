@@ -23,7 +23,7 @@ TEST_CASE("without a rule: the noise, at least the floor, none where there was n
   CHECK(noise.from == "5 runs");
   const LimitRange floor = range_of(MetricId::kToZero, 0.5, 0);
   CHECK(floor.high == 0.5 + metric_row(MetricId::kToZero).floor);
-  CHECK(floor.from == "the metric's floor: 5 runs lie closer");
+  CHECK(floor.from == "the metric's floor, because 5 runs differ by less");
   CHECK(range_of(MetricId::kNonfinite, 0, 0.1).high == 0);
   CHECK(range_of(MetricId::kRounding, -kInfinity, 0).high == -kInfinity);
 }

@@ -1,11 +1,17 @@
 """Baselines are made of good runs, change with a reason, and are read as text from strangers."""
 
 import json
+import pathlib
+import re
 import signal
 import subprocess
 import time
 
+import jsonschema
 import pytest
+import tiny_capture
+
+SOURCE = pathlib.Path(__file__).resolve().parents[3]
 
 QUICK = ["mlp", "--steps", 4, "--batch", 16, "--lanes", "fp32,pure-fp16", "--members", 3, "--quiet"]
 
@@ -47,6 +53,43 @@ def test_propose_and_approve(lockstep, copy):
     assert not copy.with_name("mlp.json.proposed").exists()
     assert [entry["keys"] for entry in json.loads(copy.read_text())["history"]] == ["*", "pure-fp16/*", "*"]
     assert "IDENTICAL" in lockstep("check", "mlp", "--baseline", copy).stdout
+
+
+def test_a_proposal_is_for_the_baseline_as_it_was(lockstep, copy):
+    lockstep("baseline", "propose", copy, "--quiet")
+    before = copy.read_text()
+    copy.write_text(before.replace('"reason":"recorded"', '"reason":"edited"'))
+    assert copy.read_text() != before
+    error = lockstep("baseline", "approve", copy, "--reason", "r", code=2).stderr
+    assert "which has changed since" in error and "baseline propose" in error
+    copy.write_text(before)
+    lockstep("baseline", "approve", copy, "--reason", "r")
+
+
+def test_record_takes_no_options_that_do_nothing(lockstep, tmp_path):
+    text = lockstep("baseline", "record", "--help").stdout
+    for name, value in {"--twins": 1, "--nudge": 0, "--eval-every": 5, "--eval-policy": "own", "--checkpoint-every": 5,
+                        "--resume": "x.h5"}.items():
+        assert name not in text
+        error = lockstep("baseline", "record", *QUICK, name, value, "-o", tmp_path / "b.json", code=2).stderr
+        assert f"{name}: " in error and "leave it out" in error
+    assert not list(tmp_path.iterdir()) and "--members" in text and "twin" not in text
+
+
+def test_few_members_are_warned_of(lockstep, good, tmp_path):
+    few = lockstep("baseline", "record", *QUICK, "-o", tmp_path / "few.json").stderr
+    assert few == "Warning: 4 runs from weights moved by one ulp make wide limits: a small regression may pass.\n"
+    assert not lockstep("baseline", "record", *QUICK[:-3], "--members", 5, "--quiet", "-o", tmp_path / "more.json").stderr
+    assert "4 runs from weights moved by one ulp make wide limits" in \
+        " ".join(lockstep("check", "mlp", "--baseline", good).stdout.split())
+
+
+def test_a_huge_file_is_no_baseline(lockstep, tmp_path):
+    huge = tmp_path / "huge.json"
+    with open(huge, "wb") as file:
+        file.truncate((64 << 20) + 1)
+    error = lockstep("check", "mlp", "--baseline", huge, code=2).stderr
+    assert "huge.json: 65 MiB; a baseline has at most 64" in error
 
 
 def test_an_unfinished_run_is_no_baseline(lockstep, binary_dir, tmp_path):
@@ -96,3 +139,50 @@ def test_files_that_are_no_baseline(lockstep, copy, tmp_path):
     copy.write_text("[" * 200_000)
     assert "nested deeper" in lockstep("check", "mlp", "--baseline", copy, code=2).stderr
     assert "no such file" in lockstep("check", "mlp", "--baseline", tmp_path / "none.json", code=2).stderr
+
+
+def with_environment(path, to, **environment):
+    content = json.loads(path.read_text())
+    content["environment"].update(environment)
+    to.write_text(json.dumps(content))
+
+
+def test_a_folder_s_baseline_is_chosen_by_environment_and_policies(lockstep, good, tmp_path):
+    folder = tmp_path / "baselines"
+    said = lockstep("baseline", "record", *[word for word in QUICK if word != "--quiet"], "-o", f"{folder}/").stdout
+    here, = folder.iterdir()
+    assert re.fullmatch(r"mlp\.[0-9a-f]{8}-[0-9a-f]{8}\.baseline\.json", here.name) and here.name in said
+    assert "exists" in lockstep("baseline", "record", *QUICK, "-o", folder, code=2).stderr
+    with_environment(here, folder / "a.json", compiler="another")
+    with_environment(here, folder / "b.json", compiler="another", kernels="others")
+    (folder / "c.json").write_text("{}")
+    lockstep("replay", *QUICK[:-3], "--twins", 0, "--quiet", "-o", tmp_path / "run.h5")
+    for subject in ("mlp", tmp_path / "run.h5"):  # the exact one
+        text = lockstep("check", subject, "--baseline", folder).stdout
+        assert "IDENTICAL" in text and str(here) in text and "nearest" not in text
+    here.rename(tmp_path / "away.json")
+    for subject in ("mlp", tmp_path / "run.h5"):  # the nearest, and it says so
+        lines = lockstep("check", subject, "--baseline", folder).stdout.splitlines()
+        text = " ".join(lines[:8])
+        assert f"{folder} has no baseline of this environment; a.json, recorded with another compiler, is the nearest." in text
+    result = json.loads(lockstep("check", "mlp", "--baseline", folder, "--json", "-").stdout)
+    assert "a.json" in result["baseline"] and "nearest" in result["baseline_note"]
+    with_environment(folder / "a.json", folder / "d.json")  # as good as a.json
+    error = lockstep("check", "mlp", "--baseline", folder, code=2).stderr
+    assert "a.json" in error and "d.json fit equally well" in error
+    # Nothing comparable: another model, other lanes.
+    result = json.loads(lockstep("check", "vae", "--baseline", folder, "--json", "-", code=3).stdout)
+    jsonschema.validate(result, json.loads((SOURCE / "docs" / "check.schema.json").read_text()))
+    assert "none of the baselines in" in result["headline"] and len(result["remarks"]) == 4
+    lockstep("replay", "mlp", "--batch", 16, "--steps", 4, "--lanes", "fp32,tf32", "--twins", 0, "--quiet", "-o", tmp_path / "tf32.h5")
+    lockstep("check", tmp_path / "tf32.h5", "--baseline", folder, code=3)
+
+
+def test_a_capture_chooses_from_a_folder(lockstep, tmp_path):
+    capture = tmp_path / "tiny.lscap.h5"
+    tiny_capture.write(capture, tiny_capture.make())
+    record = ["baseline", "record", capture, "--lanes", "fp32,torch-autocast-bf16", "--members", 3, "--quiet", "-o"]
+    lockstep(*record, f"{tmp_path}/baselines/")
+    lockstep("baseline", "record", *QUICK, "-o", tmp_path / "baselines/")  # of another model
+    text = lockstep("check", capture, "--baseline", tmp_path / "baselines").stdout
+    assert "IDENTICAL" in text and "nearest" not in text

@@ -142,6 +142,59 @@ def test_sarif_has_what_its_standard_requires(lockstep, baseline, worse, tmp_pat
         check_sarif(golden)
 
 
+@pytest.fixture
+def truncated(worse, tmp_path):
+    path = tmp_path / "truncated.h5"
+    path.write_bytes(worse.read_bytes()[:5000])
+    return path
+
+
+@pytest.mark.parametrize("what", ["run file", "baseline", "no baseline", "rules", "pair"])
+def test_an_error_is_in_every_output(lockstep, baseline, worse, truncated, schema, tmp_path, monkeypatch, what):
+    broken, rules, summary = tmp_path / "broken.json", tmp_path / "rules.toml", tmp_path / "summary.md"
+    broken.write_text(baseline.read_text()[:2000])
+    rules.write_text("version = 1\nalpa = 3\n[[ignore]]\nlayr = 1\n")
+    args, named = {
+        "run file": ([truncated, "--baseline", baseline], "truncated.h5"),
+        "baseline": ([worse, "--baseline", broken], "broken.json: not a whole baseline"),
+        "no baseline": ([worse, "--baseline", tmp_path / "none.json"], "none.json: no such file"),
+        "rules": ([worse, "--baseline", baseline, "--rules", rules], "rules.toml': line "),
+        "pair": (["--a", worse, "--b", truncated], "truncated.h5"),
+    }[what]
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    paths = {name: tmp_path / f"check.{name}" for name in ("json", "junit", "sarif", "markdown", "report")}
+    outputs = [word for name, path in paths.items() for word in (f"--{name}", path)]
+    done = lockstep("check", *args, *outputs, "--github", code=2)
+    assert named in done.stderr or what == "rules"
+    assert done.stdout.startswith("::error title=Lockstep%3A not checked::") and named in done.stdout
+    failures, errors, skipped = outcomes(ElementTree.parse(paths["junit"]).getroot())
+    assert (failures, errors, skipped) == (0, 1, 0)
+    error = ElementTree.parse(paths["junit"]).getroot().find("./testsuite/testcase/error")
+    assert named in error.get("message")
+    sarif = json.loads(paths["sarif"].read_text())
+    check_sarif(sarif)
+    invocation = sarif["runs"][0]["invocations"][0]
+    assert invocation["executionSuccessful"] is False and invocation["exitCode"] == 2
+    assert named in invocation["toolExecutionNotifications"][0]["message"]["text"]
+    result = json.loads(paths["json"].read_text())
+    jsonschema.validate(result, schema, cls=jsonschema.Draft202012Validator)
+    assert result["verdict"] == "error" and result["exit_code"] == 2 and named in result["problems"][0]
+    assert len(result["problems"]) == (4 if what == "rules" else 1)
+    del result["problems"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(result, schema, cls=jsonschema.Draft202012Validator)
+    for path in (paths["markdown"], paths["report"], summary):
+        assert "ERROR" in path.read_text()
+    only = lockstep("check", *args, "--json", "-", code=2).stdout
+    assert json.loads(only)["verdict"] == "error"
+
+
+def test_a_wrong_command_line_writes_nothing(lockstep, worse, tmp_path):
+    lockstep("check", worse, "--baseline", worse, "--no-such-option", "--junit", tmp_path / "x.xml", code=2)
+    lockstep("check", worse, "--junit", tmp_path / "x.xml", code=2)
+    assert not (tmp_path / "x.xml").exists()
+
+
 def test_github_annotations_and_summary(lockstep, baseline, worse, tmp_path, monkeypatch):
     summary = tmp_path / "summary.md"
     summary.write_text("before\n")

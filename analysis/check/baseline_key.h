@@ -1,0 +1,59 @@
+// Which baseline of a folder fits a run best? Those of one model lie side by side, one for each
+// environment (CPU, compiler, flags, libraries) and set of policies. Knows nothing of files.
+#pragma once
+
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "analysis/check/baseline.h"
+
+namespace lockstep {
+
+// "0a1b2c3d-4e5f6071": a hash of the environment, and one of the lanes' names, engines and
+// policies. Left out is what no number depends on or what comes with a capture: the number of
+// threads, twins, the captured lane.
+std::string baseline_key(const std::map<std::string, std::string>& environment,
+                         const std::vector<LaneIdentity>& lanes);
+
+// Lanes as they would run now, with today's presets and policy files; `policy_texts`: of files that
+// have gone. Throws: InputError: unknown policy, target not served.
+std::vector<LaneIdentity> lanes_now(const std::vector<std::string>& names,
+                                    const std::map<std::string, std::string>& policy_texts);
+
+// What is known of a subject before it is judged.
+struct CheckedModel {
+  std::string model;  // as in RunOptions; of a capture, its file
+  bool is_captured = false;
+  // Empty for a built-in model, which `model` identifies.
+  std::vector<ParameterIdentity> parameters = {};
+  // Of a run file only: a replay takes lanes and settings from the baseline.
+  bool has_run = false;
+  std::vector<LaneIdentity> lanes = {};
+  std::vector<std::pair<std::string, std::string>> settings = {};
+  uint64_t seed = 0;
+  std::map<std::string, std::string> environment = {};
+};
+CheckedModel checked_model(const RunFile& run);
+
+// What a baseline has in common with the subject; the fewer differences, the better.
+struct BaselineFit {
+  bool is_comparable = false;  // the same parameters and, of a run file, lanes
+  bool is_other_model = false;
+  std::vector<std::string> policies, settings, environment;  // names of those that differ
+  bool is_exact() const { return policies.empty() && environment.empty(); }
+  // A run is judged by its own model's baseline first, then by its policies: those change numbers
+  // most, another environment least.
+  auto rank() const {
+    return std::tuple(is_other_model, policies.size(), settings.size(), environment.size());
+  }
+};
+BaselineFit fit_of(const Baseline& baseline, const CheckedModel& subject);
+
+// Empty for an exact fit; else a sentence without full stop: "baselines has no baseline of this
+// environment; lenet.json, recorded with another cpu and compiler, is the nearest".
+std::string fit_note(const BaselineFit& fit, const std::string& folder, const std::string& name);
+
+}  // namespace lockstep
