@@ -44,8 +44,11 @@ function(lockstep_tests name)
 endfunction()
 lockstep_tests(core lockstep_core)
 lockstep_tests(emulation lockstep_emulation Boost::headers Eigen3::Eigen ZLIB::ZLIB)
-add_test(NAME emulation.study COMMAND test_emulation --test-suite=study)
-set_tests_properties(emulation.study PROPERTIES LABELS study)
+# Every FP32 input: of the formats that have names, and of all others (hours).
+set(named_formats "*every named format*,*saturating and flushing*")
+add_test(NAME emulation.study_formats COMMAND test_emulation --test-suite=study --test-case=${named_formats})
+add_test(NAME emulation.study COMMAND test_emulation --test-suite=study --test-case-exclude=${named_formats})
+set_tests_properties(emulation.study emulation.study_formats PROPERTIES LABELS study)
 # Tests of cast classes and policies check the lowered step.
 lockstep_tests(graph lockstep_lower)
 lockstep_tests(policy lockstep_lower)

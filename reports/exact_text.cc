@@ -72,7 +72,8 @@ void add_list(Blocks& blocks, const std::string& title, const std::vector<std::s
 
 }  // namespace
 
-std::string first_value_text(const ExactResult& result) {
+std::string first_value_text(const ExactResult& result, const std::string& here,
+                             const std::string& there) {
   if (!result.first_value) {
     if (result.no_first_value.empty()) return "";
     return fmt::format("Which element differs is not known: {}", result.no_first_value);
@@ -81,12 +82,11 @@ std::string first_value_text(const ExactResult& result) {
   const std::string ulps =
       v.ulps < 0 ? ""
                  : fmt::format(", {:.6g} ulp{} of {}", v.ulps, v.ulps == 1 ? "" : "s", v.format);
-  return fmt::format(
-      "First element{}: {} is {:.9g} here and {:.9g} in the baseline{}. {} of {} "
-      "elements differ",
-      v.pass < 0 ? "" : fmt::format(" (pass {})", v.pass), to_string(v.index), v.run, v.baseline,
-      ulps, with_thousands(static_cast<uint64_t>(v.differing)),
-      with_thousands(static_cast<uint64_t>(v.count)));
+  return fmt::format("First element{}: {} is {:.9g} {} and {:.9g} {}{}. {} of {} elements differ",
+                     v.pass < 0 ? "" : fmt::format(" (pass {})", v.pass), to_string(v.index), v.run,
+                     here, v.baseline, there, ulps,
+                     with_thousands(static_cast<uint64_t>(v.differing)),
+                     with_thousands(static_cast<uint64_t>(v.count)));
 }
 
 std::string exact_text(const ExactResult& result, const std::string& run_path,

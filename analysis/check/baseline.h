@@ -6,6 +6,7 @@
 
 #include <array>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "analysis/check/ensemble.h"
@@ -14,6 +15,7 @@
 namespace lockstep {
 
 inline constexpr int kBaselineVersion = 1;
+inline constexpr std::string_view kBaselineFormat = "lockstep-baseline";
 
 // One acceptance: the first is the recording.
 struct BaselineEntry {

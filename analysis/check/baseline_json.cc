@@ -15,7 +15,6 @@ namespace lockstep {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr const char* kFormat = "lockstep-baseline";
 constexpr int kSpreadDigits = 3;
 constexpr int kOpenLevels = 4;  // of nesting with a line per member
 
@@ -220,7 +219,7 @@ std::string to_json(const Baseline& b) {
     findings[b.identity.lanes[lane].name] = b.findings[lane];
     bits[b.identity.lanes[lane].name] = b.step_bits[lane];
   }
-  Json whole = {{"format", kFormat},          {"version", kBaselineVersion},
+  Json whole = {{"format", kBaselineFormat},  {"version", kBaselineVersion},
                 {"history", history},         {"environment", b.environment},
                 {"steps", b.steps},           {"options", Json::parse(b.options_json)},
                 {"policies", b.policy_texts}, {"identity", identity_json(b.identity)},
@@ -285,7 +284,7 @@ Baseline baseline_from_json(const std::string& text, const std::string& path) {
   b.path = path;
   try {
     const Json j = Json::parse(text);
-    if (j.value("format", "") != kFormat) {
+    if (j.value("format", "") != kBaselineFormat) {
       throw InputError(fmt::format("{}: not a baseline", path),
                        "make one with `lockstep baseline record`");
     }

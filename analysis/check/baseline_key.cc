@@ -174,17 +174,15 @@ BaselineFit fit_of(const Baseline& baseline, const CheckedModel& subject) {
 std::string fit_note(const BaselineFit& fit, const std::string& folder, const std::string& name) {
   if (fit.is_exact()) return "";
   std::vector<std::string> parts;
-  if (!fit.environment.empty()) parts.push_back("another " + list_text(fit.environment));
+  if (fit.is_other_model) parts.push_back("from another model or file");
+  if (!fit.environment.empty()) parts.push_back("with another " + list_text(fit.environment));
   if (!fit.policies.empty()) {
-    parts.push_back(fmt::format("another policy of {} {}",
+    parts.push_back(fmt::format("with another policy of {} {}",
                                 fit.policies.size() == 1 ? "lane" : "the lanes",
                                 list_text(fit.policies)));
   }
-  return fmt::format("{} has no baseline of {}; {}, recorded with {}, is the nearest", folder,
-                     fit.environment.empty() ? "these policies"
-                     : fit.policies.empty()  ? "this environment"
-                                             : "this environment and these policies",
-                     name, join(parts, " and with "));
+  return fmt::format("Of the baselines in {}, {} fits best; it was recorded {}", folder, name,
+                     join(parts, " and "));
 }
 
 }  // namespace lockstep

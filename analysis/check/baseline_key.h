@@ -43,7 +43,8 @@ struct BaselineFit {
   bool is_comparable = false;  // the same parameters and, of a run file, lanes
   bool is_other_model = false;
   std::vector<std::string> policies, settings, environment;  // names of those that differ
-  bool is_exact() const { return policies.empty() && environment.empty(); }
+  // Other settings are listed with what changed.
+  bool is_exact() const { return !is_other_model && policies.empty() && environment.empty(); }
   // A run is judged by its own model's baseline first, then by its policies: those change numbers
   // most, another environment least.
   auto rank() const {
@@ -52,8 +53,8 @@ struct BaselineFit {
 };
 BaselineFit fit_of(const Baseline& baseline, const CheckedModel& subject);
 
-// Empty for an exact fit; else a sentence without full stop: "baselines has no baseline of this
-// environment; lenet.json, recorded with another cpu and compiler, is the nearest".
+// Empty for an exact fit; else a sentence without full stop: "Of the baselines in baselines,
+// lenet.json fits best; it was recorded with another cpu and compiler".
 std::string fit_note(const BaselineFit& fit, const std::string& folder, const std::string& name);
 
 }  // namespace lockstep

@@ -5,6 +5,8 @@
 
 #include <bit>
 #include <cmath>
+#include <exception>
+#include <set>
 
 #include "analysis/check/recorded_run.h"
 #include "emulation/kernels/active_kernels.h"
@@ -72,7 +74,8 @@ uint64_t hash_of(const ValueTap& tap) {
 
 double seconds_until(const RunFile& run, const SitePlace& place) {
   double sum = 0;
-  for (const int lane : {0, run.lane_index(place.lane)}) {
+  const std::set<int> lanes = {0, run.lane_index(place.lane)};
+  for (const int lane : lanes) {
     const std::vector<double> seconds = run.seconds(lane);
     for (int64_t step = 0; step <= place.step && step < std::ssize(seconds); ++step) {
       sum += seconds[static_cast<size_t>(step)];
@@ -81,28 +84,33 @@ double seconds_until(const RunFile& run, const SitePlace& place) {
   return sum;
 }
 
-std::vector<Tensor> values_of(const RunFile& run, const SitePlace& place, const Format*& format,
-                              const std::atomic<bool>& stop, const ReplayElsewhere& elsewhere) {
-  std::optional<SiteValues> here = replay_site(run, place, stop);
-  if (here) {
-    format = here->format;
-    return std::move(here->passes);
+SiteValues values_of(const RunFile& run, const SitePlace& place, const std::atomic<bool>& stop,
+                     const ReplayElsewhere& elsewhere) {
+  SiteValues values = replay_site(run, place, stop);
+  if (values.is_recorded) return values;
+  if (!elsewhere) {
+    throw InputError(fmt::format("this program does not repeat the bits of {}", run.path()),
+                     "`check --a OLD --b NEW MODEL` runs the programs that do");
   }
-  if (elsewhere) return elsewhere(run, place);
-  throw InputError(fmt::format("this program does not repeat the bits of {}", run.path()),
-                   "`check --a OLD --b NEW MODEL` runs the programs that do");
+  values.passes = elsewhere(run, place);
+  return values;
 }
 
 }  // namespace
 
-std::optional<SiteValues> replay_site(const RunFile& run, const SitePlace& place,
-                                      const std::atomic<bool>& stop) {
+SiteValues replay_site(const RunFile& run, const SitePlace& place, const std::atomic<bool>& stop) {
   RunOptions options = run.options();
   options.lanes = {"fp32"};
   if (place.lane != options.lanes.front()) options.lanes.push_back(place.lane);
   options.held_out = false;
   std::optional<LockstepRun> again;
   make_recorded_run(again, options);
+  const auto site = static_cast<size_t>(place.site);
+  const std::vector<Site>& sites = again->description().sites->sites;
+  if (site >= sites.size() || sites[site].label() != run.sites().sites.at(site).label()) {
+    throw InputError(
+        fmt::format("this program has other sites than the one that wrote {}", run.path()));
+  }
   ValueTap tap;
   tap.site = place.site;
   again->tap(place.lane, &tap);
@@ -111,12 +119,12 @@ std::optional<SiteValues> replay_site(const RunFile& run, const SitePlace& place
   again->add_observer(&watch);
   again->run(enough);
   if (!watch.hash) throw InputError("stopped");
-  const std::vector<uint64_t> recorded = run.bits_hash(run.lane_index(place.lane), place.step);
-  if (recorded.at(static_cast<size_t>(place.site)) != *watch.hash) return std::nullopt;
-  if (tap.values.empty() || hash_of(tap) != *watch.hash) {
+  if (tap.values.empty()) throw InputError("this step computes no value there");
+  if (hash_of(tap) != *watch.hash) {
     throw InputError("the values of this site are not kept until the end of the step");
   }
-  return SiteValues{std::move(tap.values), tap.format};
+  const std::vector<uint64_t> recorded = run.bits_hash(run.lane_index(place.lane), place.step);
+  return {std::move(tap.values), tap.format, recorded.at(site) == *watch.hash};
 }
 
 std::optional<FirstValue> compare_values(const SiteValues& run, const SiteValues& baseline) {
@@ -169,13 +177,13 @@ void find_first_value(ExactResult& result, const RunFile& run, const RunFile& ba
                       "values of each",
                       ours.step, ours.lane, ours.site));
     }
-    SiteValues a, b;
-    a.passes = values_of(run, ours, a.format, stop, run_elsewhere);
-    b.passes = values_of(baseline, theirs, b.format, stop, baseline_elsewhere);
-    if (a.format == nullptr) a.format = b.format;
+    const SiteValues a = values_of(run, ours, stop, run_elsewhere);
+    const SiteValues b = values_of(baseline, theirs, stop, baseline_elsewhere);
     result.first_value = compare_values(a, b);
-    if (!result.first_value) result.no_first_value = "its values have the same bits in both runs";
-  } catch (const InputError& error) {
+    if (!result.first_value) {
+      result.no_first_value = "all its numbers are equal; NaNs may differ in sign or payload";
+    }
+  } catch (const std::exception& error) {  // the comparison itself has its verdict
     result.no_first_value = error.what();
   }
 }

@@ -20,12 +20,12 @@ namespace lockstep {
 struct SiteValues {
   std::vector<Tensor> passes;
   const Format* format = nullptr;
+  bool is_recorded = true;  // their hash is the run file's; false: another program wrote it
 };
 
-// Replays the run with this program. Nothing: its bits are not those of the file, so another
-// program wrote it. Throws: InputError: the run cannot be replayed; its words say why.
-std::optional<SiteValues> replay_site(const RunFile& run, const SitePlace& place,
-                                      const std::atomic<bool>& stop);
+// Replays the run with this program. Throws: InputError: the run cannot be replayed, or has no such
+// value; its words say why.
+SiteValues replay_site(const RunFile& run, const SitePlace& place, const std::atomic<bool>& stop);
 
 // The first element with other bits. Nothing: all are equal. Throws: InputError: other shapes.
 std::optional<FirstValue> compare_values(const SiteValues& run, const SiteValues& baseline);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstring>
 
 #include "analysis/check/exact.h"
 #include "analysis/check/first_value.h"
@@ -33,7 +34,8 @@ std::vector<std::string> words_of(const std::string& text) {
 // One replay by another program, to a file in the folder. `more`: options of replay.
 std::string replay_by(const std::string& program, const PairRequest& request, EnsembleRuns& runs,
                       const std::string& name, int64_t nudge,
-                      const std::vector<std::string>& more = {}) {
+                      const std::vector<std::string>& more = {},
+                      ShowErrors errors = ShowErrors::kYes) {
   const std::string path = runs.path_of(name);
   std::vector<std::string> argv = {program, "replay", request.subject};
   std::vector<std::string> words = words_of(request.replay);
@@ -51,7 +53,7 @@ std::string replay_by(const std::string& program, const PairRequest& request, En
   argv.insert(argv.end(), more.begin(), more.end());
   if (nudge > 0) argv.insert(argv.end(), {"--nudge", std::to_string(nudge)});
   argv.insert(argv.end(), {"--quiet", "--overwrite", "-o", path});
-  const int code = run_program(argv);
+  const int code = run_program(argv, errors);
   if (code != 0) {
     throw InputError(fmt::format("{}: exit code {}", join(argv, " "), code),
                      nudge > 0 ? "a Lockstep without --nudge cannot measure its noise: "
@@ -63,13 +65,31 @@ std::string replay_by(const std::string& program, const PairRequest& request, En
 
 // The values of one site, from another program.
 std::vector<Tensor> values_by(const std::string& program, const PairRequest& request,
-                              EnsembleRuns& runs, const SitePlace& place) {
+                              EnsembleRuns& runs, const RunFile& run, const SitePlace& place) {
   const std::string npy = runs.path_of("values") + ".npy";
-  const std::string path = replay_by(
-      program, request, runs, "values", 0,
-      {"--save-values", npy, "--at", fmt::format("{} {} #{}", place.step, place.lane, place.site)});
-  std::vector<Tensor> passes = {tensor_from_npy(read_text_file(npy), npy)};
+  std::string path;
+  try {
+    path = replay_by(program, request, runs, "values", 0,
+                     {"--save-values", npy, "--at",
+                      fmt::format("{} {} #{}", place.step, place.lane, place.site)},
+                     ShowErrors::kNo);
+  } catch (const InputError&) {
+    throw InputError(fmt::format("{} has no `replay --save-values`", program));
+  }
+  Tensor values = tensor_from_npy(read_text_file(npy), npy);
   EnsembleRuns::remove_run(path);
+  const Shape& shape = run.sites().sites.at(static_cast<size_t>(place.site)).shape;
+  // Several passes stand along an axis of their own.
+  if (values.shape().size() != shape.size() + 1) return {std::move(values)};
+  std::vector<Tensor> passes;
+  const int64_t count = values.shape().front();
+  for (int64_t pass = 0; pass < count; ++pass) {
+    Tensor& one = passes.emplace_back(Shape(values.shape().begin() + 1, values.shape().end()),
+                                      values.container());
+    std::memcpy(one.raw(),
+                static_cast<const char*>(values.raw()) + static_cast<size_t>(pass) * one.bytes(),
+                one.bytes());
+  }
   return passes;
 }
 
@@ -86,7 +106,7 @@ std::string first_difference(const Pair& pair, const RunFile& run, const RunFile
   if (!exact.has_first) return "";
   find_first_value(exact, run, baseline, catch_stop_signals(), pair.replay_b, pair.replay_a);
   const Difference& d = exact.first;
-  const std::string element = first_value_text(exact);
+  const std::string element = first_value_text(exact, "in B", "in A");
   return fmt::format("{}lane {}{}{}: {}{}", d.step >= 0 ? fmt::format("step {}, ", d.step) : "",
                      d.lane, d.subject.empty() ? "" : ", ", d.subject,
                      d.rule == "bits_hash"
@@ -118,8 +138,8 @@ CheckResult check_programs(const PairRequest& request, EnsembleRuns& runs,
   }
   const Baseline baseline = make_baseline(RunFile(a), ulps, {});
   const auto by = [&](const std::string& program) {
-    return [&, program](const RunFile&, const SitePlace& place) {
-      return values_by(program, request, runs, place);
+    return [&, program](const RunFile& run, const SitePlace& place) {
+      return values_by(program, request, runs, run, place);
     };
   };
   CheckResult result = judge_pair({a, b, by(request.a), by(request.b)}, baseline, options);

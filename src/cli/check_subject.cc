@@ -38,7 +38,9 @@ std::vector<std::string> json_files(const std::string& folder) {
   std::vector<std::string> paths;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (entry.path().extension() == ".json") paths.push_back(entry.path().string());
+    std::error_code broken;
+    if (entry.path().extension() != ".json" || !entry.is_regular_file(broken)) continue;
+    paths.push_back(entry.path().string());
   }
   if (error) throw InputError(fmt::format("--baseline {}: {}", folder, error.message()));
   std::ranges::sort(paths);
@@ -127,6 +129,16 @@ CheckedModel checked_model_of(const std::string& subject, SubjectKind kind) {
   return model;
 }
 
+namespace {
+
+// Other JSON may lie in the folder; a baseline that cannot be read must not be passed over.
+bool is_meant_as_baseline(const std::string& path) {
+  return path.ends_with(".baseline.json") ||
+         read_text_file(path).find(kBaselineFormat) != std::string::npos;
+}
+
+}  // namespace
+
 FoundBaseline find_baseline(const std::string& folder, const CheckedModel& subject) {
   FoundBaseline found;
   BaselineFit best;
@@ -135,8 +147,9 @@ FoundBaseline find_baseline(const std::string& folder, const CheckedModel& subje
     std::optional<Baseline> one;
     try {
       one = read_baseline(path);
-    } catch (const InputError&) {
-      found.candidates.push_back(path + ": no baseline");
+    } catch (const InputError& error) {
+      if (is_meant_as_baseline(path)) throw;
+      found.candidates.push_back(error.what());
       continue;
     }
     found.candidates.push_back(candidate_text(*one));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -201,6 +202,12 @@ int start_run(ReplayArgs& args, ProblemList& problems) {
   if (!args.at.empty()) {
     check_output(args.save_values, args.overwrite ? Replace::kText : Replace::kNothing,
                  "another name, or --overwrite", problems, "--save-values");
+    std::error_code error;
+    if (std::filesystem::weakly_canonical(args.save_values, error) ==
+        std::filesystem::weakly_canonical(path, error)) {
+      problems.add(fmt::format("--save-values {}: this is the run file", args.save_values),
+                   "another name");
+    }
     problems.throw_if_any();
     saved.emplace(args.save_values, args.at, run);
     run.add_observer(&*saved);

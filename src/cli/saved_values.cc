@@ -72,11 +72,19 @@ SavedValues::SavedValues(std::string path, const std::string& at, LockstepRun& r
         fmt::format("--at: step '{}': 0 <= STEP < {} required", at.substr(0, first), steps));
   }
   tap_.site = find_site(*run.description().sites, at.substr(second + 1));
-  run.tap(at.substr(first + 1, second - first - 1), &tap_);
+  lane_name_ = at.substr(first + 1, second - first - 1);
+  run.tap(lane_name_, &tap_);
+  const std::vector<LaneDescription>& lanes = run.description().lanes;
+  while (lanes.at(lane_).name != lane_name_) ++lane_;
 }
 
 void SavedValues::on_step(const StepRecord& record) {
   if (record.step != step_) return;
+  if (!record.lanes.at(lane_).alive) {
+    throw InputError(
+        fmt::format("--save-values: lane '{}' stopped before step {}", lane_name_, step_),
+        "take an earlier step");
+  }
   if (tap_.values.empty()) {
     throw InputError("--save-values: the lane computes no value at this site in this step",
                      "buffers and constants are measured when they are stored, before the step");

@@ -21,6 +21,8 @@ class SavedValues : public Observer {
  private:
   std::string path_;
   int64_t step_ = 0;
+  std::string lane_name_;
+  size_t lane_ = 0;
   ValueTap tap_;
 };
 

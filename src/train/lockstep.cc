@@ -147,6 +147,7 @@ void LockstepRun::Impl::run_micro_batch(int64_t step, int64_t micro, int64_t wor
 
 void LockstepRun::Impl::run_step(int64_t step) {
   record.step = step;
+  if (tap != nullptr) tap->values.clear();  // of the step before; a lane that stopped has none
   active.clear();
   for (size_t l = 0; l < lanes.size(); ++l) {
     clear(record.lanes[l], lanes[l]->alive_at(step));
@@ -174,7 +175,7 @@ void LockstepRun::Impl::run_step(int64_t step) {
 }
 
 void LockstepRun::Impl::run_batches(int64_t step) {
-  if (tap != nullptr && active[tapped]) tap->values.clear();  // of an earlier step or attempt
+  if (tap != nullptr && active[tapped]) tap->values.clear();  // of an earlier attempt
   for (int64_t micro = 0; micro < context.micro_batches(step); ++micro) {
     for (int64_t worker = 0; worker < options.workers; ++worker) {
       run_micro_batch(step, micro, worker);

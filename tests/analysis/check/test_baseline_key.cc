@@ -45,16 +45,23 @@ TEST_CASE("another environment or policy is comparable, and the note names it") 
   other.environment.erase("cpu");
   const BaselineFit environment = fit_of(other, recorded().run);
   CHECK(environment.is_comparable);
-  CHECK(fit_note(environment, "baselines", "b.json") ==
-        "baselines has no baseline of this environment; b.json, recorded with another compiler and "
-        "cpu, is the nearest");
+  CHECK(
+      fit_note(environment, "baselines", "b.json") ==
+      "Of the baselines in baselines, b.json fits best; it was recorded with another compiler and "
+      "cpu");
   Baseline changed = recorded().baseline;
   changed.identity.lanes[2].policy_text += "\n";
   const BaselineFit policy = fit_of(changed, recorded().run);
   CHECK(policy.is_comparable);
   CHECK(fit_note(policy, "baselines", "b.json") ==
-        "baselines has no baseline of these policies; b.json, recorded with another policy of lane "
-        "pure-fp16, is the nearest");
+        "Of the baselines in baselines, b.json fits best; it was recorded with another policy of "
+        "lane "
+        "pure-fp16");
+  CheckedModel renamed = recorded().run;
+  renamed.model = "other";
+  CHECK(fit_note(fit_of(recorded().baseline, renamed), "baselines", "b.json") ==
+        "Of the baselines in baselines, b.json fits best; it was recorded from another model or "
+        "file");
   CHECK(environment.rank() < policy.rank());
 }
 

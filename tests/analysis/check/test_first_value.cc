@@ -57,31 +57,32 @@ TEST_CASE("first value: zeros of other signs differ, NaN and NaN do not, NaN has
 TEST_CASE("first value: a replay repeats the bits of a run file, in every lane") {
   const TempDir dir;
   const RunFile run = record(dir.file("a.h5"), small_run());
-  int found = 0;
   for (const LaneInfo& lane : run.lanes()) {
+    int found = 0;
     for (const Site& site : run.sites().sites) {
       if (site.id % 7 != 0) continue;
       const std::vector<double> largest =
           run.moment(run.lane_index(lane.name), "abs_max", /*step=*/1);
-      std::optional<SiteValues> values;
+      SiteValues values;
       try {
         values = replay_site(run, {1, lane.name, site.id}, kNeverStop);
       } catch (const InputError&) {
         continue;  // this lane has no such value in step 1
       }
-      REQUIRE(values);
       double most = 0;
-      for (const Tensor& pass : values->passes) {
+      for (const Tensor& pass : values.passes) {
         const Tensor doubles = pass.to(Container::kF64);
         for (const double x : doubles.as<double>()) most = std::max(most, std::fabs(x));
       }
       INFO(lane.name << " " << site.label());
       // Before rounding, abs_max is within one rounding of it.
       CHECK(most == doctest::Approx(largest.at(static_cast<size_t>(site.id))).epsilon(0x1p-7));
+      CHECK(values.is_recorded);
       ++found;
     }
+    INFO(lane.name);
+    CHECK(found > 3);
   }
-  CHECK(found > 10);
 }
 
 TEST_CASE("first value: a comparison names the element, or why it cannot") {
@@ -101,7 +102,7 @@ TEST_CASE("first value: a comparison names the element, or why it cannot") {
   CHECK(result.no_first_value.find("does not repeat the bits of") != std::string::npos);
   // That program's values: one element is another.
   const auto elsewhere = [&](const RunFile&, const SitePlace& place) {
-    std::vector<Tensor> passes = replay_site(base, place, kNeverStop)->passes;
+    std::vector<Tensor> passes = replay_site(base, place, kNeverStop).passes;
     float& third = passes.front().as<float>()[2];
     third = third == 0 ? 1 : 2 * third;
     return passes;

@@ -9,9 +9,11 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "emulation/format/float_format.h"
@@ -41,10 +43,14 @@ struct Sweep {
 constexpr Sweep kAllInputs;
 
 Sweep slice_of_today() {
-  const char* slice = std::getenv("LOCKSTEP_SWEEP_SLICE");
-  const Sweep sweep{.first = slice == nullptr ? 0 : std::atoll(slice), .stride = kSlices};
-  REQUIRE_MESSAGE((sweep.first >= 0 && sweep.first < kSlices),
-                  "LOCKSTEP_SWEEP_SLICE = " << sweep.first << ", wanted 0 to " << kSlices - 1);
+  const char* text = std::getenv("LOCKSTEP_SWEEP_SLICE");
+  const std::string_view slice = text == nullptr ? "0" : text;
+  Sweep sweep{.first = -1, .stride = kSlices};
+  const auto [end, error] = std::from_chars(slice.data(), slice.data() + slice.size(), sweep.first);
+  const bool is_slice = error == std::errc() && end == slice.data() + slice.size() &&
+                        sweep.first >= 0 && sweep.first < kSlices;
+  REQUIRE_MESSAGE(is_slice,
+                  "LOCKSTEP_SWEEP_SLICE = '" << slice << "', wanted 0 to " << kSlices - 1);
   return sweep;
 }
 

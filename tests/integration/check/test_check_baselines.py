@@ -1,6 +1,7 @@
 """Baselines are made of good runs, change with a reason, and are read as text from strangers."""
 
 import json
+import os
 import pathlib
 import re
 import signal
@@ -159,17 +160,25 @@ def test_a_folder_s_baseline_is_chosen_by_environment_and_policies(lockstep, goo
     lockstep("replay", *QUICK[:-3], "--twins", 0, "--quiet", "-o", tmp_path / "run.h5")
     for subject in ("mlp", tmp_path / "run.h5"):  # the exact one
         text = lockstep("check", subject, "--baseline", folder).stdout
-        assert "IDENTICAL" in text and str(here) in text and "nearest" not in text
+        assert "IDENTICAL" in text and str(here) in text and "fits best" not in text
     here.rename(tmp_path / "away.json")
     for subject in ("mlp", tmp_path / "run.h5"):  # the nearest, and it says so
         lines = lockstep("check", subject, "--baseline", folder).stdout.splitlines()
         text = " ".join(lines[:8])
-        assert f"{folder} has no baseline of this environment; a.json, recorded with another compiler, is the nearest." in text
+        assert f"Of the baselines in {folder}, a.json fits best; it was recorded with another compiler." in text
     result = json.loads(lockstep("check", "mlp", "--baseline", folder, "--json", "-").stdout)
-    assert "a.json" in result["baseline"] and "nearest" in result["baseline_note"]
+    assert "a.json" in result["baseline"] and "fits best" in result["baseline_note"]
     with_environment(folder / "a.json", folder / "d.json")  # as good as a.json
     error = lockstep("check", "mlp", "--baseline", folder, code=2).stderr
     assert "a.json" in error and "d.json fit equally well" in error
+    # A damaged baseline is an error, not passed over.
+    (folder / "e.baseline.json").write_text("<<<<<<<\n")
+    assert "e.baseline.json" in lockstep("check", "mlp", "--baseline", folder, code=2).stderr
+    (folder / "e.baseline.json").unlink()
+    (folder / "e.json").write_text((folder / "a.json").read_text()[:2000])
+    assert "e.json" in lockstep("check", "mlp", "--baseline", folder, code=2).stderr
+    (folder / "e.json").unlink()
+    os.mkfifo(folder / "f.json")
     # Nothing comparable: another model, other lanes.
     result = json.loads(lockstep("check", "vae", "--baseline", folder, "--json", "-", code=3).stdout)
     jsonschema.validate(result, json.loads((SOURCE / "docs" / "check.schema.json").read_text()))
@@ -185,4 +194,4 @@ def test_a_capture_chooses_from_a_folder(lockstep, tmp_path):
     lockstep(*record, f"{tmp_path}/baselines/")
     lockstep("baseline", "record", *QUICK, "-o", tmp_path / "baselines/")  # of another model
     text = lockstep("check", capture, "--baseline", tmp_path / "baselines").stdout
-    assert "IDENTICAL" in text and "nearest" not in text
+    assert "IDENTICAL" in text and "fits best" not in text

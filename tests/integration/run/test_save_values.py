@@ -56,3 +56,22 @@ def test_mistakes(lockstep, tmp_path):
     npy.write_text("mine")
     done = lockstep("replay", *RUN, "-o", run, "--save-values", npy, "--at", "2 fp32 #0", code=2)
     assert "v.npy" in done.stderr and npy.read_text() == "mine"
+
+
+def test_a_lane_that_stopped_has_no_values(lockstep, tmp_path):
+    diverging = ["mlp", "--data", "synthetic:200", "--steps", 12, "--batch", 16, "--twins", 0, "--lr", "1e6",
+                 "--lanes", "fp32,pure-fp16"]
+    npy = tmp_path / "v.npy"
+    lockstep("replay", *diverging, "-o", tmp_path / "a.h5")
+    with h5py.File(tmp_path / "a.h5") as file:
+        died = file["lanes/pure-fp16"].attrs["died_at"]
+    assert 0 < died < 12
+    done = lockstep("replay", *diverging, "-o", tmp_path / "b.h5", "--save-values", npy,
+                    "--at", f"{died} pure-fp16 #9", code=2)
+    assert f"stopped before step {died}" in done.stderr and not npy.exists()
+
+
+def test_the_run_file_is_no_place_for_values(lockstep, tmp_path):
+    run = tmp_path / "run.h5"
+    done = lockstep("replay", *RUN, "-o", run, "--save-values", run, "--at", "2 fp32 #9", code=2)
+    assert "this is the run file" in done.stderr and not run.exists()
