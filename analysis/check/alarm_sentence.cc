@@ -49,8 +49,8 @@ std::string with_digits(double x, int digits) {
 // `print(x, digits)`; 0: as few digits as usual. "80% ..., limit 80%" does not show what is wrong,
 // so numbers that differ get digits until their texts do.
 template <typename Print>
-AlarmNumbers told_apart(const Alarm& a, Print print) {
-  constexpr int kFirst = 3, kLast = 17;  // 17 tell any two doubles apart
+AlarmNumbers with_enough_digits(const Alarm& a, Print print) {
+  constexpr int kFirst = 3, kLast = 17;  // 17 digits suffice for any two doubles
   const auto texts = [&](int digits) {
     return AlarmNumbers{print(a.value, digits), print(a.expected, digits), print(a.limit, digits)};
   };
@@ -65,13 +65,13 @@ AlarmNumbers told_apart(const Alarm& a, Print print) {
 
 AlarmNumbers octave_numbers(const Alarm& a) {
   if (std::isinf(a.expected)) {  // the logarithm of none at all
-    AlarmNumbers numbers = told_apart(a, [](double x, int digits) {
+    AlarmNumbers numbers = with_enough_digits(a, [](double x, int digits) {
       return digits == 0 ? two_digits(std::exp2(x)) : with_digits(std::exp2(x), digits);
     });
     numbers.expected = "0";
     return numbers;
   }
-  AlarmNumbers numbers = told_apart(a, [&](double x, int digits) {
+  AlarmNumbers numbers = with_enough_digits(a, [&](double x, int digits) {
     const double octaves = x - a.expected;
     return (digits == 0 ? ratio_text(octaves) : with_digits(std::exp2(octaves), digits)) + " times";
   });
@@ -132,18 +132,18 @@ AlarmNumbers alarm_numbers(const Alarm& a) {
   if (!a.finding.empty()) return {};
   switch (metric_row(a.metric).unit) {
     case MetricUnit::kShare:
-      return told_apart(a, [](double x, int digits) {
+      return with_enough_digits(a, [](double x, int digits) {
         return digits == 0 || x == 0 || x >= 1 ? part_or_none(x)
                                                : with_digits(100 * x, digits) + "%";
       });
     case MetricUnit::kOctaves:
       return octave_numbers(a);
     case MetricUnit::kDistance:
-      return told_apart(a, [](double x, int digits) {
+      return with_enough_digits(a, [](double x, int digits) {
         return (digits == 0 ? two_digits(x) : with_digits(x, digits)) + " octaves";
       });
     case MetricUnit::kLoss:
-      return told_apart(
+      return with_enough_digits(
           a, [](double x, int digits) { return with_digits(x, std::max(digits, kLossDigits)); });
     case MetricUnit::kYesNo:
       break;

@@ -28,7 +28,7 @@ SiteIdentity site(const std::string& op, const std::string& role, const std::str
   return made;
 }
 
-TEST_CASE("weight and bias, operands, and the rest are told apart") {
+TEST_CASE("weight and bias, operands, and the rest have labels of their own") {
   ModelIdentity identity;
   identity.parameters = {{"fc.weight", "3x2"}, {"fc.bias", "3"}, {"fc.inner.weight", "4"}};
   identity.sites = {site("storage", "weight", "storage", 0, "3x2"),
