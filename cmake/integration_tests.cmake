@@ -45,6 +45,10 @@ lockstep_integration_tests(study everyday recipes)
 lockstep_integration_tests(study slow learning diagnosis fixes zoo zoo_recipes)
 lockstep_integration_tests(study study study_learning study_recipes study_diagnosis study_fixes
   study_recommendations study_zoo study_check)
+if(LOCKSTEP_PYTHON)   # the longest start first
+  set_tests_properties(integration.learning integration.kill_resume integration.zoo_recipes
+    integration.check_mutants PROPERTIES COST 500)
+endif()
 # A file without a row above would never run.
 file(GLOB_RECURSE present CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/tests/integration
   ${CMAKE_SOURCE_DIR}/tests/integration/test_*.py)

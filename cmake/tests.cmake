@@ -61,7 +61,7 @@ lockstep_slow_entry(capture.slow capture --test-case-exclude=*HDF5*,*graphs*)
 lockstep_slow_entry(capture.slow_graphs capture --test-case=*graphs*)
 lockstep_slow_entry(capture.slow_hdf5 capture --test-case=*HDF5*)
 # The longest tests start first.
-set_tests_properties(emulation.slow capture.slow capture.slow_graphs capture.slow_hdf5
+set_tests_properties(emulation.slow capture.slow capture.slow_graphs capture.slow_hdf5 train record
   PROPERTIES COST 1000)
 lockstep_tests(reports lockstep_reports)
 # Programs that compute one thing on raw files, for the comparisons of tests/integration.
