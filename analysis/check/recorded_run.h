@@ -8,7 +8,8 @@
 
 namespace lockstep {
 
-// Throws: InputError: what the run began with is gone or has changed.
+// Throws: InputError: the capture or the weights that the run began with are gone, or the capture
+// has changed (changed weights are not looked for).
 void make_recorded_run(std::optional<LockstepRun>& run, RunOptions options);
 
 }  // namespace lockstep

@@ -61,6 +61,15 @@ std::string shown(const std::string& word) {
 
 }  // namespace
 
+bool is_same_file(const std::string& a, const std::string& b) {
+  std::error_code error;
+  if (std::filesystem::equivalent(a, b, error)) return true;
+  const auto absolute = [&](const std::string& path) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
+  };
+  return absolute(a) == absolute(b);
+}
+
 void ArgumentChecks::whole(CLI::Option* option, uint64_t low, uint64_t high) const {
   const std::string name = option->get_name();
   add_check(option, [problems = problems_, name, low, high](std::string& word) {

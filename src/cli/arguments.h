@@ -53,6 +53,9 @@ enum class Replace : uint8_t {
 void check_output(const std::string& path, Replace replace, const std::string& hint,
                   ProblemList& problems, std::string_view option = "-o");
 
+// Two names of one file, which need not exist yet.
+bool is_same_file(const std::string& a, const std::string& b);
+
 // --backward of the commands that build a step graph.
 inline constexpr std::string_view kBackwardPerLoss = "per-loss";
 CLI::Option* declare_backward(CLI::App& app, const ArgumentChecks& checks, std::string& value);

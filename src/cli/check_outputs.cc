@@ -43,15 +43,6 @@ constexpr OutputRow kOutputs[] = {
      [](const CheckResult& result) { return html_page(check_page(result)); }},
 };
 
-bool is_same_file(const std::string& a, const std::string& b) {
-  std::error_code error;
-  if (std::filesystem::equivalent(a, b, error)) return true;
-  const auto absolute = [&](const std::string& path) {
-    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
-  };
-  return absolute(a) == absolute(b);
-}
-
 // Of a folder of baselines, any may be read.
 bool replaces_file_in(const std::string& path, const std::string& folder) {
   std::error_code error;

@@ -74,7 +74,8 @@ std::vector<Tensor> values_by(const std::string& program, const PairRequest& req
                       fmt::format("{} {} #{}", place.step, place.lane, place.site)},
                      ShowErrors::kNo);
   } catch (const InputError&) {
-    throw InputError(fmt::format("{} has no `replay --save-values`", program));
+    throw InputError(
+        fmt::format("`replay --save-values` failed in {}; older versions lack it", program));
   }
   Tensor values = tensor_from_npy(read_text_file(npy), npy);
   EnsembleRuns::remove_run(path);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -202,9 +201,7 @@ int start_run(ReplayArgs& args, ProblemList& problems) {
   if (!args.at.empty()) {
     check_output(args.save_values, args.overwrite ? Replace::kText : Replace::kNothing,
                  "another name, or --overwrite", problems, "--save-values");
-    std::error_code error;
-    if (std::filesystem::weakly_canonical(args.save_values, error) ==
-        std::filesystem::weakly_canonical(path, error)) {
+    if (is_same_file(args.save_values, path)) {
       problems.add(fmt::format("--save-values {}: this is the run file", args.save_values),
                    "another name");
     }

@@ -15,7 +15,8 @@ class SavedValues : public Observer {
   // SITE: a label as reports print it, or "#ID".
   // Throws: InputError: `at` is not of this form, or names what the run does not have.
   SavedValues(std::string path, const std::string& at, LockstepRun& run);
-  // Throws: WriteError; InputError if the step has passes of different shapes.
+  // Throws: InputError: the file cannot be written, the lane has no such value in the step, or the
+  // step has passes of different shapes.
   void on_step(const StepRecord& record) override;
 
  private:
