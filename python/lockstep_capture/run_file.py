@@ -11,11 +11,13 @@ from typing import Any
 import h5py
 import numpy as np
 
+from lockstep_capture import try_file
+
 FORMAT = "lockstep-run"
 NEWEST_VERSION = 3
 SITE_KEYS = ("layer", "op", "role", "point")
 SITE_GROUPS = {"counts": "", "moments": "", "updates": "update_"}  # the statistics in them, by prefix of their names
-_OTHER_ROWS = ("policy", "eval", "sums", "loss_effect")  # in a lane's group, but no row per step
+_OTHER_ROWS = ("policy", "eval", "sums", "loss_effect", "checksums")  # in a lane's group, but no row per step
 _NONE = {"culprit_site": -1, "bits_hash": 0}  # the value that means "none" in an integer dataset
 
 
@@ -37,9 +39,13 @@ def import_pandas() -> Any:
 
 
 def opened(path: str) -> h5py.File:
-    """The file, for reading. Throws: RunFileError if HDF5 cannot open it."""
+    """The file, for reading. Throws: RunFileError if HDF5 cannot open it, or if it is not safe to."""
     if not os.path.exists(path):
         raise RunFileError(f"{path}: no such file; `lockstep replay MODEL -o {path}` writes one")
+    if not os.path.isfile(path):
+        raise RunFileError(f"{path}: not a regular file")
+    if problem := try_file.problem_of(path):
+        raise RunFileError(f"{path}: {problem}; is it a complete copy of the file that replay wrote?")
     try:
         return h5py.File(path, "r")
     except OSError as error:

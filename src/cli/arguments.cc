@@ -13,7 +13,7 @@
 #include <system_error>
 
 #include "src/core/text.h"
-#include "src/record/capture/capture_block.h"
+#include "src/record/hdf5/file_block.h"
 
 namespace lockstep {
 namespace {

@@ -1,5 +1,5 @@
-// lockstep verify: a capture against PyTorch's own results, or software models against the hardware
-// of this machine, bit by bit.
+// lockstep verify: a capture against PyTorch's own results, a run file against its checksums, or
+// software models against the hardware of this machine, bit by bit.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -16,17 +16,19 @@
 #include "src/cli/command.h"
 #include "src/cli/listing.h"
 #include "src/cli/verify_capture.h"
+#include "src/cli/verify_run.h"
 #include "src/core/error.h"
 #include "src/core/parallel.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
+#include "src/record/hdf5/file_block.h"
 #include "src/record/run/environment.h"
 
 namespace lockstep {
 namespace {
 
 struct VerifyArgs {
-  std::string capture, only, json, require;
+  std::string subject, only, json, require;
   bool hardware = false, overwrite = false;
   VerifyOptions options;
   int threads = 0;
@@ -212,12 +214,12 @@ int verify_hardware(const VerifyArgs& args) {
 }
 
 int verify(const VerifyArgs& args, ProblemList& problems) {
-  if (args.capture.empty() && !args.hardware) {
+  if (args.subject.empty() && !args.hardware) {
     problems.add("nothing to verify was given",
-                 "`lockstep verify CAPTURE` or `lockstep verify --hardware`");
-  } else if (!args.capture.empty() && args.hardware) {
+                 "`lockstep verify CAPTURE`, `lockstep verify RUN` or `lockstep verify --hardware`");
+  } else if (!args.subject.empty() && args.hardware) {
     problems.add(
-        fmt::format("CAPTURE {} and --hardware: only one at a time is allowed", args.capture),
+        fmt::format("{} and --hardware: only one at a time is allowed", args.subject),
         "leave one out");
   }
   for (const CLI::Option* option : args.of_hardware) {
@@ -238,15 +240,23 @@ int verify(const VerifyArgs& args, ProblemList& problems) {
   }
   problems.throw_if_any();
   if (args.threads != 0) set_thread_count(args.threads);
-  return args.hardware ? verify_hardware(args) : verify_capture_file(args.capture, args.json);
+  if (args.hardware) return verify_hardware(args);
+  if (!looks_like_hdf5(args.subject)) {
+    return verify_capture_file(args.subject, args.json);
+  }
+  if (!args.json.empty()) {
+    throw InputError("--json: an option of CAPTURE and --hardware", "leave it out");
+  }
+  return verify_run_file(args.subject);
 }
 
 }  // namespace
 
 std::function<int()> declare_verify(CLI::App& app) {
   auto args = std::make_shared<VerifyArgs>();
-  app.add_option("CAPTURE", args->capture,
-                 "check that this capture is imported faithfully: gates V0, V1, V3 to V7")
+  app.add_option("CAPTURE|RUN", args->subject,
+                 "check that this capture is imported faithfully: gates V0, V1, V3 to V7; or that "
+                 "this run file and its checkpoints are as they were written")
       ->type_name("");
   app.add_flag("--hardware", args->hardware,
                "compare the software models with this machine's units, bit by bit");
@@ -289,6 +299,8 @@ std::function<int()> declare_verify(CLI::App& app) {
       "V7: the autocast run. Exit codes: 0 faithful; 1 a gate failed; 2 not a capture, or "
       "damaged;\n"
       "3 the capture has no verify step.\n"
+      "RUN: compares every complete step, and the checkpoints, with the checksums in the files.\n"
+      "Exit codes: 0 whole; 1 damaged; 2 not a run file, or not readable; 3 without checksums.\n"
       "--hardware: every unit and its model get the same operands; results are compared bit by\n"
       "bit. Where the unit's NaN is not documented, any NaN matches. Exit codes: 0 no mismatch;\n"
       "1 a unit differs from its model; 2 usage or file error; 3 no unit ran, or none that\n"

@@ -246,7 +246,7 @@ int resume_run(const ReplayArgs& args, const ProblemList& problems) {
     const RunFile last(path, /*allow_empty=*/true, seed);
     options = last.options();
     complete = is_complete(last);
-    if (!complete) state = read_checkpoint(path, last.steps(), last.hashes_of_other_seeds());
+    if (!complete) state = read_checkpoint(path, last.steps(), last.identity());
   }
   if (!args.options.model.empty() && args.options.model != options.model) {
     throw InputError(

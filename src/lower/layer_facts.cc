@@ -1,10 +1,13 @@
 // Walks graph and program once each; the extents come from the ops' rows.
 #include "src/lower/layer_facts.h"
 
+#include <fmt/format.h>
+
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "src/core/error.h"
 #include "src/graph/infer.h"
 #include "src/graph/json_text.h"
 
@@ -122,14 +125,18 @@ std::string to_json(const MemoryFacts& facts) {
 }
 
 MemoryFacts memory_facts_from_json(std::string_view json) {
-  const auto j = nlohmann::json::parse(json);
+  const nlohmann::json j = parse_json(json);
+  const auto bytes = [&](const char* key, bool is_required = true) -> int64_t {
+    const auto found = j.find(key);
+    if (found == j.end() && !is_required) return 0;
+    if (found != j.end() && found->is_number_unsigned() && *found <= uint64_t{INT64_MAX}) {
+      return found->get<int64_t>();
+    }
+    throw InputError(fmt::format("memory: '{}' must be a number of bytes", key));
+  };
   // Older files have no kahan_terms: none were counted.
-  return {j.at("weights"),
-          j.at("master_weights"),
-          j.at("gradients"),
-          j.at("optimizer_state"),
-          j.value("kahan_terms", int64_t{0}),
-          j.at("activations")};
+  return {bytes("weights"),         bytes("master_weights"),     bytes("gradients"),
+          bytes("optimizer_state"), bytes("kahan_terms", false), bytes("activations")};
 }
 
 }  // namespace lockstep

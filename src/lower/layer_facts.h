@@ -52,6 +52,6 @@ MemoryFacts memory_facts(const Graph& step, const Program& program, const Policy
 // The facts as JSON, one product per line, as in the run file.
 std::string to_json(const std::vector<ProductFact>& facts);
 std::string to_json(const MemoryFacts& facts);
-MemoryFacts memory_facts_from_json(std::string_view json);  // Throws: nlohmann's exceptions
+MemoryFacts memory_facts_from_json(std::string_view json);  // Throws: InputError
 
 }  // namespace lockstep

@@ -3,30 +3,30 @@
 #pragma once
 
 #include "src/capture/capture.h"
-#include "src/record/capture/capture_fields.h"
+#include "src/record/hdf5/stored_fields.h"
 
 namespace lockstep {
 
 // capture_graphs.cc: graphs, their constants, initial parameters and buffers.
-void read_graphs(const CaptureFields& root, Capture& capture);
+void read_graphs(const StoredFields& root, Capture& capture);
 // Values of all parameters and buffers of all graphs, from groups `params` and `buffers` in `at`.
-void read_values(const CaptureFields& at, const Capture& capture, Tensors& values);
-void read_buffers(const CaptureFields& at, const Capture& capture, Tensors& values);
+void read_values(const StoredFields& at, const Capture& capture, Tensors& values);
+void read_buffers(const StoredFields& at, const Capture& capture, Tensors& values);
 
 // capture_optimizer.cc
-void read_optimizer(const CaptureFields& root, Capture& capture);
+void read_optimizer(const StoredFields& root, Capture& capture);
 // Reads the optimizer states in group `at`, by parameter.
-void read_states(const CaptureFields& at, const Capture& capture, CapturedState& state);
+void read_states(const StoredFields& at, const Capture& capture, CapturedState& state);
 // The numbers of every group from the text attribute "hyper" of `at`, in the row's own names.
-std::vector<HyperValues> read_hyper(const CaptureFields& at, const Capture& capture);
+std::vector<HyperValues> read_hyper(const StoredFields& at, const Capture& capture);
 
 // capture_steps.cc
-void read_amp(const CaptureFields& root, Capture& capture);
-void read_steps(const CaptureFields& root, Capture& capture);
+void read_amp(const StoredFields& root, Capture& capture);
+void read_steps(const StoredFields& root, Capture& capture);
 
 // capture_gate_steps.cc. Reads the gradients in group `at`, by parameter.
-Tensors read_gradients(const CaptureFields& at, const Capture& capture, Container container);
-void read_verify(const CaptureFields& root, Capture& capture);
+Tensors read_gradients(const StoredFields& at, const Capture& capture, Container container);
+void read_verify(const StoredFields& root, Capture& capture);
 
 // "000012" -> 12; -1 if the text is not such a number.
 int64_t number_of(const std::string& name);

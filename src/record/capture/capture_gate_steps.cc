@@ -13,9 +13,9 @@ namespace {
 
 using Nodes = std::map<std::string, const Node*>;  // of one graph, by id
 
-void read_acts(const CaptureFields& acts, const Nodes& nodes, CapturedInside& inside) {
+void read_acts(const StoredFields& acts, const Nodes& nodes, CapturedInside& inside) {
   for (const std::string& id : acts.children()) {
-    const CaptureFields act = acts.child(id);
+    const StoredFields act = acts.child(id);
     const std::vector<double> numbers = act.numbers();
     std::array<double, 4> summary{};
     if (!nodes.contains(id)) {
@@ -30,7 +30,7 @@ void read_acts(const CaptureFields& acts, const Nodes& nodes, CapturedInside& in
 }
 
 // For a pool the choice is a place in its plane; for other ops it is a side of the kink.
-void read_choice(const CaptureFields& kink, const Node& node, CapturedInside& inside) {
+void read_choice(const StoredFields& kink, const Node& node, CapturedInside& inside) {
   const Shape& wanted = node.outputs[0].shape;
   if (find_op(node.op).winner_output >= 0) {
     Tensor places = kink.take_tensor({wanted, ElementType::kInt}, Container::kI32);
@@ -53,9 +53,9 @@ bool has_kink(const Node& node) {
   return op.kink != nullptr || op.winner_output >= 0;
 }
 
-void read_kinks(const CaptureFields& kinks, const Nodes& nodes, CapturedInside& inside) {
+void read_kinks(const StoredFields& kinks, const Nodes& nodes, CapturedInside& inside) {
   for (const std::string& id : kinks.children()) {
-    const CaptureFields kink = kinks.child(id);
+    const StoredFields kink = kinks.child(id);
     const auto node = nodes.find(id);
     if (node == nodes.end() || !has_kink(*node->second)) {
       kink.problem("names no node with a kink in its micro-batch's graph");
@@ -65,7 +65,7 @@ void read_kinks(const CaptureFields& kinks, const Nodes& nodes, CapturedInside& 
   }
 }
 
-void read_inside(const CaptureFields& at, const CapturedStep& step, const Capture& capture,
+void read_inside(const StoredFields& at, const CapturedStep& step, const Capture& capture,
                  std::vector<CapturedInside>& all) {
   const size_t count = at.children().size();
   if (count == 0) return;
@@ -74,7 +74,7 @@ void read_inside(const CaptureFields& at, const CapturedStep& step, const Captur
     return;
   }
   for (size_t m = 0; m < count; ++m) {
-    const CaptureFields inside = at.child(fmt::format("{:03d}", m));
+    const StoredFields inside = at.child(fmt::format("{:03d}", m));
     const auto graph = static_cast<size_t>(step.micro[m].graph);
     if (graph >= capture.graphs.size()) continue;  // a problem of its step
     Nodes nodes;
@@ -85,10 +85,10 @@ void read_inside(const CaptureFields& at, const CapturedStep& step, const Captur
   }
 }
 
-CapturedVerify read_one(const CaptureFields& at, int64_t step, const Capture& capture) {
+CapturedVerify read_one(const StoredFields& at, int64_t step, const Capture& capture) {
   CapturedVerify verify;
   verify.step = step;
-  const CaptureFields before = at.child("pre");
+  const StoredFields before = at.child("pre");
   const bool has_optimizer = !capture.optimizer.empty();
   if (before.flag("is_start", false, /*required=*/false)) {
     verify.before = capture.start;
@@ -98,20 +98,20 @@ CapturedVerify read_one(const CaptureFields& at, int64_t step, const Capture& ca
       read_states(before.child("opt_state"), capture, verify.before);
     }
   }
-  const CaptureFields ref32 = at.child("ref32"), ref64 = at.child("ref64");
+  const StoredFields ref32 = at.child("ref32"), ref64 = at.child("ref64");
   verify.loss32 = ref32.number("loss", kNotRecorded);
   verify.loss64 = ref64.number("loss", kNotRecorded);
   verify.grads32 = read_gradients(ref32.child("grads"), capture, Container::kF32);
   verify.grads64 = read_gradients(ref64.child("grads"), capture, Container::kF64);
   if (ref32.has("post")) {
-    const CaptureFields post = ref32.child("post");
+    const StoredFields post = ref32.child("post");
     // Without a modelled optimizer no step was taken: the group has only running statistics.
     (has_optimizer ? read_values : read_buffers)(post, capture, verify.after.values);
     if (has_optimizer && post.has("opt_state")) {
       read_states(post.child("opt_state"), capture, verify.after);
     }
   }
-  const CaptureFields buffers64 = ref64.optional("post").optional("buffers");
+  const StoredFields buffers64 = ref64.optional("post").optional("buffers");
   for (const Graph& graph : capture.graphs) {
     for (const Buffer& b : graph.buffers) {
       if (!buffers64.has(b.name) || verify.buffers64.contains(b.name)) continue;
@@ -119,10 +119,10 @@ CapturedVerify read_one(const CaptureFields& at, int64_t step, const Capture& ca
                                buffers64.child(b.name).take_tensor(b.type, Container::kF64));
     }
   }
-  const CaptureFields noise = at.optional("noise");
+  const StoredFields noise = at.optional("noise");
   for (const Parameter& p : capture.graphs.front().parameters) {
     if (!noise.has(p.name)) continue;
-    const CaptureFields packed = noise.child(p.name);
+    const StoredFields packed = noise.child(p.name);
     const std::optional<Shape> extents = packed.shape("shape");
     if (extents && *extents != p.type.shape) {
       packed.problem(fmt::format("has shape {}, the parameter {}", to_string(*extents),
@@ -139,7 +139,7 @@ CapturedVerify read_one(const CaptureFields& at, int64_t step, const Capture& ca
 
 }  // namespace
 
-Tensors read_gradients(const CaptureFields& at, const Capture& capture, Container container) {
+Tensors read_gradients(const StoredFields& at, const Capture& capture, Container container) {
   Tensors gradients;
   for (const Parameter& p : capture.graphs.front().parameters) {
     if (at.has(p.name)) gradients.emplace(p.name, at.child(p.name).take_tensor(p.type, container));
@@ -147,10 +147,10 @@ Tensors read_gradients(const CaptureFields& at, const Capture& capture, Containe
   return gradients;
 }
 
-void read_verify(const CaptureFields& root, Capture& capture) {
-  const CaptureFields group = root.optional("verify");
+void read_verify(const StoredFields& root, Capture& capture) {
+  const StoredFields group = root.optional("verify");
   for (const std::string& name : group.children()) {
-    const CaptureFields at = group.child(name);
+    const StoredFields at = group.child(name);
     const int64_t step = number_of(name);
     if (step < 0 || step >= static_cast<int64_t>(capture.steps.size())) {
       at.problem(fmt::format("is for step {}, the file has {}", name, capture.steps.size()));
@@ -158,7 +158,7 @@ void read_verify(const CaptureFields& root, Capture& capture) {
     }
     capture.verify.push_back(read_one(at, step, capture));
     CapturedStep& own = capture.steps[static_cast<size_t>(step)];
-    const CaptureFields fields = root.child("steps").child(name);
+    const StoredFields fields = root.child("steps").child(name);
     if (fields.flag("grads_are_ref32", false, /*required=*/false)) {
       own.grads = capture.verify.back().grads32;
     }

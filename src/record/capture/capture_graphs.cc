@@ -18,7 +18,7 @@ namespace {
 
 // Every value of a forward pass in FP32 at once. A larger graph would otherwise stop in the middle
 // of the first step, when memory runs out.
-void check_memory(const Graph& graph, const CaptureFields& at) {
+void check_memory(const Graph& graph, const StoredFields& at) {
   double elements = 0;
   for (const Node& node : graph.nodes) {
     for (const TensorType& type : node.outputs) {
@@ -36,7 +36,7 @@ void check_memory(const Graph& graph, const CaptureFields& at) {
 }
 
 // One name is one tensor, in all graphs.
-void check_names(const Capture& capture, const CaptureFields& at) {
+void check_names(const Capture& capture, const StoredFields& at) {
   std::map<std::string, std::pair<TensorType, bool>> known;  // bool: a parameter
   const auto check = [&](const std::string& name, const TensorType& type, bool is_parameter) {
     const auto [first, is_new] = known.emplace(name, std::pair{type, is_parameter});
@@ -80,7 +80,7 @@ void resolve_regions(Graph& graph, const CapturedAmp& amp) {
 }
 
 // Backward ops do not check their operands (the places of a max_pool2d), which autodiff makes.
-void check_ops(const Graph& graph, const CaptureFields& at) {
+void check_ops(const Graph& graph, const StoredFields& at) {
   for (const Node& node : graph.nodes) {
     if (node.is_backward() || node.op.find("_backward") != std::string::npos) {
       at.problem(
@@ -96,11 +96,11 @@ void check_ops(const Graph& graph, const CaptureFields& at) {
 
 // `known`: the constants of earlier graphs, by name.
 using Constants = std::map<std::string, std::shared_ptr<const Tensor>>;
-void read_constants(const CaptureFields& root, Graph& graph, Constants& known) {
-  const CaptureFields group =
+void read_constants(const StoredFields& root, Graph& graph, Constants& known) {
+  const StoredFields group =
       graph.constants.empty() ? root.optional("constants") : root.child("constants");
   for (Constant& constant : graph.constants) {
-    const CaptureFields data = group.child(constant.name);
+    const StoredFields data = group.child(constant.name);
     constant.stat_exempt |= data.flag("stat_exempt", false, /*required=*/false);
     const bool is_int = constant.type.element == ElementType::kInt;
     std::shared_ptr<const Tensor>& tensor = known[constant.name];
@@ -114,7 +114,7 @@ void read_constants(const CaptureFields& root, Graph& graph, Constants& known) {
   }
 }
 
-void check_paths(const Graph& graph, const CaptureFields& at) {
+void check_paths(const Graph& graph, const StoredFields& at) {
   std::set<std::string> paths;
   for (const GraphInput& input : graph.inputs) {
     if (input.id == kLossSeedId) at.problem("input 'seed' is Lockstep's own");
@@ -130,14 +130,14 @@ void check_paths(const Graph& graph, const CaptureFields& at) {
 
 }  // namespace
 
-void read_graphs(const CaptureFields& root, Capture& capture) {
-  const CaptureFields graphs = root.child("graphs");
+void read_graphs(const StoredFields& root, Capture& capture) {
+  const StoredFields graphs = root.child("graphs");
   const auto count = static_cast<int64_t>(graphs.children().size());
   if (graphs.there() && count == 0) graphs.problem("has no graph");
   size_t bytes = 0;
   Constants constants;
   for (int64_t k = 0; k < count; ++k) {
-    const CaptureFields json = graphs.child(std::to_string(k)).child("json");
+    const StoredFields json = graphs.child(std::to_string(k)).child("json");
     if (!json.there()) continue;
     try {
       const std::string text = json.take_text();
@@ -166,8 +166,8 @@ void read_graphs(const CaptureFields& root, Capture& capture) {
   share(capture.graphs, &Graph::buffers);
 }
 
-void read_values(const CaptureFields& at, const Capture& capture, Tensors& values) {
-  const CaptureFields params = at.child("params");
+void read_values(const StoredFields& at, const Capture& capture, Tensors& values) {
+  const StoredFields params = at.child("params");
   for (const Graph& graph : capture.graphs) {
     for (const Parameter& p : graph.parameters) {
       if (values.contains(p.name)) continue;
@@ -177,8 +177,8 @@ void read_values(const CaptureFields& at, const Capture& capture, Tensors& value
   read_buffers(at, capture, values);
 }
 
-void read_buffers(const CaptureFields& at, const Capture& capture, Tensors& values) {
-  const CaptureFields buffers = at.optional("buffers");
+void read_buffers(const StoredFields& at, const Capture& capture, Tensors& values) {
+  const StoredFields buffers = at.optional("buffers");
   for (const Graph& graph : capture.graphs) {
     if (!graph.buffers.empty() && !buffers.there()) {
       buffers.problem("is missing");

@@ -29,7 +29,7 @@ double number_in(const Json& value) {
 
 // One group's numbers. Names that the row lacks (foreach, fused, initial_lr) change no result. The
 // row's defaults replace missing ones: torch's AdamW in old versions has no decoupled_weight_decay.
-HyperValues numbers_of_group(const Json& group, const Optimizer& row, const CaptureFields& at) {
+HyperValues numbers_of_group(const Json& group, const Optimizer& row, const StoredFields& at) {
   HyperValues values;
   if (!group.is_object()) {
     at.problem("attribute hyper must be a list of objects");
@@ -67,7 +67,7 @@ bool maximizes(const Json& hyper) {
 
 }  // namespace
 
-std::vector<HyperValues> read_hyper(const CaptureFields& at, const Capture& capture) {
+std::vector<HyperValues> read_hyper(const StoredFields& at, const Capture& capture) {
   std::vector<HyperValues> all;
   if (capture.optimizer.empty()) return all;
   const Json json = at.json("hyper");
@@ -81,19 +81,19 @@ std::vector<HyperValues> read_hyper(const CaptureFields& at, const Capture& capt
   return all;
 }
 
-void read_optimizer(const CaptureFields& root, Capture& capture) {
-  const CaptureFields optimizer = root.child("optimizer");
+void read_optimizer(const StoredFields& root, Capture& capture) {
+  const StoredFields optimizer = root.child("optimizer");
   capture.optimizer_class = optimizer.text("class");
   capture.master_weights = optimizer.flag("master_weights", false, /*required=*/false);
   const Optimizer* row = row_of_class(capture.optimizer_class);
   const std::string mode = root.text("replay_mode", /*required=*/false);
   if (mode != "gradients-only" && row != nullptr) capture.optimizer = row->name;
-  const CaptureFields groups = optimizer.child("groups");
+  const StoredFields groups = optimizer.child("groups");
   const size_t count = groups.children().size();
   if (groups.there() && count == 0) groups.problem("has no group");
   std::map<std::string, size_t> group_of;
   for (size_t g = 0; g < count; ++g) {
-    const CaptureFields group = groups.child(std::to_string(g));
+    const StoredFields group = groups.child(std::to_string(g));
     std::vector<std::string> names = group.texts("params");
     for (const std::string& name : names) {
       // Parameters that the graph does not read have no gradient and need no value.
@@ -110,14 +110,14 @@ void read_optimizer(const CaptureFields& root, Capture& capture) {
       capture.optimizer_class += " with maximize";
     }
   }
-  const CaptureFields state = optimizer.optional("state");
+  const StoredFields state = optimizer.optional("state");
   if (!capture.optimizer.empty() && state.there()) read_states(state, capture, capture.start);
 }
 
-void read_states(const CaptureFields& at, const Capture& capture, CapturedState& state) {
+void read_states(const StoredFields& at, const Capture& capture, CapturedState& state) {
   const Optimizer& row = find_optimizer(capture.optimizer);
   for (const Parameter& p : capture.graphs.front().parameters) {
-    const CaptureFields of = at.optional(p.name);
+    const StoredFields of = at.optional(p.name);
     if (!of.there()) continue;
     bool has_states = false;
     for (const StateRow& known : row.all_states) {

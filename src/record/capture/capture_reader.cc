@@ -4,15 +4,13 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <stdexcept>
 
 #include "src/core/error.h"
 #include "src/core/text.h"
-#include "src/record/capture/capture_block.h"
+#include "src/record/hdf5/file_block.h"
 #include "src/record/capture/capture_contents.h"
-#include "src/record/capture/capture_dump.h"
-#include "src/record/capture/sandbox.h"
+#include "src/record/hdf5/sandboxed_file.h"
 
 namespace lockstep {
 namespace {
@@ -21,35 +19,27 @@ constexpr int64_t kCaptureVersion = 1;
 
 // Limits for compressed batches, which grow when they are read; real captures grow less.
 constexpr uint64_t kLeastContent = uint64_t{1} << 30, kContentPerByte = 8;
-constexpr double kLeastSeconds = 20, kBytesPerSecond = 20e6;
-constexpr double kClockPerProcessor = 3;
 
-// Whether this group or dataset is read. /final is never read; only V7 compares a step's gradients.
-bool is_read(std::string_view path, CaptureUse use) {
-  if (path == "/final") return false;
-  if (use == CaptureUse::kVerify) return true;
-  return path != "/verify" && !(path.starts_with("/steps/") && path.ends_with("/grads"));
+// /final is never read; only V7 compares a step's gradients.
+Wanted wanted_of(std::string_view path, CaptureUse use) {
+  if (path == "/final") return Wanted::kNothing;
+  if (use == CaptureUse::kVerify) return Wanted::kContents;
+  const bool is_left_out =
+      path == "/verify" || (path.starts_with("/steps/") && path.ends_with("/grads"));
+  return is_left_out ? Wanted::kNothing : Wanted::kContents;
 }
 
-CaptureNode read_tree(const std::string& path, const CaptureBlock& block, CaptureUse use) {
-  SandboxLimits limits;
-  const uint64_t most = kLeastContent + kContentPerByte * block.length;
-  limits.seconds = kLeastSeconds + static_cast<double>(block.length) / kBytesPerSecond;
-  limits.clock_seconds = kClockPerProcessor * limits.seconds;
-  limits.memory_bytes = 2 * most;
-  limits.output_bytes = 2 * most;
+StoredNode read_tree(const std::string& path, const FileBlock& block, CaptureUse use) {
   const std::string who = "capture '" + path + "': ";
   try {
-    CaptureNode tree;
-    run_sandboxed(
-        limits,
-        [&](const SandboxWrite& write) {
-          const auto is_wanted = [use](std::string_view object) { return is_read(object, use); };
-          dump_capture(path, block.size, most, is_wanted, write);
-        },
-        [&](const SandboxRead& read) { tree = parse_capture_frames(read, limits.output_bytes); });
-    return tree;
-  } catch (const InputError& error) {
+    DumpRequest request;
+    request.block = block.size;
+    request.most_bytes = kLeastContent + kContentPerByte * block.length;
+    request.wanted = [use](std::string_view object) { return wanted_of(object, use); };
+    SandboxedFile file(path, request,
+                       limits_of_file(block.length, kLeastContent, kContentPerByte));
+    return std::move(file.tree());
+  } catch (const hdf5::Error& error) {
     constexpr size_t kMostBytes = 2000;
     throw InputError(who + printable(error.what(), kMostBytes),
                      "its checksum is right: it was written like this");
@@ -61,7 +51,7 @@ CaptureNode read_tree(const std::string& path, const CaptureBlock& block, Captur
 }
 
 // Checks what everything else depends on.
-void check_root(const CaptureFields& root) {
+void check_root(const StoredFields& root) {
   if (const std::string format = root.text("format"); format != "lockstep-capture") {
     root.problem("format is '" + format + "', must be 'lockstep-capture'");
   }
@@ -86,10 +76,10 @@ int64_t number_of(const std::string& name) {
 }
 
 Capture read_capture(const std::string& path, CaptureUse use) {
-  const CaptureBlock block = check_capture_block(path);
-  CaptureNode tree = read_tree(path, block, use);
+  const FileBlock block = check_file_block(path, kCaptureBlock);
+  StoredNode tree = read_tree(path, block, use);
   ProblemList problems("capture '" + path + "'");
-  const CaptureFields root(&tree, path + ":", problems);
+  const StoredFields root(&tree, path + ":", problems);
   check_root(root);
   Capture capture;
   capture.path = path;

@@ -21,7 +21,7 @@ std::string loss_format_of(const std::string& torch_dtype) {
 }
 
 // Autocast's formats by torch's names, which are aliases of ours.
-std::string format_of(const std::string& torch_dtype, const CaptureFields& at) {
+std::string format_of(const std::string& torch_dtype, const StoredFields& at) {
   constexpr std::string_view kTorchDtypes[] = {"float16", "bfloat16"};
   const auto known = std::ranges::find(kTorchDtypes, torch_dtype);
   if (known == std::end(kTorchDtypes)) {
@@ -31,7 +31,7 @@ std::string format_of(const std::string& torch_dtype, const CaptureFields& at) {
   return find_format(*known).name;
 }
 
-void read_scaler(const CaptureFields& at, CapturedScaler& scaler) {
+void read_scaler(const StoredFields& at, CapturedScaler& scaler) {
   scaler.enabled = at.there() && at.flag("enabled", false);
   if (!scaler.enabled) return;
   scaler.spec = find_loss_scaler(kGradScaler).defaults;
@@ -56,14 +56,14 @@ bool draws(const Node& node) {
   return drawn_mask(node) != nullptr && find_op(node.op).draws_mask(node);
 }
 
-void read_masks(const CaptureFields& micro, const Graph& graph, Masks& masks) {
+void read_masks(const StoredFields& micro, const Graph& graph, Masks& masks) {
   std::map<std::string_view, const TensorType*> drawn_by;
   for (const Node& node : graph.nodes) {
     if (const TensorType* drawn = drawn_mask(node)) drawn_by[node.id] = drawn;
   }
-  const CaptureFields rng = micro.optional("rng");
+  const StoredFields rng = micro.optional("rng");
   for (const std::string& name : rng.children()) {
-    const CaptureFields mask = rng.child(name);
+    const StoredFields mask = rng.child(name);
     const std::string id = mask.text("node");
     const auto drawn = drawn_by.find(id);
     if (drawn == drawn_by.end()) {
@@ -89,7 +89,7 @@ void read_masks(const CaptureFields& micro, const Graph& graph, Masks& masks) {
   }
 }
 
-CapturedMicroBatch read_micro(const CaptureFields& at, const Capture& capture) {
+CapturedMicroBatch read_micro(const StoredFields& at, const Capture& capture) {
   CapturedMicroBatch micro;
   micro.graph = at.integer("graph", 0);
   micro.loss = at.number("loss", kNotRecorded);
@@ -100,17 +100,17 @@ CapturedMicroBatch read_micro(const CaptureFields& at, const Capture& capture) {
     return micro;
   }
   const Graph& graph = capture.graphs[static_cast<size_t>(micro.graph)];
-  const CaptureFields inputs = at.child("inputs");
+  const StoredFields inputs = at.child("inputs");
   for (const GraphInput& input : graph.inputs) {
     constexpr size_t kPrefix = 2;  // "in"
-    const CaptureFields values = inputs.child(input.id.substr(kPrefix));
+    const StoredFields values = inputs.child(input.id.substr(kPrefix));
     micro.inputs.emplace(input.path, values.take_tensor(input.type, Container::kF32));
   }
   read_masks(at, graph, micro.masks);
   return micro;
 }
 
-CapturedClip read_clip(const CaptureFields& at) {
+CapturedClip read_clip(const StoredFields& at) {
   CapturedClip clip;
   const double max_norm = at.number("clip_max_norm", -1, /*required=*/false);
   const double max_value = at.number("clip_max_value", -1, /*required=*/false);
@@ -140,7 +140,7 @@ CapturedClip read_clip(const CaptureFields& at) {
   return clip;
 }
 
-CapturedStep read_step(const CaptureFields& at, const Capture& capture) {
+CapturedStep read_step(const StoredFields& at, const Capture& capture) {
   CapturedStep step;
   step.loss = at.number("loss", kNotRecorded);
   step.loss_format = loss_format_of(at.text("loss_dtype", /*required=*/false));
@@ -155,7 +155,7 @@ CapturedStep read_step(const CaptureFields& at, const Capture& capture) {
     at.problem(fmt::format("loss is {}, but found_inf is 0", step.loss),
                "such a loss has non-finite gradients, which set found_inf");
   }
-  const CaptureFields micro = at.child("micro");
+  const StoredFields micro = at.child("micro");
   const auto count = static_cast<int64_t>(micro.children().size());
   if (micro.there() && count == 0) micro.problem("has no micro-batch");
   for (int64_t m = 0; m < count; ++m) {
@@ -176,8 +176,8 @@ CapturedStep read_step(const CaptureFields& at, const Capture& capture) {
 
 }  // namespace
 
-void read_amp(const CaptureFields& root, Capture& capture) {
-  const CaptureFields amp = root.child("amp");
+void read_amp(const StoredFields& root, Capture& capture) {
+  const StoredFields amp = root.child("amp");
   capture.amp.autocast = amp.flag("autocast", false);
   capture.amp.device_type = amp.text("device_type", capture.amp.autocast);
   if (capture.amp.autocast || amp.has_attribute("dtype")) {
@@ -197,8 +197,8 @@ void read_amp(const CaptureFields& root, Capture& capture) {
   read_scaler(amp.optional("scaler"), capture.scaler);
 }
 
-void read_steps(const CaptureFields& root, Capture& capture) {
-  const CaptureFields steps = root.child("steps");
+void read_steps(const StoredFields& root, Capture& capture) {
+  const StoredFields steps = root.child("steps");
   const auto count = static_cast<int64_t>(steps.children().size());
   const int64_t announced = root.integer("n_steps", count);
   if (steps.there() && (count == 0 || announced != count)) {

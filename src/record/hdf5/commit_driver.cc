@@ -26,6 +26,7 @@ constexpr haddr_t kMaxAddress = haddr_t(1) << 62;  // fits off_t
 
 WriteFault fault = WriteFault::kNone;
 int64_t fault_after = 0, writes = 0;
+bool is_rehearsal = false;
 
 // True if this write or reservation must fail with ENOSPC; does not return if it must kill.
 bool strike(int fd, const char* data, size_t size, haddr_t address) {
@@ -50,7 +51,7 @@ class CommitFile {
       : base(), fd_(fd), writable_(writable), eof_(size), committed_(size), reserved_(size) {}
   ~CommitFile() {
     // Reserved space beyond the last commit holds nothing.
-    if (writable_ && error_ == 0) (void)!::ftruncate(fd_, static_cast<off_t>(committed_));
+    if (writable_ && error_ == 0 && !is_rehearsal) (void)!::ftruncate(fd_, static_cast<off_t>(committed_));
     ::close(fd_);
   }
   static CommitFile& of(H5FD_t* file) { return *reinterpret_cast<CommitFile*>(file); }
@@ -69,7 +70,6 @@ class CommitFile {
   void hold(haddr_t address, size_t size, const char* data);
   void write_raw(haddr_t address, size_t size, const char* data);
   bool commit();
-  bool sync();
 
  private:
   using Pieces = std::map<haddr_t, std::vector<char>>;
@@ -139,7 +139,7 @@ void CommitFile::hold(haddr_t address, size_t size, const char* data) {
 }
 
 bool CommitFile::reserve(haddr_t end) {
-  if (end <= reserved_) return true;
+  if (end <= reserved_ || is_rehearsal) return true;
   int result = 0;
   for (const haddr_t target : {end + kReserveAhead, end}) {
     result = strike(fd_, nullptr, 0, 0) ? ENOSPC
@@ -158,6 +158,7 @@ bool CommitFile::reserve(haddr_t end) {
 }
 
 bool CommitFile::put(haddr_t address, const char* data, size_t size) {
+  if (is_rehearsal) return true;
   while (size > 0) {
     ssize_t n = -1;
     if (strike(fd_, data, size, address)) {
@@ -217,22 +218,17 @@ bool CommitFile::commit() {
   return true;
 }
 
-bool CommitFile::sync() {
-  if (error_ == 0 && ::fsync(fd_) != 0) error_ = errno;
-  return error_ == 0;
-}
-
 namespace {
 
 H5FD_t* driver_open(const char* name, unsigned flags, hid_t, haddr_t) {
   const bool writable = (flags & H5F_ACC_RDWR) != 0;
-  int open_flags = writable ? O_RDWR : O_RDONLY;
+  int open_flags = writable && !is_rehearsal ? O_RDWR : O_RDONLY;
   if (flags & H5F_ACC_CREAT) open_flags |= O_CREAT;
   if (flags & H5F_ACC_EXCL) open_flags |= O_EXCL;
   const int fd = ::open(name, open_flags | O_CLOEXEC, 0666);
   if (fd < 0) return nullptr;
   // One writer at a time; not enforced on file systems without locks.
-  const bool locked = !writable || ::flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+  const bool locked = !writable || is_rehearsal || ::flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
   struct stat status;
   if (!locked || ((flags & H5F_ACC_TRUNC) && ::ftruncate(fd, 0) != 0) ||
       ::fstat(fd, &status) != 0) {
@@ -345,11 +341,12 @@ CommitFile& commit_file(hid_t file) {
 bool commit(CommitFile& file) {
   return file.commit();
 }
-bool commit_and_sync(CommitFile& file) {
-  return file.commit() && file.sync();
-}
 int write_error(const CommitFile& file) {
   return file.error();
+}
+
+void rehearse_commits() {
+  is_rehearsal = true;
 }
 
 void set_write_fault(WriteFault kind, int64_t after) {

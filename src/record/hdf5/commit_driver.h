@@ -26,10 +26,13 @@ CommitFile& commit_file(hid_t file);
 // any earlier write. From then on the file is not touched, later writes are dropped, and closing it
 // changes nothing. HDF5 itself never sees a failed write.
 bool commit(CommitFile& file);
-// Commit, then fsync.
-bool commit_and_sync(CommitFile& file);
 // The errno of the write that failed, 0 when none has.
 int write_error(const CommitFile& file);
+
+// From here on this process only rehearses: files are opened for reading, nothing reaches the disk,
+// and every write and commit succeeds. For a child process that tries what HDF5 makes of a file of
+// unknown origin.
+void rehearse_commits();
 
 // A fault at a chosen write, so that tests can try every write.
 enum class WriteFault {

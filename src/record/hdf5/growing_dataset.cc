@@ -46,8 +46,10 @@ GrowingDataset GrowingDataset::open(hid_t parent, const std::string& name) {
   for (const int64_t extent : result.shape_) result.row_bytes_ *= static_cast<size_t>(extent);
   const Handle properties(H5Dget_create_plist(result.dataset_.id()), what);
   std::vector<hsize_t> chunk(result.shape_.size() + 1, 0);
-  result.wide_ = H5Pget_chunk(properties.id(), static_cast<int>(chunk.size()), chunk.data()) > 0 &&
-                 chunk[0] == 1;
+  if (H5Pget_layout(properties.id()) == H5D_CHUNKED) {
+    check(H5Pget_chunk(properties.id(), static_cast<int>(chunk.size()), chunk.data()), what);
+    result.chunk_rows_ = static_cast<int64_t>(chunk[0]);
+  }
   return result;
 }
 
@@ -59,7 +61,7 @@ void GrowingDataset::write(int64_t row, const void* data) {
     rows_ = row + 1;
   }
   if (row_bytes_ == 0) return;
-  if (!wide_) return transfer(row, 1, data, nullptr);
+  if (chunk_rows_ != 1) return transfer(row, 1, data, nullptr);
   std::vector<hsize_t> offset(shape_.size() + 1, 0);
   offset[0] = static_cast<hsize_t>(row);
   constexpr uint32_t kNoFilterSkipped = 0;
@@ -72,11 +74,32 @@ void GrowingDataset::read(int64_t row, void* out) const {
   read_rows(row, 1, out);
 }
 
-void GrowingDataset::read_rows(int64_t begin, int64_t count, void* out) const {
-  if (begin < 0 || count < 0 || begin + count > rows_) {
-    throw hdf5::Error("cannot read dataset " + name_ + ": row " +
-                      std::to_string(begin + count - 1) + " of " + std::to_string(rows_));
+void GrowingDataset::require_rows(int64_t begin, int64_t count) const {
+  if (begin >= 0 && count >= 0 && begin <= rows_ && count <= rows_ - begin) return;
+  throw hdf5::Error("cannot read dataset " + name_ + ": rows from " + std::to_string(begin) +
+                    " of " + std::to_string(rows_));
+}
+
+void GrowingDataset::require_written(int64_t begin, int64_t count) const {
+  require_rows(begin, count);
+  if (row_bytes_ == 0 || count == 0) return;
+  if (chunk_rows_ == 0) throw hdf5::Error("dataset " + name_ + ": is not in chunks");
+  std::vector<hsize_t> offset(shape_.size() + 1, 0);
+  for (int64_t row = begin - begin % chunk_rows_; row < begin + count; row += chunk_rows_) {
+    offset[0] = static_cast<hsize_t>(row);
+    unsigned filters = 0;
+    haddr_t address = HADDR_UNDEF;
+    hsize_t bytes = 0;
+    check(H5Dget_chunk_info_by_coord(dataset_.id(), offset.data(), &filters, &address, &bytes),
+          "find rows of dataset " + name_);
+    if (address == HADDR_UNDEF) {
+      throw hdf5::Error("dataset " + name_ + ": row " + std::to_string(row) + " was never written");
+    }
   }
+}
+
+void GrowingDataset::read_rows(int64_t begin, int64_t count, void* out) const {
+  require_rows(begin, count);
   if (count > 0 && row_bytes_ > 0) transfer(begin, count, nullptr, out);
 }
 

@@ -24,21 +24,26 @@ class GrowingDataset {
 
   int64_t rows() const { return rows_; }
   const std::vector<int64_t>& row_shape() const { return shape_; }
+  size_t row_bytes() const { return row_bytes_; }
   // Writes row `row`, growing the dataset where needed. Data in the dataset's own type.
   void write(int64_t row, const void* data);
   // Requires: row < rows() (hdf5::Error otherwise). `out` holds a row of the dataset's own type.
   void read(int64_t row, void* out) const;
   // Rows [begin, begin + count) in order.
   void read_rows(int64_t begin, int64_t count, void* out) const;
+  // Throws: hdf5::Error if there are no such rows, or if the file has no space for one of them: HDF5
+  // would read fill values.
+  void require_written(int64_t begin, int64_t count) const;
 
  private:
+  void require_rows(int64_t begin, int64_t count) const;
   void transfer(int64_t begin, int64_t count, const void* write_from, void* read_into) const;
 
   std::string name_;
   hdf5::Handle dataset_, type_;
   std::vector<int64_t> shape_;  // of a row
   size_t row_bytes_ = 0;
-  bool wide_ = false;
+  int64_t chunk_rows_ = 0;  // 0: not in chunks
   int64_t rows_ = 0;
 };
 

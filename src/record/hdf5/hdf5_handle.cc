@@ -6,16 +6,9 @@
 namespace lockstep::hdf5 {
 namespace {
 
-// The innermost message of HDF5's error stack: the cause, not the calls that passed it on.
-herr_t keep_innermost(unsigned depth, const H5E_error2_t* error, void* out) {
-  if (depth == 0 && error->desc != nullptr) *static_cast<std::string*>(out) = error->desc;
-  return 0;
-}
-
+// HDF5's own words ("unable to open object", "wrong version number") help nobody who has the file.
 std::string describe(const std::string& what) {
-  std::string cause;
-  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_innermost, &cause);
-  return cause.empty() ? "cannot " + what : "cannot " + what + ": " + cause;
+  return "cannot " + what;
 }
 
 Handle creation(hid_t property_class) {

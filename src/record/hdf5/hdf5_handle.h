@@ -35,7 +35,7 @@ class Handle {
   hid_t id_ = -1;
 };
 
-// Throws: Error with `what` and HDF5's innermost message if `status` is negative.
+// Throws: Error "cannot `what`" if `status` is negative.
 void check(herr_t status, const std::string& what);
 
 // Switches off HDF5's own printing of its error stack.

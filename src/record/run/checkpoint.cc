@@ -2,17 +2,21 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <limits>
 
 #include "src/core/error.h"
+#include "src/core/text.h"
 #include "src/record/hdf5/commit_driver.h"
 #include "src/record/hdf5/hdf5_handle.h"
+#include "src/record/hdf5/file_block.h"
 #include "src/record/hdf5/link_name.h"
+#include "src/record/hdf5/sandboxed_file.h"
+#include "src/record/hdf5/stored_fields.h"
 #include "src/record/run/run_file.h"
 #include "src/record/run/run_file_names.h"
 
@@ -40,14 +44,6 @@ hid_t type_of(Container container) {
   return -1;
 }
 
-Container container_of_dataset(hid_t dataset) {
-  const hdf5::Handle type(H5Dget_type(dataset), "read a type");
-  for (const Container c : {Container::kF32, Container::kF64, Container::kI32}) {
-    if (H5Tequal(type.id(), type_of(c)) > 0) return c;
-  }
-  throw hdf5::Error("a tensor of unknown element type");
-}
-
 // One column per number of a scaler's state, one row per scaler.
 void write_scalers(hid_t lane, const std::vector<LossScaleState>& scalers) {
   const hdf5::Handle group = hdf5::create_group(lane, "scalers");
@@ -58,21 +54,67 @@ void write_scalers(hid_t lane, const std::vector<LossScaleState>& scalers) {
   }
 }
 
-std::vector<LossScaleState> read_scalers(hid_t lane) {
-  const hdf5::Handle group = hdf5::open_group(lane, "scalers");
+std::vector<LossScaleState> read_scalers(const StoredFields& group) {
   std::vector<LossScaleState> scalers;
+  bool is_first = true;
   for (const LossScaleField& field : loss_scale_fields()) {
-    const auto column = hdf5::read_column<double>(group.id(), std::string(field.name));
-    scalers.resize(column.size());
-    for (size_t i = 0; i < column.size(); ++i) field.set(scalers[i], column[i]);
+    const StoredFields at = group.child(field.name);
+    const std::vector<double> column = at.numbers();
+    if (is_first) scalers.resize(column.size());
+    is_first = false;
+    if (column.size() != scalers.size()) {
+      at.problem(fmt::format("has {} rows, must have {}", column.size(), scalers.size()));
+      return scalers;
+    }
+    for (size_t i = 0; i < column.size(); ++i) {
+      constexpr double kMost = 0x1p62;  // fits every field: counts are integers of 64 bits
+      if (std::abs(column[i]) <= kMost) {
+        field.set(scalers[i], column[i]);
+      } else {
+        at.problem(fmt::format("is {}, must be at most {}", column[i], kMost));
+      }
+    }
   }
   return scalers;
+}
+
+std::vector<int64_t> read_counts(const StoredFields& column) {
+  std::vector<int64_t> counts;
+  for (const uint64_t count : column.take_whole()) {
+    if (count > INT64_MAX) {
+      column.problem(fmt::format("is {}, must be at most {}", count, INT64_MAX));
+      return {};
+    }
+    counts.push_back(static_cast<int64_t>(count));
+  }
+  return counts;
+}
+
+// A tensor of the stored type. Its data leave the tree.
+Tensor take_any_tensor(const StoredFields& dataset) {
+  StoredValue* value = dataset.value();
+  if (value == nullptr) return {};
+  Tensor tensor;
+  if (value->kind == StoredValue::Kind::kF32) {
+    tensor = Tensor(value->shape, Container::kF32);
+  } else if (value->kind == StoredValue::Kind::kF64) {
+    tensor = Tensor(value->shape, Container::kF64);
+  } else if (value->kind == StoredValue::Kind::kI32) {
+    tensor = Tensor(value->shape, Container::kI32);
+  } else {
+    dataset.problem("must be float32, float64 or int32");
+    return {};
+  }
+  if (tensor.bytes() > 0) std::memcpy(tensor.raw(), value->bytes.data(), tensor.bytes());
+  std::string().swap(value->bytes);
+  return tensor;
 }
 
 void write_state(hid_t root, const RunStateView& run, const RecordState& record) {
   hdf5::write_attribute(root, run_names::kFormat, std::string(run_names::kStateFormat));
   hdf5::write_attribute(root, run_names::kFormatVersion, run_names::kStateFormatVersion);
-  hdf5::write_attribute(root, run_names::kRunHash, record.run_hash);
+  hdf5::write_attribute(root, run_names::kRunHash, record.run.hash);
+  hdf5::write_attribute(root, run_names::kRunId, record.run.id);
   hdf5::write_attribute(root, "steps_done", run.steps_done);
   const hdf5::Handle lanes = hdf5::create_group(root, run_names::kLanes);
   for (size_t i = 0; i < run.lanes.size(); ++i) {
@@ -94,68 +136,97 @@ void write_state(hid_t root, const RunStateView& run, const RecordState& record)
   }
 }
 
-Checkpoint read_state(hid_t root) {
-  Checkpoint checkpoint;
-  checkpoint.record.run_hash = hdf5::text_attribute(root, run_names::kRunHash);
-  checkpoint.run.steps_done = hdf5::int_attribute(root, "steps_done");
-  const hdf5::Handle lanes = hdf5::open_group(root, run_names::kLanes);
-  const size_t count = hdf5::link_names(lanes.id()).size();
-  for (size_t i = 0; i < count; ++i) {
-    const hdf5::Handle group = hdf5::open_group(lanes.id(), std::to_string(i));
-    LaneState& lane = checkpoint.run.lanes.emplace_back();
-    checkpoint.record.lane_names.push_back(hdf5::text_attribute(group.id(), "name"));
-    lane.scalers = read_scalers(group.id());
-    lane.optimizer_steps = hdf5::read_column<int64_t>(group.id(), "optimizer_steps");
-    lane.missed = hdf5::read_column<int64_t>(group.id(), "missed_steps");
-    lane.died_at = hdf5::int_attribute(group.id(), run_names::kDiedAt);
-    lane.died_of = static_cast<DeathCause>(hdf5::int_attribute(group.id(), run_names::kDiedOf));
-    lane.nonfinite_since = hdf5::int_attribute(group.id(), "nonfinite_since");
-    const hdf5::Handle tensors = hdf5::open_group(group.id(), "tensors");
-    for (const std::string& link : hdf5::link_names(tensors.id())) {
-      const hdf5::Handle dataset(H5Dopen2(tensors.id(), link.c_str(), H5P_DEFAULT),
-                                 "open tensor " + link);
-      const Container container = container_of_dataset(dataset.id());
-      Tensor tensor(hdf5::array_shape(dataset.id()), container);
-      hdf5::read_array(tensors.id(), link, type_of(container), tensor.raw());
-      lane.tensors[hdf5::unescape_link(link)] = std::move(tensor);
-    }
-    checkpoint.record.unfinished_sums.push_back(
-        hdf5::read_column<uint64_t>(group.id(), "unfinished_sums"));
+LaneState read_lane(const StoredFields& group) {
+  LaneState lane;
+  lane.scalers = read_scalers(group.child("scalers"));
+  lane.optimizer_steps = read_counts(group.child("optimizer_steps"));
+  lane.missed = read_counts(group.child("missed_steps"));
+  lane.died_at = group.integer(run_names::kDiedAt, -1);
+  const int64_t died_of = group.integer(run_names::kDiedOf, 0);
+  if (died_of < 0 || died_of > static_cast<int64_t>(DeathCause::kLossScaler)) {
+    group.problem(fmt::format("died_of is {}, which is no cause", died_of));
+  } else {
+    lane.died_of = static_cast<DeathCause>(died_of);
   }
+  lane.nonfinite_since = group.integer("nonfinite_since", -1);
+  const StoredFields tensors = group.child("tensors");
+  for (const std::string& name : tensors.children()) {
+    lane.tensors[name] = take_any_tensor(tensors.child(name));
+  }
+  return lane;
+}
+
+// The identity and the number of steps alone, or everything.
+enum class Part : uint8_t { kHead, kWhole };
+
+Checkpoint read_part(const std::string& path, const FileBlock& block, Part part) {
+  constexpr uint64_t kLeastContent = 64 << 20;
+  DumpRequest request;
+  request.block = block.size;
+  request.most_bytes = kLeastContent + block.length;
+  request.wanted = [part](std::string_view) {
+    return part == Part::kHead ? Wanted::kNothing : Wanted::kContents;
+  };
+  SandboxedFile file(path, request, limits_of_file(block.length, kLeastContent, /*growth=*/1));
+  ProblemList problems(fmt::format("checkpoint '{}' is damaged", path));
+  const StoredFields root(&file.tree(), "", problems);
+  if (const std::string format = root.text(run_names::kFormat); format != run_names::kStateFormat) {
+    root.problem(fmt::format("format is '{}', must be '{}'", format, run_names::kStateFormat));
+  }
+  const int64_t version = root.integer(run_names::kFormatVersion, 0);
+  if (version != run_names::kStateFormatVersion) {
+    throw InputError(fmt::format("checkpoint '{}': format version {}, must be {}", path, version,
+                                 run_names::kStateFormatVersion),
+                     "continue with the version of Lockstep that wrote it");
+  }
+  Checkpoint checkpoint;
+  checkpoint.record.run = {root.text(run_names::kRunHash), root.text(run_names::kRunId)};
+  checkpoint.run.steps_done = root.integer("steps_done", 0);
+  if (part == Part::kWhole) {
+    const StoredFields lanes = root.child(run_names::kLanes);
+    const size_t count = lanes.children().size();
+    for (size_t i = 0; i < count; ++i) {
+      const StoredFields lane = lanes.child(std::to_string(i));
+      checkpoint.record.lane_names.push_back(lane.text("name"));
+      checkpoint.run.lanes.push_back(read_lane(lane));
+      checkpoint.record.unfinished_sums.push_back(lane.child("unfinished_sums").take_whole());
+    }
+  }
+  problems.throw_if_any();
   return checkpoint;
 }
 
-// All damage is reported in the same way, whatever HDF5 finds.
+// All damage is reported in the same way.
 std::optional<Checkpoint> read_if_not_past(const std::string& path, int64_t limit,
-                                           const std::vector<std::string>& others) {
+                                           const RunIdentity& run) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::none) {
-    throw InputError(fmt::format("checkpoint '{}': {}", path, error.message()),
+    throw InputError(fmt::format("checkpoint '{}': {}", path, std::strerror(error.value())),
                      "are the folder's permissions right?");
   }
   if (!fs::exists(status)) return std::nullopt;
-  hdf5::be_quiet();
+  const std::string hint = "remove it to continue from the previous checkpoint, or from step 0";
   try {
-    const hdf5::Handle access(commit_driver_access(), "set up the file driver");
-    const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), "open it");
-    const hdf5::Handle root = hdf5::open_group(file.id(), "/");
-    if (hdf5::text_attribute(root.id(), run_names::kFormat) != run_names::kStateFormat) {
-      throw hdf5::Error("it is not a checkpoint");
-    }
-    const int64_t version = hdf5::int_attribute(root.id(), run_names::kFormatVersion);
-    if (version != run_names::kStateFormatVersion) {
-      throw InputError(fmt::format("checkpoint '{}': format version {}, must be {}", path, version,
-                                   run_names::kStateFormatVersion),
-                       "continue with the version of Lockstep that wrote it");
-    }
-    if (hdf5::int_attribute(root.id(), "steps_done") > limit) return std::nullopt;
-    const std::string hash = hdf5::text_attribute(root.id(), run_names::kRunHash);
-    if (std::ranges::count(others, hash) > 0) return std::nullopt;
-    return read_state(root.id());
-  } catch (const hdf5::Error& error) {
-    throw InputError(fmt::format("checkpoint '{}' is damaged: {}", path, error.what()),
-                     "remove it to continue from the previous checkpoint, or from step 0");
+    const FileBlock block = check_file_block(path, kCheckpointBlock);
+    const Checkpoint head = read_part(path, block, Part::kHead);
+    if (head.run.steps_done > limit || !head.record.run.fits(run)) return std::nullopt;
+    return read_part(path, block, Part::kWhole);
+  } catch (const InputError& e) {
+    ProblemList problems(fmt::format("checkpoint '{}'", path));
+    for (const std::string& problem : e.problems()) problems.add(problem);
+    problems.add("it cannot be used", hint);
+    problems.throw_if_any();
+    throw;
+  } catch (const hdf5::Error& e) {
+    constexpr size_t kMostBytes = 2000;
+    throw InputError(
+        fmt::format("checkpoint '{}' is damaged: {}", path, printable(e.what(), kMostBytes)), hint);
+  } catch (const std::runtime_error& e) {
+    throw InputError(fmt::format("checkpoint '{}' is damaged: reading it in a separate process "
+                                 "failed: {}",
+                                 path, e.what()),
+                     hint);
   }
 }
 
@@ -176,16 +247,19 @@ void write_checkpoint(const std::string& run_path, const RunStateView& run,
     hdf5::Handle file;
     try {
       const hdf5::Handle access(commit_driver_access(), "set up the file driver");
-      file = hdf5::Handle(H5Fcreate(temporary.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.id()),
+      const hdf5::Handle creation(H5Pcreate(H5P_FILE_CREATE), "make a property list");
+      hdf5::check(H5Pset_userblock(creation.id(), kLeastBlock), "leave space for its block");
+      file = hdf5::Handle(H5Fcreate(temporary.c_str(), H5F_ACC_TRUNC, creation.id(), access.id()),
                           "create it");
       write_state(file.id(), run, record);
       hdf5::check(H5Fflush(file.id(), H5F_SCOPE_GLOBAL), "flush it");
-      commit_and_sync(commit_file(file.id()));
+      commit(commit_file(file.id()));
     } catch (const hdf5::Error& e) {
       problem = e.what();
     }
     if (file) error = write_error(commit_file(file.id()));
   }
+  if (error == 0 && problem.empty()) error = write_file_block(temporary, kCheckpointBlock);
   if (error != 0 || !problem.empty()) {
     std::error_code ignored;
     fs::remove(temporary, ignored);
@@ -197,10 +271,17 @@ void write_checkpoint(const std::string& run_path, const RunStateView& run,
   if (status) fail(path, status.value(), "");
 }
 
+bool RunIdentity::fits(const RunIdentity& other) const {
+  const auto agree = [](const std::string& a, const std::string& b) {
+    return a.empty() || b.empty() || a == b;
+  };
+  return agree(hash, other.hash) && agree(id, other.id);
+}
+
 std::optional<Checkpoint> find_checkpoint(const std::string& run_path, int64_t limit,
-                                          const std::vector<std::string>& others) {
-  std::optional<Checkpoint> newest = read_if_not_past(newest_path(run_path), limit, others);
-  return newest ? std::move(newest) : read_if_not_past(older_path(run_path), limit, others);
+                                          const RunIdentity& run) {
+  std::optional<Checkpoint> newest = read_if_not_past(newest_path(run_path), limit, run);
+  return newest ? std::move(newest) : read_if_not_past(older_path(run_path), limit, run);
 }
 
 Checkpoint read_checkpoint_file(const std::string& path) {
@@ -210,15 +291,18 @@ Checkpoint read_checkpoint_file(const std::string& path) {
                    "`lockstep replay -o RUN` writes RUN.state next to RUN");
 }
 
+std::vector<std::string> checkpoint_paths(const std::string& run_path) {
+  return {newest_path(run_path), older_path(run_path)};
+}
+
 void remove_checkpoints(const std::string& run_path) {
   std::error_code ignored;
-  fs::remove(newest_path(run_path), ignored);
-  fs::remove(older_path(run_path), ignored);
+  for (const std::string& path : checkpoint_paths(run_path)) fs::remove(path, ignored);
 }
 
 std::optional<RunState> read_checkpoint(const std::string& run_path, int64_t steps_complete,
-                                        const std::vector<std::string>& others) {
-  std::optional<Checkpoint> found = find_checkpoint(run_path, steps_complete, others);
+                                        const RunIdentity& run) {
+  std::optional<Checkpoint> found = find_checkpoint(run_path, steps_complete, run);
   if (!found) return std::nullopt;
   return std::move(found->run);
 }

@@ -13,6 +13,7 @@ namespace lockstep {
 
 struct LaneInfo {
   std::string name, engine, target, policy_text;
+  std::string policy_hash;             // of the policy with all that it extends
   std::vector<std::string> fallbacks;  // kernels that ran in software instead of on the engine
   bool is_reference = false;
   int64_t died_at = -1;

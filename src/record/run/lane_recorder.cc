@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <utility>
 
 #include "src/core/text.h"
 #include "src/graph/op.h"
 #include "src/record/hdf5/link_name.h"
+#include "src/record/run/run_checksum.h"
 #include "src/record/run/run_file_names.h"
 #include "src/train/lockstep.h"
 
@@ -139,6 +141,9 @@ void LaneRecorder::make(hid_t lane, bool create) {
     std::vector<int64_t> shape = {column.width};
     if (quantity.axis == Axis::kOne || quantity.axis == Axis::kLoss) shape = {};
     if (quantity.axis == Axis::kSiteAndBin) shape = {site_count_, kHistogramBins};
+    const size_t slash = quantity.name.find('/');
+    names_.push_back(slash == std::string::npos ? name
+                                                : quantity.name.substr(0, slash + 1) + name);
     datasets_.push_back(create ? GrowingDataset::create(group, name, type_of(quantity.storage()),
                                                         shape, quantity.is_wide())
                                : GrowingDataset::open(group, name));
@@ -148,7 +153,9 @@ void LaneRecorder::make(hid_t lane, bool create) {
     if (quantity.is_of_decisions() && !extent_.decides) continue;
     const size_t slash = quantity.name.find('/');
     const bool is_grouped = slash != std::string::npos;
-    const hid_t group = group_of(is_grouped ? quantity.name.substr(0, slash) : "");
+    const std::string its_group = is_grouped ? quantity.name.substr(0, slash) : "";
+    if (is_grouped && quantity.optional && !create && !hdf5::has_link(lane, its_group)) continue;
+    const hid_t group = group_of(its_group);
     if (quantity.axis != Axis::kLoss) {
       add(quantity, group, is_grouped ? quantity.name.substr(slash + 1) : quantity.name, 0);
       continue;
@@ -175,8 +182,22 @@ void LaneRecorder::write(const std::vector<QuantityRow>& rows, int64_t at) {
     while (columns_[c].quantity != row.column().quantity || columns_[c].loss != row.column().loss) {
       ++c;
     }
-    datasets_[c].write(at, row.data());
+    write(c, at, row.data());
   }
+}
+
+void LaneRecorder::write(size_t column, int64_t at, const void* row) {
+  const GrowingDataset& dataset = datasets_[column];
+  if (const auto kind = checksums_of(*columns_[column].quantity)) {
+    checksums_[*kind] ^= row_checksum(names_[column], at, row, dataset.row_bytes());
+  }
+  datasets_[column].write(at, row);
+}
+
+void LaneRecorder::seal(Gathered checksums, int64_t at) {
+  const uint64_t sum = std::exchange(checksums_[checksums], 0);
+  const size_t column = column_of(checksums);
+  if (column < datasets_.size()) datasets_[column].write(at, &sum);
 }
 
 void LaneRecorder::write_step(int64_t step, const LaneStep& lane) {
@@ -193,10 +214,14 @@ void LaneRecorder::write_step(int64_t step, const LaneStep& lane) {
   }
   short_row_dropped_ = true;
   write(step_rows(columns_, lane), step);
+  checksums_[Gathered::kStepChecksums] ^= death_checksum(step, died_, lane.died_of);
+  seal(Gathered::kStepChecksums, step);
+  seal(Gathered::kSecondsChecksums, step);
   if (extent_.sums_every > 0 && step % extent_.sums_every == 0) {
     const int64_t row = step / extent_.sums_every;
-    dataset(Gathered::kSampleSteps).write(row, &step);
+    write(Gathered::kSampleSteps, row, &step);
     write(sample_rows(columns_, lane), row);
+    seal(Gathered::kSampleChecksums, row);
   }
   if (keeps_histogram(step, lane)) write_histogram(step, lane);
   add_to_sums(lane);
@@ -241,8 +266,9 @@ void LaneRecorder::write_histogram(int64_t step, const LaneStep& lane) {
       out[b] = static_cast<uint32_t>(site->stats.exponent_histogram[static_cast<size_t>(b)]);
     }
   }
-  dataset(Gathered::kHistograms).write(histogram_records_, bins.data());
-  dataset(Gathered::kHistogramSteps).write(histogram_records_, &step);
+  write(Gathered::kHistograms, histogram_records_, bins.data());
+  write(Gathered::kHistogramSteps, histogram_records_, &step);
+  seal(Gathered::kHistogramChecksums, histogram_records_);
   ++histogram_records_;
 }
 
@@ -259,8 +285,9 @@ void LaneRecorder::add_to_sums(const LaneStep& lane) {
 void LaneRecorder::write_sums(int64_t steps_done) {
   const int64_t block = (steps_done - 1) / kHistogramBlock;
   const int64_t covered = steps_done - block * kHistogramBlock;
-  dataset(Gathered::kBlockSums).write(block, sums_.data());
-  dataset(Gathered::kBlockSteps).write(block, &covered);
+  write(Gathered::kBlockSums, block, sums_.data());
+  write(Gathered::kBlockSteps, block, &covered);
+  seal(Gathered::kBlockChecksums, block);
 }
 
 void LaneRecorder::write_unfinished_sums(int64_t steps_done) {
@@ -270,10 +297,12 @@ void LaneRecorder::write_unfinished_sums(int64_t steps_done) {
 void LaneRecorder::write_evaluation(int64_t row, const Evaluation& evaluation) {
   std::vector<QuantityRow> rows;
   for (const QuantityColumn& column : columns_) {
-    if (column.quantity->rows() != Rows::kEvaluation) continue;
+    const Quantity& quantity = *column.quantity;
+    if (quantity.rows() != Rows::kEvaluation || quantity.is_checksum()) continue;
     rows.emplace_back(column).set(evaluation);
   }
   write(rows, row);
+  seal(Gathered::kEvaluationChecksums, row);
 }
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -56,7 +57,12 @@ class LaneRecorder {
   void make(hid_t group, bool create);
   size_t column_of(const Source& source) const;
   GrowingDataset& dataset(Gathered gathered) { return datasets_.at(column_of(gathered)); }
+  // Writes a row of a dataset and adds it to the checksum of all rows of its kind.
+  void write(size_t column, int64_t at, const void* row);
+  void write(Gathered gathered, int64_t at, const void* row) { write(column_of(gathered), at, row); }
   void write(const std::vector<QuantityRow>& rows, int64_t at);
+  // Ends the row of this kind: its checksum is written, if the file has checksums.
+  void seal(Gathered checksums, int64_t at);
   void write_sums(int64_t steps_done);
   void add_to_sums(const LaneStep& lane);
   bool keeps_histogram(int64_t step, const LaneStep& lane) const;
@@ -67,7 +73,9 @@ class LaneRecorder {
   int64_t site_count_ = 0, histogram_records_ = 0;
   bool died_ = false, short_row_dropped_ = false;
   std::vector<uint64_t> sums_;
+  std::map<Gathered, uint64_t> checksums_;  // of the rows that are being written
   std::vector<QuantityColumn> columns_;
+  std::vector<std::string> names_;  // of the datasets, below the lane's group
   std::vector<GrowingDataset> datasets_;  // in the order of columns_
 };
 

@@ -1,10 +1,15 @@
 #include "src/record/run/options_json.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
+#include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/graph/json_text.h"
 #include "src/policy/policy.h"
 #include "src/update/optimizers.h"
 #include "src/update/schedules.h"
@@ -22,17 +27,68 @@ Json choice_to_json(const HyperChoice& choice, std::span<const HyperParameter> p
   return j;
 }
 
+std::string shown(const Json& j) {
+  constexpr size_t kMost = 40;
+  return printable(j.dump(-1, ' ', false, Json::error_handler_t::replace), kMost);
+}
+
+template <typename T>
+constexpr std::string_view kWanted = std::is_same_v<T, bool>          ? "true or false"
+                                     : std::is_integral_v<T>          ? "an integer in its range"
+                                     : std::is_floating_point_v<T>    ? "a number"
+                                                                      : "a text";
+
+// Whether the value has the type, so that reading it changes nothing.
+template <typename T>
+bool holds(const Json& j) {
+  if constexpr (std::is_same_v<T, bool>) return j.is_boolean();
+  if constexpr (std::is_same_v<T, std::string>) return j.is_string();
+  if constexpr (std::is_same_v<T, double>) return j.is_number();
+  if constexpr (std::is_same_v<T, uint64_t>) return j.is_number_unsigned();
+  if constexpr (std::is_same_v<T, int64_t>) {
+    return j.is_number_integer() && (!j.is_number_unsigned() || j.get<uint64_t>() <= INT64_MAX);
+  }
+  return false;
+}
+
+template <typename T>
+T value_of(const Json& j, std::string_view name) {
+  if (holds<T>(j)) return j.get<T>();
+  throw InputError(fmt::format("options: '{}' must be {}, is {}", name, kWanted<T>, shown(j)));
+}
+template <typename T>
+T field(const Json& object, const char* key) {
+  const auto found = object.find(key);  // end() where this is no object
+  if (found == object.end()) throw InputError(fmt::format("options: '{}' is missing", key));
+  return value_of<T>(*found, key);
+}
+template <typename T>
+T field(const Json& object, const char* key, T otherwise) {
+  return object.contains(key) ? field<T>(object, key) : otherwise;
+}
+
 // Numbers that the row lacks are left out: files of version 1 held those of every optimizer.
 HyperChoice choice_from_json(const Json& j, std::span<const HyperParameter> parameters) {
-  HyperChoice choice{j.at("name"), {}};
+  HyperChoice choice{field<std::string>(j, "name"), {}};
   for (const HyperParameter& p : parameters) {
-    const auto it = j.find(std::string(p.name));
-    if (it != j.end()) choice.values[std::string(p.name)] = it->get<double>();
+    const std::string name(p.name);
+    if (j.contains(name)) choice.values[name] = field<double>(j, name.c_str());
   }
   return choice;
 }
 HyperChoice optimizer_from_json(const Json& j) {
-  return choice_from_json(j, find_optimizer(j.at("name").get<std::string>()).parameters);
+  return choice_from_json(j, find_optimizer(field<std::string>(j, "name")).parameters);
+}
+Json object_in(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found != object.end() && found->is_object()) return *found;
+  throw InputError(fmt::format("options: '{}' must be an object", key));
+}
+
+// What every reader relies on; a run's start checks the rest.
+void require_at_least(std::string_view name, int64_t value, int64_t least) {
+  if (value >= least) return;
+  throw InputError(fmt::format("options: {} is {}, must be at least {}", name, value, least));
 }
 
 Json to_object(const RunOptions& o) {
@@ -87,40 +143,56 @@ Json to_object(const RunOptions& o) {
 }  // namespace
 
 std::string options_to_json(const RunOptions& options) {
-  return to_object(options).dump();
+  try {
+    return to_object(options).dump();
+  } catch (const Json::exception&) {
+    throw InputError("options: a name is not UTF-8, as JSON must be",
+                     "rename the model, data or policy file");
+  }
 }
 
 RunOptions options_from_json(std::string_view json) {
-  const Json j = Json::parse(json);
+  const Json j = Json(parse_json(json));
+  if (!j.is_object()) throw InputError("options: must be an object");
   RunOptions o;
-  j.at("model").get_to(o.model);
-  if (j.contains("sizes")) j.at("sizes").get_to(o.sizes);  // files of version 1 lack them
-  j.at("data").get_to(o.data);
-  j.at("lanes").get_to(o.lanes);
-  j.at("steps").get_to(o.steps);
-  j.at("batch").get_to(o.batch);
-  o.optimizer = optimizer_from_json(j.at("optimizer"));
+  o.model = field<std::string>(j, "model");
+  if (j.contains("sizes")) {  // files of version 1 lack them
+    for (const auto& [name, size] : object_in(j, "sizes").items()) {
+      o.sizes[name] = value_of<int64_t>(size, "sizes");
+    }
+  }
+  o.data = field<std::string>(j, "data");
+  o.lanes.clear();
+  for (const Json& lane : j.value("lanes", Json())) {
+    o.lanes.push_back(value_of<std::string>(lane, "lanes"));
+  }
+  o.steps = field<int64_t>(j, "steps");
+  o.batch = field<int64_t>(j, "batch");
+  o.optimizer = optimizer_from_json(object_in(j, "optimizer"));
   // Files of version 1 have none of these; the defaults are what those runs did.
-  o.accumulate = j.value("accumulate", o.accumulate);
-  o.workers = j.value("workers", o.workers);
-  o.backward_per_loss = j.value("backward", "joint") == "per-loss";
+  o.accumulate = field(j, "accumulate", o.accumulate);
+  o.workers = field(j, "workers", o.workers);
+  o.backward_per_loss = field<std::string>(j, "backward", "joint") == "per-loss";
   if (j.contains("schedule")) {
-    const Json& schedule = j["schedule"];
+    const Json schedule = object_in(j, "schedule");
     o.schedule = choice_from_json(schedule,
-                                  find_schedule(schedule.at("name").get<std::string>()).parameters);
+                                  find_schedule(field<std::string>(schedule, "name")).parameters);
   }
   for (const Json& group : j.value("groups", Json::array())) {
-    o.groups.push_back({group.at("layers"), optimizer_from_json(group.at("optimizer"))});
+    o.groups.push_back(
+        {field<std::string>(group, "layers"), optimizer_from_json(object_in(group, "optimizer"))});
   }
-  o.clip_norm = j.value("clip_norm", o.clip_norm);
-  const Json norm_type = j.value("clip_norm_type", Json(o.clip_norm_type));
-  o.clip_norm_type =
-      norm_type.is_string() ? std::numeric_limits<double>::infinity() : norm_type.get<double>();
-  o.clip_value = j.value("clip_value", o.clip_value);
-  o.clips_scaled = j.value("clips_scaled", o.clips_scaled);
-  o.loss_factor = j.value("loss_factor", o.loss_factor);
+  o.clip_norm = field(j, "clip_norm", o.clip_norm);
+  const auto norm_type = j.find("clip_norm_type");
+  if (norm_type != j.end()) {
+    o.clip_norm_type = norm_type->is_string() ? std::numeric_limits<double>::infinity()
+                                              : value_of<double>(*norm_type, "clip_norm_type");
+  }
+  o.clip_value = field(j, "clip_value", o.clip_value);
+  o.clips_scaled = field(j, "clips_scaled", o.clips_scaled);
+  o.loss_factor = field(j, "loss_factor", o.loss_factor);
   const auto globs = [&](const char* key) {
-    const std::string text = j.value(key, "");
+    const std::string text = field<std::string>(j, key, "");
     return text.empty() ? std::vector<std::string>{} : split(text, ',');
   };
   o.freeze = globs("freeze");
@@ -129,23 +201,33 @@ RunOptions options_from_json(std::string_view json) {
     o.batch_norm_eps = eps->get<double>();
   }
   o.rewrites = globs("rewrites");
-  const std::string changes = j.value("loop_changes", "");
+  const std::string changes = field<std::string>(j, "loop_changes", "");
   if (!changes.empty()) o.loop_changes = parse_hyper_values("loop_changes", changes);
-  o.capture_hash = j.value("capture_hash", o.capture_hash);
-  o.cycle = j.value("cycle", o.cycle);
-  o.captured_order = j.value("captured_order", o.captured_order);
-  o.start_from = j.value("start_from", o.start_from);
-  o.start_hash = j.value("start_hash", o.start_hash);
-  o.eval_in_fp32 = j.value("eval_policy", "own") == kReferenceLane;
-  o.mode = j.at("mode") == "synced" ? LaneMode::kSynced : LaneMode::kFree;
-  o.decisions = j.value("decisions", "recorded") == "own" ? Decisions::kOwn : Decisions::kRecorded;
-  j.at("eval_every").get_to(o.eval_every);
-  j.at("histogram_every").get_to(o.histogram_every);
-  o.sums_every = j.value("sums_every", int64_t{0});  // older files sampled nothing
-  j.at("checkpoint_every").get_to(o.checkpoint_every);
-  j.at("seed").get_to(o.seed);
-  o.seeds = j.value("seeds", int64_t{1});  // older files hold one
-  o.nudge = j.value("nudge", uint64_t{0});
+  o.capture_hash = field(j, "capture_hash", o.capture_hash);
+  o.cycle = field(j, "cycle", o.cycle);
+  o.captured_order = field(j, "captured_order", o.captured_order);
+  o.start_from = field(j, "start_from", o.start_from);
+  o.start_hash = field(j, "start_hash", o.start_hash);
+  o.eval_in_fp32 = field<std::string>(j, "eval_policy", "own") == kReferenceLane;
+  o.mode = field<std::string>(j, "mode") == "synced" ? LaneMode::kSynced : LaneMode::kFree;
+  o.decisions = field<std::string>(j, "decisions", "recorded") == "own" ? Decisions::kOwn
+                                                                        : Decisions::kRecorded;
+  o.eval_every = field<int64_t>(j, "eval_every");
+  o.histogram_every = field<int64_t>(j, "histogram_every");
+  o.sums_every = field(j, "sums_every", int64_t{0});  // older files sampled nothing
+  o.checkpoint_every = field<int64_t>(j, "checkpoint_every");
+  o.seed = field<uint64_t>(j, "seed");
+  o.seeds = field(j, "seeds", int64_t{1});  // older files hold one
+  o.nudge = field(j, "nudge", uint64_t{0});
+  require_at_least("steps", o.steps, 1);
+  require_at_least("batch", o.batch, 1);
+  require_at_least("accumulate", o.accumulate, 1);
+  require_at_least("workers", o.workers, 1);
+  require_at_least("eval_every", o.eval_every, 0);
+  require_at_least("histogram_every", o.histogram_every, 1);
+  require_at_least("sums_every", o.sums_every, 0);
+  require_at_least("checkpoint_every", o.checkpoint_every, 1);
+  require_at_least("seeds", o.seeds, 1);
   return o;
 }
 

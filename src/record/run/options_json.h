@@ -10,8 +10,9 @@
 
 namespace lockstep {
 
+// Throws: InputError if a name is not UTF-8.
 std::string options_to_json(const RunOptions& options);
-// Throws: std::exception (of the JSON library) on anything that options_to_json does not write.
+// Throws: InputError on anything that options_to_json does not write.
 RunOptions options_from_json(std::string_view json);
 // "batch: 64 in the file, 32 now", one per option that differs.
 std::vector<std::string> option_differences(const RunOptions& file, const RunOptions& now);

@@ -35,6 +35,16 @@ Quantity row_of(const HealthColumn& column) {
           .absent = 0};
 }
 
+// Absent from files of earlier versions.
+Quantity checksums(const std::string& name, Gathered source, const std::string& what) {
+  return {.name = "checksums/" + name,
+          .axis = Axis::kOne,
+          .source = source,
+          .comparison = kNone,
+          .help = "of " + what,
+          .optional = true};
+}
+
 std::vector<Quantity> make_rows() {
   std::vector<Quantity> rows = {
       {"bits_hash", Axis::kSite, &TensorStats::bits_hash, kExact, "hash of every value's bits",
@@ -124,6 +134,12 @@ std::vector<Quantity> make_rows() {
       {"losses/*", Axis::kLoss, &LaneStep::losses, kNone,
        "training loss of the step, one for each named loss of the graph", At::kEverySite, kNaN,
        /*optional=*/true},
+      checksums("steps", Gathered::kStepChecksums, "a step's other rows, but not of its time"),
+      checksums("seconds", Gathered::kSecondsChecksums, "a step's time"),
+      checksums("evaluations", Gathered::kEvaluationChecksums, "an evaluation"),
+      checksums("samples", Gathered::kSampleChecksums, "a step's sampled sums of products"),
+      checksums("histograms", Gathered::kHistogramChecksums, "a step's exponent histograms"),
+      checksums("blocks", Gathered::kBlockChecksums, "the sums of 50 steps' exponent histograms"),
   });
   return rows;
 }
@@ -143,7 +159,9 @@ struct StorageOf {
   }
   Storage operator()(Gathered gathered) const {
     if (gathered == Gathered::kHistograms) return Storage::kU32;
-    return gathered == Gathered::kBlockSums ? Storage::kU64 : Storage::kI64;
+    const bool is_whole =
+        gathered == Gathered::kBlockSums || gathered >= Gathered::kStepChecksums;
+    return is_whole ? Storage::kU64 : Storage::kI64;
   }
   template <typename Value, typename Record>
   Storage operator()(Value Record::*) const {
@@ -153,8 +171,10 @@ struct StorageOf {
 
 struct RowsOf {
   Rows operator()(Gathered gathered) const {
-    constexpr std::array kRows = {Rows::kSample, Rows::kHistogram, Rows::kHistogram, Rows::kBlock,
-                                  Rows::kBlock};
+    constexpr std::array kRows = {
+        Rows::kSample, Rows::kHistogram, Rows::kHistogram,  Rows::kBlock,     Rows::kBlock,
+        Rows::kStep,   Rows::kStep,      Rows::kEvaluation, Rows::kSample,    Rows::kHistogram,
+        Rows::kBlock};
     return kRows.at(static_cast<size_t>(gathered));
   }
   Rows operator()(const Statistic*) const { return Rows::kStep; }

@@ -55,6 +55,12 @@ enum class Gathered : uint8_t {
   kHistogramSteps,
   kBlockSums,
   kBlockSteps,
+  kStepChecksums,
+  kSecondsChecksums,
+  kEvaluationChecksums,
+  kSampleChecksums,
+  kHistogramChecksums,
+  kBlockChecksums,
 };
 
 // The member of a step's records that holds the quantity. Its type decides the stored type.
@@ -83,6 +89,10 @@ struct Quantity {
   Rows rows() const;
   Storage storage() const;
   bool is_wide() const { return axis >= Axis::kSite; }
+  bool is_checksum() const {
+    const auto* gathered = std::get_if<Gathered>(&source);
+    return gathered != nullptr && *gathered >= Gathered::kStepChecksums;
+  }
   bool is_of_decisions() const {
     return std::holds_alternative<uint64_t DecisionStats::*>(source) ||
            std::holds_alternative<double DecisionStats::*>(source);

@@ -113,7 +113,8 @@ std::vector<QuantityRow> step_rows(const std::vector<QuantityColumn>& columns,
                                    const LaneStep& lane) {
   std::vector<QuantityRow> rows;
   for (const QuantityColumn& column : columns) {
-    if (column.quantity->rows() == Rows::kStep) rows.emplace_back(column);
+    const Quantity& quantity = *column.quantity;
+    if (quantity.rows() == Rows::kStep && !quantity.is_checksum()) rows.emplace_back(column);
   }
   if (!lane.alive) return rows;
   std::vector<QuantityRow*> by_site;

@@ -49,6 +49,13 @@ class RunFileWriter : public Observer {
   std::unique_ptr<Impl> impl_;
 };
 
+// What ties a checkpoint to its run. An empty part fits any.
+struct RunIdentity {
+  std::string hash;  // of all that decides the run's numbers
+  std::string id;    // of this run alone, among equal ones; older files have none
+  bool fits(const RunIdentity& other) const;
+};
+
 // A failed write (disk full). The file keeps its last flushed state and stays readable.
 class WriteError : public std::runtime_error {
  public:
@@ -65,13 +72,17 @@ class RunFile {
   ~RunFile();
   RunFile(RunFile&&) noexcept;
 
+  // The checksum of the description of a run that is being recorded (run_checksum.h). Throws: as the
+  // constructor.
+  static uint64_t compute_description_checksum(const std::string& path,
+                                               std::optional<uint64_t> seed);
+
   const std::string& path() const;
   int64_t steps() const;              // steps_complete
   const RunOptions& options() const;  // as the run was started, policy files' texts included
   // Of all runs in the file, in the order in which they were recorded; the last may be unfinished.
   const std::vector<uint64_t>& seeds() const;
-  // The hashes of the runs from the file's other seeds, which checkpoints name (read_checkpoint).
-  const std::vector<std::string>& hashes_of_other_seeds() const;
+  const RunIdentity& identity() const;
   const std::string& command_line() const;
   const std::map<std::string, std::string>& environment() const;
   const std::string& graph_json() const;
@@ -124,6 +135,17 @@ class RunFile {
   // Of one step.
   std::vector<DecisionStats> decisions_at(int lane, int64_t step) const;
 
+  // Of this seed, as docs/run-file.md names them: "lanes/fp32/loss", links escaped.
+  std::vector<std::string> dataset_paths() const;
+  // Recomputes the checksums of every complete step of this seed's run, which reads all of it. The
+  // description's checksum was compared when the file was opened.
+  struct Proof {
+    int64_t rows = 0;      // compared
+    int64_t unsealed = 0;  // kinds of rows without checksums: an older version wrote the file
+    std::vector<std::string> problems;  // the first damaged row of every lane and kind
+  };
+  Proof prove() const;
+
   // Any quantity of one step, as many numbers as a row has; empty if files of this version lack it,
   // or if the step has no histogram. Requires: a row per step, or kHistograms.
   Numbers numbers_at(int lane, const Quantity& quantity, int64_t step) const;
@@ -146,9 +168,9 @@ std::string start_hash(const std::map<std::string, Tensor>& start);
 // deletes it. Throws: InputError unless it is PATH[:LANE].
 bool starts_from_run(std::string_view text, const std::string& run_path);
 
-// The newest checkpoint of `run_path` that is not past `steps_complete` and not of a run whose hash
-// is in `others`; nothing if there is none. Throws: InputError if a checkpoint is damaged.
+// The newest checkpoint of `run_path` that is not past `steps_complete` and is of this run; nothing
+// if there is none. Throws: InputError if a checkpoint is damaged.
 std::optional<RunState> read_checkpoint(const std::string& run_path, int64_t steps_complete,
-                                        const std::vector<std::string>& others = {});
+                                        const RunIdentity& run = {});
 
 }  // namespace lockstep

@@ -1,65 +1,97 @@
-// Inside the reader of run files, for run_file_reader.cc (the file's description) and
-// run_file_numbers.cc (the recorded quantities).
+// Inside the reader of run files, for run_file_reader.cc (the file's description), run_datasets.cc
+// (the extents of its datasets) and run_file_numbers.cc (the recorded quantities).
 #pragma once
 
 #include <fmt/format.h>
 
 #include <map>
-#include <nlohmann/json.hpp>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "src/core/error.h"
-#include "src/record/hdf5/growing_dataset.h"
-#include "src/record/hdf5/hdf5_handle.h"
+#include "src/record/hdf5/sandboxed_file.h"
+#include "src/record/hdf5/stored_fields.h"
 #include "src/record/run/run_file.h"
 
 namespace lockstep {
 
+// A dataset of a lane: what the file says of it, and the rows that were read last.
+struct RunDataset {
+  StoredValue::Kind kind = StoredValue::Kind::kU8;
+  int64_t rows = 0;
+  Shape row_shape;
+  size_t row_bytes = 0;
+  // Steps are read in order, so a narrow row is read together with those after it.
+  mutable std::vector<char> held;
+  mutable int64_t held_begin = 0, held_rows = 0;
+};
+using RunDatasets = std::map<std::string, RunDataset, std::less<>>;  // by path below the run's group
+
+// What the extents of a run's datasets depend on.
+struct RunExtents {
+  int64_t version = 0, steps = 0, sites = 0, groups = 1;
+  uint64_t file_bytes = 0;
+};
+// Checks every dataset of a lane against the table of quantities and adds it to `datasets`. `path`
+// is the lane's, below the run's group.
+void check_datasets(const StoredFields& lane, const std::string& path, const LaneInfo& info,
+                    const RunExtents& extents, RunDatasets& datasets);
+
 struct RunFile::Impl {
   std::string path;
-  hdf5::Handle file, root;  // root: the group of the seed that is read
+  std::unique_ptr<SandboxedFile> file;
+  uint64_t file_bytes = 0;
+  std::string group;  // of the seed that is read: "" or "/seeds/8"
   std::vector<uint64_t> seeds;
-  std::vector<std::string> other_hashes;
+  RunIdentity identity;
   int64_t version = 0, steps = 0;
   RunOptions options;
-  std::string command_line, data, batches_hash, graph_json, products_json, verification_json;
+  std::string command_line, data, batches_hash, graph_json, products_json;
+  std::string verification_json;
   std::map<std::string, std::string> environment;
   SiteTable sites;
   std::vector<LaneInfo> lanes;
-  mutable std::map<std::string, GrowingDataset> datasets;  // opened so far, by path
+  RunDatasets datasets;
 
   template <typename Work>
   auto guard(Work work) const {
     try {
       return work();
+    } catch (const InputError&) {
+      throw;
     } catch (const hdf5::Error& error) {
       damaged(error.what());
-    } catch (const nlohmann::json::exception& error) {
-      damaged(error.what());
+    } catch (const std::runtime_error& error) {
+      damaged(fmt::format("reading it in a separate process failed: {}", error.what()));
     }
   }
-  [[noreturn]] void damaged(const std::string& why) const {
-    throw InputError(fmt::format("run file '{}' is damaged: {}", path, why),
-                     "is it a complete copy of the file that replay wrote?");
-  }
-  void open(bool allow_empty, std::optional<uint64_t> seed);
-  void read_seeds(std::optional<uint64_t> seed);  // also opens `root`
-  void read_description();
+  [[noreturn]] void damaged(std::string_view why) const;
+  // The path, or the file's rules, are broken; the file is not read.
+  void require_readable() const;
+  void open(std::optional<uint64_t> seed);
+  // Reads everything but the datasets' rows. Throws: InputError with all problems.
+  void read_description(bool allow_empty, std::optional<uint64_t> seed);
+  void read_root(const StoredFields& root);
+  void read_seeds(const StoredFields& root, std::optional<uint64_t> seed);
+  void read_lane(const StoredFields& lane, const std::string& name);
 
   // All below throw InputError for a step that is not recorded, otherwise hdf5::Error.
   void check_step(int64_t step) const;
   std::string lane_path(int lane, std::string_view name) const;
   bool has(int lane, std::string_view name) const;
-  const GrowingDataset& dataset(int lane, std::string_view name) const;
+  const RunDataset& dataset(int lane, std::string_view name) const;
+  void require_rows(const std::string& where, const RunDataset& from, int64_t begin,
+                    int64_t count) const;
+  // Row `row` as bytes, until the next row of this dataset is asked for.
+  const char* held_row(const std::string& where, const RunDataset& from, int64_t row) const;
+  void read_rows(const std::string& where, const RunDataset& from, int64_t begin, int64_t count,
+                 void* out) const;
   // Rows [begin, begin + count), all numbers of a row one after the other. Requires: T is the
   // dataset's own type.
   template <typename T>
   std::vector<T> rows_of(int lane, std::string_view name, int64_t begin, int64_t count) const;
-  // A row that has `per_site` numbers for every site; otherwise hdf5::Error.
-  template <typename T>
-  std::vector<T> site_row(int lane, std::string_view name, int64_t row, size_t per_site = 1) const;
   // A row of a statistic of tensors. Throws: InputError with a did-you-mean.
   template <typename T>
   std::vector<T> statistic(int lane, const char* group, std::string_view name, int64_t step) const;
@@ -76,6 +108,8 @@ struct RunFile::Impl {
   // The steps of the rows of such a dataset, as far as they are complete.
   std::vector<int64_t> complete_steps(int lane, Gathered steps) const;
   std::vector<int64_t> covered_blocks(int lane) const;
+  std::vector<int64_t> sealed_rows(int lane, Gathered checksums) const;
+  void prove(int lane, const Quantity& checksums, size_t evaluations, Proof& proof) const;
 };
 
 }  // namespace lockstep

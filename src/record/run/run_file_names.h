@@ -10,7 +10,7 @@ namespace lockstep::run_names {
 
 inline constexpr std::string_view kRunFormat = "lockstep-run";
 inline constexpr std::string_view kStateFormat = "lockstep-state";
-inline constexpr int64_t kStateFormatVersion = 3;
+inline constexpr int64_t kStateFormatVersion = 4;
 
 // Root attributes.
 inline constexpr char kFormat[] = "format";
@@ -23,7 +23,9 @@ inline constexpr char kOptions[] = "options";
 inline constexpr char kData[] = "data";
 inline constexpr char kBatchesHash[] = "batches_hash";  // of a capture
 inline constexpr char kRunHash[] = "run_hash";
+inline constexpr char kRunId[] = "run_id";  // of this file's run alone, also among equal runs
 inline constexpr char kVerification[] = "verification";  // of the capture, when the run began
+inline constexpr char kDescriptionChecksum[] = "description_checksum";
 inline constexpr char kStepsComplete[] = "steps_complete";
 
 // Objects.

@@ -1,18 +1,34 @@
 // Reading the recorded quantities of a run file.
 #include <algorithm>
+#include <cstring>
 #include <functional>
+#include <numeric>
 #include <type_traits>
 
 #include "src/core/text.h"
 #include "src/record/hdf5/link_name.h"
+#include "src/record/run/run_checksum.h"
 #include "src/record/run/run_file_impl.h"
+#include "src/record/run/run_lock.h"
 
 namespace lockstep {
 namespace {
 
+constexpr size_t kMostProblemBytes = 1000;
+
 template <typename T, typename Stored>
 std::vector<T> converted(const std::vector<Stored>& values) {
   return {values.begin(), values.end()};
+}
+
+template <typename T>
+constexpr StoredValue::Kind kind_of() {
+  using Kind = StoredValue::Kind;
+  if (std::is_same_v<T, double>) return Kind::kF64;
+  if (std::is_same_v<T, uint64_t>) return Kind::kU64;
+  if (std::is_same_v<T, int64_t>) return Kind::kI64;
+  if (std::is_same_v<T, uint32_t>) return Kind::kU32;
+  return std::is_same_v<T, int32_t> ? Kind::kI32 : Kind::kU8;
 }
 
 // The stored type of a member of type Value.
@@ -48,44 +64,69 @@ std::string RunFile::Impl::lane_path(int lane, std::string_view name) const {
 }
 
 bool RunFile::Impl::has(int lane, std::string_view name) const {
-  return H5Lexists(root.id(), lane_path(lane, name).c_str(), H5P_DEFAULT) > 0;
+  return datasets.contains(lane_path(lane, name));
 }
 
-const GrowingDataset& RunFile::Impl::dataset(int lane, std::string_view name) const {
+const RunDataset& RunFile::Impl::dataset(int lane, std::string_view name) const {
   const std::string where = lane_path(lane, name);
-  auto found = datasets.find(where);
-  if (found == datasets.end()) {
-    found = datasets.emplace(where, GrowingDataset::open(root.id(), where)).first;
-  }
+  const auto found = datasets.find(where);
+  if (found == datasets.end()) throw hdf5::Error("dataset " + where + ": is missing");
   return found->second;
+}
+
+// A failure is not damage if a writer moved what was to be read: what it left is read then.
+void RunFile::Impl::read_rows(const std::string& where, const RunDataset& from, int64_t begin,
+                              int64_t count, void* out) const {
+  const std::string place = group + "/" + where;
+  try {
+    return file->read_rows(place, begin, count, from.row_bytes, out);
+  } catch (const std::runtime_error&) {
+    if (!is_being_written(path)) throw;
+  }
+  RunFile again(path, /*allow_empty=*/true, seeds.front());
+  again.impl_->file->read_rows(place, begin, count, from.row_bytes, out);
+}
+
+void RunFile::Impl::require_rows(const std::string& where, const RunDataset& from, int64_t begin,
+                                 int64_t count) const {
+  if (begin >= 0 && count >= 0 && begin <= from.rows && count <= from.rows - begin) return;
+  throw hdf5::Error(fmt::format("{}: rows {} to {} of {} requested", where, begin,
+                                begin + count - 1, from.rows));
+}
+
+const char* RunFile::Impl::held_row(const std::string& where, const RunDataset& from,
+                                    int64_t row) const {
+  require_rows(where, from, row, 1);
+  if (row < from.held_begin || row >= from.held_begin + from.held_rows) {
+    constexpr size_t kHeldBytes = 1 << 18;
+    const auto together = static_cast<int64_t>(kHeldBytes / std::max<size_t>(from.row_bytes, 1));
+    // Not beyond the complete steps: later rows may not be written.
+    const int64_t end = std::max(row + 1, std::min(from.rows, steps));
+    from.held_rows = 0;
+    from.held_begin = row;
+    const int64_t count = std::clamp<int64_t>(together, 1, end - row);
+    from.held.resize(static_cast<size_t>(count) * from.row_bytes);
+    read_rows(where, from, row, count, from.held.data());
+    from.held_rows = count;
+  }
+  return from.held.data() + static_cast<size_t>(row - from.held_begin) * from.row_bytes;
 }
 
 template <typename T>
 std::vector<T> RunFile::Impl::rows_of(int lane, std::string_view name, int64_t begin,
                                       int64_t count) const {
-  const GrowingDataset& from = dataset(lane, name);
-  std::vector<T> values(static_cast<size_t>(count * element_count(from.row_shape())));
-  from.read_rows(begin, count, values.data());
+  const std::string where = lane_path(lane, name);
+  const RunDataset& from = dataset(lane, name);
+  if (from.kind != kind_of<T>()) throw hdf5::Error(where + ": has another type");
+  require_rows(where, from, begin, count);
+  std::vector<T> values(static_cast<size_t>(count * element_count(from.row_shape)));
+  if (values.empty()) return values;
+  if (count > 1) {
+    read_rows(where, from, begin, count, values.data());
+  } else {
+    std::memcpy(values.data(), held_row(where, from, begin), from.row_bytes);
+  }
   return values;
-}
-
-template <typename T>
-std::vector<T> RunFile::Impl::site_row(int lane, std::string_view name, int64_t row,
-                                       size_t per_site) const {
-  auto values = rows_of<T>(lane, name, row, 1);
-  if (values.size() == sites.sites.size() * per_site) return values;
-  throw hdf5::Error(
-      fmt::format("dataset {} has {} numbers a row, must have {} for each of {} sites",
-                  lane_path(lane, name), values.size(), per_site, sites.sites.size()));
-}
-
-void RunFile::Impl::require_statistic(int lane, std::string_view group,
-                                      std::string_view name) const {
-  const hdf5::Handle parent = hdf5::open_group(root.id(), lane_path(lane, group));
-  const std::vector<std::string> names = hdf5::link_names(parent.id());
-  if (std::ranges::find(names, name) != names.end()) return;
-  throw InputError(fmt::format("run file '{}': no statistic '{}' among its {}", path, name, group),
-                   did_you_mean(name, names));
 }
 
 template <typename T>
@@ -94,16 +135,14 @@ std::vector<T> RunFile::Impl::statistic(int lane, const char* group, std::string
   check_step(step);
   return guard([&] {
     require_statistic(lane, group, name);
-    return site_row<T>(lane, fmt::format("{}/{}", group, name), step);
+    return rows_of<T>(lane, fmt::format("{}/{}", group, name), step, 1);
   });
 }
 
 Numbers RunFile::Impl::numbers(int lane, const Quantity& quantity, int64_t begin,
                                int64_t count) const {
   const auto read = [&]<typename T>(T) {
-    if (!quantity.is_wide()) return rows_of<T>(lane, quantity.name, begin, count);
-    return site_row<T>(lane, quantity.name, begin,
-                       quantity.axis == Axis::kSite ? 1 : kHistogramBins);
+    return rows_of<T>(lane, quantity.name, begin, count);
   };
   switch (quantity.storage()) {
     case Storage::kF64:
@@ -154,7 +193,7 @@ int64_t RunFile::Impl::common_rows(int lane, Rows rows) const {
   int64_t common = std::numeric_limits<int64_t>::max();
   for (const Quantity& quantity : quantities()) {
     if (quantity.rows() != rows || (quantity.optional && !has(lane, quantity.name))) continue;
-    common = std::min(common, dataset(lane, quantity.name).rows());
+    common = std::min(common, dataset(lane, quantity.name).rows);
   }
   return common;
 }
@@ -163,6 +202,9 @@ std::vector<int64_t> RunFile::Impl::complete_steps(int lane, Gathered gathered) 
   const Quantity& quantity = quantity_of(gathered);
   auto found = rows_of<int64_t>(lane, quantity.name, 0, common_rows(lane, quantity.rows()));
   while (!found.empty() && found.back() >= steps) found.pop_back();
+  if (!std::ranges::is_sorted(found) || (!found.empty() && found.front() < 0)) {
+    throw hdf5::Error(lane_path(lane, quantity.name) + ": the steps are not in order");
+  }
   return found;
 }
 
@@ -171,6 +213,11 @@ std::vector<int64_t> RunFile::Impl::covered_blocks(int lane) const {
   auto covered = rows_of<int64_t>(lane, quantity_of(Gathered::kBlockSteps).name, 0,
                                   common_rows(lane, Rows::kBlock));
   for (size_t i = 0; i < covered.size(); ++i) {
+    if (covered[i] < 0 || covered[i] > kHistogramBlock) {
+      throw hdf5::Error(fmt::format("{}: block {} covers {} steps, at most {} allowed",
+                                    lane_path(lane, quantity_of(Gathered::kBlockSteps).name), i,
+                                    covered[i], kHistogramBlock));
+    }
     if (static_cast<int64_t>(i) * kHistogramBlock + covered[i] > steps) covered[i] = 0;
   }
   return covered;
@@ -212,6 +259,13 @@ std::vector<Evaluation> RunFile::evaluations(int lane) const {
       std::vector<Evaluation> one(1);
       impl_->fill_members(lane, row, one);
       if (one[0].steps_done > impl_->steps) break;
+      const int64_t before = found.empty() ? -1 : found.back().steps_done;
+      if (one[0].steps_done <= before || one[0].example_count < 0) {
+        throw hdf5::Error(fmt::format("{}/eval: evaluation {} is after {} steps, the one before it "
+                                      "after {}; it has {} examples",
+                                      impl_->lane_path(lane, ""), row, one[0].steps_done, before,
+                                      one[0].example_count));
+      }
       found.push_back(one[0]);
     }
     return found;
@@ -221,7 +275,7 @@ std::vector<Evaluation> RunFile::evaluations(int lane) const {
 size_t RunFile::scaler_columns(int lane) const {
   return impl_->guard([&] {
     const std::string& name = quantity_of(&ScalerRecord::scale).name;
-    return static_cast<size_t>(impl_->dataset(lane, name).row_shape().at(0));
+    return static_cast<size_t>(impl_->dataset(lane, name).row_shape.at(0));
   });
 }
 
@@ -241,6 +295,13 @@ std::vector<ScalerRecord> RunFile::scalers(int lane, size_t column) const {
           std::invoke(member, records[step]) = static_cast<Value>(values.at(step * width + column));
         }
       });
+    }
+    const auto last = static_cast<int64_t>(impl_->sites.sites.size()) - 1;
+    for (const ScalerRecord& record : records) {
+      if (record.culprit_site >= -1 && record.culprit_site <= last) continue;
+      throw hdf5::Error(fmt::format("{}: culprit {}, must be -1 to {}",
+                                    impl_->lane_path(lane, "loss_scale"), record.culprit_site,
+                                    last));
     }
     return records;
   });
@@ -264,8 +325,7 @@ std::vector<int64_t> RunFile::histogram_steps(int lane) const {
 }
 std::vector<uint32_t> RunFile::histogram(int lane, int64_t record) const {
   return impl_->guard([&] {
-    return impl_->site_row<uint32_t>(lane, quantity_of(Gathered::kHistograms).name, record,
-                                     kHistogramBins);
+    return impl_->rows_of<uint32_t>(lane, quantity_of(Gathered::kHistograms).name, record, 1);
   });
 }
 
@@ -311,8 +371,8 @@ std::vector<uint64_t> RunFile::total_histogram(int lane) const {
     std::vector<uint64_t> total(impl_->sites.sites.size() * kHistogramBins, 0);
     for (size_t i = 0; i < covered.size(); ++i) {
       if (covered[i] == 0) continue;
-      const auto sums = impl_->site_row<uint64_t>(lane, quantity_of(Gathered::kBlockSums).name,
-                                                  static_cast<int64_t>(i), kHistogramBins);
+      const auto sums = impl_->rows_of<uint64_t>(lane, quantity_of(Gathered::kBlockSums).name,
+                                                 static_cast<int64_t>(i), 1);
       for (size_t j = 0; j < total.size(); ++j) total[j] += sums[j];
     }
     return total;
@@ -390,6 +450,8 @@ Numbers RunFile::numbers(int lane, const Quantity& quantity) const {
         return whole({total_histogram_steps(lane)});
       case Gathered::kHistograms:
         return {};  // by step: numbers_at
+      default:
+        break;  // checksums, as any other quantity
     }
   }
   Numbers found;
@@ -420,6 +482,92 @@ Numbers RunFile::numbers(int lane, const Quantity& quantity) const {
     if (quantity.optional && !impl_->has(lane, quantity.name)) return {};
     return impl_->numbers(lane, quantity, 0, impl_->steps);
   });
+}
+
+// The rows with a checksum of this kind that the complete steps have.
+std::vector<int64_t> RunFile::Impl::sealed_rows(int lane, Gathered checksums) const {
+  std::vector<int64_t> rows;
+  const auto first = [&](size_t count) {
+    rows.resize(count);
+    std::iota(rows.begin(), rows.end(), 0);
+  };
+  switch (checksums) {
+    case Gathered::kSampleChecksums:
+      first(complete_steps(lane, Gathered::kSampleSteps).size());
+      break;
+    case Gathered::kHistogramChecksums:
+      first(complete_steps(lane, Gathered::kHistogramSteps).size());
+      break;
+    case Gathered::kBlockChecksums: {
+      const std::vector<int64_t> covered = covered_blocks(lane);
+      for (size_t i = 0; i < covered.size(); ++i) {
+        if (covered[i] > 0) rows.push_back(static_cast<int64_t>(i));
+      }
+      break;
+    }
+    default:
+      first(static_cast<size_t>(steps));
+  }
+  return rows;
+}
+
+RunFile::Proof RunFile::prove() const {
+  Proof proof;
+  for (int lane = 0; lane < static_cast<int>(impl_->lanes.size()); ++lane) {
+    const std::string name = impl_->lanes[static_cast<size_t>(lane)].name;
+    for (const Quantity& checksums : quantities()) {
+      if (!checksums.is_checksum()) continue;
+      if (!impl_->has(lane, checksums.name)) {
+        ++proof.unsealed;
+        continue;
+      }
+      try {
+        impl_->prove(lane, checksums, evaluations(lane).size(), proof);
+      } catch (const InputError& error) {
+        proof.problems.push_back(fmt::format("lane {}: {}", name, error.what()));
+      } catch (const std::runtime_error& error) {
+        proof.problems.push_back(
+            fmt::format("lane {}: {}", name, printable(error.what(), kMostProblemBytes)));
+      }
+    }
+  }
+  return proof;
+}
+
+// Adds the first damaged row of this kind.
+void RunFile::Impl::prove(int lane, const Quantity& checksums, size_t evaluations,
+                          Proof& proof) const {
+  const auto kind = std::get<Gathered>(checksums.source);
+  const std::string prefix = lane_path(lane, "");
+  std::vector<std::pair<std::string, const RunDataset*>> parts;  // by name below the lane's group
+  for (const Quantity& quantity : quantities()) {
+    if (checksums_of(quantity) != kind) continue;
+    const bool is_several = quantity.axis == Axis::kLoss;
+    const std::string where =
+        is_several ? prefix + std::string(group_of(quantity)) + "/" : prefix + quantity.name;
+    for (auto at = datasets.lower_bound(where); at != datasets.end(); ++at) {
+      if (is_several ? !at->first.starts_with(where) : at->first != where) break;
+      parts.emplace_back(at->first.substr(prefix.size()), &at->second);
+    }
+  }
+  std::vector<int64_t> rows = sealed_rows(lane, kind);
+  if (kind == Gathered::kEvaluationChecksums) rows.resize(evaluations);
+  const LaneInfo& info = lanes[static_cast<size_t>(lane)];
+  for (const int64_t row : rows) {
+    uint64_t sum = 0;
+    if (kind == Gathered::kStepChecksums) {
+      const bool has_died = info.died_at >= 0 && row >= info.died_at;
+      sum = death_checksum(row, has_died, info.died_of);
+    }
+    for (const auto& [name, part] : parts) {
+      sum ^= row_checksum(name, row, held_row(prefix + name, *part, row), part->row_bytes);
+    }
+    ++proof.rows;
+    if (sum == rows_of<uint64_t>(lane, checksums.name, row, 1)[0]) continue;
+    proof.problems.push_back(fmt::format("lane {}: {} {}: the checksum does not fit the numbers",
+                                         info.name, axes_text(checksums), row));
+    return;
+  }
 }
 
 }  // namespace lockstep

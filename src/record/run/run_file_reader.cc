@@ -1,31 +1,91 @@
-// Opens a run file and reads its description. Extents are never trusted: only the rows up to
-// `steps_complete` count.
+// Opens a run file in a child process, checks it against the schema and reads its description.
+// Extents are never trusted: only the rows up to `steps_complete` count.
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
 
 #include "src/core/text.h"
-#include "src/record/capture/capture_block.h"
+#include "src/graph/json_text.h"
+#include "src/record/hdf5/file_block.h"
 #include "src/record/hdf5/link_name.h"
 #include "src/record/run/options_json.h"
+#include "src/record/run/run_checksum.h"
 #include "src/record/run/run_file_impl.h"
 #include "src/record/run/run_file_names.h"
-#include "src/record/run/run_identity.h"
+#include "src/record/run/run_lock.h"
 #include "src/record/run/site_table_io.h"
 #include "src/train/lane_name.h"
 
 namespace lockstep {
+namespace {
 
-void RunFile::Impl::open(bool allow_empty, std::optional<uint64_t> seed) {
-  hdf5::be_quiet();
+// Texts of a file of any size: the graph, the sites, the policies.
+constexpr uint64_t kLeastText = 64 << 20;
+
+// "/seeds/8/lanes/fp32" -> "/lanes/fp32" of seed "8"; of no seed for the file's first run.
+std::string_view without_seed(std::string_view path, std::string_view& seed) {
+  constexpr std::string_view kPrefix = "/seeds/";
+  if (!path.starts_with(kPrefix)) return path;
+  path.remove_prefix(kPrefix.size());
+  const size_t slash = std::min(path.find('/'), path.size());
+  seed = path.substr(0, slash);
+  return path.substr(slash);
+}
+
+// Large datasets are read later, row by row; of the runs that are not read, attributes alone.
+Wanted wanted_of(std::string_view path, const std::string& seed) {
+  std::string_view its_seed;
+  path = without_seed(path, its_seed);
+  if (!its_seed.empty() && its_seed != seed && !path.empty()) return Wanted::kNothing;
+  if (path == "/analysis") return Wanted::kNothing;
+  if (!path.starts_with("/lanes")) return Wanted::kContents;
+  const bool is_of_lane = std::ranges::count(path, '/') == 3;
+  const std::string_view name = path.substr(path.rfind('/') + 1);
+  const bool is_text = is_of_lane && (name == run_names::kPolicy || name == run_names::kSiteFormats);
+  return is_text ? Wanted::kContents : Wanted::kExtent;
+}
+
+std::vector<std::string> listed(const std::string& text, char separator) {
+  return text.empty() ? std::vector<std::string>{} : split(text, separator);
+}
+
+std::map<std::string, std::string> text_map(std::string_view json, const StoredFields& where) {
+  std::map<std::string, std::string> found;
+  try {
+    const nlohmann::json object = parse_json(json);
+    for (const auto& [name, value] : object.items()) {
+      if (value.is_string()) {
+        found[name] = value.get<std::string>();
+      } else {
+        where.problem("environment: '" + name + "' must be a text");
+      }
+    }
+  } catch (const InputError& error) {
+    where.problem(std::string("environment ") + error.what());
+  }
+  return found;
+}
+
+}  // namespace
+
+void RunFile::Impl::damaged(std::string_view why) const {
+  constexpr size_t kMostBytes = 2000;
+  throw InputError(fmt::format("run file '{}' is damaged: {}", path, printable(why, kMostBytes)),
+                   "is it a complete copy of the file that replay wrote?");
+}
+
+void RunFile::Impl::require_readable() const {
   std::error_code status;
   if (!std::filesystem::is_regular_file(path, status)) {
-    throw InputError(
-        fmt::format("run file '{}': {}", path, status ? status.message() : "not a regular file"));
+    throw InputError(fmt::format("run file '{}': {}", path,
+                                 status ? std::strerror(status.value()) : "not a regular file"));
   }
   if (::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) != 0) {
     throw InputError(fmt::format("run file '{}': cannot be read: {}", path, std::strerror(errno)),
@@ -35,63 +95,71 @@ void RunFile::Impl::open(bool allow_empty, std::optional<uint64_t> seed) {
     throw InputError(fmt::format("run file '{}': is a capture, must be a run file", path),
                      fmt::format("`lockstep replay {} -o run.h5` makes a run file from it", path));
   }
-  if (H5Fis_hdf5(path.c_str()) <= 0) {
+  if (!looks_like_hdf5(path)) {
     throw InputError(fmt::format("run file '{}': not an HDF5 file", path),
                      "a run file is what `lockstep replay -o` writes");
   }
-  const hdf5::Handle access(H5Pcreate(H5P_FILE_ACCESS), "make a property list");
-  H5Pset_file_locking(access.id(), false, true);  // for file systems without locks
-  file = hdf5::Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), "open it");
-  root = hdf5::open_group(file.id(), "/");
-  if (!hdf5::has_attribute(root.id(), run_names::kFormat) ||
-      hdf5::text_attribute(root.id(), run_names::kFormat) != run_names::kRunFormat) {
+}
+
+void RunFile::Impl::open(std::optional<uint64_t> seed) {
+  require_readable();
+  std::error_code status;
+  file_bytes = std::filesystem::file_size(path, status);
+  DumpRequest request;
+  request.most_bytes = kLeastText + file_bytes;
+  request.lines = TextLines::kSeveral;
+  const std::string its_seed = seed ? std::to_string(*seed) : "";
+  request.wanted = [&](std::string_view object) { return wanted_of(object, its_seed); };
+  file = std::make_unique<SandboxedFile>(path, request,
+                                         limits_of_file(file_bytes, kLeastText, /*growth=*/1));
+}
+
+void RunFile::Impl::read_root(const StoredFields& root) {
+  if (root.text(run_names::kFormat, /*required=*/false) != run_names::kRunFormat) {
     throw InputError(fmt::format("run file '{}': an HDF5 file, but not a run file", path),
                      "a run file is what `lockstep replay -o` writes");
   }
-  version = hdf5::int_attribute(root.id(), run_names::kFormatVersion);
+  version = root.integer(run_names::kFormatVersion, 0);
   if (version > kRunFormatVersion) {
     throw InputError(
         fmt::format("run file '{}': format version {}, at most {} is supported (written by "
                     "Lockstep {})",
                     path, version, kRunFormatVersion,
-                    hdf5::text_attribute(root.id(), run_names::kLockstepVersion)),
+                    printable(root.text(run_names::kLockstepVersion, /*required=*/false))),
         "read it with that version of Lockstep or a newer one");
-  }
-  read_seeds(seed);
-  steps = hdf5::int_attribute(root.id(), run_names::kStepsComplete);
-  if (steps <= 0 && !allow_empty) {
-    throw InputError(fmt::format("run file '{}': no complete step", path),
-                     "the run was stopped before its first step ended; replay it again");
   }
 }
 
-void RunFile::Impl::read_seeds(std::optional<uint64_t> seed) {
-  const auto seed_of = [](hid_t run) {
-    return options_from_json(hdf5::text_attribute(run, run_names::kOptions)).seed;
+void RunFile::Impl::read_seeds(const StoredFields& root, std::optional<uint64_t> seed) {
+  struct Run {
+    uint64_t seed;
+    std::string group;
   };
-  std::vector<std::pair<uint64_t, hdf5::Handle>> runs;
-  runs.emplace_back(seed_of(root.id()), hdf5::open_group(file.id(), "/"));
-  if (hdf5::has_link(file.id(), run_names::kSeeds)) {
-    const hdf5::Handle others = hdf5::open_group(file.id(), run_names::kSeeds);
-    for (const std::string& link : hdf5::link_names(others.id())) {
-      hdf5::Handle run = hdf5::open_group(others.id(), link);
-      const uint64_t its = seed_of(run.id());
-      runs.emplace_back(its, std::move(run));
+  const auto run_of = [](const StoredFields& run, std::string its_group) -> Run {
+    return {options_from_json(run.text(run_names::kOptions)).seed, std::move(its_group)};
+  };
+  std::vector<Run> runs = {run_of(root, "")};
+  const StoredFields others = root.optional(run_names::kSeeds);
+  for (const std::string& link : others.children()) {
+    const Run& run = runs.emplace_back(run_of(others.child(link), "/" + std::string(run_names::kSeeds) + "/" + link));
+    if (std::to_string(run.seed) != link) {
+      others.problem(fmt::format("group {} holds seed {}", link, run.seed));
     }
   }
   // Links are sorted as text ("10" before "9"); seeds are recorded in ascending order.
-  std::sort(runs.begin() + 1, runs.end(),
-            [](const auto& a, const auto& b) { return a.first < b.first; });
-  bool found = !seed.has_value();
-  const uint64_t wanted = seed.value_or(runs.front().first);
-  for (auto& [its, run] : runs) {
-    seeds.push_back(its);
-    if (its != wanted) {
-      other_hashes.push_back(hdf5::text_attribute(run.id(), run_names::kRunHash));
-      continue;
+  std::sort(runs.begin() + 1, runs.end(), [](const auto& a, const auto& b) {
+    return a.seed < b.seed;
+  });
+  bool found = false;
+  const uint64_t wanted = seed.value_or(runs.front().seed);
+  for (const Run& run : runs) {
+    if (std::ranges::count(seeds, run.seed) > 0) {
+      root.problem(fmt::format("seed {} is in the file twice", run.seed));
     }
+    seeds.push_back(run.seed);
+    if (run.seed != wanted || found) continue;
     found = true;
-    root = std::move(run);
+    group = run.group;
   }
   if (found) return;
   std::string known;
@@ -99,58 +167,56 @@ void RunFile::Impl::read_seeds(std::optional<uint64_t> seed) {
   throw InputError(fmt::format("run file '{}': no seed {}", path, wanted), "it holds " + known);
 }
 
-void RunFile::Impl::read_description() {
-  const hid_t root = this->root.id();
-  options = options_from_json(hdf5::text_attribute(root, run_names::kOptions));
-  command_line = hdf5::text_attribute(root, run_names::kCommandLine);
-  data = hdf5::text_attribute(root, run_names::kData);
-  if (hdf5::has_attribute(root, run_names::kBatchesHash)) {
-    batches_hash = hdf5::text_attribute(root, run_names::kBatchesHash);
+void RunFile::Impl::read_description(bool allow_empty, std::optional<uint64_t> seed) {
+  ProblemList problems(fmt::format("run file '{}' is damaged", path));
+  const StoredFields file_root(&file->tree(), "", problems);
+  read_root(file_root);
+  problems.throw_if_any();
+  read_seeds(file_root, seed);
+  const StoredFields root =
+      group.empty()
+          ? file_root
+          : file_root.child(run_names::kSeeds).child(group.substr(group.rfind('/') + 1));
+  const std::string checksum = root.text(run_names::kDescriptionChecksum, /*required=*/false);
+  if (!checksum.empty() && checksum != run_names::hex(description_checksum(*root.node()))) {
+    root.problem("the checksum of its description does not fit");
+    problems.throw_if_any();
   }
-  if (hdf5::has_attribute(root, run_names::kVerification)) {
-    verification_json = hdf5::text_attribute(root, run_names::kVerification);
+  options = options_from_json(root.text(run_names::kOptions));
+  steps = root.integer(run_names::kStepsComplete, 0);
+  if (steps < 0 || steps > options.steps) {
+    root.problem(fmt::format("{} steps are complete, must be 0 to {}", steps, options.steps));
   }
-  environment = nlohmann::json::parse(hdf5::text_attribute(root, run_names::kEnvironment))
-                    .get<std::map<std::string, std::string>>();
-  graph_json = hdf5::read_text(root, run_names::kGraph);
-  if (H5Lexists(root, run_names::kProducts, H5P_DEFAULT) > 0) {
-    products_json = hdf5::read_text(root, run_names::kProducts);
+  identity = {root.text(run_names::kRunHash), root.text(run_names::kRunId, /*required=*/false)};
+  command_line = root.text(run_names::kCommandLine);
+  data = root.text(run_names::kData);
+  batches_hash = root.text(run_names::kBatchesHash, /*required=*/false);
+  verification_json = root.text(run_names::kVerification, /*required=*/false);
+  environment = text_map(root.text(run_names::kEnvironment), root);
+  graph_json = root.child(run_names::kGraph).take_text();
+  if (root.has(run_names::kProducts)) products_json = root.child(run_names::kProducts).take_text();
+  sites = read_sites(root.child(run_names::kSites));
+  problems.throw_if_any();
+  if (steps == 0 && !allow_empty) {
+    throw InputError(fmt::format("run file '{}': no complete step", path),
+                     "the run was stopped before its first step ended; replay it again");
   }
-  sites = read_sites(root);
-  const hdf5::Handle group = hdf5::open_group(root, run_names::kLanes);
-  for (const std::string& name : lane_names(root)) {
-    const hdf5::Handle lane = hdf5::open_group(group.id(), hdf5::escape_link(name));
-    LaneInfo& info = lanes.emplace_back();
-    info.name = name;
-    info.engine = hdf5::text_attribute(lane.id(), run_names::kEngine);
-    info.target = hdf5::text_attribute(lane.id(), run_names::kTarget);
-    const std::string fallbacks = hdf5::text_attribute(lane.id(), run_names::kFallbacks);
-    if (!fallbacks.empty()) info.fallbacks = split(fallbacks, ',');
-    const hdf5::Handle scaler = hdf5::open_group(lane.id(), run_names::kLossScale);
-    if (hdf5::has_attribute(scaler.id(), run_names::kScalerLosses)) {
-      info.scaler_losses = split(hdf5::text_attribute(scaler.id(), run_names::kScalerLosses), ',');
-    }
-    info.policy_text = hdf5::read_text(lane.id(), run_names::kPolicy);
-    info.is_reference = hdf5::int_attribute(lane.id(), run_names::kIsReference) != 0;
-    info.died_at = hdf5::int_attribute(lane.id(), run_names::kDiedAt);
-    if (hdf5::has_attribute(lane.id(), run_names::kDiedOf)) {
-      info.died_of = static_cast<DeathCause>(hdf5::int_attribute(lane.id(), run_names::kDiedOf));
-    }
-    if (hdf5::has_attribute(lane.id(), run_names::kWarnings)) {
-      info.warnings = split(hdf5::text_attribute(lane.id(), run_names::kWarnings), '\n');
-    }
-    if (H5Lexists(lane.id(), run_names::kSiteFormats, H5P_DEFAULT) > 0) {
-      info.site_formats = hdf5::read_texts(lane.id(), run_names::kSiteFormats);
-      if (info.site_formats.size() != sites.sites.size()) {
-        damaged("lane '" + name + "': site_formats does not have a row per site");
-      }
-    }
-    if (hdf5::has_attribute(lane.id(), run_names::kMemory)) {
-      info.memory = memory_facts_from_json(hdf5::text_attribute(lane.id(), run_names::kMemory));
-    }
-    if (info.died_at >= steps) info.died_at = -1;  // recorded in a step that was not completed
+  const StoredFields of_lanes = root.child(run_names::kLanes);
+  std::map<int64_t, std::string> names;
+  for (const std::string& name : of_lanes.children()) {
+    const int64_t index = of_lanes.child(name).integer(run_names::kIndex, -1);
+    if (names.emplace(index, name).second) continue;
+    of_lanes.problem(fmt::format("lanes '{}' and '{}' have index {}", names[index], name, index));
   }
-  if (lanes.empty()) damaged("it has no lanes");
+  for (const auto& [index, name] : names) {
+    const StoredFields lane = of_lanes.child(name);
+    if (index != static_cast<int64_t>(lanes.size())) {
+      lane.problem(fmt::format("has index {}, must be {}", index, lanes.size()));
+    }
+    read_lane(lane, name);
+  }
+  if (names.empty()) of_lanes.problem("is empty: no lane was recorded");
+  problems.throw_if_any();
   // Only for files, which may be gone; presets are in the program, and resuming compares texts.
   for (const LaneInfo& lane : lanes) {
     if (parse_lane_name(lane.name).policy.ends_with(".toml")) {
@@ -159,12 +225,88 @@ void RunFile::Impl::read_description() {
   }
 }
 
-RunFile::RunFile(const std::string& path, bool allow_empty, std::optional<uint64_t> seed)
-    : impl_(std::make_unique<Impl>()) {
-  impl_->path = path;
-  impl_->guard([&] { impl_->open(allow_empty, seed); });
-  impl_->guard([&] { impl_->read_description(); });
+void RunFile::Impl::read_lane(const StoredFields& lane, const std::string& name) {
+  LaneInfo& info = lanes.emplace_back();
+  info.name = name;
+  collect_problems(lane.problems(), [&] { parse_lane_name(name); });
+  info.engine = lane.text(run_names::kEngine);
+  info.target = lane.text(run_names::kTarget);
+  info.fallbacks = listed(lane.text(run_names::kFallbacks), ',');
+  const StoredFields scaler = lane.child(run_names::kLossScale);
+  if (scaler.has_attribute(run_names::kScalerLosses)) {
+    info.scaler_losses = split(scaler.text(run_names::kScalerLosses), ',');
+  }
+  info.policy_text = lane.child(run_names::kPolicy).take_text();
+  info.policy_hash = lane.text(run_names::kPolicyHash);
+  info.is_reference = lane.flag(run_names::kIsReference, false);
+  if (info.is_reference != (lanes.size() == 1)) {
+    lane.problem("the first lane, and no other, must be the reference");
+  }
+  info.died_at = lane.integer(run_names::kDiedAt, -1);
+  const int64_t died_of = lane.integer(run_names::kDiedOf, 0, /*required=*/false);
+  if (died_of < 0 || died_of > static_cast<int64_t>(DeathCause::kLossScaler)) {
+    lane.problem(fmt::format("died_of is {}, must be 0 to {}", died_of,
+                             static_cast<int64_t>(DeathCause::kLossScaler)));
+  } else {
+    info.died_of = static_cast<DeathCause>(died_of);
+  }
+  if (info.died_at < -1) lane.problem(fmt::format("died_at is {}, must be >= -1", info.died_at));
+  // Recorded in a step that was not completed.
+  if (info.died_at >= steps) info.died_at = -1;
+  info.warnings = listed(lane.text(run_names::kWarnings, /*required=*/false), '\n');
+  if (lane.has(run_names::kSiteFormats)) {
+    info.site_formats = lane.child(run_names::kSiteFormats).take_texts();
+    if (info.site_formats.size() != sites.sites.size()) {
+      lane.problem(fmt::format("site_formats has {} rows, the run has {} sites",
+                               info.site_formats.size(), sites.sites.size()));
+    }
+  }
+  if (lane.has_attribute(run_names::kMemory)) {
+    collect_problems(lane.problems(), [&] {
+      info.memory = memory_facts_from_json(lane.text(run_names::kMemory));
+    });
+  }
+  const RunExtents extents{version, steps, static_cast<int64_t>(sites.sites.size()),
+                           static_cast<int64_t>(options.groups.size()) + 1, file_bytes};
+  check_datasets(lane, fmt::format("{}/{}", run_names::kLanes, hdf5::escape_link(name)), info,
+                 extents, datasets);
 }
+
+RunFile::RunFile(const std::string& path, bool allow_empty, std::optional<uint64_t> seed) {
+  // While a run is written, a reader may see parts of two of its states.
+  constexpr int kAttempts = 20;
+  constexpr auto kPause = std::chrono::milliseconds(50);
+  for (int attempt = 1;; ++attempt) {
+    impl_ = std::make_unique<Impl>();
+    impl_->path = path;
+    try {
+      impl_->guard([&] { impl_->open(seed); });
+      impl_->guard([&] { impl_->read_description(allow_empty, seed); });
+      return;
+    } catch (const InputError&) {
+      if (!is_being_written(path)) throw;
+      if (attempt == kAttempts) {
+        throw InputError(fmt::format("run file '{}': is being written and could not be read", path),
+                         "try again in a moment");
+      }
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+}
+uint64_t RunFile::compute_description_checksum(const std::string& path,
+                                               std::optional<uint64_t> seed) {
+  Impl run;
+  run.path = path;
+  return run.guard([&] {
+    run.open(seed);
+    ProblemList problems(fmt::format("run file '{}'", path));
+    StoredFields group(&run.file->tree(), "", problems);
+    if (seed) group = group.child(run_names::kSeeds).child(std::to_string(*seed));
+    problems.throw_if_any();
+    return description_checksum(*group.node());
+  });
+}
+
 RunFile::~RunFile() = default;
 RunFile::RunFile(RunFile&&) noexcept = default;
 
@@ -180,8 +322,13 @@ const RunOptions& RunFile::options() const {
 const std::vector<uint64_t>& RunFile::seeds() const {
   return impl_->seeds;
 }
-const std::vector<std::string>& RunFile::hashes_of_other_seeds() const {
-  return impl_->other_hashes;
+std::vector<std::string> RunFile::dataset_paths() const {
+  std::vector<std::string> paths;
+  for (const auto& [path, unused] : impl_->datasets) paths.push_back(path);
+  return paths;
+}
+const RunIdentity& RunFile::identity() const {
+  return impl_->identity;
 }
 const std::string& RunFile::command_line() const {
   return impl_->command_line;

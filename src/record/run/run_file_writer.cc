@@ -8,7 +8,9 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <memory>
 #include <optional>
+#include <random>
 #include <utility>
 
 #include "src/core/error.h"
@@ -17,6 +19,7 @@
 #include "src/record/capture/verification.h"
 #include "src/record/hdf5/commit_driver.h"
 #include "src/record/hdf5/hdf5_handle.h"
+#include "src/record/hdf5/sandboxed_file.h"
 #include "src/record/run/checkpoint.h"
 #include "src/record/run/environment.h"
 #include "src/record/run/lane_recorder.h"
@@ -25,6 +28,7 @@
 #include "src/record/run/run_file.h"
 #include "src/record/run/run_file_names.h"
 #include "src/record/run/run_identity.h"
+#include "src/record/run/run_lock.h"
 #include "src/record/run/site_table_io.h"
 
 namespace lockstep {
@@ -33,6 +37,7 @@ namespace fs = std::filesystem;
 
 struct RunFileWriter::Impl {
   std::string path, temporary, command_line;
+  std::shared_ptr<RunLock> lock;  // before `file`, which is closed first
   hdf5::Handle file;             // closed after everything in it
   std::string group = "/";       // of the run in the file
   std::optional<uint64_t> seed;  // absent: the file's first
@@ -43,6 +48,8 @@ struct RunFileWriter::Impl {
   std::vector<int64_t> evaluated;  // steps_done of every evaluation in the file
   int64_t steps_complete = 0, steps_done = 0;
   bool resumed = false, failed = false;
+  bool replaces = false;                 // a run at `path`, which stays until this one has a step
+  std::optional<RunFile> before;         // resumed: the file as it was
   std::optional<Checkpoint> checkpoint;  // resumed from
   std::optional<ProgressSnapshot> progress;
 
@@ -85,6 +92,8 @@ struct RunFileWriter::Impl {
     if (!commit(commit_file(file.id()))) fail("the disk refused a write");
   }
   void create(const RunDescription& description);
+  void seal_description();
+  void publish();
   void reopen(const RunDescription& description);
   void compare(const StepRecord& step) const;
   std::vector<std::vector<uint64_t>> unfinished_sums() const {
@@ -107,14 +116,58 @@ hdf5::Handle open_to_write(const std::string& path, bool create) {
     return hdf5::Handle(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.id(), access.id()),
                         "create it");
   } catch (const hdf5::Error& error) {
-    if (errno == EWOULDBLOCK) {  // the driver's lock
-      throw InputError(fmt::format("run file '{}': another run is writing this file", path),
+    if (errno == EWOULDBLOCK) {  // the driver's lock: by another name of the file
+      throw InputError(fmt::format("run file '{}': another program is writing it", path),
                        "wait until it ends, or choose another name");
     }
     throw InputError(
         fmt::format("run file '{}': {}", path, errno != 0 ? std::strerror(errno) : error.what()),
         "do the folder and the file exist, and are they writable?");
   }
+}
+
+// HDF5 writes to a file of unknown origin only after a child process has done the same to it without
+// touching the disk: the layout of such a file can make libhdf5 crash.
+void rehearse_writing(const RunFile& run, const std::string& group) {
+  const std::string& path = run.path();
+  std::error_code ignored;
+  constexpr uint64_t kLeastContent = 64 << 20;
+  const SandboxLimits limits =
+      limits_of_file(fs::file_size(path, ignored), kLeastContent, /*growth=*/1);
+  try {
+    Sandbox child(limits, [&](const SandboxRead&, const SandboxWrite&) {
+      rehearse_commits();
+      const hdf5::Handle file = open_to_write(path, false);
+      const hdf5::Handle at = hdf5::open_group(file.id(), group);
+      for (const std::string& name : run.dataset_paths()) {
+        GrowingDataset dataset = GrowingDataset::open(at.id(), name);
+        const std::vector<char> row(dataset.row_bytes(), 0);
+        for (const int64_t end : {run.steps(), dataset.rows()}) dataset.write(end, row.data());
+      }
+      hdf5::write_attribute(at.id(), run_names::kStepsComplete, run.steps());
+      hdf5::check(H5Fflush(file.id(), H5F_SCOPE_GLOBAL), "flush the file");
+    });
+    child.finish();
+  } catch (const std::runtime_error& error) {
+    throw InputError(fmt::format("run file '{}' is damaged: writing to it was tried in a separate "
+                                 "process and failed: {}",
+                                 path, error.what()),
+                     "start a new run");
+  }
+}
+
+// Throws: InputError unless every complete step has its checksum.
+void require_whole(const RunFile& run) {
+  const RunFile::Proof proof = run.prove();
+  if (proof.problems.empty()) return;
+  throw InputError(fmt::format("run file '{}' is damaged", run.path()), proof.problems);
+}
+
+std::string new_run_id() {
+  std::random_device device;
+  const uint64_t high = device(), low = device();
+  constexpr int kHalf = 32;
+  return run_names::hex(high << kHalf | low);
 }
 
 }  // namespace
@@ -124,10 +177,11 @@ RunFileWriter::~RunFileWriter() = default;
 
 RunFileWriter::RunFileWriter(std::string path, std::string command_line, bool overwrite)
     : RunFileWriter() {
+  impl_->lock = lock_run(path);
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::none) {  // existence is unknown
-    throw InputError(fmt::format("run file '{}': {}", path, error.message()),
+    throw InputError(fmt::format("run file '{}': {}", path, std::strerror(error.value())),
                      "are the folder's permissions right?");
   }
   if (fs::exists(status)) {
@@ -138,7 +192,8 @@ RunFileWriter::RunFileWriter(std::string path, std::string command_line, bool ov
     if (!fs::is_regular_file(status)) {
       throw InputError(fmt::format("run file '{}' is not a regular file", path));
     }
-    if (H5Fis_hdf5(path.c_str()) > 0) open_to_write(path, false);  // refused while another writes
+    refuse_locked_file(path);
+    impl_->replaces = true;
   }
   impl_->temporary = path + ".tmp";
   impl_->path = std::move(path);
@@ -148,44 +203,40 @@ RunFileWriter::RunFileWriter(std::string path, std::string command_line, bool ov
 
 std::unique_ptr<RunFileWriter> RunFileWriter::resume(std::string path, int64_t resume_from,
                                                      std::optional<uint64_t> seed) {
-  int64_t steps_complete = 0;
-  uint64_t first_seed = 0;
-  std::vector<std::string> others;
-  {
-    const RunFile file(path, true, seed);  // throws if it is damaged
-    steps_complete = file.steps();
-    first_seed = file.seeds().front();
-    others = file.hashes_of_other_seeds();
-  }
-  if (resume_from < 0 || resume_from > steps_complete) {
-    throw InputError(fmt::format("run file '{}': cannot continue after {} steps, {} are recorded",
-                                 path, resume_from, steps_complete));
-  }
   std::unique_ptr<RunFileWriter> writer(new RunFileWriter());
   Impl& impl = *writer->impl_;
+  impl.lock = lock_run(path);
+  RunFile& run = impl.before.emplace(path, /*allow_empty=*/true, seed);
+  if (resume_from < 0 || resume_from > run.steps()) {
+    throw InputError(fmt::format("run file '{}': cannot continue after {} steps, {} are recorded",
+                                 path, resume_from, run.steps()));
+  }
+  require_whole(run);
   if (resume_from > 0) {
-    impl.checkpoint = find_checkpoint(path, resume_from, others);
+    impl.checkpoint = find_checkpoint(path, resume_from, run.identity());
     if (!impl.checkpoint || impl.checkpoint->run.steps_done != resume_from) {
       throw InputError(
           fmt::format("run file '{}': no checkpoint after {} steps next to it", path, resume_from));
     }
   }
-  impl.file = open_to_write(path, false);
-  impl.path = std::move(path);
-  impl.steps_complete = steps_complete;
-  impl.steps_done = resume_from;
-  impl.resumed = true;
-  impl.first_seed = first_seed;
-  if (seed && *seed != first_seed) {
+  impl.first_seed = run.seeds().front();
+  if (seed && *seed != run.seeds().front()) {
     impl.seed = seed;
     impl.group += run_names::seed_group(*seed);
   }
+  rehearse_writing(run, impl.group);
+  impl.file = open_to_write(path, false);
+  impl.steps_complete = run.steps();
+  impl.path = std::move(path);
+  impl.steps_done = resume_from;
+  impl.resumed = true;
   return writer;
 }
 
 std::unique_ptr<RunFileWriter> RunFileWriter::add_seed(std::string path, uint64_t seed) {
   std::unique_ptr<RunFileWriter> writer(new RunFileWriter());
   Impl& impl = *writer->impl_;
+  impl.lock = lock_run(path);
   {
     const RunFile file(path, true);
     if (std::ranges::count(file.seeds(), seed) > 0) {
@@ -194,6 +245,7 @@ std::unique_ptr<RunFileWriter> RunFileWriter::add_seed(std::string path, uint64_
     }
     impl.first_seed = file.seeds().front();
     impl.command_line = file.command_line();
+    rehearse_writing(file, impl.group);
   }
   impl.file = open_to_write(path, false);
   impl.path = std::move(path);
@@ -237,8 +289,9 @@ void RunFileWriter::Impl::create(const RunDescription& description) {
   if (!description.batches_hash.empty()) {
     hdf5::write_attribute(root, run_names::kBatchesHash, description.batches_hash);
   }
-  record.run_hash = run_hash(description);
-  hdf5::write_attribute(root, run_names::kRunHash, record.run_hash);
+  record.run = {run_hash(description), new_run_id()};
+  hdf5::write_attribute(root, run_names::kRunHash, record.run.hash);
+  hdf5::write_attribute(root, run_names::kRunId, record.run.id);
   if (const RunOptions& o = *description.options; !o.capture_hash.empty()) {
     const auto known = read_verification(o.model, o.capture_hash);
     hdf5::write_attribute(root, run_names::kVerification, known ? to_json(*known) : "");
@@ -253,41 +306,58 @@ void RunFileWriter::Impl::create(const RunDescription& description) {
                                          lane_extent(description, lane)));
   }
   flush();
-  if (seed) return;
-  // Only now does the name lead to a file, and it is complete. Checkpoints of an older run under
-  // this name would be mistaken for this run's.
-  remove_checkpoints(path);
+  seal_description();
+  if (!seed && !replaces) publish();
+}
+
+// The checksum is of what a reader finds in the file.
+void RunFileWriter::Impl::seal_description() {
+  const hdf5::Handle run = hdf5::open_group(file.id(), group);
+  const uint64_t sum = RunFile::compute_description_checksum(seed ? path : temporary, seed);
+  hdf5::write_attribute(run.id(), run_names::kDescriptionChecksum, run_names::hex(sum));
+  flush();
+}
+
+// From here on the name leads to this file. A run that had the name is gone, and with it its
+// checkpoints; if the program is stopped in between, no run claims them.
+void RunFileWriter::Impl::publish() {
   std::error_code status;
   fs::rename(temporary, path, status);
-  if (status) throw hdf5::Error(status.message());
+  if (status) {
+    throw hdf5::Error(fmt::format("cannot rename '{}' to it: {}", temporary,
+                                  std::strerror(status.value())));
+  }
   temporary.clear();
+  remove_checkpoints(path);
 }
 
 void RunFileWriter::Impl::reopen(const RunDescription& description) {
   const hdf5::Handle run = hdf5::open_group(file.id(), group);
-  const hid_t root = run.id();
-  std::vector<std::string> differences = run_differences(root, description);
+  const std::vector<std::string> differences = run_differences(*before, description);
   if (!differences.empty()) {
     throw InputError(fmt::format("run file '{}' is of another run", path), differences);
   }
   // The file's, not one computed now: another version may write the same graph as another text.
-  record.run_hash = hdf5::text_attribute(root, run_names::kRunHash);
-  if (checkpoint && checkpoint->record.run_hash != record.run_hash) {
-    throw InputError(fmt::format("the checkpoint next to '{}' is of another run", path),
-                     "remove it to restart from step 0");
-  }
+  record.run = before->identity();
   const size_t sum_count = sites.sites.size() * kHistogramBins;
-  const hdf5::Handle of_lanes = hdf5::open_group(root, run_names::kLanes);
+  const hdf5::Handle of_lanes = hdf5::open_group(run.id(), run_names::kLanes);
   for (size_t i = 0; i < description.lanes.size(); ++i) {
     std::vector<uint64_t> sums(sum_count, 0);
-    if (checkpoint) sums = checkpoint->record.unfinished_sums.at(i);
+    if (checkpoint) {
+      const RecordState& kept = checkpoint->record;
+      if (kept.lane_names != record.lane_names || kept.unfinished_sums.at(i).size() != sum_count) {
+        throw InputError(fmt::format("the checkpoint next to '{}' has other lanes or sites", path),
+                         "remove it to restart from step 0");
+      }
+      sums = kept.unfinished_sums[i];
+    }
     lanes.push_back(LaneRecorder::open(of_lanes.id(), description.lanes[i],
                                        lane_extent(description, description.lanes[i]),
                                        steps_complete, std::move(sums)));
   }
   checkpoint.reset();
-  for (const Evaluation& e : RunFile(path, true, seed).evaluations(0))
-    evaluated.push_back(e.steps_done);
+  for (const Evaluation& e : before->evaluations(0)) evaluated.push_back(e.steps_done);
+  before.reset();
   flush();
 }
 
@@ -326,6 +396,7 @@ void RunFileWriter::on_step(const StepRecord& step) {
     impl.flush();
     impl.raise_steps_complete();
     impl.steps_complete = impl.steps_done;
+    if (impl.replaces && !impl.temporary.empty()) impl.publish();
   });
   impl.progress->step(step);
 }
@@ -367,6 +438,7 @@ void RunFileWriter::on_finish() {
     impl.flush();
     impl.lanes.clear();
     impl.file.close();
+    if (impl.replaces && !impl.temporary.empty()) impl.publish();
   });
   if (impl.progress) impl.progress->finish();
 }

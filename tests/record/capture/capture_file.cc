@@ -17,23 +17,23 @@
 namespace lockstep::testing {
 namespace {
 
-using Kind = CaptureValue::Kind;
+using Kind = StoredValue::Kind;
 
 template <typename T>
-CaptureValue array_value(Kind kind, Shape shape, const std::vector<T>& numbers) {
-  CaptureValue value{kind, std::move(shape), {}, {}};
+StoredValue array_value(Kind kind, Shape shape, const std::vector<T>& numbers) {
+  StoredValue value{kind, std::move(shape), {}, {}};
   value.bytes.assign(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(T));
   return value;
 }
 
-CaptureNode leaf(CaptureValue value) {
-  CaptureNode node;
+StoredNode leaf(StoredValue value) {
+  StoredNode node;
   node.data = std::move(value);
   return node;
 }
 
 // Numbers around 0.5, different in every tensor; classes 0 and 1 for integers.
-CaptureNode tensor(const TensorType& type, bool as_double = false) {
+StoredNode tensor(const TensorType& type, bool as_double = false) {
   const auto count = static_cast<size_t>(element_count(type.shape));
   if (type.element == ElementType::kInt) {
     std::vector<int32_t> numbers(count);
@@ -48,16 +48,16 @@ CaptureNode tensor(const TensorType& type, bool as_double = false) {
       array_value(Kind::kF32, type.shape, std::vector<float>(numbers.begin(), numbers.end())));
 }
 
-CaptureNode packed_ones(const Shape& shape) {
+StoredNode packed_ones(const Shape& shape) {
   const auto bytes = static_cast<size_t>((element_count(shape) + 7) / 8);
-  CaptureNode node = leaf(
+  StoredNode node = leaf(
       array_value(Kind::kU8, {static_cast<int64_t>(bytes)}, std::vector<uint8_t>(bytes, 0xff)));
   node.attributes["shape"] = array_value(Kind::kI64, {static_cast<int64_t>(shape.size())}, shape);
   return node;
 }
 
-CaptureNode values_of(const Graph& graph, bool parameters) {
-  CaptureNode group;
+StoredNode values_of(const Graph& graph, bool parameters) {
+  StoredNode group;
   if (parameters) {
     for (const Parameter& p : graph.parameters) group.children[p.name] = tensor(p.type);
   } else {
@@ -66,10 +66,10 @@ CaptureNode values_of(const Graph& graph, bool parameters) {
   return group;
 }
 
-CaptureNode states_of(const Graph& graph, double steps) {
-  CaptureNode group;
+StoredNode states_of(const Graph& graph, double steps) {
+  StoredNode group;
   for (const Parameter& p : graph.parameters) {
-    CaptureNode& state = group.children[p.name];
+    StoredNode& state = group.children[p.name];
     state.children["exp_avg"] = tensor(p.type);
     state.children["exp_avg_sq"] = tensor(p.type);
     state.children["step"] = leaf(number_value(steps));
@@ -77,8 +77,8 @@ CaptureNode states_of(const Graph& graph, double steps) {
   return group;
 }
 
-CaptureNode gradients_of(const Graph& graph, bool as_double) {
-  CaptureNode group;
+StoredNode gradients_of(const Graph& graph, bool as_double) {
+  StoredNode group;
   for (const Parameter& p : graph.parameters) group.children[p.name] = tensor(p.type, as_double);
   return group;
 }
@@ -86,8 +86,8 @@ CaptureNode gradients_of(const Graph& graph, bool as_double) {
 constexpr const char* kHyper =
     R"([{"lr": 0.01, "betas": [0.9, 0.999], "eps": 1e-08, "weight_decay": 0.01}])";
 
-CaptureNode step_of(const Graph& graph, bool is_verify) {
-  CaptureNode step;
+StoredNode step_of(const Graph& graph, bool is_verify) {
+  StoredNode step;
   step.attributes = {{"loss", number_value(1)},
                      {"scale_before", number_value(4)},
                      {"scale_after", number_value(4)},
@@ -98,7 +98,7 @@ CaptureNode step_of(const Graph& graph, bool is_verify) {
                      {"clip_norm_type", number_value(2)},
                      {"clip_stage", text_value("unscaled")},
                      {"hyper", text_value(kHyper)}};
-  CaptureNode& micro = step.children["micro"].children["000"];
+  StoredNode& micro = step.children["micro"].children["000"];
   micro.attributes = {{"graph", integer_value(Kind::kI32, 0)},
                       {"loss", number_value(1)},
                       {"loss_mult", number_value(1)}};
@@ -108,8 +108,8 @@ CaptureNode step_of(const Graph& graph, bool is_verify) {
   for (const Node& node : graph.nodes) {
     const TensorType* mask = drawn_mask(node);
     if (mask == nullptr) continue;
-    CaptureNode& rng = micro.children["rng"];
-    CaptureNode& stored = rng.children[std::to_string(rng.children.size())];
+    StoredNode& rng = micro.children["rng"];
+    StoredNode& stored = rng.children[std::to_string(rng.children.size())];
     stored = packed_ones(mask->shape);
     stored.attributes["node"] = text_value(node.id);
   }
@@ -120,24 +120,24 @@ CaptureNode step_of(const Graph& graph, bool is_verify) {
   return step;
 }
 
-CaptureNode verify_of(const Graph& graph) {
-  CaptureNode verify;
-  CaptureNode& before = verify.children["pre"];
+StoredNode verify_of(const Graph& graph) {
+  StoredNode verify;
+  StoredNode& before = verify.children["pre"];
   before.children["params"] = values_of(graph, true);
   before.children["buffers"] = values_of(graph, false);
   before.children["opt_state"] = states_of(graph, 1);
-  CaptureNode &ref32 = verify.children["ref32"], &ref64 = verify.children["ref64"];
+  StoredNode &ref32 = verify.children["ref32"], &ref64 = verify.children["ref64"];
   ref32.attributes["loss"] = ref64.attributes["loss"] = number_value(1);
   ref32.children["grads"] = gradients_of(graph, false);
   ref64.children["grads"] = gradients_of(graph, true);
-  CaptureNode& after = ref32.children["post"];
+  StoredNode& after = ref32.children["post"];
   after.children["params"] = values_of(graph, true);
   after.children["buffers"] = values_of(graph, false);
   after.children["opt_state"] = states_of(graph, 2);
   for (const Parameter& p : graph.parameters) {
     verify.children["noise"].children[p.name] = packed_ones(p.type.shape);
   }
-  CaptureNode& micro = verify.children["micro"].children["000"];
+  StoredNode& micro = verify.children["micro"].children["000"];
   for (const Node& node : graph.nodes) {
     if (node.op == "max_pool2d")
       micro.children["kinks"].children[node.id] = tensor(node.outputs[1]);
@@ -168,7 +168,7 @@ hid_t file_type(Kind kind) {
   return -1;
 }
 
-hdf5::Handle type_of_value(const CaptureValue& value) {
+hdf5::Handle type_of_value(const StoredValue& value) {
   if (value.kind != Kind::kText) return {H5Tcopy(file_type(value.kind)), "make a type"};
   hdf5::Handle type(H5Tcopy(H5T_C_S1), "make a text type");
   hdf5::check(H5Tset_size(type.id(), H5T_VARIABLE), "make a text type");
@@ -176,7 +176,7 @@ hdf5::Handle type_of_value(const CaptureValue& value) {
   return type;
 }
 
-hdf5::Handle space_of(const CaptureValue& value) {
+hdf5::Handle space_of(const StoredValue& value) {
   if (value.shape.empty()) return {H5Screate(H5S_SCALAR), "make a space"};
   const std::vector<hsize_t> extents(value.shape.begin(), value.shape.end());
   return {H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr),
@@ -185,7 +185,7 @@ hdf5::Handle space_of(const CaptureValue& value) {
 
 // Calls write(data of the value in HDF5's form).
 template <typename Write>
-void with_data(const CaptureValue& value, Write write) {
+void with_data(const StoredValue& value, Write write) {
   std::vector<const char*> pointers;
   for (const std::string& text : value.texts) pointers.push_back(text.c_str());
   if (value.size() > 0) {
@@ -194,9 +194,9 @@ void with_data(const CaptureValue& value, Write write) {
   }
 }
 
-void write_node(hid_t object, const CaptureNode& node);
+void write_node(hid_t object, const StoredNode& node);
 
-void write_child(hid_t parent, const std::string& name, const CaptureNode& node) {
+void write_child(hid_t parent, const std::string& name, const StoredNode& node) {
   const std::string stored = hdf5::escape_link(name);
   if (!node.data) {
     const hdf5::Handle group = hdf5::create_group(parent, stored);
@@ -214,7 +214,7 @@ void write_child(hid_t parent, const std::string& name, const CaptureNode& node)
 }
 
 // Attributes and children of the open object.
-void write_node(hid_t object, const CaptureNode& node) {
+void write_node(hid_t object, const StoredNode& node) {
   for (const auto& [name, value] : node.attributes) {
     const hdf5::Handle type = type_of_value(value), space = space_of(value);
     const hdf5::Handle attribute(
@@ -229,23 +229,23 @@ void write_node(hid_t object, const CaptureNode& node) {
 
 }  // namespace
 
-CaptureValue text_value(const std::string& text) {
+StoredValue text_value(const std::string& text) {
   return {Kind::kText, {}, {}, {text}};
 }
-CaptureValue number_value(double value) {
+StoredValue number_value(double value) {
   return array_value(Kind::kF64, {}, std::vector<double>{value});
 }
-CaptureValue integer_value(Kind kind, int64_t value) {
-  CaptureValue made{kind, {}, std::string(bytes_of(kind), '\0'), {}};
+StoredValue integer_value(Kind kind, int64_t value) {
+  StoredValue made{kind, {}, std::string(bytes_of(kind), '\0'), {}};
   std::memcpy(made.bytes.data(), &value, made.bytes.size());  // little-endian, as the file is
   return made;
 }
-CaptureValue json_value(const std::string& text) {
+StoredValue json_value(const std::string& text) {
   return {Kind::kU8, {static_cast<int64_t>(text.size())}, text, {}};
 }
 
-CaptureNode capture_of(const Graph& graph) {
-  CaptureNode root;
+StoredNode capture_of(const Graph& graph) {
+  StoredNode root;
   const auto text = [&](const char* name, const char* value) {
     root.attributes[name] = text_value(value);
   };
@@ -264,14 +264,14 @@ CaptureNode capture_of(const Graph& graph) {
     root.children["constants"].children[c.name] = leaf(
         {is_int ? Kind::kI32 : Kind::kF32, c.type.shape, std::string(bytes, c.data->bytes()), {}});
   }
-  CaptureNode& optimizer = root.children["optimizer"];
+  StoredNode& optimizer = root.children["optimizer"];
   optimizer.attributes["class"] = text_value("AdamW");
-  CaptureNode& group = optimizer.children["groups"].children["0"];
-  CaptureValue names{Kind::kText, {static_cast<int64_t>(graph.parameters.size())}, {}, {}};
+  StoredNode& group = optimizer.children["groups"].children["0"];
+  StoredValue names{Kind::kText, {static_cast<int64_t>(graph.parameters.size())}, {}, {}};
   for (const Parameter& p : graph.parameters) names.texts.push_back(p.name);
   group.attributes = {{"params", names}, {"hyper", text_value("{}")}};
   optimizer.children["state"] = states_of(graph, 1);
-  CaptureNode& amp = root.children["amp"];
+  StoredNode& amp = root.children["amp"];
   amp.attributes = {{"autocast", integer_value(Kind::kU8, 1)},
                     {"device_type", text_value("cpu")},
                     {"dtype", text_value("bfloat16")},
@@ -289,7 +289,7 @@ CaptureNode capture_of(const Graph& graph) {
   return root;
 }
 
-void write_tree(const std::string& path, const CaptureNode& tree, bool newest) {
+void write_tree(const std::string& path, const StoredNode& tree, bool newest) {
   const hdf5::Handle properties(H5Pcreate(H5P_FILE_CREATE), "make a property list");
   hdf5::check(H5Pset_userblock(properties.id(), kBlockBytes), "ask for a user block");
   const hdf5::Handle access(H5Pcreate(H5P_FILE_ACCESS), "make a property list");

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "src/graph/ir.h"
-#include "src/record/capture/capture_tree.h"
+#include "src/record/hdf5/stored_tree.h"
 
 namespace lockstep::testing {
 
@@ -30,9 +30,9 @@ class Dice {
 std::string damaged_bytes(const std::string& bytes, Dice& dice);
 // Drops, renames, doubles, moves, retypes, reshapes or scrambles a group, dataset or attribute;
 // returns the damage in words.
-std::string damage_tree(CaptureNode& tree, Dice& dice);
+std::string damage_tree(StoredNode& tree, Dice& dice);
 // Damages the JSON of graph 0: its fields, numbers, ids, ops and shapes, or its letters.
-std::string damage_graph(CaptureNode& tree, Dice& dice);
+std::string damage_graph(StoredNode& tree, Dice& dice);
 // Exchanges ops, attributes and operands at random and infers every shape anew: a graph that breaks
 // no rule but is absurd. Its tensors stay small.
 Graph odd_graph(Graph graph, Dice& dice);

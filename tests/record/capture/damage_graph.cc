@@ -145,8 +145,8 @@ std::string damage_letters(std::string& text, Dice& dice) {
 
 }  // namespace
 
-std::string damage_graph(CaptureNode& tree, Dice& dice) {
-  CaptureNode& node = tree.children.at("graphs").children.at("0").children.at("json");
+std::string damage_graph(StoredNode& tree, Dice& dice) {
+  StoredNode& node = tree.children.at("graphs").children.at("0").children.at("json");
   std::string text = node.data->bytes, done;
   Json graph = Json::parse(text);
   switch (dice.below(8)) {

@@ -9,16 +9,16 @@
 namespace lockstep::testing {
 namespace {
 
-using Kind = CaptureValue::Kind;
+using Kind = StoredValue::Kind;
 
 struct Place {
-  CaptureNode* parent = nullptr;
+  StoredNode* parent = nullptr;
   std::string name;
   std::string path;
-  CaptureNode& node() const { return parent->children.at(name); }
+  StoredNode& node() const { return parent->children.at(name); }
 };
 
-void collect(CaptureNode& node, const std::string& path, std::vector<Place>& places) {
+void collect(StoredNode& node, const std::string& path, std::vector<Place>& places) {
   for (auto& [name, child] : node.children) {
     const std::string at = path + "/" + name;
     places.push_back({&node, name, at});
@@ -53,7 +53,7 @@ double odd_number(Dice& dice) {
   return kNumbers[dice.below(std::size(kNumbers))];
 }
 
-CaptureValue odd_value(Dice& dice) {
+StoredValue odd_value(Dice& dice) {
   switch (dice.below(8)) {
     case 0:
       return number_value(odd_number(dice));
@@ -75,14 +75,14 @@ CaptureValue odd_value(Dice& dice) {
   }
 }
 
-void retype(CaptureValue& value, Dice& dice) {
+void retype(StoredValue& value, Dice& dice) {
   const auto count = static_cast<size_t>(value.size());
   value.kind = static_cast<Kind>(dice.below(6));
   value.texts.assign(value.kind == Kind::kText ? count : 0, "text");
   value.bytes.resize(count * bytes_of(value.kind), '\x01');
 }
 
-void reshape(CaptureValue& value, Dice& dice) {
+void reshape(StoredValue& value, Dice& dice) {
   switch (dice.below(4)) {
     case 0:
       value.shape.push_back(1 + static_cast<int64_t>(dice.below(3)));
@@ -101,7 +101,7 @@ void reshape(CaptureValue& value, Dice& dice) {
   value.bytes.resize(count * bytes_of(value.kind), '\0');
 }
 
-void scramble(CaptureValue& value, Dice& dice) {
+void scramble(StoredValue& value, Dice& dice) {
   for (std::string& text : value.texts) text = odd_name(dice);
   for (size_t left = 1 + dice.below(4); left > 0 && !value.bytes.empty(); --left) {
     dice.pick(value.bytes) = static_cast<char>(dice.below(256));
@@ -114,7 +114,7 @@ void scramble(CaptureValue& value, Dice& dice) {
   }
 }
 
-std::string damage_attribute(CaptureNode& node, Dice& dice) {
+std::string damage_attribute(StoredNode& node, Dice& dice) {
   if (node.attributes.empty()) {
     node.attributes[odd_name(dice).substr(0, 100)] = odd_value(dice);
     return "attribute added";
@@ -139,27 +139,27 @@ std::string damage_attribute(CaptureNode& node, Dice& dice) {
 }
 
 std::string damage_place(const Place& place, const std::vector<Place>& places, Dice& dice) {
-  CaptureNode& node = place.node();
+  StoredNode& node = place.node();
   switch (dice.below(node.data ? 10 : 7)) {
     case 0:
       place.parent->children.erase(place.name);
       return "dropped";
     case 1: {
-      CaptureNode moved = std::move(node);
+      StoredNode moved = std::move(node);
       place.parent->children.erase(place.name);
       place.parent->children[odd_name(dice)] = std::move(moved);
       return "renamed";
     }
     case 2:
-      place.parent->children[odd_name(dice)] = CaptureNode(node);
+      place.parent->children[odd_name(dice)] = StoredNode(node);
       return "doubled";
     case 3: {
-      const CaptureNode other = places[dice.below(places.size())].node();
+      const StoredNode other = places[dice.below(places.size())].node();
       place.parent->children[place.name] = other;
       return "replaced by another";
     }
     case 4: {
-      CaptureNode* deepest = &node;
+      StoredNode* deepest = &node;
       node.data.reset();
       for (size_t depth = dice.below(20); depth > 0; --depth) {
         deepest = &deepest->children["0"];
@@ -217,7 +217,7 @@ std::string damaged_bytes(const std::string& bytes, Dice& dice) {
   return out;
 }
 
-std::string damage_tree(CaptureNode& tree, Dice& dice) {
+std::string damage_tree(StoredNode& tree, Dice& dice) {
   std::vector<Place> places;
   collect(tree, "", places);
   if (dice.one_in(10)) return "/: " + damage_attribute(tree, dice);

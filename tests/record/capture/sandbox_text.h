@@ -3,17 +3,17 @@
 
 #include <string>
 
-#include "src/record/capture/sandbox.h"
+#include "src/record/hdf5/sandbox.h"
 
 namespace lockstep::testing {
 
 inline std::string sandbox_text(const SandboxLimits& limits,
                                 const std::function<void(const SandboxWrite& write)>& work) {
   std::string text;
-  run_sandboxed(limits, work, [&](const SandboxRead& read) {
-    char next = 0;
-    while (read(&next, 1) == 1) text += next;
-  });
+  Sandbox child(limits, [&](const SandboxRead&, const SandboxWrite& write) { work(write); });
+  char next = 0;
+  while (child.read(&next, 1) == 1) text += next;
+  child.finish();
   return text;
 }
 

@@ -17,7 +17,7 @@
 #include "src/core/parallel.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
-#include "src/record/capture/capture_block.h"
+#include "src/record/hdf5/file_block.h"
 #include "src/record/capture/capture_reader.h"
 #include "tests/record/capture/capture_file.h"
 #include "tests/record/capture/damage.h"
@@ -149,7 +149,7 @@ class Cases {
     for (int i = 0; i < all; ++i) {
       if (only_ >= 0 ? i != only_ : !is_taken(i)) continue;
       Dice dice(static_cast<uint64_t>(i) * 1000003 + name_.size());
-      CaptureNode tree = dice.pick(seeds_);
+      StoredNode tree = dice.pick(seeds_);
       const std::string what = damage(path_, tree, dice);
       seal_capture(path_);
       if (tally_.count(try_file(path_), path_, fmt::format("{} {}, {}", name_, i, what))) continue;
@@ -166,7 +166,7 @@ class Cases {
  private:
   std::string name_;
   int only_ = -1;
-  std::vector<CaptureNode> seeds_;
+  std::vector<StoredNode> seeds_;
   Tally tally_;
   const TemporaryFolder folder_;
   const std::string path_ = folder_.file("case.h5");
@@ -205,7 +205,7 @@ TEST_SUITE("slow") {
       const std::string changed = damaged_bytes(seed, dice);
       write_text_file_atomically(path, changed);
       try {
-        check_capture_block(path);
+        check_file_block(path, kCaptureBlock);
         // The bytes 64 to 511 of the block have no meaning and are not read.
         const bool same_data = changed.size() == seed.size() &&
                                changed.substr(0, 64) == seed.substr(0, 64) &&
@@ -223,7 +223,7 @@ TEST_SUITE("slow") {
   }
 
   TEST_CASE("damaged groups, datasets and attributes") {
-    Cases("schema").run(kSchemaCases, [](const std::string& path, CaptureNode& tree, Dice& dice) {
+    Cases("schema").run(kSchemaCases, [](const std::string& path, StoredNode& tree, Dice& dice) {
       std::string what = damage_tree(tree, dice);
       while (dice.one_in(4)) what += "; " + damage_tree(tree, dice);
       write_tree(path, tree, dice.one_in(2));
@@ -232,7 +232,7 @@ TEST_SUITE("slow") {
   }
 
   TEST_CASE("damaged graphs") {
-    Cases("graph").run(kGraphCases, [](const std::string& path, CaptureNode& tree, Dice& dice) {
+    Cases("graph").run(kGraphCases, [](const std::string& path, StoredNode& tree, Dice& dice) {
       const std::string what = damage_graph(tree, dice);
       write_tree(path, tree, dice.one_in(2));
       return what;
@@ -241,7 +241,7 @@ TEST_SUITE("slow") {
 
   TEST_CASE("odd but consistent graphs") {
     const std::vector<Graph> seeds = seed_graphs();
-    Cases("odd").run(kOddCases, [&](const std::string& path, CaptureNode& tree, Dice& dice) {
+    Cases("odd").run(kOddCases, [&](const std::string& path, StoredNode& tree, Dice& dice) {
       tree = capture_of(odd_graph(dice.pick(seeds), dice));
       write_tree(path, tree, false);
       return std::string("odd graph");
@@ -249,14 +249,14 @@ TEST_SUITE("slow") {
   }
 
   TEST_CASE("damage that only HDF5 can express") {
-    Cases("hdf5").run(kHdf5Cases, [](const std::string& path, CaptureNode& tree, Dice& dice) {
+    Cases("hdf5").run(kHdf5Cases, [](const std::string& path, StoredNode& tree, Dice& dice) {
       write_tree(path, tree, dice.one_in(2));
       return damage_hdf5(path, dice);
     });
   }
 
   TEST_CASE("changed bytes of HDF5 with a right checksum") {
-    Cases("bytes").run(kByteCases, [](const std::string& path, CaptureNode& tree, Dice& dice) {
+    Cases("bytes").run(kByteCases, [](const std::string& path, StoredNode& tree, Dice& dice) {
       write_tree(path, tree, dice.one_in(2));
       const std::string bytes = read_text_file(path);
       const std::string changed = damaged_bytes(bytes.substr(kBlockBytes), dice);

@@ -22,9 +22,9 @@ namespace lockstep::testing {
 namespace {
 
 using Json = nlohmann::json;
-using Kind = CaptureValue::Kind;
+using Kind = StoredValue::Kind;
 
-std::string error_of_capture(const CaptureNode& tree) {
+std::string error_of_capture(const StoredNode& tree) {
   const TemporaryFolder folder;
   const std::string path = folder.file("case.h5");
   write_tree(path, tree, /*newest=*/false);
@@ -33,16 +33,16 @@ std::string error_of_capture(const CaptureNode& tree) {
 }
 
 // The reader's error for the seed network with this index after `damage`.
-std::string error_of_tree(const std::function<void(CaptureNode&)>& damage, size_t seed = 0) {
-  CaptureNode tree = capture_of(seed_graphs().at(seed));
+std::string error_of_tree(const std::function<void(StoredNode&)>& damage, size_t seed = 0) {
+  StoredNode tree = capture_of(seed_graphs().at(seed));
   damage(tree);
   return error_of_capture(tree);
 }
 
 std::string error_of_graph(const std::function<void(Json&)>& damage, size_t seed = 0) {
   return error_of_tree(
-      [&](CaptureNode& tree) {
-        CaptureNode& node = tree.children["graphs"].children["0"].children["json"];
+      [&](StoredNode& tree) {
+        StoredNode& node = tree.children["graphs"].children["0"].children["json"];
         Json graph = Json::parse(node.data->bytes);
         damage(graph);
         node.data = json_value(graph.dump());
@@ -56,8 +56,8 @@ bool says(const std::string& message, const std::string& part) {
   return found;
 }
 
-CaptureValue list_of(std::initializer_list<int64_t> numbers) {
-  CaptureValue value{Kind::kI64, {static_cast<int64_t>(numbers.size())}, {}, {}};
+StoredValue list_of(std::initializer_list<int64_t> numbers) {
+  StoredValue value{Kind::kI64, {static_cast<int64_t>(numbers.size())}, {}, {}};
   for (const int64_t number : numbers) value.bytes += integer_value(Kind::kI64, number).bytes;
   return value;
 }
@@ -66,17 +66,17 @@ CaptureValue list_of(std::initializer_list<int64_t> numbers) {
 
 TEST_CASE("an undamaged capture is read") {
   for (size_t seed = 0; seed < seed_graphs().size(); ++seed) {
-    CHECK(error_of_tree([](CaptureNode&) {}, seed) == "");
+    CHECK(error_of_tree([](StoredNode&) {}, seed) == "");
   }
 }
 
 TEST_CASE("bytes that are not text are shown as numbers") {
-  CHECK(says(error_of_tree([](CaptureNode& tree) {
+  CHECK(says(error_of_tree([](StoredNode& tree) {
                tree.attributes["model_class"] = text_value("a\xff\x1b[2J");
              }),
              "@model_class: holds 'a\\xff\\u001b[2J', must be UTF-8 without control characters"));
   CHECK(says(
-      error_of_tree([](CaptureNode& tree) { tree.children["params"].children["\x1b]0;x"] = {}; }),
+      error_of_tree([](StoredNode& tree) { tree.children["params"].children["\x1b]0;x"] = {}; }),
       "/params/\\u001b]0;x: its name must be UTF-8 without control characters"));
   CHECK(
       says(error_of_graph([](Json& graph) { graph["nodes"][0]["module"] = "\x1b[31mred"; }),
@@ -104,7 +104,7 @@ TEST_CASE("JSON that needs far more memory than its text") {
   CHECK(says(error_of([] { parse_json("[1, 2"); }), "error at byte 6 of 5"));
   CHECK(says(error_of([] { parse_json("[1e999]"); }), "beyond the range of double"));
   CHECK(parse_json(R"(["[[[[\"[[["])").size() == 1);  // brackets in strings do not count
-  CHECK(says(error_of_tree([](CaptureNode& tree) {
+  CHECK(says(error_of_tree([](StoredNode& tree) {
                tree.children["steps"].children["000000"].attributes["hyper"] =
                    text_value(std::string(100'000, '['));
              }),
@@ -191,7 +191,7 @@ TEST_CASE("windows and scales beyond any use") {
 }
 
 TEST_CASE("packed bits are checked before they are unpacked") {
-  const auto mask = [](CaptureNode& tree) -> CaptureNode& {
+  const auto mask = [](StoredNode& tree) -> StoredNode& {
     return tree.children["steps"]
         .children["000000"]
         .children["micro"]
@@ -199,31 +199,31 @@ TEST_CASE("packed bits are checked before they are unpacked") {
         .children["rng"]
         .children["0"];
   };
-  CHECK(says(error_of_tree([&](CaptureNode& tree) {
+  CHECK(says(error_of_tree([&](StoredNode& tree) {
                mask(tree).attributes["shape"] = list_of({1 << 20, 1 << 20});
              }),
              "shape [1048576, 1048576] does not fit node n3, whose mask is [2, 4]"));
-  CHECK(says(error_of_tree([&](CaptureNode& tree) {
+  CHECK(says(error_of_tree([&](StoredNode& tree) {
                mask(tree).attributes["shape"] = list_of({0, std::numeric_limits<int64_t>::max()});
              }),
              "attribute shape has extent 9.223372036854776e+18, must be in [0, 2147483647]"));
-  CHECK(says(error_of_tree([&](CaptureNode& tree) { mask(tree).data = json_value("four"); }),
+  CHECK(says(error_of_tree([&](StoredNode& tree) { mask(tree).data = json_value("four"); }),
              "is uint8[4], the packed bits of shape [2, 4] are uint8[1]"));
 }
 
 TEST_CASE("kinks and summaries belong to the graph of their micro-batch") {
-  const auto micro = [](CaptureNode& tree, const char* group) -> CaptureNode& {
+  const auto micro = [](StoredNode& tree, const char* group) -> StoredNode& {
     return tree.children["verify"]
         .children["000001"]
         .children["micro"]
         .children["000"]
         .children[group];
   };
-  CHECK(says(error_of_tree([&](CaptureNode& tree) {
+  CHECK(says(error_of_tree([&](StoredNode& tree) {
                micro(tree, "kinks").children["n0"] = micro(tree, "kinks").children["n2"];
              }),
              "kinks/n0: names no node with a kink in its micro-batch's graph"));
-  CHECK(says(error_of_tree([&](CaptureNode& tree) {
+  CHECK(says(error_of_tree([&](StoredNode& tree) {
                micro(tree, "acts").children["n99"] = micro(tree, "acts").children["n2"];
              }),
              "acts/n99: names no node of its micro-batch's graph"));
@@ -237,10 +237,10 @@ TEST_CASE("a verify step on a short last batch has that graph's shapes") {
     b.set_loss(b.op("mse_loss", {y, b.input("batch[1]", {{batch, 2}})}, {}, "loss"));
     return b.finish();
   };
-  CaptureNode tree = capture_of(network(4)), last = capture_of(network(3));
+  StoredNode tree = capture_of(network(4)), last = capture_of(network(3));
   tree.children["graphs"].children["1"] = last.children["graphs"].children["0"];
   tree.children["verify"] = last.children["verify"];
-  CaptureNode& step = tree.children["steps"].children["000001"];
+  StoredNode& step = tree.children["steps"].children["000001"];
   step = last.children["steps"].children["000001"];
   CHECK(says(error_of_capture(tree), "must be float32[4, 3]"));
   step.children["micro"].children["000"].attributes["graph"] = integer_value(Kind::kI32, 1);
@@ -248,7 +248,7 @@ TEST_CASE("a verify step on a short last batch has that graph's shapes") {
 }
 
 TEST_CASE("one name is one tensor in all graphs") {
-  const std::string error = error_of_tree([](CaptureNode& tree) {
+  const std::string error = error_of_tree([](StoredNode& tree) {
     auto& graphs = tree.children["graphs"].children;
     graphs["1"] = capture_of(seed_graphs().at(4)).children["graphs"].children["0"];
     Json graph = Json::parse(graphs["1"].children["json"].data->bytes);
@@ -265,11 +265,11 @@ TEST_CASE("an input cannot pose as a mask") {
 }
 
 TEST_CASE("a parameter is in one group") {
-  const auto group = [](CaptureNode& tree) -> CaptureNode& {
+  const auto group = [](StoredNode& tree) -> StoredNode& {
     return tree.children["optimizer"].children["groups"].children["0"];
   };
-  CHECK(says(error_of_tree([&](CaptureNode& tree) {
-               CaptureValue& names = group(tree).attributes["params"];
+  CHECK(says(error_of_tree([&](StoredNode& tree) {
+               StoredValue& names = group(tree).attributes["params"];
                names.texts.push_back(names.texts[0]);
                names.shape[0] += 1;
              }),
@@ -279,7 +279,7 @@ TEST_CASE("a parameter is in one group") {
 TEST_CASE("a replay does not read what only verify compares") {
   const TemporaryFolder folder;
   const std::string path = folder.file("case.h5");
-  CaptureNode tree = capture_of(seed_graphs().front());
+  StoredNode tree = capture_of(seed_graphs().front());
   write_tree(path, tree, /*newest=*/false);
   seal_capture(path);
   const Capture whole = read_capture(path, CaptureUse::kVerify);
@@ -318,7 +318,7 @@ TEST_CASE("a micro-batch's batch: inputs, and masks unpacked into the memory of 
 
 TEST_CASE("a constant of two graphs is one tensor") {
   const auto second_graph = [](const std::function<void(Json&)>& change) {
-    return [=](CaptureNode& tree) {
+    return [=](StoredNode& tree) {
       auto& graphs = tree.children["graphs"].children;
       Json graph = Json::parse(graphs["0"].children["json"].data->bytes);
       graph["constants"] = {{{"name", "k"}, {"dtype", "f32"}, {"shape", {2}}}};
@@ -326,7 +326,7 @@ TEST_CASE("a constant of two graphs is one tensor") {
       change(graph);
       graphs["1"].children["json"].data = json_value(graph.dump());
       tree.children["constants"].children["k"].data =
-          CaptureValue{Kind::kF32, {2}, std::string(2 * sizeof(float), '\0'), {}};
+          StoredValue{Kind::kF32, {2}, std::string(2 * sizeof(float), '\0'), {}};
     };
   };
   CHECK(error_of_tree(second_graph([](Json&) {})) == "");
@@ -365,11 +365,11 @@ TEST_CASE("a result next to the capture with control characters is ignored") {
 }
 
 TEST_CASE("records from a damaged process") {
-  using namespace capture_frame;
+  using namespace stored_frame;
   // No more memory may be allocated than there are bytes.
   const auto parse = [](const std::string& bytes) {
     size_t at = 0;
-    return parse_capture_frames(
+    return parse_stored_frames(
         [&](char* into, size_t count) {
           const size_t got = bytes.copy(into, count, at);
           at += got;
@@ -380,7 +380,7 @@ TEST_CASE("records from a damaged process") {
   const auto fails = [&](const std::string& bytes) {
     CHECK_THROWS_WITH_AS(parse(bytes), "the records are damaged", std::runtime_error);
   };
-  const CaptureValue one = number_value(1);
+  const StoredValue one = number_value(1);
   const std::string good =
       attribute("a", one) + group("g") + dataset("d", one) + close() + close() + finish();
   CHECK(parse(good).children.at("g").children.at("d").data->bytes == one.bytes);
@@ -395,9 +395,9 @@ TEST_CASE("records from a damaged process") {
   fails(group("\xff") + close() + finish());
   fails(attribute("a", text_value("\x1b[2J")) + finish());
   std::string deep;
-  for (int i = 0; i <= kCaptureDepth; ++i) deep += group("g");
+  for (int i = 0; i <= kStoredDepth; ++i) deep += group("g");
   fails(deep);
-  const CaptureValue huge{Kind::kF64, {int64_t{1} << 31, int64_t{1} << 31}, {}, {}};
+  const StoredValue huge{Kind::kF64, {int64_t{1} << 31, int64_t{1} << 31}, {}, {}};
   fails(dataset("d", huge) + close() + finish());
   CHECK(says(error_of([&] { parse(problem("/x: is too large")); }), "/x: is too large"));
 }

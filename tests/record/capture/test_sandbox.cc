@@ -1,8 +1,10 @@
-// The errors of run_sandboxed for a child that crashes, hangs, uses up memory, breaks off its
+// The errors of Sandbox for a child that crashes, hangs, uses up memory, breaks off its
 // answer, or is stopped.
-#include "src/record/capture/sandbox.h"
+#include "src/record/hdf5/sandbox.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -10,6 +12,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <fstream>
 #include <stdexcept>
 #include <vector>
 
@@ -26,7 +29,7 @@ using Work = std::function<void(const SandboxWrite&)>;
 constexpr SandboxLimits kSmall{
     .seconds = 120, .clock_seconds = 600, .memory_bytes = 256 << 20, .output_bytes = 4 << 20};
 
-// The message of the exception from run_sandboxed, "" if there is none.
+// The message of the exception from a sandbox, "" if there is none.
 std::string fault_of(const Work& work, const SandboxLimits& limits = kSmall) {
   try {
     sandbox_text(limits, work);
@@ -104,6 +107,35 @@ TEST_CASE("a child that needs too much") {
         "it holds more than 4194304 bytes");
 }
 
+TEST_CASE("a child answers requests, each within its own limits") {
+  const auto echo = [](const SandboxRead& requests, const SandboxWrite& write) {
+    std::array<char, 4> word{};
+    while (requests(word.data(), word.size()) == word.size()) {
+      if (std::string_view(word.data(), word.size()) == "stop") raise(SIGSEGV);
+      write({word.data(), word.size()});
+    }
+  };
+  Sandbox child({.clock_seconds = 60, .output_bytes = 4}, echo);
+  std::array<char, 4> word{};
+  for (const std::string_view said : {"well", "then", "more"}) {
+    child.ask(said);
+    CHECK(child.read(word.data(), word.size()) == 4);
+    CHECK(std::string_view(word.data(), word.size()) == said);
+  }
+  child.ask("stop");
+  CHECK_THROWS_WITH(child.read(word.data(), word.size()), "it crashed (Segmentation fault)");
+}
+
+TEST_CASE("a child has none of its program's files open") {
+  const int file = open("/dev/null", O_RDONLY);
+  REQUIRE(file > STDERR_FILENO);
+  const std::string said = sandbox_text(kSmall, [&](const SandboxWrite& write) {
+    write(fcntl(file, F_GETFD) < 0 ? "closed" : "open");
+  });
+  close(file);
+  CHECK(said == "closed");
+}
+
 TEST_CASE("a child that is stopped from outside") {
   for (const auto& [number, name] : {std::pair{SIGTERM, "Terminated"}, {SIGKILL, "Killed"}}) {
     CHECK(fault_of([number = number](const SandboxWrite&) { raise(number); }) ==
@@ -114,8 +146,15 @@ TEST_CASE("a child that is stopped from outside") {
 
 namespace {
 
+bool is_running(pid_t process) {
+  std::ifstream file(fmt::format("/proc/{}/stat", process));
+  std::string id, name, state;
+  file >> id >> name >> state;
+  return file && state != "Z";
+}
+
 // A program whose child sleeps, in a process group of its own as a shell starts one. It ends by
-// `stop`; returns its status after the child has ended too, when no process holds the pipe.
+// `stop`; returns its status after the child has ended too.
 int status_when_stopped(const std::function<void(pid_t program)>& stop, void (*on_interrupt)(int)) {
   std::array<int, 2> ends{};
   REQUIRE(pipe(ends.data()) == 0);
@@ -125,24 +164,33 @@ int status_when_stopped(const std::function<void(pid_t program)>& stop, void (*o
     setpgid(0, 0);
     signal(SIGINT, on_interrupt);
     close(ends[0]);
-    const std::string fault = fault_of(
-        [&](const SandboxWrite&) {
-          if (write(ends[1], "r", 1) == 1) sleep_forever();
-        },
-        {.clock_seconds = 60});
+    std::string fault;
+    try {
+      constexpr SandboxLimits kPatient{.clock_seconds = 60};
+      Sandbox child(kPatient, [](const SandboxRead&, const SandboxWrite& write) {
+        const pid_t self = getpid();
+        write({reinterpret_cast<const char*>(&self), sizeof self});
+        sleep_forever();
+      });
+      std::array<char, sizeof(pid_t)> id{};
+      child.read(id.data(), id.size());
+      if (write(ends[1], id.data(), id.size()) == static_cast<ssize_t>(id.size())) child.finish();
+    } catch (const std::runtime_error& error) {
+      fault = error.what();
+    }
     _exit(fault.starts_with("it was stopped from outside (Interrupt)") ? 7 : 8);
   }
   close(ends[1]);
-  char ready = 0;
-  CHECK(read(ends[0], &ready, 1) == 1);
-  stop(program);
-  constexpr int kPatienceMs = 60'000;  // on a busy machine
-  pollfd end{ends[0], POLLIN, 0};
-  REQUIRE(poll(&end, 1, kPatienceMs) == 1);
-  CHECK(read(ends[0], &ready, 1) == 0);
+  pid_t child = 0;
+  CHECK(read(ends[0], &child, sizeof child) == sizeof child);
   close(ends[0]);
+  REQUIRE(is_running(child));
+  stop(program);
   int status = 0;
   CHECK(waitpid(program, &status, 0) == program);
+  constexpr int kPatience = 6000, kTurnMs = 10;  // a minute, on a busy machine
+  for (int turn = 0; turn < kPatience && is_running(child); ++turn) poll(nullptr, 0, kTurnMs);
+  CHECK_FALSE(is_running(child));
   return status;
 }
 

@@ -170,8 +170,8 @@ void SyntheticRun::record(const std::string& path) const {
 }
 
 void SyntheticRun::resume(const std::string& path) const {
-  const int64_t complete = RunFile(path, true).steps();
-  const auto state = read_checkpoint(path, complete);
+  const RunFile before(path, true);
+  const auto state = read_checkpoint(path, before.steps(), before.identity());
   const int64_t from = state ? state->steps_done : 0;
   drive(*RunFileWriter::resume(path, from), from, options.steps);
 }

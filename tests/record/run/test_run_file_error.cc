@@ -126,7 +126,44 @@ TEST_CASE("a new run does not inherit the checkpoints of an old one") {
   const SyntheticRun run(60);
   RunFileWriter writer(path, "", true);
   writer.on_start(run.description);
+  CHECK(RunFile(path).steps() == 60);  // until the new one has a step
+  CHECK(read_checkpoint(path, 60).has_value());
+  writer.on_step(run.step(0));
+  CHECK(RunFile(path).steps() == 1);
   CHECK_FALSE(read_checkpoint(path, 60).has_value());
+}
+
+TEST_CASE("a run that ends before its first step leaves the one that it was to replace") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("run.h5");
+  SyntheticRun(60).record(path);
+  const std::string before = read_text_file(path);
+  {
+    const SyntheticRun run(60);
+    RunFileWriter writer(path, "", true);
+    writer.on_start(run.description);
+  }
+  CHECK(read_text_file(path) == before);
+  CHECK(read_checkpoint(path, 60).has_value());
+}
+
+TEST_CASE("checkpoints of a run that was replaced are not of the new one") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("run.h5");
+  const SyntheticRun run(60);
+  run.record(path);
+  for (const char* end : {".state", ".state.1"}) fs::copy_file(path + end, folder.file(end));
+  {
+    RunFileWriter writer(path, "", true);
+    run.drive(writer, 0, 60);
+  }
+  // As if the program had been killed before it removed them.
+  for (const char* end : {".state", ".state.1"}) {
+    fs::rename(folder.file(end), path + end);
+  }
+  const RunFile now(path);
+  CHECK(read_checkpoint(path, 60).has_value());
+  CHECK_FALSE(read_checkpoint(path, 60, now.identity()).has_value());
 }
 
 TEST_CASE("a missing folder, a file that another writer holds") {
@@ -137,8 +174,8 @@ TEST_CASE("a missing folder, a file that another writer holds") {
   RunFileWriter writer(path, "", false);
   writer.on_start(run.description);
   writer.on_step(run.step(0));
-  says(error_of([&] { RunFileWriter(path, "", true); }), "another run is writing this file");
-  says(error_of([&] { RunFileWriter::resume(path, 0); }), "another run is writing this file");
+  says(error_of([&] { RunFileWriter(path, "", true); }), "another program is writing it");
+  says(error_of([&] { RunFileWriter::resume(path, 0); }), "another program is writing it");
 }
 
 TEST_CASE("files and folders without permission give an error") {

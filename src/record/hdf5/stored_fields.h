@@ -1,6 +1,6 @@
-// Reads named fields of a capture's tree. A field that is missing, or has another type or shape,
+// Reads named fields of a file's tree. A field that is missing, or has another type or shape,
 // becomes a problem with its place, and reading continues with a stand-in, so that all problems are
-// found at once. For src/record/capture/ only.
+// found at once. For src/record only.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,18 +12,19 @@
 #include "src/core/error.h"
 #include "src/core/packed_bits.h"
 #include "src/graph/ir.h"
-#include "src/record/capture/capture_tree.h"
+#include "src/record/hdf5/stored_tree.h"
 
 namespace lockstep {
 
 // A group or dataset and its path. A missing one has no node; its fields are then not reported one
 // by one.
-class CaptureFields {
+class StoredFields {
  public:
-  CaptureFields(CaptureNode* node, std::string path, ProblemList& problems)
+  StoredFields(StoredNode* node, std::string path, ProblemList& problems)
       : node_(node), path_(std::move(path)), problems_(&problems) {}
 
   bool there() const { return node_ != nullptr; }
+  const StoredNode* node() const { return node_; }
   const std::string& path() const { return path_; }
   ProblemList& problems() const { return *problems_; }
   // Text quoted from the file is made printable and cut to a bounded length.
@@ -31,8 +32,8 @@ class CaptureFields {
 
   bool has(std::string_view child) const;
   bool has_attribute(std::string_view name) const;
-  CaptureFields child(std::string_view name) const;     // a problem if it is missing
-  CaptureFields optional(std::string_view name) const;  // no problem if it is missing
+  StoredFields child(std::string_view name) const;     // a problem if it is missing
+  StoredFields optional(std::string_view name) const;  // no problem if it is missing
   std::vector<std::string> children() const;            // names, sorted
 
   // Attributes. A missing one gives `fallback`, with a problem if it is required.
@@ -46,18 +47,22 @@ class CaptureFields {
 
   // This dataset. Data that are taken leave the tree, so that a capture is in memory only once;
   // taking them again is a problem. Floats arrive as `container`, integers as kI32.
-  std::string take_text() const;  // [json]: a row of uint8
+  std::string take_text() const;  // [json]: a row of uint8, or one text
   Tensor take_tensor(const TensorType& type, Container container) const;
   std::vector<double> numbers() const;
+  std::vector<uint64_t> take_whole() const;          // a row of integers >= 0
+  std::vector<std::string> take_texts() const;       // a row
+  // Of any kind and shape; null after a problem. Its kind decides Container::kF64 and so on.
+  StoredValue* value() const { return data(); }
   // Packed bits of this shape. Nothing after a problem.
   std::optional<PackedBits> take_bits(const Shape& extents) const;
 
  private:
-  const CaptureValue* attribute(std::string_view name, bool required) const;
-  CaptureValue* data() const;
-  bool to_double(const CaptureValue& value, std::string_view name, double& out) const;
+  const StoredValue* attribute(std::string_view name, bool required) const;
+  StoredValue* data() const;
+  bool to_double(const StoredValue& value, std::string_view name, double& out) const;
 
-  CaptureNode* node_;
+  StoredNode* node_;
   std::string path_;
   ProblemList* problems_;
 };

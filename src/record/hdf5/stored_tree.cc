@@ -1,5 +1,6 @@
-#include "src/record/capture/capture_tree.h"
+#include "src/record/hdf5/stored_tree.h"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
@@ -9,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-using Kind = CaptureValue::Kind;
+using Kind = StoredValue::Kind;
 
 enum Tag : char {
   kGroup = 'G',
@@ -28,10 +29,12 @@ void put_text(std::string& out, std::string_view text) {
   put(out, static_cast<uint32_t>(text.size()));
   out += text;
 }
-void put_value(std::string& out, const CaptureValue& value) {
+void put_value(std::string& out, const StoredValue& value) {
   put(out, static_cast<uint8_t>(value.kind));
+  put(out, static_cast<uint8_t>(value.is_extent));
   put(out, static_cast<uint8_t>(value.shape.size()));
   for (const int64_t extent : value.shape) put(out, extent);
+  if (value.is_extent) return;
   if (value.kind == Kind::kText) {
     for (const std::string& text : value.texts) put_text(out, text);
   } else {
@@ -50,27 +53,27 @@ class Parser {
   Parser(const std::function<size_t(char*, size_t)>& read, uint64_t most_bytes)
       : read_(read), left_(most_bytes) {}
 
-  CaptureNode parse() {
-    CaptureNode root;
-    std::vector<CaptureNode*> open = {&root};
+  StoredNode parse() {
+    StoredNode root;
+    std::vector<StoredNode*> open = {&root};
     int64_t objects = 0;
     for (;;) {
       const char tag = take<char>();
       switch (tag) {
         case kGroup:
         case kDataset: {
-          const std::string name = text(kCaptureNameBytes);
-          require(open.back()->data == std::nullopt && ++objects <= kCaptureObjects &&
-                  open.size() <= static_cast<size_t>(kCaptureDepth));
-          const auto [added, is_new] = open.back()->children.emplace(name, CaptureNode());
+          const std::string its_name = name();
+          require(open.back()->data == std::nullopt && ++objects <= kStoredObjects &&
+                  open.size() <= static_cast<size_t>(kStoredDepth));
+          const auto [added, is_new] = open.back()->children.emplace(its_name, StoredNode());
           require(is_new);
           if (tag == kDataset) added->second.data = value();
           open.push_back(&added->second);
           break;
         }
         case kAttribute: {
-          const std::string name = text(kCaptureNameBytes);
-          require(open.back()->attributes.emplace(name, value()).second);
+          const std::string its_name = name();
+          require(open.back()->attributes.emplace(its_name, value()).second);
           break;
         }
         case kClose:
@@ -78,7 +81,7 @@ class Parser {
           open.pop_back();
           break;
         case kFinish:
-          require(open.size() == 1 && is_at_end());
+          require(open.size() == 1);
           return root;
         case kProblem:
           throw InputError(text_bytes(kMostProblemBytes));
@@ -110,37 +113,43 @@ class Parser {
     std::memcpy(&value, bytes, sizeof value);
     return value;
   }
-  bool is_at_end() {
-    char next = 0;
-    return read_(&next, 1) == 0;
-  }
   std::string text_bytes(uint64_t most) {
     const auto length = take<uint32_t>();
     require(length <= most);
     return take_bytes(length);
   }
-  std::string text(uint64_t most) {
-    std::string found = text_bytes(most);
+  std::string name() {
+    std::string found = text_bytes(kStoredNameBytes);
     require(printable(found) == found);
     return found;
   }
-  CaptureValue value() {
-    CaptureValue v;
+  std::string text() {
+    std::string found = text_bytes(left_);
+    require(is_stored_text(found, TextLines::kSeveral));
+    return found;
+  }
+  StoredValue value() {
+    StoredValue v;
     const auto kind = take<uint8_t>();
     require(kind <= static_cast<uint8_t>(Kind::kText));
     v.kind = static_cast<Kind>(kind);
+    const auto is_extent = take<uint8_t>();
+    require(is_extent <= 1);
+    v.is_extent = is_extent == 1;
     const auto rank = take<uint8_t>();
-    require(rank <= kCaptureRank);
+    require(rank <= kStoredRank);
+    // An element takes at least a byte, so a valid count does not exceed the bytes left.
+    const uint64_t most = v.is_extent ? kMostElements : left_;
     uint64_t count = 1;
     for (uint8_t i = 0; i < rank; ++i) {
       const auto extent = take<int64_t>();
-      // An element takes at least a byte, so a valid count does not exceed the bytes left.
-      require(extent >= 0 && (extent == 0 || count <= left_ / static_cast<uint64_t>(extent)));
+      require(extent >= 0 && (extent == 0 || count <= most / static_cast<uint64_t>(extent)));
       count *= static_cast<uint64_t>(extent);
       v.shape.push_back(extent);
     }
+    if (v.is_extent) return v;
     if (v.kind == Kind::kText) {
-      for (uint64_t i = 0; i < count; ++i) v.texts.push_back(text(left_));
+      for (uint64_t i = 0; i < count; ++i) v.texts.push_back(text());
     } else {
       v.bytes = take_bytes(count * bytes_of(v.kind));
     }
@@ -148,20 +157,23 @@ class Parser {
   }
 
   static constexpr uint64_t kMostProblemBytes = 1 << 20;
+  static constexpr uint64_t kMostElements = uint64_t{1} << 60;  // times 8 bytes fits 64 bits
   const std::function<size_t(char*, size_t)>& read_;
   uint64_t left_;
 };
 
 }  // namespace
 
-size_t bytes_of(CaptureValue::Kind kind) {
+size_t bytes_of(StoredValue::Kind kind) {
   switch (kind) {
     case Kind::kU8:
       return 1;
     case Kind::kI32:
+    case Kind::kU32:
     case Kind::kF32:
       return 4;
     case Kind::kI64:
+    case Kind::kU64:
     case Kind::kF64:
       return 8;
     case Kind::kText:
@@ -170,22 +182,33 @@ size_t bytes_of(CaptureValue::Kind kind) {
   throw std::logic_error("bytes_of: unknown kind");
 }
 
-CaptureNode* CaptureNode::find(std::string_view name) {
+bool is_stored_text(std::string_view text, TextLines lines) {
+  if (lines == TextLines::kOne) return printable(text) == text;
+  size_t begin = 0;
+  for (size_t end; begin <= text.size(); begin = end + 1) {
+    end = std::min(text.find_first_of("\n\t", begin), text.size());
+    const std::string_view piece = text.substr(begin, end - begin);
+    if (printable(piece) != piece) return false;
+  }
+  return true;
+}
+
+StoredNode* StoredNode::find(std::string_view name) {
   const auto found = children.find(std::string(name));
   return found == children.end() ? nullptr : &found->second;
 }
 
-namespace capture_frame {
+namespace stored_frame {
 
 std::string group(std::string_view name) {
   return tagged(kGroup, name);
 }
-std::string dataset(std::string_view name, const CaptureValue& value) {
+std::string dataset(std::string_view name, const StoredValue& value) {
   std::string out = tagged(kDataset, name);
   put_value(out, value);
   return out;
 }
-std::string attribute(std::string_view name, const CaptureValue& value) {
+std::string attribute(std::string_view name, const StoredValue& value) {
   std::string out = tagged(kAttribute, name);
   put_value(out, value);
   return out;
@@ -200,9 +223,9 @@ std::string problem(std::string_view text) {
   return tagged(kProblem, text);
 }
 
-}  // namespace capture_frame
+}  // namespace stored_frame
 
-CaptureNode parse_capture_frames(const std::function<size_t(char* into, size_t count)>& read,
+StoredNode parse_stored_frames(const std::function<size_t(char* into, size_t count)>& read,
                                  uint64_t most_bytes) {
   return Parser(read, most_bytes).parse();
 }

@@ -1,4 +1,4 @@
-#include "src/record/capture/capture_dump.h"
+#include "src/record/hdf5/tree_dump.h"
 
 #include <fmt/format.h>
 
@@ -6,14 +6,14 @@
 #include <set>
 
 #include "src/core/text.h"
-#include "src/record/capture/capture_tree.h"
+#include "src/record/hdf5/stored_tree.h"
 #include "src/record/hdf5/hdf5_handle.h"
 #include "src/record/hdf5/link_name.h"
 
 namespace lockstep {
 namespace {
 
-using Kind = CaptureValue::Kind;
+using Kind = StoredValue::Kind;
 
 hid_t memory_type(Kind kind) {
   switch (kind) {
@@ -21,8 +21,12 @@ hid_t memory_type(Kind kind) {
       return H5T_NATIVE_UINT8;
     case Kind::kI32:
       return H5T_NATIVE_INT32;
+    case Kind::kU32:
+      return H5T_NATIVE_UINT32;
     case Kind::kI64:
       return H5T_NATIVE_INT64;
+    case Kind::kU64:
+      return H5T_NATIVE_UINT64;
     case Kind::kF32:
       return H5T_NATIVE_FLOAT;
     case Kind::kF64:
@@ -35,18 +39,18 @@ hid_t memory_type(Kind kind) {
 
 class Dump {
  public:
-  Dump(uint64_t most_bytes, const std::function<bool(std::string_view path)>& is_wanted,
-       const SandboxWrite& write)
-      : most_(most_bytes), left_(most_bytes), is_wanted_(is_wanted), write_(write) {}
+  Dump(const DumpRequest& request, const SandboxWrite& write)
+      : request_(request), left_(request.most_bytes), write_(write) {}
 
   void children(hid_t group, const std::string& path, int depth) {
-    require(depth < kCaptureDepth, path,
-            fmt::format("groups are nested deeper than {}", kCaptureDepth));
+    require(depth < kStoredDepth, path,
+            fmt::format("groups are nested deeper than {}", kStoredDepth));
     for (const std::string& link : names_in(group, path)) {
       const std::string at = path + "/" + link;
-      if (!is_wanted_(at)) continue;
-      require(++objects_ <= kCaptureObjects, at,
-              fmt::format("the file has more than {} objects", kCaptureObjects));
+      const Wanted wanted = request_.wanted(at);
+      if (wanted == Wanted::kNothing) continue;
+      require(++objects_ <= kStoredObjects, at,
+              fmt::format("the file has more than {} objects", kStoredObjects));
       check_name(link, at);
       require(hdf5::escape_link(hdf5::unescape_link(link)) == link, at,
               "its name must have % as %25 and / as %2F");
@@ -54,7 +58,7 @@ class Dump {
       hdf5::check(H5Lget_info(group, link.c_str(), &info, H5P_DEFAULT), "look at " + at);
       require(info.type == H5L_TYPE_HARD, at, "is not a hard link");
       const hdf5::Handle object(H5Oopen(group, link.c_str(), H5P_DEFAULT), "open " + at);
-      object_of(object.id(), at, hdf5::unescape_link(link), depth);
+      object_of(object.id(), at, hdf5::unescape_link(link), depth, wanted);
     }
   }
 
@@ -69,8 +73,8 @@ class Dump {
                 "list the attributes of " + (path.empty() ? "/" : path));
     for (const std::string& name : names) {
       const std::string what = path + "@" + name;
-      require(++objects_ <= kCaptureObjects, what,
-              fmt::format("the file has more than {} objects", kCaptureObjects));
+      require(++objects_ <= kStoredObjects, what,
+              fmt::format("the file has more than {} objects", kStoredObjects));
       check_name(name, what);
       const hdf5::Handle attribute(H5Aopen(object, name.c_str(), H5P_DEFAULT), "open " + what);
       const hdf5::Handle type(H5Aget_type(attribute.id()), "read " + what);
@@ -78,7 +82,7 @@ class Dump {
       const auto read = [&](hid_t memory, void* out) {
         hdf5::check(H5Aread(attribute.id(), memory, out), "read " + what);
       };
-      write_(capture_frame::attribute(name, value(type.id(), space.id(), what, read)));
+      write_(stored_frame::attribute(name, value(type.id(), space.id(), what, read)));
     }
   }
 
@@ -97,43 +101,51 @@ class Dump {
 
   static void check_name(const std::string& name, const std::string& at) {
     require(
-        name.size() <= kCaptureNameBytes, at,
-        fmt::format("its name has {} bytes, at most {} allowed", name.size(), kCaptureNameBytes));
+        name.size() <= kStoredNameBytes, at,
+        fmt::format("its name has {} bytes, at most {} allowed", name.size(), kStoredNameBytes));
     require(printable(name) == name, at, "its name must be UTF-8 without control characters");
   }
 
-  void object_of(hid_t object, const std::string& path, const std::string& name, int depth) {
+  void object_of(hid_t object, const std::string& path, const std::string& name, int depth,
+                 Wanted wanted) {
     H5O_info_t info;
     hdf5::check(H5Oget_info2(object, &info, H5O_INFO_BASIC), "look at " + path);
     require(seen_.insert(info.addr).second, path, "is in the file twice");
     if (info.type == H5O_TYPE_GROUP) {
-      write_(capture_frame::group(name));
+      write_(stored_frame::group(name));
       attributes(object, path);
       children(object, path, depth + 1);
     } else {
       require(info.type == H5O_TYPE_DATASET, path, "is neither a group nor a dataset");
-      write_(capture_frame::dataset(name, dataset(object, path)));
+      write_(stored_frame::dataset(name, dataset(object, path, wanted)));
       attributes(object, path);
     }
-    write_(capture_frame::close());
+    write_(stored_frame::close());
   }
 
-  CaptureValue dataset(hid_t dataset, const std::string& path) {
+  StoredValue dataset(hid_t dataset, const std::string& path, Wanted wanted) {
     const hdf5::Handle properties(H5Dget_create_plist(dataset), "read " + path);
     require(H5Pget_external_count(properties.id()) == 0, path, "keeps its data in another file");
     require(H5Pget_layout(properties.id()) != H5D_VIRTUAL, path, "is a view of other datasets");
     const hdf5::Handle type(H5Dget_type(dataset), "read " + path);
     const hdf5::Handle space(H5Dget_space(dataset), "read " + path);
+    if (wanted == Wanted::kExtent) {
+      StoredValue extent;
+      extent.kind = kind_of(type.id(), path);
+      extent.shape = shape_of(space.id(), path, kMostElements);
+      extent.is_extent = true;
+      return extent;
+    }
     return value(type.id(), space.id(), path, [&](hid_t memory, void* out) {
       hdf5::check(H5Dread(dataset, memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, out), "read " + path);
     });
   }
 
   template <typename Read>
-  CaptureValue value(hid_t type, hid_t space, const std::string& path, Read read) {
-    CaptureValue v;
+  StoredValue value(hid_t type, hid_t space, const std::string& path, Read read) {
+    StoredValue v;
     v.kind = kind_of(type, path);
-    v.shape = shape_of(space, path);
+    v.shape = shape_of(space, path, left_);
     const auto count = static_cast<uint64_t>(v.size());
     if (v.kind == Kind::kText) {
       texts(type, space, count, path, read, v.texts);
@@ -145,16 +157,16 @@ class Dump {
     return v;
   }
 
-  Shape shape_of(hid_t space, const std::string& path) {
+  Shape shape_of(hid_t space, const std::string& path, uint64_t most) {
     require(H5Sget_simple_extent_type(space) != H5S_NULL, path, "has no value");
     const int rank = H5Sget_simple_extent_ndims(space);
-    require(rank >= 0 && rank <= static_cast<int>(kCaptureRank), path,
-            fmt::format("has {} dimensions, at most {} allowed", rank, kCaptureRank));
+    require(rank >= 0 && rank <= static_cast<int>(kStoredRank), path,
+            fmt::format("has {} dimensions, at most {} allowed", rank, kStoredRank));
     std::vector<hsize_t> extents(static_cast<size_t>(rank));
     hdf5::check(H5Sget_simple_extent_dims(space, extents.data(), nullptr), "read " + path);
     uint64_t count = 1;
     for (const hsize_t extent : extents) {
-      require(extent == 0 || count <= left_ / extent, path, too_large());
+      require(extent == 0 || count <= most / extent, path, too_large());
       count *= extent;
     }
     return {extents.begin(), extents.end()};
@@ -173,8 +185,9 @@ class Dump {
         return size <= kSingle ? Kind::kF32 : Kind::kF64;
       case H5T_INTEGER:
         require(size <= kWide, path, "is wider than int64");
-        if (size == 1 && H5Tget_sign(type) == H5T_SGN_NONE) return Kind::kU8;
-        return size == kSingle && H5Tget_sign(type) == H5T_SGN_2 ? Kind::kI32 : Kind::kI64;
+        if (H5Tget_sign(type) == H5T_SGN_2) return size == kSingle ? Kind::kI32 : Kind::kI64;
+        if (size == 1) return Kind::kU8;
+        return size == kWide ? Kind::kU64 : size == kSingle ? Kind::kU32 : Kind::kI64;
       default:
         throw hdf5::Error(path + ": is neither numbers nor text");
     }
@@ -210,10 +223,10 @@ class Dump {
     check_texts(out, path);
   }
 
-  static void check_texts(const std::vector<std::string>& texts, const std::string& path) {
+  void check_texts(const std::vector<std::string>& texts, const std::string& path) const {
     for (const std::string& text : texts) {
       constexpr size_t kShown = 40;
-      require(printable(text) == text, path,
+      require(is_stored_text(text, request_.lines), path,
               "holds '" + printable(text, kShown) + "', must be UTF-8 without control characters");
     }
   }
@@ -224,13 +237,13 @@ class Dump {
   }
   std::string too_large() const {
     return fmt::format(
-        "brings the file above {} bytes of uncompressed data, the limit for a file of its size; "
-        "capture fewer steps or smaller batches",
-        most_);
+        "brings the file above {} bytes of uncompressed data, the limit for a file of its size",
+        request_.most_bytes);
   }
 
-  uint64_t most_, left_;
-  const std::function<bool(std::string_view path)>& is_wanted_;
+  static constexpr uint64_t kMostElements = uint64_t{1} << 60;
+  const DumpRequest& request_;
+  uint64_t left_;  // of most_bytes
   const SandboxWrite& write_;
   int64_t objects_ = 0;
   std::set<haddr_t> seen_;  // objects
@@ -238,27 +251,22 @@ class Dump {
 
 }  // namespace
 
-void dump_capture(const std::string& path, uint64_t block, uint64_t most_bytes,
-                  const std::function<bool(std::string_view path)>& is_wanted,
-                  const SandboxWrite& write) {
-  hdf5::be_quiet();
-  H5PLset_loading_state(0);  // no plug-in is loaded for the file's filters
+void dump_tree(hid_t file, const DumpRequest& request, const SandboxWrite& write) {
   try {
-    const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), "open it");
-    const hdf5::Handle properties(H5Fget_create_plist(file.id()), "open it");
+    const hdf5::Handle properties(H5Fget_create_plist(file), "open it");
     hsize_t found = 0;
     hdf5::check(H5Pget_userblock(properties.id(), &found), "read the size of its block");
-    if (found != block) {
+    if (found != request.block) {
       throw hdf5::Error(
-          fmt::format("its HDF5 data begin at byte {}, the block says {}", found, block));
+          fmt::format("its HDF5 data begin at byte {}, must begin at {}", found, request.block));
     }
-    const hdf5::Handle root = hdf5::open_group(file.id(), "/");
-    Dump dump(most_bytes, is_wanted, write);
+    const hdf5::Handle root = hdf5::open_group(file, "/");
+    Dump dump(request, write);
     dump.attributes(root.id(), "");
     dump.children(root.id(), "", 0);
-    write(capture_frame::finish());
+    write(stored_frame::finish());
   } catch (const hdf5::Error& error) {
-    write(capture_frame::problem(error.what()));
+    write(stored_frame::problem(error.what()));
   }
 }
 

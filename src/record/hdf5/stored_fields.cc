@@ -1,4 +1,4 @@
-#include "src/record/capture/capture_fields.h"
+#include "src/record/hdf5/stored_fields.h"
 
 #include <fmt/format.h>
 
@@ -14,24 +14,28 @@
 namespace lockstep {
 namespace {
 
-using Kind = CaptureValue::Kind;
+using Kind = StoredValue::Kind;
 
 template <typename T>
-T element(const CaptureValue& value, int64_t i) {
+T element(const StoredValue& value, int64_t i) {
   T x;
   std::memcpy(&x, value.bytes.data() + static_cast<size_t>(i) * sizeof x, sizeof x);
   return x;
 }
 
 // Any number as a double; integers beyond 2^53 lose digits, which no field needs.
-double as_double(const CaptureValue& value, int64_t i) {
+double as_double(const StoredValue& value, int64_t i) {
   switch (value.kind) {
     case Kind::kU8:
       return element<uint8_t>(value, i);
     case Kind::kI32:
       return element<int32_t>(value, i);
+    case Kind::kU32:
+      return element<uint32_t>(value, i);
     case Kind::kI64:
       return static_cast<double>(element<int64_t>(value, i));
+    case Kind::kU64:
+      return static_cast<double>(element<uint64_t>(value, i));
     case Kind::kF32:
       return element<float>(value, i);
     case Kind::kF64:
@@ -46,45 +50,46 @@ bool is_float(Kind kind) {
   return kind == Kind::kF32 || kind == Kind::kF64;
 }
 bool is_integer(Kind kind) {
-  return kind == Kind::kU8 || kind == Kind::kI32 || kind == Kind::kI64;
+  return kind != Kind::kText && !is_float(kind);
 }
 
 std::string_view name_of(Kind kind) {
-  constexpr std::string_view kNames[] = {"uint8", "int32", "int64", "float32", "float64", "text"};
+  constexpr std::string_view kNames[] = {"uint8",  "int32",   "uint32",  "int64",
+                                         "uint64", "float32", "float64", "text"};
   return kNames[static_cast<size_t>(kind)];
 }
 
 }  // namespace
 
-void CaptureFields::problem(std::string_view what, const std::string& hint) const {
+void StoredFields::problem(std::string_view what, const std::string& hint) const {
   constexpr size_t kMostBytes = 1000;  // a damaged file may have names of any length
   problems_->add(printable(path_ + ": " + std::string(what), kMostBytes), hint);
 }
 
-bool CaptureFields::has(std::string_view child) const {
+bool StoredFields::has(std::string_view child) const {
   return node_ != nullptr && node_->find(child) != nullptr;
 }
-bool CaptureFields::has_attribute(std::string_view name) const {
+bool StoredFields::has_attribute(std::string_view name) const {
   return node_ != nullptr && node_->attributes.contains(std::string(name));
 }
 
-CaptureFields CaptureFields::child(std::string_view name) const {
-  CaptureFields found = optional(name);
+StoredFields StoredFields::child(std::string_view name) const {
+  StoredFields found = optional(name);
   if (node_ != nullptr && !found.there()) found.problem("is missing");
   return found;
 }
-CaptureFields CaptureFields::optional(std::string_view name) const {
+StoredFields StoredFields::optional(std::string_view name) const {
   return {node_ == nullptr ? nullptr : node_->find(name), path_ + "/" + std::string(name),
           *problems_};
 }
-std::vector<std::string> CaptureFields::children() const {
+std::vector<std::string> StoredFields::children() const {
   std::vector<std::string> names;
   if (node_ == nullptr) return names;
   for (const auto& [name, unused] : node_->children) names.push_back(name);
   return names;
 }
 
-const CaptureValue* CaptureFields::attribute(std::string_view name, bool required) const {
+const StoredValue* StoredFields::attribute(std::string_view name, bool required) const {
   if (node_ == nullptr) return nullptr;
   const auto found = node_->attributes.find(std::string(name));
   if (found != node_->attributes.end()) return &found->second;
@@ -92,8 +97,8 @@ const CaptureValue* CaptureFields::attribute(std::string_view name, bool require
   return nullptr;
 }
 
-std::string CaptureFields::text(std::string_view name, bool required) const {
-  const CaptureValue* found = attribute(name, required);
+std::string StoredFields::text(std::string_view name, bool required) const {
+  const StoredValue* found = attribute(name, required);
   if (found == nullptr) return "";
   if (found->kind == Kind::kText && found->texts.size() == 1) return found->texts[0];
   problem(fmt::format("attribute {} must be one text, is {}{}", name, name_of(found->kind),
@@ -101,7 +106,7 @@ std::string CaptureFields::text(std::string_view name, bool required) const {
   return "";
 }
 
-bool CaptureFields::to_double(const CaptureValue& value, std::string_view name, double& out) const {
+bool StoredFields::to_double(const StoredValue& value, std::string_view name, double& out) const {
   if (value.kind != Kind::kText && value.size() == 1) {
     out = as_double(value, 0);
     return true;
@@ -111,14 +116,14 @@ bool CaptureFields::to_double(const CaptureValue& value, std::string_view name, 
   return false;
 }
 
-double CaptureFields::number(std::string_view name, double fallback, bool required) const {
-  const CaptureValue* found = attribute(name, required);
+double StoredFields::number(std::string_view name, double fallback, bool required) const {
+  const StoredValue* found = attribute(name, required);
   double value = fallback;
   return found != nullptr && to_double(*found, name, value) ? value : fallback;
 }
 
-int64_t CaptureFields::integer(std::string_view name, int64_t fallback, bool required) const {
-  const CaptureValue* found = attribute(name, required);
+int64_t StoredFields::integer(std::string_view name, int64_t fallback, bool required) const {
+  const StoredValue* found = attribute(name, required);
   double value = 0;
   if (found == nullptr || !to_double(*found, name, value)) return fallback;
   constexpr double kLargest = 1e15;
@@ -127,7 +132,7 @@ int64_t CaptureFields::integer(std::string_view name, int64_t fallback, bool req
   return fallback;
 }
 
-bool CaptureFields::flag(std::string_view name, bool fallback, bool required) const {
+bool StoredFields::flag(std::string_view name, bool fallback, bool required) const {
   const int64_t value = integer(name, fallback ? 1 : 0, required);
   if (value != 0 && value != 1) {
     problem(fmt::format("attribute {} must be 0 or 1, is {}", name, value));
@@ -135,8 +140,8 @@ bool CaptureFields::flag(std::string_view name, bool fallback, bool required) co
   return value == 1;
 }
 
-std::vector<std::string> CaptureFields::texts(std::string_view name) const {
-  const CaptureValue* found = attribute(name, /*required=*/true);
+std::vector<std::string> StoredFields::texts(std::string_view name) const {
+  const StoredValue* found = attribute(name, /*required=*/true);
   if (found == nullptr) return {};
   if (found->kind == Kind::kText) return found->texts;
   if (found->size() == 0) return {};  // an empty list has no type
@@ -144,12 +149,12 @@ std::vector<std::string> CaptureFields::texts(std::string_view name) const {
   return {};
 }
 
-std::optional<Shape> CaptureFields::shape(std::string_view name) const {
-  const CaptureValue* found = attribute(name, /*required=*/true);
+std::optional<Shape> StoredFields::shape(std::string_view name) const {
+  const StoredValue* found = attribute(name, /*required=*/true);
   if (found == nullptr) return std::nullopt;
   const bool is_list = found->shape.size() == 1 && (is_integer(found->kind) || found->size() == 0);
-  if (!is_list || found->size() > static_cast<int64_t>(kCaptureRank)) {
-    problem(fmt::format("attribute {} must be a list of at most {} integers", name, kCaptureRank));
+  if (!is_list || found->size() > static_cast<int64_t>(kStoredRank)) {
+    problem(fmt::format("attribute {} must be a list of at most {} integers", name, kStoredRank));
     return std::nullopt;
   }
   Shape shape;
@@ -165,7 +170,7 @@ std::optional<Shape> CaptureFields::shape(std::string_view name) const {
   return shape;
 }
 
-nlohmann::json CaptureFields::json(std::string_view name) const {
+nlohmann::json StoredFields::json(std::string_view name) const {
   const std::string source = text(name);
   if (source.empty() && !has_attribute(name)) return nlohmann::json::value_t::discarded;
   try {
@@ -176,14 +181,14 @@ nlohmann::json CaptureFields::json(std::string_view name) const {
   }
 }
 
-CaptureValue* CaptureFields::data() const {
+StoredValue* StoredFields::data() const {
   if (node_ == nullptr) return nullptr;
   if (!node_->data) {
     problem("must be a dataset, is a group");
     return nullptr;
   }
-  CaptureValue& found = *node_->data;
-  if (found.kind != Kind::kText &&
+  StoredValue& found = *node_->data;
+  if (found.kind != Kind::kText && !found.is_extent &&
       found.bytes.size() != static_cast<size_t>(found.size()) * bytes_of(found.kind)) {
     problem("is used in two places, must be in one");
     return nullptr;
@@ -191,17 +196,18 @@ CaptureValue* CaptureFields::data() const {
   return &found;
 }
 
-std::string CaptureFields::take_text() const {
-  CaptureValue* found = data();
+std::string StoredFields::take_text() const {
+  StoredValue* found = data();
   if (found == nullptr) return "";
   if (found->kind == Kind::kU8 && found->shape.size() == 1) return std::exchange(found->bytes, {});
-  problem(fmt::format("must be a row of uint8, is {}{}", name_of(found->kind),
+  if (found->texts.size() == 1) return std::exchange(found->texts, {}).front();
+  problem(fmt::format("must be one text or a row of uint8, is {}{}", name_of(found->kind),
                       to_string(found->shape)));
   return "";
 }
 
-Tensor CaptureFields::take_tensor(const TensorType& type, Container container) const {
-  CaptureValue* found = data();
+Tensor StoredFields::take_tensor(const TensorType& type, Container container) const {
+  StoredValue* found = data();
   if (found == nullptr) return {};
   const bool is_int = type.element == ElementType::kInt;
   const bool fits = is_int ? is_integer(found->kind) : is_float(found->kind);
@@ -234,8 +240,8 @@ Tensor CaptureFields::take_tensor(const TensorType& type, Container container) c
   return out;
 }
 
-std::vector<double> CaptureFields::numbers() const {
-  const CaptureValue* found = data();
+std::vector<double> StoredFields::numbers() const {
+  const StoredValue* found = data();
   std::vector<double> out;
   if (found == nullptr) return out;
   if (found->kind == Kind::kText || found->shape.size() > 1) {
@@ -246,8 +252,45 @@ std::vector<double> CaptureFields::numbers() const {
   return out;
 }
 
-std::optional<PackedBits> CaptureFields::take_bits(const Shape& extents) const {
-  CaptureValue* found = data();
+std::vector<uint64_t> StoredFields::take_whole() const {
+  StoredValue* found = data();
+  std::vector<uint64_t> out;
+  if (found == nullptr) return out;
+  if (!is_integer(found->kind) || found->shape.size() != 1) {
+    problem(fmt::format("must be a row of integers, is {}{}", name_of(found->kind),
+                        to_string(found->shape)));
+    return out;
+  }
+  for (int64_t i = 0; i < found->size(); ++i) {
+    if (found->kind == Kind::kU64) {
+      out.push_back(element<uint64_t>(*found, i));
+      continue;
+    }
+    const int64_t x = found->kind == Kind::kI64 ? element<int64_t>(*found, i)
+                                                : static_cast<int64_t>(as_double(*found, i));
+    if (x < 0) {
+      problem(fmt::format("element {} is {}, must be >= 0", i, x));
+      return {};
+    }
+    out.push_back(static_cast<uint64_t>(x));
+  }
+  std::string().swap(found->bytes);
+  return out;
+}
+
+std::vector<std::string> StoredFields::take_texts() const {
+  StoredValue* found = data();
+  if (found == nullptr) return {};
+  if (found->kind == Kind::kText && found->shape.size() == 1) {
+    return std::exchange(found->texts, {});
+  }
+  problem(fmt::format("must be a row of texts, is {}{}", name_of(found->kind),
+                      to_string(found->shape)));
+  return {};
+}
+
+std::optional<PackedBits> StoredFields::take_bits(const Shape& extents) const {
+  StoredValue* found = data();
   if (found == nullptr) return std::nullopt;
   const int64_t wanted = packed_bytes(element_count(extents));
   if (found->kind != Kind::kU8 || found->shape != Shape{wanted}) {

@@ -1,0 +1,68 @@
+// See verify_run.h.
+#include "src/cli/verify_run.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "src/cli/command.h"
+#include "src/core/counted.h"
+#include "src/core/text.h"
+#include "src/record/run/checkpoint.h"
+#include "src/record/run/run_file.h"
+
+namespace lockstep {
+namespace {
+
+int worse(int a, int b) {  // a damaged file, then one that cannot be judged
+  if (a == kExitRegression || b == kExitRegression) return kExitRegression;
+  return a == kExitFine ? b : a;
+}
+
+int verify_seed(const RunFile& run, const std::string& name) {
+  const RunFile::Proof proof = run.prove();
+  const std::string what = fmt::format("{} of {}", counted(run.steps(), "complete step"),
+                                       counted(static_cast<int64_t>(run.lanes().size()), "lane"));
+  for (const std::string& problem : proof.problems) fmt::print("{}: {}\n", name, problem);
+  if (!proof.problems.empty()) return kExitRegression;
+  if (proof.unsealed > 0) {
+    fmt::print("{}: nothing proven: an earlier version of Lockstep wrote it, without checksums\n",
+               name);
+    return kExitInconclusive;
+  }
+  fmt::print("{}: whole: {}, {} rows\n", name, what,
+             with_thousands(static_cast<unsigned long long>(proof.rows)));
+  return kExitFine;
+}
+
+int verify_checkpoint(const std::string& path) {
+  try {
+    const Checkpoint found = read_checkpoint_file(path);
+    fmt::print("{}: whole: after {}\n", path, counted(found.run.steps_done, "step"));
+    return kExitFine;
+  } catch (const InputError& error) {
+    fmt::print("{}\n", error.what());
+    return kExitRegression;
+  }
+}
+
+}  // namespace
+
+int verify_run_file(const std::string& path) {
+  int code = kExitFine;
+  for (const uint64_t seed : RunFile(path, /*allow_empty=*/true).seeds()) {
+    const RunFile run(path, /*allow_empty=*/true, seed);
+    const std::string name =
+        run.seeds().size() == 1 ? path : fmt::format("{}, seed {}", path, seed);
+    code = worse(code, verify_seed(run, name));
+  }
+  for (const std::string& checkpoint : checkpoint_paths(path)) {
+    std::error_code ignored;
+    if (std::filesystem::exists(checkpoint, ignored)) {
+      code = worse(code, verify_checkpoint(checkpoint));
+    }
+  }
+  return code;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,79 @@
+#include "src/record/run/run_checksum.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+
+#include "src/core/text_hash.h"
+#include "src/record/run/run_file_names.h"
+
+namespace lockstep {
+namespace {
+
+uint64_t hash_of(const void* bytes, size_t count, uint64_t seed) {
+  return XXH3_64bits_withSeed(bytes, count, seed);
+}
+
+uint64_t value_checksum(std::string_view path, const StoredValue& value) {
+  if (value.is_extent) return 0;
+  uint64_t hash = fnv1a(path, static_cast<uint64_t>(value.kind));
+  hash = hash_of(value.shape.data(), value.shape.size() * sizeof(int64_t), hash);
+  for (const std::string& text : value.texts) hash = hash_of(text.data(), text.size(), hash);
+  return hash_of(value.bytes.data(), value.bytes.size(), hash);
+}
+
+bool changes(std::string_view attribute) {
+  constexpr std::string_view kChanging[] = {run_names::kStepsComplete, run_names::kDiedAt,
+                                            run_names::kDiedOf, run_names::kDescriptionChecksum};
+  return std::ranges::find(kChanging, attribute) != std::end(kChanging);
+}
+
+uint64_t node_checksum(const StoredNode& node, const std::string& path) {
+  uint64_t sum = node.data ? value_checksum(path, *node.data) : fnv1a(path);
+  for (const auto& [name, value] : node.attributes) {
+    if (!changes(name)) sum ^= value_checksum(path + "@" + name, value);
+  }
+  for (const auto& [name, child] : node.children) {
+    if (path.empty() && name == run_names::kSeeds) continue;  // runs with checksums of their own
+    sum ^= node_checksum(child, path + "/" + name);
+  }
+  return sum;
+}
+
+}  // namespace
+
+uint64_t row_checksum(std::string_view name, int64_t row, const void* bytes, size_t count) {
+  return hash_of(bytes, count, fnv1a(name, static_cast<uint64_t>(row)));
+}
+
+uint64_t death_checksum(int64_t step, bool has_died, DeathCause died_of) {
+  const int64_t cause = has_died ? 1 + static_cast<int64_t>(died_of) : 0;
+  return row_checksum(run_names::kDiedAt, step, &cause, sizeof cause);
+}
+
+std::optional<Gathered> checksums_of(const Quantity& quantity) {
+  if (quantity.is_checksum()) return std::nullopt;
+  if (quantity.source == Source(&LaneStep::seconds)) return Gathered::kSecondsChecksums;
+  switch (quantity.rows()) {
+    case Rows::kStep:
+      break;
+    case Rows::kEvaluation:
+      return Gathered::kEvaluationChecksums;
+    case Rows::kSample:
+      return Gathered::kSampleChecksums;
+    case Rows::kHistogram:
+      return Gathered::kHistogramChecksums;
+    case Rows::kBlock:
+      return Gathered::kBlockChecksums;
+  }
+  return Gathered::kStepChecksums;
+}
+
+uint64_t description_checksum(const StoredNode& run) {
+  return node_checksum(run, "");
+}
+
+}  // namespace lockstep

@@ -1,0 +1,102 @@
+// Every extent is compared with the table of quantities before a byte is read, so that a file can
+// ask for no more memory than its size justifies.
+#include <algorithm>
+#include <array>
+
+#include "src/record/hdf5/link_name.h"
+#include "src/record/run/quantities.h"
+#include "src/record/run/run_file_impl.h"
+
+namespace lockstep {
+namespace {
+
+using Kind = StoredValue::Kind;
+
+// Run files are not compressed; those that a user has compressed may grow this much.
+constexpr uint64_t kLeastBytes = 64 << 20, kGrowth = 8;
+
+Kind kind_of(Storage storage) {
+  constexpr std::array kKinds = {Kind::kF64, Kind::kU64, Kind::kI64,
+                                 Kind::kU32, Kind::kI32, Kind::kU8};
+  return kKinds.at(static_cast<size_t>(storage));
+}
+
+// The shapes of a row that a quantity may have.
+std::vector<Shape> row_shapes(const Quantity& quantity, const LaneInfo& lane,
+                              const RunExtents& extents, const Shape& found) {
+  const auto scalers = static_cast<int64_t>(lane.scaler_count());
+  switch (quantity.axis) {
+    case Axis::kOne:
+    case Axis::kLoss:
+      return {{}};
+    case Axis::kGroup:
+      return {{extents.groups}};
+    case Axis::kParameter:  // as many as the graph has; who reads them knows it
+      return {{found.size() == 1 ? found[0] : 1}};
+    case Axis::kScaler:
+      return {{scalers}, {scalers + extents.groups}};
+    case Axis::kSite:
+      return {{extents.sites}};
+    case Axis::kSiteAndBin:
+      return {{extents.sites, kHistogramBins}};
+  }
+  return {};
+}
+
+void check_dataset(const StoredFields& fields, const std::string& path, const Quantity& quantity,
+                   const LaneInfo& lane, const RunExtents& extents, RunDatasets& datasets) {
+  const StoredValue* value = fields.value();
+  if (value == nullptr) return;
+  if (value->shape.empty()) return fields.problem("has no rows");
+  RunDataset dataset;
+  dataset.kind = value->kind;
+  dataset.rows = value->shape[0];
+  dataset.row_shape = {value->shape.begin() + 1, value->shape.end()};
+  const auto shapes = row_shapes(quantity, lane, extents, dataset.row_shape);
+  if (dataset.kind != kind_of(quantity.storage()) ||
+      std::ranges::find(shapes, dataset.row_shape) == shapes.end()) {
+    return fields.problem(fmt::format("must have rows of {} {}, has others",
+                                      to_string(shapes.front()), to_string(quantity.storage())));
+  }
+  if (quantity.rows() == Rows::kStep && dataset.rows < extents.steps) {
+    return fields.problem(
+        fmt::format("has {} rows, {} steps are complete", dataset.rows, extents.steps));
+  }
+  const uint64_t most = kLeastBytes + kGrowth * extents.file_bytes;
+  const uint64_t bytes = bytes_of(dataset.kind) * static_cast<uint64_t>(value->size());
+  if (bytes > most) {
+    return fields.problem(
+        fmt::format("has {} bytes, at most {} fit a file of this size", bytes, most));
+  }
+  dataset.row_bytes =
+      bytes_of(dataset.kind) * static_cast<size_t>(element_count(dataset.row_shape));
+  datasets.emplace(path, std::move(dataset));
+}
+
+}  // namespace
+
+void check_datasets(const StoredFields& lane, const std::string& path, const LaneInfo& info,
+                    const RunExtents& extents, RunDatasets& datasets) {
+  for (const Quantity& quantity : quantities()) {
+    const size_t slash = quantity.name.find('/');
+    const bool is_grouped = slash != std::string::npos;
+    const std::string group = is_grouped ? quantity.name.substr(0, slash) : "";
+    // Absent from files of other versions, or of other runs: not measured.
+    if (is_grouped && !lane.has(group) && quantity.optional) continue;
+    const StoredFields parent = is_grouped ? lane.child(group) : lane;
+    const std::string below = path + "/" + (is_grouped ? group + "/" : "");
+    if (quantity.axis == Axis::kLoss) {
+      for (const std::string& loss : parent.children()) {
+        check_dataset(parent.child(loss), below + hdf5::escape_link(loss), quantity, info, extents,
+                      datasets);
+      }
+      continue;
+    }
+    const std::string name = is_grouped ? quantity.name.substr(slash + 1) : quantity.name;
+    const bool is_needed = !quantity.optional && extents.version == kRunFormatVersion;
+    const StoredFields found = is_needed ? parent.child(name) : parent.optional(name);
+    check_dataset(found, below + name, quantity, info, extents, datasets);
+  }
+}
+
+}  // namespace lockstep

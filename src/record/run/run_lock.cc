@@ -1,0 +1,106 @@
+#include "src/record/run/run_lock.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <mutex>
+
+#include "src/core/error.h"
+
+namespace lockstep {
+namespace {
+
+std::string lock_path(const std::string& run_path) {
+  return run_path + ".lock";
+}
+
+// Whether `path` still leads to the open file: who unlocked it may have removed it since.
+bool leads_to(const std::string& path, int file) {
+  struct stat there = {}, here = {};
+  return ::stat(path.c_str(), &there) == 0 && ::fstat(file, &here) == 0 &&
+         there.st_dev == here.st_dev && there.st_ino == here.st_ino;
+}
+
+// Of an open file description, so that asking for it does not take it (fcntl(2), OFD locks).
+struct flock whole_file() {
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+[[noreturn]] void refuse(const std::string& run_path) {
+  throw InputError(fmt::format("run file '{}': another program is writing it", run_path),
+                   "wait until it ends, or choose another name");
+}
+
+}  // namespace
+
+RunLock::RunLock(const std::string& run_path) : path_(lock_path(run_path)) {
+  for (;;) {
+    file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (file_ < 0) {
+      const int why = errno;
+      throw InputError(
+          fmt::format("run file '{}': cannot be written: {}", run_path, std::strerror(why)),
+          why == ENOSPC || why == EDQUOT ? "free some disk space"
+                                         : "does the folder exist, and is it writable?");
+    }
+    struct flock lock = whole_file();
+    if (::fcntl(file_, F_OFD_SETLK, &lock) != 0) {
+      const bool is_taken = errno == EAGAIN || errno == EACCES;
+      ::close(file_);
+      file_ = -1;
+      if (is_taken) refuse(run_path);
+      return;  // a file system without locks
+    }
+    if (leads_to(path_, file_)) return;
+    ::close(file_);
+  }
+}
+
+RunLock::~RunLock() {
+  if (file_ < 0) return;
+  ::unlink(path_.c_str());  // before it is unlocked: afterwards it may be another program's
+  ::close(file_);
+}
+
+std::shared_ptr<RunLock> lock_run(const std::string& run_path) {
+  static std::mutex guard;
+  static std::map<std::string, std::weak_ptr<RunLock>> held;
+  std::error_code ignored;  // an unresolvable path is taken as written
+  const std::string whole =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(run_path), ignored).string();
+  const std::lock_guard locked(guard);
+  std::weak_ptr<RunLock>& ours = held[whole.empty() ? run_path : whole];
+  if (std::shared_ptr<RunLock> lock = ours.lock()) return lock;
+  auto lock = std::make_shared<RunLock>(run_path);
+  ours = lock;
+  return lock;
+}
+
+void refuse_locked_file(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return;  // who writes it finds out why
+  const bool is_taken = ::flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(file);
+  if (is_taken) refuse(path);
+}
+
+bool is_being_written(const std::string& run_path) {
+  const int file = ::open(lock_path(run_path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return false;
+  struct flock lock = whole_file();
+  const bool is_taken = ::fcntl(file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+  ::close(file);
+  return is_taken;
+}
+
+}  // namespace lockstep
