@@ -36,15 +36,15 @@ lockstep_integration_tests(check slow check_mutants check_planted check_kernels 
 lockstep_integration_tests(run everyday run_file read_run report_page report_browser report_charts
   charts_build report_formats check_outputs report_live export_run save_values masks start_from same_bits phenomena
   disk_full)
-lockstep_integration_tests(run slow kill_resume mnist report_models)
+lockstep_integration_tests(run slow kill_resume syscall_faults mnist report_models)
 lockstep_integration_tests(compare everyday torch_models torch_ops_elementwise torch_ops_shapes
   torch_ops_nn torch_optimizers torch_casts torch_attention torch_bf16_recurrent torch_loss_scale
   torch_loss_passes torch_recipe ml_dtypes scaled_linear)
 lockstep_integration_tests(compare slow torch_bf16)
 lockstep_integration_tests(study everyday recipes)
-lockstep_integration_tests(study slow learning diagnosis fixes zoo zoo_recipes)
+lockstep_integration_tests(study slow learning diagnosis fixes zoo zoo_recipes kills)
 lockstep_integration_tests(study study study_learning study_recipes study_diagnosis study_fixes
-  study_recommendations study_zoo study_check)
+  study_recommendations study_zoo study_check study_kills)
 if(LOCKSTEP_PYTHON)   # the longest start first
   set_tests_properties(integration.learning integration.kill_resume integration.zoo_recipes
     integration.check_mutants PROPERTIES COST 500)

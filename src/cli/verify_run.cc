@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <vector>
 
 #include "src/cli/command.h"
 #include "src/core/counted.h"
@@ -50,10 +51,11 @@ int verify_checkpoint(const std::string& path) {
 
 int verify_run_file(const std::string& path) {
   int code = kExitFine;
-  for (const uint64_t seed : RunFile(path, /*allow_empty=*/true).seeds()) {
+  const std::vector<uint64_t> seeds = RunFile(path, /*allow_empty=*/true).seeds();
+  for (const uint64_t seed : seeds) {
     const RunFile run(path, /*allow_empty=*/true, seed);
     const std::string name =
-        run.seeds().size() == 1 ? path : fmt::format("{}, seed {}", path, seed);
+        seeds.size() == 1 ? path : fmt::format("{}, seed {}", path, seed);
     code = worse(code, verify_seed(run, name));
   }
   for (const std::string& checkpoint : checkpoint_paths(path)) {

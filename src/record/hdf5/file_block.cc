@@ -171,16 +171,16 @@ FileBlock check_file_block(const std::string& path, const BlockKind& kind) {
   return found;
 }
 
-int write_file_block(const std::string& path, const BlockKind& kind) {
+int write_file_block(const std::string& path, const BlockKind& kind, uint64_t size) {
   OpenFile file(path, O_RDWR);
   if (file.id() < 0) return errno;
-  if (::lseek(file.id(), kLeastBlock, SEEK_SET) < 0) return errno;
+  if (::lseek(file.id(), static_cast<off_t>(size), SEEK_SET) < 0) return errno;
   const std::optional<Sha256> data = sha256_of(file.id());
   if (!data) return errno;
   std::array<unsigned char, kLeastBlock> block{};
   std::memcpy(block.data(), kind.magic.data(), kMagicBytes);
   put_little_endian(&block[kVersionAt], kBlockVersion, sizeof(uint32_t));
-  put_little_endian(&block[kSizeAt], kLeastBlock, sizeof(uint32_t));
+  put_little_endian(&block[kSizeAt], size, sizeof(uint32_t));
   put_little_endian(&block[kLengthAt], data->length, sizeof(uint64_t));
   std::memcpy(&block[kHashAt], data->digest.data(), kHashBytes);
   size_t done = 0;

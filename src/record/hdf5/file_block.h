@@ -39,8 +39,8 @@ bool looks_like_hdf5(const std::string& path);
 // Throws: InputError: unreadable, of another kind, newer version, truncated, or changed later.
 FileBlock check_file_block(const std::string& path, const BlockKind& kind);
 
-// Writes the block of a file whose HDF5 data begin at byte kLeastBlock, and syncs the file.
+// Writes the block of a file whose HDF5 data begin at byte `size`, and syncs the file.
 // Returns: 0, or the errno of what failed.
-int write_file_block(const std::string& path, const BlockKind& kind);
+int write_file_block(const std::string& path, const BlockKind& kind, uint64_t size);
 
 }  // namespace lockstep

@@ -25,6 +25,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr uint64_t kBlockBytes = 4096;  // HDF5 wants at least the driver's alignment
+
 std::string newest_path(const std::string& run_path) {
   return run_path + ".state";
 }
@@ -248,7 +250,7 @@ void write_checkpoint(const std::string& run_path, const RunStateView& run,
     try {
       const hdf5::Handle access(commit_driver_access(), "set up the file driver");
       const hdf5::Handle creation(H5Pcreate(H5P_FILE_CREATE), "make a property list");
-      hdf5::check(H5Pset_userblock(creation.id(), kLeastBlock), "leave space for its block");
+      hdf5::check(H5Pset_userblock(creation.id(), kBlockBytes), "leave space for its block");
       file = hdf5::Handle(H5Fcreate(temporary.c_str(), H5F_ACC_TRUNC, creation.id(), access.id()),
                           "create it");
       write_state(file.id(), run, record);
@@ -259,7 +261,7 @@ void write_checkpoint(const std::string& run_path, const RunStateView& run,
     }
     if (file) error = write_error(commit_file(file.id()));
   }
-  if (error == 0 && problem.empty()) error = write_file_block(temporary, kCheckpointBlock);
+  if (error == 0 && problem.empty()) error = write_file_block(temporary, kCheckpointBlock, kBlockBytes);
   if (error != 0 || !problem.empty()) {
     std::error_code ignored;
     fs::remove(temporary, ignored);

@@ -186,11 +186,14 @@ void LaneRecorder::write(const std::vector<QuantityRow>& rows, int64_t at) {
   }
 }
 
-void LaneRecorder::write(size_t column, int64_t at, const void* row) {
-  const GrowingDataset& dataset = datasets_[column];
+void LaneRecorder::add_to_checksum(size_t column, int64_t at, const void* row) {
   if (const auto kind = checksums_of(*columns_[column].quantity)) {
-    checksums_[*kind] ^= row_checksum(names_[column], at, row, dataset.row_bytes());
+    checksums_[*kind] ^= row_checksum(names_[column], at, row, datasets_[column].row_bytes());
   }
+}
+
+void LaneRecorder::write(size_t column, int64_t at, const void* row) {
+  add_to_checksum(column, at, row);
   datasets_[column].write(at, row);
 }
 
@@ -206,13 +209,6 @@ void LaneRecorder::write_step(int64_t step, const LaneStep& lane) {
     hdf5::write_attribute(group_.id(), run_names::kDiedAt, step);
     hdf5::write_attribute(group_.id(), run_names::kDiedOf, static_cast<int64_t>(lane.died_of));
   }
-  const int64_t block = step / kHistogramBlock;
-  GrowingDataset& block_steps = dataset(Gathered::kBlockSteps);
-  if (!short_row_dropped_ && block < block_steps.rows()) {
-    const int64_t nothing = 0;  // a short row from an earlier stop is outdated now
-    block_steps.write(block, &nothing);
-  }
-  short_row_dropped_ = true;
   write(step_rows(columns_, lane), step);
   checksums_[Gathered::kStepChecksums] ^= death_checksum(step, died_, lane.died_of);
   seal(Gathered::kStepChecksums, step);
@@ -227,8 +223,18 @@ void LaneRecorder::write_step(int64_t step, const LaneStep& lane) {
   add_to_sums(lane);
   if ((step + 1) % kHistogramBlock == 0) {
     write_sums(step + 1);
+    write_length(step + 1);  // counts when the step is complete
     sums_.assign(sums_.size(), 0);
   }
+}
+
+bool LaneRecorder::drop_short_row(int64_t step) {
+  const int64_t block = step / kHistogramBlock;
+  GrowingDataset& block_steps = dataset(Gathered::kBlockSteps);
+  if (block >= block_steps.rows()) return false;
+  const int64_t nothing = 0;
+  block_steps.write(block, &nothing);
+  return true;
 }
 
 void LaneRecorder::pass_step(int64_t step, const LaneStep& lane) {
@@ -286,12 +292,21 @@ void LaneRecorder::write_sums(int64_t steps_done) {
   const int64_t block = (steps_done - 1) / kHistogramBlock;
   const int64_t covered = steps_done - block * kHistogramBlock;
   write(Gathered::kBlockSums, block, sums_.data());
-  write(Gathered::kBlockSteps, block, &covered);
+  add_to_checksum(column_of(Gathered::kBlockSteps), block, &covered);
   seal(Gathered::kBlockChecksums, block);
+}
+
+void LaneRecorder::write_length(int64_t steps_done) {
+  const int64_t block = (steps_done - 1) / kHistogramBlock;
+  const int64_t covered = steps_done - block * kHistogramBlock;
+  dataset(Gathered::kBlockSteps).write(block, &covered);
 }
 
 void LaneRecorder::write_unfinished_sums(int64_t steps_done) {
   if (steps_done % kHistogramBlock != 0) write_sums(steps_done);
+}
+void LaneRecorder::write_unfinished_length(int64_t steps_done) {
+  if (steps_done % kHistogramBlock != 0) write_length(steps_done);
 }
 
 void LaneRecorder::write_evaluation(int64_t row, const Evaluation& evaluation) {

@@ -48,8 +48,13 @@ class LaneRecorder {
   void pass_step(int64_t step, const LaneStep& lane);
   std::vector<uint64_t> recorded_bits_hash(int64_t step) const;  // [site]
   void write_evaluation(int64_t row, const Evaluation& evaluation);
-  // Writes unfinished sums, if any, as a last, short row.
+  // Unfinished sums, if any, become a last, short row. It counts only when its length is written:
+  // what is written first must be on disk by then.
   void write_unfinished_sums(int64_t steps_done);
+  void write_unfinished_length(int64_t steps_done);
+  // Before the first new step: the short row of an earlier stop no longer counts. Returns: whether
+  // there was one. Must be on disk before its sums change.
+  bool drop_short_row(int64_t step);
 
   const std::vector<uint64_t>& unfinished_sums() const { return sums_; }  // [site * 256]
 
@@ -57,13 +62,16 @@ class LaneRecorder {
   void make(hid_t group, bool create);
   size_t column_of(const Source& source) const;
   GrowingDataset& dataset(Gathered gathered) { return datasets_.at(column_of(gathered)); }
+  void add_to_checksum(size_t column, int64_t at, const void* row);
   // Writes a row of a dataset and adds it to the checksum of all rows of its kind.
   void write(size_t column, int64_t at, const void* row);
   void write(Gathered gathered, int64_t at, const void* row) { write(column_of(gathered), at, row); }
   void write(const std::vector<QuantityRow>& rows, int64_t at);
   // Ends the row of this kind: its checksum is written, if the file has checksums.
   void seal(Gathered checksums, int64_t at);
+  // The row of the block that ends with these steps, without its length or with it.
   void write_sums(int64_t steps_done);
+  void write_length(int64_t steps_done);
   void add_to_sums(const LaneStep& lane);
   bool keeps_histogram(int64_t step, const LaneStep& lane) const;
   void write_histogram(int64_t step, const LaneStep& lane);
@@ -71,7 +79,7 @@ class LaneRecorder {
   hdf5::Handle group_;
   LaneExtent extent_;
   int64_t site_count_ = 0, histogram_records_ = 0;
-  bool died_ = false, short_row_dropped_ = false;
+  bool died_ = false;
   std::vector<uint64_t> sums_;
   std::map<Gathered, uint64_t> checksums_;  // of the rows that are being written
   std::vector<QuantityColumn> columns_;

@@ -63,7 +63,7 @@ T field(const Json& object, const char* key) {
   return value_of<T>(*found, key);
 }
 template <typename T>
-T field(const Json& object, const char* key, T otherwise) {
+T field(const Json& object, const char* key, const T& otherwise) {
   return object.contains(key) ? field<T>(object, key) : otherwise;
 }
 
@@ -83,6 +83,14 @@ Json object_in(const Json& object, const char* key) {
   const auto found = object.find(key);
   if (found != object.end() && found->is_object()) return *found;
   throw InputError(fmt::format("options: '{}' must be an object", key));
+}
+
+// Empty where it is missing.
+Json list_in(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end()) return Json::array();
+  if (found->is_array()) return *found;
+  throw InputError(fmt::format("options: '{}' must be a list", key));
 }
 
 // What every reader relies on; a run's start checks the rest.
@@ -152,18 +160,24 @@ std::string options_to_json(const RunOptions& options) {
 }
 
 RunOptions options_from_json(std::string_view json) {
-  const Json j = Json(parse_json(json));
+  Json j;
+  try {
+    j = Json(parse_json(json));
+  } catch (const InputError& error) {
+    throw InputError(std::string("options: ") + error.what());
+  }
   if (!j.is_object()) throw InputError("options: must be an object");
   RunOptions o;
   o.model = field<std::string>(j, "model");
   if (j.contains("sizes")) {  // files of version 1 lack them
-    for (const auto& [name, size] : object_in(j, "sizes").items()) {
-      o.sizes[name] = value_of<int64_t>(size, "sizes");
+    const Json sizes = object_in(j, "sizes");
+    for (const auto& [name, size] : sizes.items()) {
+      o.sizes[name] = value_of<double>(size, "sizes");
     }
   }
   o.data = field<std::string>(j, "data");
   o.lanes.clear();
-  for (const Json& lane : j.value("lanes", Json())) {
+  for (const Json& lane : list_in(j, "lanes")) {
     o.lanes.push_back(value_of<std::string>(lane, "lanes"));
   }
   o.steps = field<int64_t>(j, "steps");
@@ -178,7 +192,7 @@ RunOptions options_from_json(std::string_view json) {
     o.schedule = choice_from_json(schedule,
                                   find_schedule(field<std::string>(schedule, "name")).parameters);
   }
-  for (const Json& group : j.value("groups", Json::array())) {
+  for (const Json& group : list_in(j, "groups")) {
     o.groups.push_back(
         {field<std::string>(group, "layers"), optimizer_from_json(object_in(group, "optimizer"))});
   }
@@ -205,7 +219,10 @@ RunOptions options_from_json(std::string_view json) {
   if (!changes.empty()) o.loop_changes = parse_hyper_values("loop_changes", changes);
   o.capture_hash = field(j, "capture_hash", o.capture_hash);
   o.cycle = field(j, "cycle", o.cycle);
-  o.captured_order = field(j, "captured_order", o.captured_order);
+  for (const Json& step : list_in(j, "captured_order")) {
+    o.captured_order.push_back(value_of<int64_t>(step, "captured_order"));
+    require_at_least("captured_order", o.captured_order.back(), 0);
+  }
   o.start_from = field(j, "start_from", o.start_from);
   o.start_hash = field(j, "start_hash", o.start_hash);
   o.eval_in_fp32 = field<std::string>(j, "eval_policy", "own") == kReferenceLane;

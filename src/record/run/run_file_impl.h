@@ -39,6 +39,12 @@ struct RunExtents {
 void check_datasets(const StoredFields& lane, const std::string& path, const LaneInfo& info,
                     const RunExtents& extents, RunDatasets& datasets);
 
+// What a file says cannot be. While it is being written, a reader may have seen parts of two states.
+class DamagedRun : public InputError {
+ public:
+  using InputError::InputError;
+};
+
 struct RunFile::Impl {
   std::string path;
   std::unique_ptr<SandboxedFile> file;
@@ -73,8 +79,10 @@ struct RunFile::Impl {
   void open(std::optional<uint64_t> seed);
   // Reads everything but the datasets' rows. Throws: InputError with all problems.
   void read_description(bool allow_empty, std::optional<uint64_t> seed);
+  void require_none(const ProblemList& problems) const;  // Throws: DamagedRun
   void read_root(const StoredFields& root);
-  void read_seeds(const StoredFields& root, std::optional<uint64_t> seed);
+  // The seeds of all runs, and the group of `seed`; false: the file lacks it.
+  bool read_seeds(const StoredFields& root, std::optional<uint64_t> seed);
   void read_lane(const StoredFields& lane, const std::string& name);
 
   // All below throw InputError for a step that is not recorded, otherwise hdf5::Error.

@@ -129,6 +129,19 @@ std::vector<T> RunFile::Impl::rows_of(int lane, std::string_view name, int64_t b
   return values;
 }
 
+void RunFile::Impl::require_statistic(int lane, std::string_view group,
+                                      std::string_view name) const {
+  const std::string prefix = lane_path(lane, group) + "/";
+  std::vector<std::string> names;
+  for (auto at = datasets.lower_bound(prefix); at != datasets.end(); ++at) {
+    if (!at->first.starts_with(prefix)) break;
+    names.push_back(at->first.substr(prefix.size()));
+  }
+  if (std::ranges::find(names, name) != names.end()) return;
+  throw InputError(fmt::format("run file '{}': no statistic '{}' among its {}", path, name, group),
+                   did_you_mean(name, names));
+}
+
 template <typename T>
 std::vector<T> RunFile::Impl::statistic(int lane, const char* group, std::string_view name,
                                         int64_t step) const {
@@ -500,6 +513,12 @@ std::vector<int64_t> RunFile::Impl::sealed_rows(int lane, Gathered checksums) co
       break;
     case Gathered::kBlockChecksums: {
       const std::vector<int64_t> covered = covered_blocks(lane);
+      // The last, short row is there only if the run ended or was stopped in good order.
+      for (int64_t i = 0; i < steps / kHistogramBlock; ++i) {
+        if (i < std::ssize(covered) && covered[static_cast<size_t>(i)] == kHistogramBlock) continue;
+        throw hdf5::Error(fmt::format("block {} of the exponent histograms has not {} steps", i,
+                                      kHistogramBlock));
+      }
       for (size_t i = 0; i < covered.size(); ++i) {
         if (covered[i] > 0) rows.push_back(static_cast<int64_t>(i));
       }

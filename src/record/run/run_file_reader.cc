@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -77,8 +79,16 @@ std::map<std::string, std::string> text_map(std::string_view json, const StoredF
 
 void RunFile::Impl::damaged(std::string_view why) const {
   constexpr size_t kMostBytes = 2000;
-  throw InputError(fmt::format("run file '{}' is damaged: {}", path, printable(why, kMostBytes)),
+  throw DamagedRun(fmt::format("run file '{}' is damaged: {}", path, printable(why, kMostBytes)),
                    "is it a complete copy of the file that replay wrote?");
+}
+
+void RunFile::Impl::require_none(const ProblemList& problems) const {
+  try {
+    problems.throw_if_any();
+  } catch (const InputError& error) {
+    throw DamagedRun(fmt::format("run file '{}' is damaged", path), error.problems());
+  }
 }
 
 void RunFile::Impl::require_readable() const {
@@ -130,7 +140,7 @@ void RunFile::Impl::read_root(const StoredFields& root) {
   }
 }
 
-void RunFile::Impl::read_seeds(const StoredFields& root, std::optional<uint64_t> seed) {
+bool RunFile::Impl::read_seeds(const StoredFields& root, std::optional<uint64_t> seed) {
   struct Run {
     uint64_t seed;
     std::string group;
@@ -161,18 +171,21 @@ void RunFile::Impl::read_seeds(const StoredFields& root, std::optional<uint64_t>
     found = true;
     group = run.group;
   }
-  if (found) return;
-  std::string known;
-  for (const uint64_t its : seeds) known += fmt::format("{}{}", known.empty() ? "" : ", ", its);
-  throw InputError(fmt::format("run file '{}': no seed {}", path, wanted), "it holds " + known);
+  return found;
 }
 
 void RunFile::Impl::read_description(bool allow_empty, std::optional<uint64_t> seed) {
   ProblemList problems(fmt::format("run file '{}' is damaged", path));
   const StoredFields file_root(&file->tree(), "", problems);
   read_root(file_root);
-  problems.throw_if_any();
-  read_seeds(file_root, seed);
+  require_none(problems);
+  bool has_seed = false;
+  collect_problems(problems, [&] { has_seed = read_seeds(file_root, seed); });
+  require_none(problems);
+  if (!has_seed) {
+    throw InputError(fmt::format("run file '{}': no seed {}", path, *seed),
+                     fmt::format("it holds {}", fmt::join(seeds, ", ")));
+  }
   const StoredFields root =
       group.empty()
           ? file_root
@@ -180,9 +193,10 @@ void RunFile::Impl::read_description(bool allow_empty, std::optional<uint64_t> s
   const std::string checksum = root.text(run_names::kDescriptionChecksum, /*required=*/false);
   if (!checksum.empty() && checksum != run_names::hex(description_checksum(*root.node()))) {
     root.problem("the checksum of its description does not fit");
-    problems.throw_if_any();
+    require_none(problems);
   }
-  options = options_from_json(root.text(run_names::kOptions));
+  collect_problems(problems,
+                   [&] { options = options_from_json(root.text(run_names::kOptions)); });
   steps = root.integer(run_names::kStepsComplete, 0);
   if (steps < 0 || steps > options.steps) {
     root.problem(fmt::format("{} steps are complete, must be 0 to {}", steps, options.steps));
@@ -196,7 +210,7 @@ void RunFile::Impl::read_description(bool allow_empty, std::optional<uint64_t> s
   graph_json = root.child(run_names::kGraph).take_text();
   if (root.has(run_names::kProducts)) products_json = root.child(run_names::kProducts).take_text();
   sites = read_sites(root.child(run_names::kSites));
-  problems.throw_if_any();
+  require_none(problems);
   if (steps == 0 && !allow_empty) {
     throw InputError(fmt::format("run file '{}': no complete step", path),
                      "the run was stopped before its first step ended; replay it again");
@@ -216,7 +230,7 @@ void RunFile::Impl::read_description(bool allow_empty, std::optional<uint64_t> s
     read_lane(lane, name);
   }
   if (names.empty()) of_lanes.problem("is empty: no lane was recorded");
-  problems.throw_if_any();
+  require_none(problems);
   // Only for files, which may be gone; presets are in the program, and resuming compares texts.
   for (const LaneInfo& lane : lanes) {
     if (parse_lane_name(lane.name).policy.ends_with(".toml")) {
@@ -283,7 +297,7 @@ RunFile::RunFile(const std::string& path, bool allow_empty, std::optional<uint64
       impl_->guard([&] { impl_->open(seed); });
       impl_->guard([&] { impl_->read_description(allow_empty, seed); });
       return;
-    } catch (const InputError&) {
+    } catch (const DamagedRun&) {
       if (!is_being_written(path)) throw;
       if (attempt == kAttempts) {
         throw InputError(fmt::format("run file '{}': is being written and could not be read", path),

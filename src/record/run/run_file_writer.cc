@@ -47,7 +47,7 @@ struct RunFileWriter::Impl {
   RecordState record;
   std::vector<int64_t> evaluated;  // steps_done of every evaluation in the file
   int64_t steps_complete = 0, steps_done = 0;
-  bool resumed = false, failed = false;
+  bool resumed = false, failed = false, short_rows_dropped = false;
   bool replaces = false;                 // a run at `path`, which stays until this one has a step
   std::optional<RunFile> before;         // resumed: the file as it was
   std::optional<Checkpoint> checkpoint;  // resumed from
@@ -94,6 +94,7 @@ struct RunFileWriter::Impl {
   void create(const RunDescription& description);
   void seal_description();
   void publish();
+  void drop_short_rows(int64_t step);
   void reopen(const RunDescription& description);
   void compare(const StepRecord& step) const;
   std::vector<std::vector<uint64_t>> unfinished_sums() const {
@@ -361,6 +362,14 @@ void RunFileWriter::Impl::reopen(const RunDescription& description) {
   flush();
 }
 
+void RunFileWriter::Impl::drop_short_rows(int64_t step) {
+  if (!resumed || short_rows_dropped) return;
+  short_rows_dropped = true;
+  bool is_changed = false;
+  for (LaneRecorder& lane : lanes) is_changed = lane.drop_short_row(step) || is_changed;
+  if (is_changed) flush();
+}
+
 // A recomputed step must have the recorded bits.
 void RunFileWriter::Impl::compare(const StepRecord& step) const {
   for (size_t i = 0; i < lanes.size(); ++i) {
@@ -384,6 +393,7 @@ void RunFileWriter::on_step(const StepRecord& step) {
   impl.guard([&] {
     const bool recorded = step.step < impl.steps_complete;
     if (recorded) impl.compare(step);
+    if (!recorded) impl.drop_short_rows(step.step);
     for (size_t i = 0; i < impl.lanes.size(); ++i) {
       if (recorded) {
         impl.lanes[i].pass_step(step.step, step.lanes.at(i));
@@ -434,6 +444,8 @@ void RunFileWriter::on_finish() {
     // A run stopped while it recomputes does not write the short row: the file already has it.
     if (impl.steps_done == impl.steps_complete) {
       for (LaneRecorder& lane : impl.lanes) lane.write_unfinished_sums(impl.steps_done);
+      impl.flush();
+      for (LaneRecorder& lane : impl.lanes) lane.write_unfinished_length(impl.steps_done);
     }
     impl.flush();
     impl.lanes.clear();

@@ -156,8 +156,12 @@ hid_t file_type(Kind kind) {
       return H5T_STD_U8LE;
     case Kind::kI32:
       return H5T_STD_I32LE;
+    case Kind::kU32:
+      return H5T_STD_U32LE;
     case Kind::kI64:
       return H5T_STD_I64LE;
+    case Kind::kU64:
+      return H5T_STD_U64LE;
     case Kind::kF32:
       return H5T_IEEE_F32LE;
     case Kind::kF64:

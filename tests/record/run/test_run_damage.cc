@@ -87,7 +87,10 @@ TEST_CASE("zeros in any page are noticed, unless they change nothing that is rea
     }
     CAPTURE(at);
     ++harmless;
-    CHECK(differing_datasets(path, changed) == std::vector<std::string>{});
+    const std::vector<std::string> differing = differing_datasets(path, changed);
+    CAPTURE(differing.size());
+    CAPTURE(differing.empty() ? "" : differing.front());
+    CHECK(differing.empty());
   }
   CHECK(noticed > 20);
   CHECK(harmless < noticed);
@@ -135,13 +138,13 @@ TEST_CASE("any changed byte of a checkpoint is noticed") {
     if (error_of([&] { read_checkpoint(path, 60); }).empty()) {
       ++unread;
       CHECK(at >= 64);  // the rest of the block has no meaning
-      CHECK(at < kLeastBlock);
+      CHECK(at < 4096);
     } else {
       ++refused;
     }
   }
   CHECK(refused + unread == kCases);
-  CHECK(unread < kCases / 10);
+  CHECK(unread < kCases / 5);  // a checkpoint of 40 kB
 }
 
 TEST_CASE("a run file is refused for what it claims") {

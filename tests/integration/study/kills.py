@@ -1,0 +1,172 @@
+"""Kills at random moments, with and without a second program on the same file: what must hold afterwards.
+
+Every case starts a program, kills it (SIGKILL) at a random moment, in a third of the cases while a second program
+wants the same file, and then lets it end. It holds that
+- every step that the progress snapshot had shown is still there, and `lockstep verify` finds the file whole;
+- a second program either leaves with exit code 2 and a message, or is the only one left;
+- the end result has the bits of one that was never stopped.
+"""
+
+import dataclasses
+import json
+import pathlib
+import random
+import shutil
+import subprocess
+import time
+
+import h5py
+
+from conftest import assert_same_run
+
+SMALL = ["--data", "synthetic:200", "--steps", "20", "--batch", "8", "--seed", "3"]
+REPLAY = ["replay", "mlp", *SMALL, "--lanes", "fp32,torch-autocast-fp16,pure-fp16", "--checkpoint-every", "4",
+          "--eval-every", "5", "--threads", "1"]
+OPERATIONS = ("fresh run", "resume", "run of a capture", "recommend", "baseline record")
+BUSY = "another program is writing it"
+# What a second program may say when it came too late for the lock: the file is there.
+TOLERATED = (BUSY, "exists")
+
+
+@dataclasses.dataclass
+class Counts:
+    kills: int = 0
+    inside: int = 0       # the program had something to lose: it was not yet, or no longer, ...
+    contested: int = 0    # a second program was started while the first ran
+    refused: int = 0      # of these, how many second programs left with a message
+    resumed: int = 0
+
+
+class Campaign:
+    def __init__(self, binary_dir, folder, capture=None, seed=1):
+        self.program = str(pathlib.Path(binary_dir) / "lockstep")
+        self.folder = pathlib.Path(folder)
+        self.random = random.Random(seed)
+        self.capture = capture
+        self.counts = {name: Counts() for name in OPERATIONS}
+        self._whole, self._seconds = {}, {}
+
+    def run(self, *args, code=(0,)):
+        done = subprocess.run([self.program, *map(str, args)], capture_output=True, text=True)
+        assert done.returncode in code, f"{args}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def start(self, *args):
+        return subprocess.Popen([self.program, *map(str, args)], stdout=subprocess.DEVNULL,
+                                stderr=subprocess.PIPE, text=True)
+
+    def arguments(self, operation, folder):
+        """The command of an operation, whose results lie in `folder`."""
+        if operation == "run of a capture":
+            return ["replay", self.capture, "--lanes", "fp32,torch-autocast-fp16", "--checkpoint-every", "2",
+                    "--threads", "1", "-o", folder / "run.h5"]
+        if operation == "recommend":
+            return ["recommend", "mlp", *SMALL, "--threads", "1", "-o", folder / "policy.toml"]
+        if operation == "baseline record":
+            return ["baseline", "record", "mlp", *SMALL, "--members", "2", "-o", folder / "baseline.json"]
+        return [*REPLAY, "-o", folder / "run.h5"]
+
+    def whole(self, operation):
+        """The folder of an uninterrupted run, made once; and how long it took."""
+        if operation not in self._whole:
+            folder = self.folder / f"whole-{OPERATIONS.index(operation)}"
+            folder.mkdir()
+            begin = time.monotonic()
+            self.run(*self.arguments(operation, folder))
+            self._seconds[operation] = time.monotonic() - begin
+            self._whole[operation] = folder
+        return self._whole[operation], self._seconds[operation]
+
+    def kill_once(self, operation, number):
+        whole, seconds = self.whole(operation)
+        folder = self.folder / f"case-{number}"
+        folder.mkdir()
+        counts = self.counts[operation]
+        if operation == "resume":
+            self._killed(self.start(*self.arguments(operation, folder)), seconds)
+            if not (folder / "run.h5").exists():
+                return shutil.rmtree(folder)
+        args = self.arguments(operation, folder)
+        if operation == "resume":
+            args = ["replay", "--resume", folder / "run.h5"]
+        first = self.start(*args)
+        second = None
+        if self.random.random() < 1 / 3:
+            time.sleep(self.random.uniform(0, 0.3) * seconds)
+            extra = ["--overwrite"] if operation == "fresh run" and self.random.random() < 0.5 else []
+            if first.poll() is None:
+                second = self.start(*args, *extra)
+                counts.contested += 1
+        counts.inside += self._killed(first, seconds)
+        shown = steps_shown(folder)
+        counts.kills += 1
+        if second is not None:
+            message = second.communicate(timeout=120)[1]
+            assert second.returncode in (0, 1, 2), message
+            if second.returncode == 2:
+                assert any(text in message for text in TOLERATED), message
+                counts.refused += 1
+            elif "--overwrite" in second.args:
+                shown = 0  # it came after the kill, and replaced what was there, as it was told to
+        self.end(operation, folder, whole, shown)
+        counts.resumed += 1
+        shutil.rmtree(folder)
+
+    def _killed(self, process, seconds):
+        time.sleep(self.random.uniform(0.02, 1.0) * seconds)
+        was_running = process.poll() is None
+        process.kill()
+        process.communicate()
+        return was_running
+
+    def end(self, operation, folder, whole, shown):
+        """Lets the operation end, and compares its result with that of one that was never stopped."""
+        if operation in ("recommend", "baseline record"):
+            name = {"recommend": "policy.toml", "baseline record": "baseline.json"}[operation]
+            if not (folder / name).exists():
+                self.run(*self.arguments(operation, folder))
+            assert content(folder / name, folder) == content(whole / name, whole)
+            return
+        run = folder / "run.h5"
+        if run.exists():
+            with h5py.File(run, "r") as file:
+                assert int(file.attrs["steps_complete"]) >= shown, "a complete step was lost"
+            self.run("verify", run)
+            self.run("replay", "--resume", run)
+        else:
+            assert shown == 0, "a run with complete steps is gone"
+            self.run(*self.arguments(operation, folder))
+        self.run("verify", run)
+        assert assert_same_run(whole / "run.h5", run) > 50
+
+    def table(self):
+        rows = ["| operation | kills | while it ran | with a second program | which left with a message | same end |",
+                "|---|---|---|---|---|---|"]
+        for name, c in self.counts.items():
+            rows.append(f"| {name} | {c.kills} | {c.inside} | {c.contested} | {c.refused} | {c.resumed} |")
+        return "\n".join(rows) + "\n"
+
+
+def steps_shown(folder):
+    """The complete steps that the snapshot shows: they are in the file before the snapshot is written."""
+    try:
+        snapshot = json.loads((folder / "run.h5.progress.json").read_text())
+    except FileNotFoundError:
+        return 0
+    return snapshot["steps_done"]
+
+
+def content(path, folder):
+    """A result without the times and places that differ between equal runs."""
+    text = path.read_text().replace(str(folder), "FOLDER")
+    if path.suffix == ".json":
+        record = json.loads(text)
+        for key in ("created_utc", "command_line", "environment"):
+            record.pop(key, None)
+        return record
+    return text
+
+
+def run_campaign(campaign, kills):
+    for number in range(kills):
+        campaign.kill_once(OPERATIONS[number % len(OPERATIONS)], number)
