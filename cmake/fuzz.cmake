@@ -1,8 +1,25 @@
-# tests/fuzz: mutated inputs for every reader of files and texts. lockstep_fuzz is the driver.
+# tests/fuzz: mutated inputs for every reader of files and texts.
 file(GLOB fuzz_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/fuzz/*.cc)
-set(capture_damage ${CMAKE_SOURCE_DIR}/tests/record/capture)
-list(APPEND fuzz_sources ${capture_damage}/capture_file.cc ${capture_damage}/damage_graph.cc
-  ${capture_damage}/damage_hdf5.cc ${capture_damage}/damage_tree.cc ${capture_damage}/seed_graphs.cc)
-add_executable(lockstep_fuzz ${fuzz_sources})
-target_link_libraries(lockstep_fuzz PRIVATE lockstep_cli OpenSSL::Crypto)
-target_compile_options(lockstep_fuzz PRIVATE ${test_optimization})
+list(FILTER fuzz_sources EXCLUDE REGEX "/(driver|campaign|guided).cc$")
+foreach(name capture_file damage_graph damage_hdf5 damage_tree seed_graphs)
+  list(APPEND fuzz_sources ${CMAKE_SOURCE_DIR}/tests/record/capture/${name}.cc)
+endforeach()
+add_library(lockstep_fuzz_targets STATIC ${fuzz_sources})
+target_link_libraries(lockstep_fuzz_targets PUBLIC lockstep_cli PRIVATE OpenSSL::Crypto)
+target_compile_options(lockstep_fuzz_targets PRIVATE ${test_optimization})
+set(fuzz ${CMAKE_SOURCE_DIR}/tests/fuzz)
+# The driver, which needs no particular compiler.
+add_executable(lockstep_fuzz ${fuzz}/driver.cc ${fuzz}/campaign.cc)
+target_link_libraries(lockstep_fuzz PRIVATE lockstep_fuzz_targets)
+# Guided by coverage: Clang only (preset fuzz).
+if(LOCKSTEP_LIBFUZZER)
+  add_executable(lockstep_fuzz_guided ${fuzz}/guided.cc)
+  target_link_libraries(lockstep_fuzz_guided PRIVATE lockstep_fuzz_targets)
+  target_link_options(lockstep_fuzz_guided PRIVATE -fsanitize=fuzzer)
+endif()
+
+# Every file of the corpus, everyday; a minute of new inputs, with --slow and under the sanitizers.
+add_test(NAME fuzz.corpus COMMAND lockstep_fuzz --corpus ${fuzz}/corpus)
+set_tests_properties(fuzz.corpus PROPERTIES LABELS everyday)
+add_test(NAME fuzz.minute COMMAND lockstep_fuzz --seconds 60 --seed-of-day --out ${CMAKE_BINARY_DIR}/fuzz-findings)
+set_tests_properties(fuzz.minute PROPERTIES LABELS slow COST 1000)

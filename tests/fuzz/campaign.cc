@@ -78,11 +78,11 @@ struct Shared {
 
 // What findings of one kind have in common: the words before the first quote, without numbers.
 std::string kind_of(std::string_view message) {
+  constexpr std::string_view kEnds = "'\"=(\\{\n";
   constexpr size_t kMostLetters = 120;
   std::string kind;
-  for (const char c : message) {
-    if (c == '\n' || c == '\'' || c == '"' || kind.size() >= kMostLetters) break;
-    if (c < '0' || c > '9') kind += c;
+  for (const char c : message.substr(0, message.find_first_of(kEnds))) {
+    if ((c < '0' || c > '9') && kind.size() < kMostLetters) kind += c;
   }
   return kind;
 }

@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <ctime>
 #include <filesystem>
 #include <numeric>
 
@@ -29,7 +30,7 @@ struct Args {
   int jobs = 1;
   std::string corpus, file, out = "fuzz-findings", markdown;
   std::optional<uint64_t> input;
-  bool list = false, show = false;
+  bool list = false, show = false, seed_of_day = false;
 };
 
 // In another process, which may use threads: this one forks workers.
@@ -138,6 +139,11 @@ int run(const Args& args) {
   const testing::TemporaryFolder work;
   CampaignOptions options;
   options.seed = args.seed;
+  if (args.seed_of_day) {
+    constexpr uint64_t kSecondsPerDay = 86'400;
+    options.seed = static_cast<uint64_t>(std::time(nullptr)) / kSecondsPerDay;
+    fmt::print("--seed {}\n", options.seed);
+  }
   options.jobs = args.jobs;
   options.findings = args.out;
   options.work = work.path();
@@ -169,6 +175,7 @@ int main(int argc, char** argv) {
   app.add_option("--seconds", args.seconds, "of the campaign, shared equally");
   app.add_option("--inputs", args.inputs, "of the campaign, shared by weight");
   app.add_option("--seed", args.seed, "of the mutations")->capture_default_str();
+  app.add_flag("--seed-of-day", args.seed_of_day, "another seed each day; it is printed");
   app.add_option("--input", args.input, "this input of the campaign alone");
   app.add_option("--file", args.file, "this file as input");
   app.add_option("--corpus", args.corpus, "every file of FOLDER/TARGET/");

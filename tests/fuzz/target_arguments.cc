@@ -35,8 +35,9 @@ void run_dot(std::string_view input, const Place& place) {
 }
 
 Seeds explain_seeds() {
-  return {"mlp\n--policy\npure-fp16\n--size\nhidden1=2,hidden2=2\n--batch\n1",
-          "mlp\n--policy\ntf32@hopper\n--json", "vae\n--policy\nfp8-current\n--backward\nper-loss",
+  return {"mlp\n--data\nsynthetic:50\n--policy\npure-fp16\n--size\nhidden1=2,hidden2=2\n--batch\n1",
+          "mlp\n--policy\ntf32@hopper\n--json\n--data\nsynthetic:50",
+          "vae\n--policy\nfp8-current\n--backward\nper-loss\n--data\nsynthetic:50",
           "lstm\n--policy\ntorch-autocast-bf16\n--size\nlayers=1,hidden=4\n--data\ngrammar:10000"};
 }
 void run_explain(std::string_view input, const Place& place) {
@@ -52,7 +53,7 @@ Seeds replay_seeds() {
           "mlp\n--save-values\nx.npy\n--at\n1 fp32 #3\n--histogram-every\n7\n--mode\nsynced"};
 }
 void refuse_replay(std::string_view input, const Place& place) {
-  run("replay", input, place, {"-o", place.folder});
+  run("replay", input, place, {"-o", place.folder, "--captured-order", "0"});
 }
 
 }  // namespace lockstep::fuzz
