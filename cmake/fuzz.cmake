@@ -1,6 +1,6 @@
 # tests/fuzz: mutated inputs for every reader of files and texts.
 file(GLOB fuzz_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/fuzz/*.cc)
-list(FILTER fuzz_sources EXCLUDE REGEX "/(driver|campaign|guided).cc$")
+list(FILTER fuzz_sources EXCLUDE REGEX "/(driver|campaign|test_campaign|guided).cc$")
 foreach(name capture_file damage_graph damage_hdf5 damage_tree seed_graphs)
   list(APPEND fuzz_sources ${CMAKE_SOURCE_DIR}/tests/record/capture/${name}.cc)
 endforeach()
@@ -9,7 +9,7 @@ target_link_libraries(lockstep_fuzz_targets PUBLIC lockstep_cli PRIVATE OpenSSL:
 target_compile_options(lockstep_fuzz_targets PRIVATE ${test_optimization})
 set(fuzz ${CMAKE_SOURCE_DIR}/tests/fuzz)
 # The driver, which needs no particular compiler.
-add_executable(lockstep_fuzz ${fuzz}/driver.cc ${fuzz}/campaign.cc)
+add_executable(lockstep_fuzz ${fuzz}/driver.cc ${fuzz}/campaign.cc ${fuzz}/test_campaign.cc)
 target_link_libraries(lockstep_fuzz PRIVATE lockstep_fuzz_targets)
 # Guided by coverage: Clang only (preset fuzz).
 if(LOCKSTEP_LIBFUZZER)
@@ -18,8 +18,11 @@ if(LOCKSTEP_LIBFUZZER)
   target_link_options(lockstep_fuzz_guided PRIVATE -fsanitize=fuzzer)
 endif()
 
-# Every file of the corpus, everyday; a minute of new inputs, with --slow and under the sanitizers.
+# Every file of the corpus, everyday; a minute of new inputs, other ones each day, where `./dev test --slow` runs the
+# sanitizers. A crash that needs no sanitizer needs more inputs: `./dev study fuzz`.
 add_test(NAME fuzz.corpus COMMAND lockstep_fuzz --corpus ${fuzz}/corpus)
-set_tests_properties(fuzz.corpus PROPERTIES LABELS everyday)
-add_test(NAME fuzz.minute COMMAND lockstep_fuzz --seconds 60 --seed-of-day --out ${CMAKE_BINARY_DIR}/fuzz-findings)
-set_tests_properties(fuzz.minute PROPERTIES LABELS slow COST 1000)
+add_test(NAME fuzz.planted COMMAND lockstep_fuzz --test)   # the driver finds planted faults
+set_tests_properties(fuzz.corpus fuzz.planted PROPERTIES LABELS everyday)
+add_test(NAME fuzz.minute
+  COMMAND lockstep_fuzz --seconds 60 --seed-of-day --out ${CMAKE_BINARY_DIR}/fuzz-findings)
+set_tests_properties(fuzz.minute PROPERTIES LABELS fuzz COST 1000)

@@ -179,7 +179,9 @@ class Worker {
     clockid_t clock = 0;
     if (clock_getcpuclockid(process_, &clock) == 0) {
       const double used = cpu_seconds(clock) - shared_->cpu;
-      if (used > kMostSeconds) return end(fmt::format("hang: more than {} s", kMostSeconds));
+      if (used > options_.most_seconds) {
+        return end(fmt::format("hang: more than {} s", options_.most_seconds));
+      }
     }
     if (cpu_seconds(CLOCK_MONOTONIC) - began > kMostClockSeconds) {
       return end(fmt::format("hang: waited more than {} s", kMostClockSeconds));

@@ -19,6 +19,7 @@ struct CampaignOptions {
   uint64_t seed = 1;
   uint64_t first = 0, inputs = UINT64_MAX;  // numbers of the inputs
   double seconds = 0;                       // 0: until all inputs are done
+  double most_seconds = kMostSeconds;
   int jobs = 1;
   std::string findings;  // the folder for them
   std::string work;      // a folder for the workers
@@ -33,5 +34,8 @@ struct Tally {
 Tally run_campaign(const Target& target, const CampaignOptions& options);
 // One input in a worker of its own. Returns: "" or what was found.
 std::string run_one(const Target& target, const std::string& input, const CampaignOptions& options);
+
+// Whether each kind of fault is found: prints and returns the number of those that are not.
+int test_campaign(const CampaignOptions& options);  // test_campaign.cc
 
 }  // namespace lockstep::fuzz

@@ -14,6 +14,7 @@
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "tests/fuzz/campaign.h"
+#include "tests/fuzz/escaped.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/seed_files.h"
 #include "tests/support/temporary_folder.h"
@@ -30,7 +31,7 @@ struct Args {
   int jobs = 1;
   std::string corpus, file, out = "fuzz-findings", markdown;
   std::optional<uint64_t> input;
-  bool list = false, show = false, seed_of_day = false;
+  bool list = false, show = false, reduce = false, seed_of_day = false, test = false;
 };
 
 // In another process, which may use threads: this one forks workers.
@@ -105,12 +106,38 @@ int campaign(const Args& args, CampaignOptions options) {
   return sum.findings > 0 ? 1 : 0;
 }
 
+// Leaves out ever shorter pieces as long as something is found.
+std::string reduced(const Target& target, std::string input, const CampaignOptions& options) {
+  const auto is_kept = [&](const std::string& shorter) {
+    return !run_one(target, shorter, options).empty();
+  };
+  if (!is_kept(input)) return input;
+  for (size_t length = input.size() / 2; length > 0; length /= 2) {
+    for (size_t at = 0; at < input.size();) {
+      std::string shorter = input;
+      shorter.erase(at, length);
+      if (is_kept(shorter)) {
+        input = std::move(shorter);
+      } else {
+        at += length;
+      }
+    }
+  }
+  return input;
+}
+
 int one(const Target& target, const std::string& name, const std::string& input,
         const CampaignOptions& options) {
   const std::string found = run_one(target, input, options);
   if (found.empty()) return 0;
   fmt::print("{} {}: {}\n", target.name, name, found);
   return 1;
+}
+
+// An input from a file: the file itself, or what it describes (escaped.h).
+std::string input_from(const std::string& path) {
+  const std::string text = read_text_file(path);
+  return path.ends_with(".pieces") ? joined_pieces(text) : text;
 }
 
 // CORPUS/TARGET/FILE, every file.
@@ -124,7 +151,7 @@ int corpus(const Args& args, const CampaignOptions& options) {
     std::ranges::sort(files);
     for (const std::string& file : files) {
       ++count;
-      findings += one(*target, fs::path(file).filename().string(), read_text_file(file), options);
+      findings += one(*target, fs::path(file).filename().string(), input_from(file), options);
     }
   }
   fmt::print("{} files of the corpus, {} findings\n", count, findings);
@@ -150,12 +177,20 @@ int run(const Args& args) {
   seed_folder() = work.file("seeds");
   fs::create_directories(seed_folder());
   make_seeds_apart(seed_folder());
+  if (args.test) {
+    options.findings = work.file("planted");
+    return test_campaign(options);
+  }
   if (!args.corpus.empty()) return corpus(args, options);
   if (args.input || !args.file.empty()) {
     if (args.names.size() != 1) throw InputError("--input, --file: of one target");
     const Target& target = find_target(args.names[0]);
     const std::string text = args.input ? input_of(target, target.seeds(), args.seed, *args.input)
-                                        : read_text_file(args.file);
+                                        : input_from(args.file);
+    if (args.reduce) {
+      fmt::print("{}\n", escaped(reduced(target, text, options)));
+      return 0;
+    }
     if (args.show) fmt::print("{}\n", text);
     const int code = one(target, "this input", text, options);
     if (code == 0) fmt::print("nothing found\n");
@@ -182,7 +217,9 @@ int main(int argc, char** argv) {
   app.add_option("--jobs", args.jobs, "workers at the same time")->capture_default_str();
   app.add_option("--out", args.out, "the folder for findings")->capture_default_str();
   app.add_option("--markdown", args.markdown, "write the table here, too");
+  app.add_flag("--test", args.test, "check that planted faults are found");
   app.add_flag("--show", args.show, "print the input");
+  app.add_flag("--reduce", args.reduce, "print a shorter input in which something is found");
   app.add_flag("--list", args.list, "print the targets");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -15,6 +15,7 @@
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/record/hdf5/hdf5_handle.h"
+#include "tests/fuzz/escaped.h"
 #include "tests/fuzz/hdf5_places.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/record/capture/capture_file.h"
@@ -38,47 +39,6 @@ const ParsedFile& parsed(const std::string& path) {
   file.bytes = read_text_file(path);
   file.parts = find_parts(path, file.bytes);
   return file;
-}
-
-constexpr std::string_view kDigits = "0123456789abcdef";
-
-std::string hex_of(std::string_view bytes) {
-  std::string text;
-  for (const char c : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(c));
-  return text;
-}
-std::string bytes_of(std::string_view hex) {
-  std::string bytes;
-  for (size_t i = 0; i + 1 < hex.size(); i += 2) {
-    const size_t high = kDigits.find(hex[i]), low = kDigits.find(hex[i + 1]);
-    if (high > 15 || low > 15) break;
-    bytes += static_cast<char>(high * 16 + low);
-  }
-  return bytes;
-}
-// One line for any text: what is not plain ASCII as \xHH.
-std::string written(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c >= ' ' && c <= '~' && c != '\\') {
-      out += c;
-    } else {
-      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    }
-  }
-  return out;
-}
-std::string unwritten(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text.substr(i, 2) == "\\x" && i + 4 <= text.size()) {
-      out += bytes_of(text.substr(i + 2, 2));
-      i += 3;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
 }
 
 uint64_t whole(std::string_view text) {
@@ -142,7 +102,7 @@ bool edit_tree(std::string_view line, const std::string& path) {
     }
     const Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), "open");
     const std::string_view place = next_word(line, '=');
-    if (word == "text") set_text(file.id(), place, unwritten(line));
+    if (word == "text") set_text(file.id(), place, unescaped(line));
     if (word == "drop") drop(file.id(), place);
     if (word == "move") {
       const std::string from(place), to(line);
@@ -230,7 +190,7 @@ std::string new_line(const FileParts& parts, bool is_capture, Dice& dice) {
     const FileText& text = dice.pick(parts.texts);
     const std::vector<std::string> all = {text.text};
     return fmt::format("text {}={}", text.place,
-                       written(mutate(text.text, grammar_of(text.text), all, dice)));
+                       escaped(mutate(text.text, grammar_of(text.text), all, dice)));
   }
   if (what == 8) {
     return "drop " + dice.pick(dice.one_in(2) ? parts.objects : parts.attributes);
