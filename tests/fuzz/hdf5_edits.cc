@@ -237,7 +237,9 @@ std::string change_edits(const std::string& edits, const std::vector<std::string
   return join(lines, "\n") + "\n";
 }
 
-void write_edited(const std::string& edits, const std::string& path) {
+namespace {
+
+void write_file(const std::string& edits, const std::string& path) {
   std::vector<std::string> lines = split(edits, '\n');
   std::string name = lines[0].starts_with("file ") ? lines[0].substr(5) : "";
   std::error_code error;
@@ -284,6 +286,19 @@ void write_edited(const std::string& edits, const std::string& path) {
   std::ofstream(path, std::ios::binary) << bytes;
   if (is_capture && std::ranges::count(lines, "raw") == 0 && bytes.size() > testing::kBlockBytes) {
     testing::seal_capture(path);
+  }
+}
+
+}  // namespace
+
+// Damage upon damage may not be possible: the input is then none.
+void write_edited(const std::string& edits, const std::string& path) {
+  try {
+    write_file(edits, path);
+  } catch (const InputError&) {
+    throw;
+  } catch (const std::exception&) {
+    throw InputError("edits: they cannot all be made");
   }
 }
 

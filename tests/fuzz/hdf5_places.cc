@@ -114,7 +114,9 @@ class Finder {
 };
 
 bool is_text(hid_t type) {
-  return H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0;
+  constexpr size_t kMostBytes = 1 << 20;
+  return H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0 &&
+         H5Tget_size(type) <= kMostBytes;
 }
 
 void attribute_texts(hid_t object, const std::string& name, FileParts& found) {
@@ -171,13 +173,16 @@ FileParts find_parts(const std::string& path, const std::string& bytes) {
       file.id(), H5_INDEX_NAME, H5_ITER_INC,
       [](hid_t, const char* name, const H5O_info_t* info, void* data) -> herr_t {
         auto& [finder, file] = *static_cast<Visit*>(data);
-        const std::string object = name == std::string(".") ? "/" : "/" + std::string(name);
-        finder.found.objects.push_back(object);
-        finder.header(object, info->addr);
-        const Handle handle(H5Oopen(file, object.c_str(), H5P_DEFAULT), "open " + object);
-        attribute_texts(handle.id(), object, finder.found);
-        if (info->type == H5O_TYPE_DATASET) {
-          dataset_texts(file, handle.id(), object, finder.found);
+        try {  // no exception may cross HDF5's frames
+          const std::string object = name == std::string(".") ? "/" : "/" + std::string(name);
+          finder.found.objects.push_back(object);
+          finder.header(object, info->addr);
+          const Handle handle(H5Oopen(file, object.c_str(), H5P_DEFAULT), "open " + object);
+          attribute_texts(handle.id(), object, finder.found);
+          if (info->type == H5O_TYPE_DATASET) {
+            dataset_texts(file, handle.id(), object, finder.found);
+          }
+        } catch (const std::exception&) {  // its texts are left out
         }
         return 0;
       },

@@ -44,13 +44,16 @@ void run_explain(std::string_view input, const Place& place) {
   run("explain", input, place);
 }
 
-// The last argument has a fault that is found after all others were read.
+// The last arguments are refused together with all others, after the run was set up.
 Seeds replay_seeds() {
-  return {"mlp\n--lanes\nfp32,tf32\n--steps\n3\n--optimizer\nadamw\n--lr\n1e-3",
-          "gpt\n--size\nlayers=2\n--group\nfc*:lr=1\n--schedule\ncosine:warmup=5\n--freeze\nfc1",
-          "lenet\n--seeds\n3\n--twins\n2\n--clip-norm\n1.5\n--clip-norm-type\ninf\n--eval-every\n5",
-          "vit\n--rewrite\neps:n1=1\n--change\neps=1\n--workers\n2\n--accumulate\n2\n--nudge\n9",
-          "mlp\n--save-values\nx.npy\n--at\n1 fp32 #3\n--histogram-every\n7\n--mode\nsynced"};
+  const std::string mlp = "mlp\n--data\nsynthetic:50\n";
+  return {mlp + "--lanes\nfp32,tf32\n--steps\n3\n--optimizer\nadamw\n--lr\n1e-3",
+          mlp + "--size\nhidden1=2\n--group\nfc*:lr=1\n--schedule\ncosine:warmup=5\n--freeze\nfc1",
+          mlp + "--seeds\n3\n--twins\n2\n--clip-norm\n1.5\n--clip-norm-type\ninf\n--eval-every\n5",
+          mlp + "--rewrite\neps:n1=1\n--workers\n2\n--accumulate\n2\n--nudge\n9\n--batch\n4",
+          mlp + "--save-values\nx.npy\n--at\n1 fp32 #3\n--histogram-every\n7\n--mode\nsynced",
+          "gpt\n--size\nlayers=1,width=8,heads=2,context=4\n--data\ngrammar:10000\n--eval-"
+          "policy\nfp32"};
 }
 void refuse_replay(std::string_view input, const Place& place) {
   run("replay", input, place, {"-o", place.folder, "--captured-order", "0"});

@@ -17,7 +17,7 @@ std::span<const Target> targets() {
       {"dot", "arguments of `dot`", Grammar::kWords, 20, dot_seeds, run_dot},
       {"csv", "tables of dot products", Grammar::kLines, 20, csv_seeds, read_csv},
       {"explain", "arguments of `explain`", Grammar::kWords, 10, explain_seeds, run_explain},
-      {"replay", "arguments of `replay`, refused before anything runs", Grammar::kWords, 20,
+      {"replay", "arguments of `replay`, refused before anything runs", Grammar::kWords, 10,
        replay_seeds, refuse_replay},
       {"hyper", "--optimizer-args, --change", Grammar::kWords, 60, hyper_seeds, read_hyper},
       {"schedule", "--schedule", Grammar::kWords, 60, schedule_seeds, read_schedule},
