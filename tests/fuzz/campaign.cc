@@ -3,6 +3,9 @@
 #include "tests/fuzz/campaign.h"
 
 #include <fcntl.h>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -36,8 +39,13 @@ using Clock = std::chrono::steady_clock;
 
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool kIsSanitized = true;
+// run_program sends standard error elsewhere.
+void report_to(int file) {
+  __sanitizer_set_report_fd(reinterpret_cast<void*>(static_cast<intptr_t>(file)));
+}
 #else
 constexpr bool kIsSanitized = false;
+void report_to(int) {}
 #endif
 constexpr int kExitMemory = 43;     // of a worker, which has said why
 constexpr size_t kMostPerKind = 3;  // inputs kept of findings that have all in common but numbers
@@ -112,7 +120,7 @@ struct Found {
 class Worker {
  public:
   Worker(const Target& target, const CampaignOptions& options, int index)
-      : target_(target), options_(options), index_(index) {
+      : target_(target), options_(options) {
     place_.folder = fmt::format("{}/worker{}", options.work, index);
     fs::create_directories(place_.folder);
     log_ = place_.file("log");
@@ -212,6 +220,7 @@ class Worker {
     if (getppid() != parent) _exit(0);
     const int log = open(log_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_APPEND, 0600);
     dup2(log, STDERR_FILENO);
+    report_to(log);
     const int nowhere = open("/dev/null", O_RDWR);
     dup2(nowhere, STDIN_FILENO);
     dup2(nowhere, STDOUT_FILENO);
@@ -258,7 +267,6 @@ class Worker {
 
   const Target& target_;
   const CampaignOptions& options_;
-  int index_;
   Place place_;
   std::string log_, found_;
   Shared* shared_ = nullptr;
