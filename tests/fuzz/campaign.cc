@@ -100,6 +100,7 @@ std::string crash_text(const std::string& log) {
   std::string text;
   for (const std::string& line : split(log, '\n')) {
     const bool names = line.find("ERROR: AddressSanitizer") != std::string::npos ||
+                       line.find("CHECK failed") != std::string::npos ||
                        line.find("runtime error:") != std::string::npos ||
                        line.find("terminate called") != std::string::npos ||
                        line.find("what():") != std::string::npos;

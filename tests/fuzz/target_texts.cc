@@ -105,9 +105,11 @@ Seeds format_seeds() {
 
 void read_format(std::string_view input, const Place&) {
   std::string refusal;
+  bool is_known = false;
   const auto attempt = [&](const auto& find) {
     try {
       find(input);
+      is_known = true;
     } catch (const InputError& error) {
       check_text(error.what(), "message");
       if (refusal.empty()) refusal = error.what();
@@ -117,7 +119,7 @@ void read_format(std::string_view input, const Place&) {
   attempt([](std::string_view name) { find_block_format(name); });
   attempt([](std::string_view name) { find_accumulator(name); });
   attempt([](std::string_view name) { find_engine(name); });
-  if (!refusal.empty()) throw InputError(refusal);
+  if (!is_known) throw InputError(refusal);
 }
 
 Seeds hyper_seeds() {
