@@ -154,7 +154,10 @@ class Reader {
   }
 
   void read_header(const std::vector<std::string>& cells) {
-    for (size_t i = 0; i < cells.size(); ++i) columns_[trimmed(cells[i])] = i;
+    for (size_t i = 0; i < cells.size(); ++i) {
+      if (columns_.emplace(trimmed(cells[i]), i).second) continue;
+      problems_.add("line 1: column '" + printable(trimmed(cells[i])) + "' is there twice");
+    }
     std::vector<std::string> needed = {"a", "b"};
     if (options_.a_format == nullptr) {
       const bool has_both = columns_.contains("type_a") && columns_.contains("type_b");
