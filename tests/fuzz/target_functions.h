@@ -70,6 +70,7 @@ void report_run(std::string_view input, const Place&);
 void check_run(std::string_view input, const Place&);
 void recommend_of_run(std::string_view input, const Place&);
 void resume_run(std::string_view input, const Place&);
+void verify_run(std::string_view input, const Place&);
 Seeds state_seeds();
 void read_state_file(std::string_view input, const Place&);
 

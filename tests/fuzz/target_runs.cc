@@ -122,10 +122,14 @@ void resume_run(std::string_view input, const Place& place) {
   int64_t from = 0;
   {
     const RunFile run(path, /*allow_empty=*/true);
-    const auto state = read_checkpoint(path, run.steps(), run.hashes_of_other_seeds());
+    const auto state = read_checkpoint(path, run.steps(), run.identity());
     if (state) from = state->steps_done;
   }
   RunFileWriter::resume(path, from);
+}
+
+void verify_run(std::string_view input, const Place& place) {
+  run_program({"verify", edited(input, place, "case.h5")}, place);
 }
 
 Seeds state_seeds() {

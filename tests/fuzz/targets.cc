@@ -45,6 +45,7 @@ std::span<const Target> targets() {
       {"recommend", "run files, and the policy written from them", Grammar::kEdits, 5, run_seeds,
        recommend_of_run},
       {"resume", "run files, to continue them", Grammar::kEdits, 10, run_seeds, resume_run},
+      {"verify", "run files and their checksums", Grammar::kEdits, 10, run_seeds, verify_run},
       {"state", "checkpoints, for --resume and --start-from", Grammar::kEdits, 20, state_seeds,
        read_state_file},
   };
