@@ -3,12 +3,16 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <filesystem>
+#include <vector>
 
 #include "analysis/check/recorded_run.h"
 #include "src/core/error.h"
+#include "src/core/text.h"
 #include "src/record/capture/capture_reader.h"
 #include "src/record/run/environment.h"
+#include "src/record/run/run_lock.h"
 
 namespace lockstep {
 
@@ -18,16 +22,32 @@ EnsembleRuns::EnsembleRuns(std::string folder, const std::atomic<bool>& stop,
 
 std::string EnsembleRuns::path_of(const std::string& name) {
   if (!is_made_) {
+    lock_ = lock_run(folder_);
     std::error_code error;
     const bool is_new = std::filesystem::create_directories(folder_, error);
-    if (error) throw InputError(fmt::format("{}: {}", folder_, error.message()));
-    if (!is_new) {
-      throw InputError(fmt::format("{}: exists", folder_),
-                       "another program may be recording there; delete it if none is");
+    if (error) {
+      throw InputError(fmt::format("{}: cannot be made: {}", folder_, std::strerror(error.value())));
     }
+    if (!is_new) remove_left_runs();
     is_made_ = true;
   }
   return folder_ + "/" + name + ".h5";
+}
+
+// What a program left that was killed. Nothing else is touched.
+void EnsembleRuns::remove_left_runs() const {
+  std::vector<std::filesystem::path> runs;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(".h5") || name.find(".h5.") != std::string::npos) {
+      runs.push_back(entry.path());
+      continue;
+    }
+    throw InputError(fmt::format("{}: is there already and holds {}", folder_, printable(name)),
+                     "move it away, or choose another -o: this folder is for the ensemble's runs");
+  }
+  for (const std::filesystem::path& run : runs) std::filesystem::remove(run, error);
 }
 
 void EnsembleRuns::remove_run(const std::string& path) {

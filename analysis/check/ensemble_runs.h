@@ -15,6 +15,8 @@
 
 namespace lockstep {
 
+class RunLock;
+
 struct EnsembleRequest {
   RunOptions options;                 // of the run itself
   int64_t members = 0;                // from moved weights, the run itself not counted
@@ -30,7 +32,8 @@ class EnsembleRuns {
                std::function<std::unique_ptr<Observer>(int64_t, int64_t)> watch);
   ~EnsembleRuns();
 
-  // Makes the folder. Throws: InputError: it is there already, or cannot be made.
+  // Makes the folder, or empties it of the runs of a program that was killed. Throws: InputError:
+  // another program uses it, it holds other files, or cannot be made.
   std::string path_of(const std::string& name);
   // A run file and its checkpoints.
   static void remove_run(const std::string& path);
@@ -45,9 +48,11 @@ class EnsembleRuns {
   const RunSummary& recorded() const { return recorded_; }
 
  private:
+  void remove_left_runs() const;
   RunSummary summary_of(RunOptions options, const std::string& name);
 
   std::string folder_;
+  std::shared_ptr<RunLock> lock_;
   const std::atomic<bool>& stop_;
   std::function<std::unique_ptr<Observer>(int64_t, int64_t)> watch_;
   int64_t started_ = 0, wanted_ = 1;

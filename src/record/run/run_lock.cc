@@ -37,7 +37,7 @@ struct flock whole_file() {
 }
 
 [[noreturn]] void refuse(const std::string& run_path) {
-  throw InputError(fmt::format("run file '{}': another program is writing it", run_path),
+  throw InputError(fmt::format("'{}': another program is writing it", run_path),
                    "wait until it ends, or choose another name");
 }
 
@@ -49,7 +49,7 @@ RunLock::RunLock(const std::string& run_path) : path_(lock_path(run_path)) {
     if (file_ < 0) {
       const int why = errno;
       throw InputError(
-          fmt::format("run file '{}': cannot be written: {}", run_path, std::strerror(why)),
+          fmt::format("'{}': cannot be written: {}", run_path, std::strerror(why)),
           why == ENOSPC || why == EDQUOT ? "free some disk space"
                                          : "does the folder exist, and is it writable?");
     }

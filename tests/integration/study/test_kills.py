@@ -7,8 +7,8 @@ import tiny_capture as tiny
 def test_kills(binary_dir, tmp_path):
     capture = tiny.write(tmp_path / "net.h5", tiny.make(steps=12))
     campaign = kills.Campaign(binary_dir, tmp_path, capture, seed=20261126)
-    kills.run_campaign(campaign, 40)
+    kills.run_campaign(campaign, 25)
     print("\n" + campaign.table())
     counts = campaign.counts.values()
-    assert sum(c.inside for c in counts) >= 15, "the kills must hit running programs"
+    assert sum(c.inside for c in counts) >= 10, "the kills must hit running programs"
     assert sum(c.refused for c in counts) >= 1, "a second program must have met the first"
