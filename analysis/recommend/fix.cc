@@ -163,7 +163,7 @@ class Fixer {
         tried[i].trial = runs_.run(std::span(&candidates[i], 1), options_with(all[i])).front();
         tried[i].scene = read_scene();
       } catch (const InputError& error) {
-        tried[i].refused = error.what();
+        tried[i].refused = join(error.lines(), "; ");
       }
     }
     return tried;

@@ -4,8 +4,11 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include <cstdlib>
-#include <string_view>
+
+#include "src/core/text.h"
 
 namespace lockstep {
 
@@ -23,6 +26,27 @@ TextStyle output_style() {
   };
   return {.width = terminal_width(STDOUT_FILENO),
           .colour = variable("NO_COLOR").empty() && variable("TERM") != "dumb"};
+}
+
+void print_text(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t colour = find_colour(text);
+    out += printable_lines(text.substr(0, colour));
+    if (colour == std::string_view::npos) break;
+    const size_t end = text.find('m', colour) + 1;
+    out += text.substr(colour, end - colour);
+    text.remove_prefix(end);
+  }
+  fmt::print("{}", out);
+}
+
+void print_line(std::string_view line) {
+  fmt::print("{}\n", printable(line));
+}
+
+void print_note(std::string_view line) {
+  fmt::print(stderr, "lockstep: {}\n", printable(line));
 }
 
 }  // namespace lockstep

@@ -122,7 +122,7 @@ std::string to_json(const MemoryFacts& facts) {
 }
 
 MemoryFacts memory_facts_from_json(std::string_view json) {
-  const auto j = nlohmann::json::parse(json);
+  const auto j = parse_json(json);
   // Older files have no kahan_terms: none were counted.
   return {j.at("weights"),
           j.at("master_weights"),
