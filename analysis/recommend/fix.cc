@@ -14,6 +14,7 @@
 #include "analysis/recommend/policy_edit.h"
 #include "analysis/recommend/proof.h"
 #include "src/core/error.h"
+#include "src/core/text.h"
 #include "src/graph/json.h"
 #include "src/policy/find_policy.h"
 #include "src/update/optimizers.h"

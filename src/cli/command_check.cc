@@ -157,7 +157,7 @@ CheckResult judge(const CheckArgs& args, EnsembleRuns& runs) {
   } catch (const InputError& error) {
     write_error_outputs(args, error.lines());
     throw;
-  } catch (const std::exception& error) {
+  } catch (const std::exception&) {
     write_error_outputs(args, {"internal error; standard error says more"});
     throw;
   }

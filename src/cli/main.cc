@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -164,7 +165,12 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help and --version
+    if (error.get_exit_code() == 0) {  // --help and --version
+      std::ostringstream text;
+      const int code = app.exit(error, text, text);
+      fmt::print("{}", text.str());
+      return code;
+    }
     throw usage_error(error, app);
   }
   for (const auto& [sub, work] : declared) {

@@ -94,11 +94,10 @@ int report_write_error(const WriteError& error, const std::string& path) {
 void print_notes(const LockstepRun& run) {
   for (const LaneDescription& lane : run.description().lanes) {
     for (const std::string& note : lane.policy.notes) {
-      fmt::print(stderr, "lockstep: note: lane {}: {}\n", printable(lane.name), printable(note));
+      print_note("note: lane " + lane.name + ": " + note);
     }
     for (const std::string& warning : lane.warnings) {
-      fmt::print(stderr, "lockstep: warning: lane {}: {}\n", printable(lane.name),
-                 printable(warning));
+      print_note("warning: lane " + lane.name + ": " + warning);
     }
   }
 }

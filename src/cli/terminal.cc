@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <cstdlib>
 
 #include "src/core/text.h"
@@ -46,7 +47,8 @@ void print_line(std::string_view line) {
 }
 
 void print_note(std::string_view line) {
-  fmt::print(stderr, "lockstep: {}\n", printable(line));
+  // Not by fmt::print, which throws where nobody reads standard error.
+  std::fputs(("lockstep: " + printable(line) + "\n").c_str(), stderr);
 }
 
 }  // namespace lockstep

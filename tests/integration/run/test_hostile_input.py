@@ -65,6 +65,8 @@ def test_files_that_never_end_or_never_begin(refused, tmp_path):
                      ("check", "mlp", "--baseline", name), ("replay", "mlp", "--lanes", name, "-o", "x.h5"),
                      ("check", "mlp", "--baseline", "b.json", "--rules", name),
                      ("replay", "gpt", "--data", f"text:{name}", "-o", "x.h5")):
+            if name == "folder.toml" and "--rules" not in args and "--baseline" in args:
+                continue   # a folder of baselines
             assert kind in refused(*args), args
     for args in (("report", "pipe"), ("recommend", "pipe"), ("verify", "pipe"), ("replay", "pipe", "-o", "x.h5"),
                  ("replay", "--resume", "pipe"), ("check", "pipe", "--baseline", "b.json"),
@@ -87,11 +89,11 @@ def test_huge_files(refused, tmp_path):
 def test_hostile_csv(refused, tmp_path):
     for name, text, words in (("columns", "a,b" + "," * 5_000_000, "at most 1000"),
                               ("lines", "\n" * 10_000_000, "empty, must have a header"),
-                              ("words", "a,b\n" + " " * 10_000_000 + ",1\n", "a and b"),
+                              ("words", "a,b\n" + " " * 10_000_000 + ",1\n", "has 1 hexadecimal digits"),
                               ("cell", "a,b\n" + "9" * 10_000_000 + ",1\n", "must be hexadecimal digits"),
                               ("name", "a\x1b[31m,b\n1,1\n", "no column 'a'")):
         (tmp_path / f"{name}.csv").write_text(text)
-        assert words in refused("dot", "--csv", f"{name}.csv", "--accumulator", "fp32_fused"), name
+        assert words in refused("dot", "--csv", f"{name}.csv", "--accumulator", "fp32_fused", "--format", "fp32"), name
 
 
 def test_absurd_numbers(refused):
@@ -165,7 +167,9 @@ def test_file_names_in_output_are_inert(lockstep, tmp_path):
             assert json.loads(shown)["run"]
         elif form != "html":
             assert not CONTROL.search(shown)
-    lockstep("report", "./" + name, "-o", "-dash.txt", cwd=tmp_path, code=2)   # read as an option
+    done = lockstep("replay", "mlp", "--steps", 1, "--batch", 4, "--data", "synthetic:100", "--output=-dash.h5",
+                    cwd=tmp_path)
+    assert "lockstep report ./-dash.h5\n" in done.stdout   # "-dash.h5" would be read as an option
     assert sorted(p.name for p in tmp_path.iterdir() if p.name in ("x", "y")) == []
 
 
