@@ -59,7 +59,7 @@ TEST_CASE("names cannot control a terminal or begin a line of their own") {
         "\n  a\\u001b[2J\n  b\n"
         "\n"
         "  a\\u001b[2J\\u000ab  n\n"
-        "  ----------------  -\n"
+        "  -----------------  -\n"
         "  a\\u001b[2J\\u000ab  1\n"
         "  a\\u001b[2J\\u000ab\n");
 }
