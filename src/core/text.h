@@ -20,8 +20,8 @@ std::string with_thousands(unsigned long long value);
 std::string printable(std::string_view text, size_t most = std::string_view::npos);
 // printable() of every line: line feeds stay.
 std::string printable_lines(std::string_view text);
-// `argument` as a shell reads it back: in 'quotes' where POSIX requires them, and in $'quotes' where
-// printable() would change it (POSIX 2024; bash, zsh, ksh), so that no terminal is controlled.
+// `argument` as a shell reads it back: in 'quotes' where POSIX requires them, in $'quotes' (POSIX
+// 2024; bash, zsh, ksh) where printable() would change it, so that it controls no terminal.
 std::string shell_quoted(const std::string& argument);
 // A file's name as an argument: one that begins with '-' would be read as an option.
 std::string shell_path(const std::string& path);
