@@ -9,6 +9,7 @@
 #include <map>
 
 #include "reports/chart_csv.h"
+#include "src/core/text.h"
 
 namespace lockstep {
 namespace {
@@ -23,14 +24,6 @@ bool is_number(const std::string& cell) {
 bool is_formula(const std::string& cell) {
   constexpr std::string_view kStarts = "=+-@\t\r";
   return cell.size() > 1 && kStarts.find(cell[0]) != std::string_view::npos && !is_number(cell);
-}
-
-std::string csv_cell(const std::string& cell) {
-  const std::string text = is_formula(cell) ? "'" + cell : cell;
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
-  return quoted + "\"";
 }
 
 // The number with all digits; a cell that was not measured is empty.
@@ -86,6 +79,15 @@ struct Tables {
 };
 
 }  // namespace
+
+std::string csv_cell(const std::string& cell) {
+  const std::string shown = printable_lines(cell);
+  const std::string text = is_formula(cell) ? "'" + shown : shown;
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
+  return quoted + "\"";
+}
 
 std::string csv_text(std::span<const std::vector<std::string>> rows) {
   std::string text;

@@ -21,8 +21,9 @@ struct CsvTable {
 std::vector<CsvTable> csv_tables(const std::vector<WrittenSection>& sections);
 
 // Lines end in CR LF. A cell is quoted where RFC 4180 requires it. Text that a spreadsheet would
-// run as a formula begins with an apostrophe.
+// run as a formula begins with an apostrophe; what would control a terminal is spelled out, \u001b.
 std::string csv_text(std::span<const std::vector<std::string>> rows);
+std::string csv_cell(const std::string& cell);
 // Letters, digits and "._@-" stay; everything else becomes '_'.
 std::string csv_file_name(std::string_view name);
 

@@ -12,6 +12,7 @@
 #include "src/core/process.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
+#include "src/graph/json_text.h"
 #include "src/record/run/run_file.h"
 
 namespace lockstep {
@@ -29,7 +30,8 @@ constexpr LiveFile kLiveFiles[] = {
 // Empty: there is none.
 std::string read_snapshot(const std::string& path) {
   try {
-    return read_text_file(path);
+    constexpr size_t kMostBytes = size_t{1} << 20;  // a snapshot has some kilobytes
+    return read_text_file(path, kMostBytes);
   } catch (const InputError&) {
     return "";
   }
@@ -53,6 +55,11 @@ bool is_snapshot(const ordered_json& json) {
 
 // Null: there is none.
 ordered_json snapshot_of(const std::string& text) {
+  try {
+    require_bounded_json(text);
+  } catch (const InputError&) {
+    return nullptr;
+  }
   const ordered_json json = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   return is_snapshot(json) ? json : ordered_json(nullptr);
 }
@@ -115,7 +122,7 @@ std::string sentence_without(const std::string& path) {
 
 ordered_json commands_of(const std::string& path, LiveState state) {
   ordered_json commands = ordered_json::array();
-  const std::string name = shell_quoted(path);
+  const std::string name = shell_path(path);
   if (state == LiveState::kStopped) {
     commands.push_back(
         {{"purpose", "To continue it:"}, {"command", "lockstep replay --resume " + name}});

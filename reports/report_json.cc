@@ -5,6 +5,7 @@
 
 #include "reports/lane_json.h"
 #include "reports/views_json.h"
+#include "src/core/text.h"
 
 namespace lockstep {
 namespace {
@@ -56,7 +57,10 @@ std::string report_json(const Report& report) {
 
 std::string json_page(const ordered_json& object) {
   constexpr int kIndent = 1;
-  return object.dump(kIndent, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  // What printable() spells out stands in strings, where \\u001b is the same character to a
+  // program.
+  return printable_lines(object.dump(kIndent, ' ', false, ordered_json::error_handler_t::replace)) +
+         "\n";
 }
 
 }  // namespace lockstep

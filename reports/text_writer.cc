@@ -92,19 +92,27 @@ void shrink_to_page(const TableBlock& table, int page, std::vector<int>& width) 
   }
 }
 
-// An escape sequence of ECMA-48: bold, and a colour that dark and light backgrounds show.
+// Escape sequences of ECMA-48: bold, and a colour that dark and light backgrounds show.
+struct ToneEscape {
+  Tone tone;
+  std::string_view escape;
+};
+constexpr ToneEscape kEscapes[] = {
+    {Tone::kBad, "\x1b[1;31m"}, {Tone::kDoubtful, "\x1b[1;33m"}, {Tone::kGood, "\x1b[1;32m"}};
+constexpr std::string_view kPlainAgain = "\x1b[0m";
+
 std::string_view escape_of(Tone tone) {
-  switch (tone) {
-    case Tone::kBad:
-      return "\x1b[1;31m";
-    case Tone::kDoubtful:
-      return "\x1b[1;33m";
-    case Tone::kGood:
-      return "\x1b[1;32m";
-    case Tone::kPlain:
-      break;
+  const auto* const row = std::ranges::find(kEscapes, tone, &ToneEscape::tone);
+  return row == std::end(kEscapes) ? "" : row->escape;
+}
+
+// Names are of unknown origin.
+TableBlock printable_table(TableBlock table) {
+  for (TableColumn& column : table.columns) column.title = printable(column.title);
+  for (auto& row : table.rows) {
+    for (Cell& cell : row) cell.text = printable(cell.text);
   }
-  return "";
+  return table;
 }
 
 struct TextWriter {
@@ -115,14 +123,16 @@ struct TextWriter {
   void operator()(const Paragraph& p) {
     const std::string text = wrap(p.text, prose_width());
     const std::string_view escape = style.colour ? escape_of(p.tone) : "";
-    if (escape.empty() || p.toned == 0 || p.toned > text.find('\n')) {
+    const size_t toned = printable(std::string_view(p.text).substr(0, p.toned)).size();
+    if (escape.empty() || toned == 0 || toned > text.find('\n')) {
       out += text;
       return;
     }
-    out += std::string(escape) + text.substr(0, p.toned) + "\x1b[0m" + text.substr(p.toned);
+    out +=
+        std::string(escape) + text.substr(0, toned) + std::string(kPlainAgain) + text.substr(toned);
   }
   void operator()(const Verbatim& v) {
-    for (const std::string& line : split(v.text, '\n')) {
+    for (const std::string& line : split(printable_lines(v.text), '\n')) {
       // A line that is too long is wrapped.
       const bool fits = display_width(line) + display_width(kIndent) <= kTextWidth;
       out += fits ? trimmed_line(std::string(kIndent) + line) : wrap(line, kTextWidth, kIndent);
@@ -133,7 +143,7 @@ struct TextWriter {
     for (const Block& block : chain_text(c)) std::visit(*this, block);
   }
   void operator()(const TableBlock& whole) {
-    const TableBlock t = that_fits(without_empty_columns(whole), style.width);
+    const TableBlock t = that_fits(printable_table(without_empty_columns(whole)), style.width);
     std::vector<int> width = widths_of(t);
     shrink_to_page(t, style.width, width);
     std::string line(kIndent), rule(kIndent);
@@ -167,7 +177,7 @@ int display_width(std::string_view text) {
 std::string wrap(std::string_view text, int width, std::string_view indent) {
   std::string out, line(indent);
   bool line_is_empty = true;
-  for (const std::string& word : split(text, ' ')) {
+  for (const std::string& word : split(printable(text), ' ')) {
     if (word.empty()) continue;
     if (!line_is_empty && display_width(line) + 1 + display_width(word) > width) {
       out += trimmed_line(line);
@@ -179,6 +189,12 @@ std::string wrap(std::string_view text, int width, std::string_view indent) {
     line_is_empty = false;
   }
   return out + trimmed_line(line);
+}
+
+size_t find_colour(std::string_view text) {
+  size_t found = text.find(kPlainAgain);
+  for (const ToneEscape& row : kEscapes) found = std::min(found, text.find(row.escape));
+  return found;
 }
 
 std::string heading_text(std::string_view title) {

@@ -22,6 +22,9 @@ int display_width(std::string_view text);
 // own.
 std::string wrap(std::string_view text, int width, std::string_view indent = "");
 
+// Where the first escape sequence of to_text's colours begins; npos: there is none.
+size_t find_colour(std::string_view text);
+
 std::string heading_text(std::string_view title);
 std::string to_text(const Blocks& blocks, const TextStyle& style = {});
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "analysis/check/baseline.h"
@@ -18,6 +19,11 @@ using Json = nlohmann::ordered_json;
 constexpr int kSpreadDigits = 3;
 constexpr int kOpenLevels = 4;  // of nesting with a line per member
 
+// std::stod takes subnormal numbers for errors.
+double number_of(const std::string& digits) {
+  return std::strtod(digits.c_str(), nullptr);
+}
+
 // As many digits as matter: a tenth of the metric's floor, or three of the spread.
 double rounded(double x, const Metric& metric, double spread) {
   if (x == 0 || !std::isfinite(x)) return x;
@@ -26,10 +32,10 @@ double rounded(double x, const Metric& metric, double spread) {
   const double step = std::pow(10, std::floor(std::log10(unit)));
   // Through decimal text, so that it is printed short.
   const int decimals = static_cast<int>(std::max(0.0, -std::log10(step) + 0.5));
-  return std::stod(fmt::format("{:.{}f}", x, decimals));
+  return number_of(fmt::format("{:.{}f}", x, decimals));
 }
 double short_spread(double x) {
-  return std::stod(fmt::format("{:.{}g}", x, kSpreadDigits));
+  return number_of(fmt::format("{:.{}g}", x, kSpreadDigits));
 }
 
 // A table of texts that occur often, so that a site takes a line of small numbers.

@@ -13,6 +13,7 @@
 #include "src/core/text.h"
 #include "src/graph/ir.h"
 #include "src/policy/parse/toml_table.h"
+#include "src/policy/parse/toml_text.h"
 
 namespace lockstep {
 namespace {
@@ -65,13 +66,7 @@ class RulesReader {
 
  private:
   toml::table parse() const {
-    try {
-      return toml::parse(text_, path_);
-    } catch (const toml::parse_error& error) {
-      throw InputError(fmt::format("rules '{}': line {}: not TOML: {}", path_,
-                                   error.source().begin.line, error.description()),
-                       "docs/check-rules.md shows the layout");
-    }
+    return parse_toml(text_, "rules '" + path_ + "'", "docs/check-rules.md shows the layout");
   }
 
   void read_version(TomlTable& root) {

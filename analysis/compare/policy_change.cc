@@ -10,7 +10,9 @@
 #include <optional>
 #include <sstream>
 
+#include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/policy/parse/toml_text.h"
 
 namespace lockstep {
 namespace {
@@ -65,10 +67,10 @@ void add(const toml::table& table, const std::string& prefix, Settings& out) {
 std::optional<Settings> settings_of(std::string_view text) {
   try {
     Settings out;
-    add(toml::parse(text), "", out);
+    add(parse_toml(text, "policy"), "", out);
     out.values.erase("name");
     return out;
-  } catch (const toml::parse_error&) {
+  } catch (const InputError&) {
     return std::nullopt;
   }
 }
@@ -77,22 +79,30 @@ std::optional<Settings> settings_of(std::string_view text) {
 void compare_lists(const std::string& path, const std::vector<std::string>& before,
                    const std::vector<std::string>& after, PolicyChange& out) {
   const size_t rows = before.size(), columns = after.size();
-  // length[i][j]: of the longest common subsequence of before[i..] and after[j..].
-  std::vector<std::vector<size_t>> length(rows + 1, std::vector<size_t>(columns + 1));
-  for (size_t i = rows; i-- > 0;) {
-    for (size_t j = columns; j-- > 0;) {
-      length[i][j] = before[i] == after[j] ? 1 + length[i + 1][j + 1]
-                                           : std::max(length[i + 1][j], length[i][j + 1]);
+  size_t same = 0;  // rows at the start
+  while (same < std::min(rows, columns) && before[same] == after[same]) ++same;
+  // The table below grows with the product of the lengths; of longer lists all rows are told.
+  constexpr size_t kMostCells = size_t{1} << 22;
+  const bool is_aligned = rows - same + 1 <= kMostCells / (columns - same + 1);
+  // length[i][j]: of the longest common subsequence of the rows from same + i and same + j on.
+  std::vector<std::vector<size_t>> length;
+  if (is_aligned) length.assign(rows - same + 1, std::vector<size_t>(columns - same + 1));
+  for (size_t i = is_aligned ? rows - same : 0; i-- > 0;) {
+    for (size_t j = columns - same; j-- > 0;) {
+      length[i][j] = before[same + i] == after[same + j]
+                         ? 1 + length[i + 1][j + 1]
+                         : std::max(length[i + 1][j], length[i][j + 1]);
     }
   }
   const auto row = [&](const std::vector<std::string>& list, size_t at) {
     return fmt::format("{} {}: {}", path, at + 1, list[at]);
   };
-  size_t i = 0, j = 0;
+  size_t i = same, j = same;
   while (i < rows || j < columns) {
-    if (i < rows && j < columns && before[i] == after[j]) {
+    if (is_aligned && i < rows && j < columns && before[i] == after[j]) {
       ++i, ++j;
-    } else if (j == columns || (i < rows && length[i + 1][j] >= length[i][j + 1])) {
+    } else if (j == columns || (i < rows && (!is_aligned || length[i + 1 - same][j - same] >=
+                                                                length[i - same][j + 1 - same]))) {
       out.before.push_back(row(before, i++));
     } else {
       out.after.push_back(row(after, j++));

@@ -14,6 +14,7 @@
 #include "analysis/recommend/policy_edit.h"
 #include "analysis/recommend/proof.h"
 #include "src/core/error.h"
+#include "src/core/text.h"
 #include "src/graph/json.h"
 #include "src/policy/find_policy.h"
 #include "src/update/optimizers.h"
@@ -163,7 +164,7 @@ class Fixer {
         tried[i].trial = runs_.run(std::span(&candidates[i], 1), options_with(all[i])).front();
         tried[i].scene = read_scene();
       } catch (const InputError& error) {
-        tried[i].refused = error.what();
+        tried[i].refused = join(error.lines(), "; ");
       }
     }
     return tried;

@@ -3,7 +3,6 @@
 
 #include <array>
 
-#include "src/core/error.h"
 #include "src/policy/loss_scale.h"
 #include "src/policy/parse/toml_text.h"
 
@@ -19,14 +18,6 @@ constexpr KeptKeys kKept[] = {
     {"loss_scale", {"clip", "skip", "per_loss", ""}},
     {"scaling", {"ops", "operand", "grad_operand", ""}},
 };
-
-toml::table parsed(std::string_view text, std::string_view what) {
-  try {
-    return toml::parse(text);
-  } catch (const toml::parse_error& error) {
-    throw InputError(std::string(what) + ": not TOML: " + std::string(error.description()));
-  }
-}
 
 void begin_afresh(std::string_view name, toml::table& table) {
   for (const KeptKeys& row : kKept) {
@@ -67,16 +58,16 @@ void merge(toml::table& into, const toml::table& edit) {
 
 std::string edited_policy(std::string_view base, std::string_view name,
                           std::span<const RemedyEdit> edits) {
-  toml::table policy = parsed(base, name);
+  toml::table policy = parse_toml(base, std::string(name));
   for (const std::string_view own : {"aliases", "help", "source", "version"}) policy.erase(own);
   policy.insert_or_assign("name", name);
-  for (const RemedyEdit& edit : edits) merge(policy, parsed(edit.toml, edit.words));
+  for (const RemedyEdit& edit : edits) merge(policy, parse_toml(edit.toml, edit.words));
   return toml_text(policy);
 }
 
 std::string added_lines(std::span<const RemedyEdit> edits) {
   toml::table lines;
-  for (const RemedyEdit& edit : edits) merge(lines, parsed(edit.toml, edit.words));
+  for (const RemedyEdit& edit : edits) merge(lines, parse_toml(edit.toml, edit.words));
   return lines.empty() ? "" : toml_text(lines);
 }
 

@@ -125,9 +125,17 @@ class Reader {
     if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
     std::vector<DotVector> rows;
     int number = 0;
-    for (const std::string& line : split(text, '\n')) {
+    std::string_view rest = text;
+    while (!rest.empty()) {
+      const std::string line = next_part(rest, '\n');
       ++number;
       if (trimmed(line).empty()) continue;
+      const auto commas = static_cast<size_t>(std::ranges::count(line, ','));
+      if (commas >= kMostColumns) {
+        problems_.add("line " + std::to_string(number) + ": has " + std::to_string(commas + 1) +
+                      " cells, at most " + std::to_string(kMostColumns) + " allowed");
+        break;
+      }
       const std::vector<std::string> cells = split(line, ',');
       if (columns_.empty()) {
         read_header(cells);
@@ -136,6 +144,11 @@ class Reader {
       where_ = "line " + std::to_string(number) + ": ";
       DotVector row;
       if (read_row(cells, number, row)) rows.push_back(std::move(row));
+      if (rows.size() > kMostRows) {
+        problems_.add("has more than " + std::to_string(kMostRows) + " rows",
+                      "split the file into several");
+        break;
+      }
       if (count_ > kToldProblems) break;
     }
     if (columns_.empty()) problems_.add("empty, must have a header line with columns a and b");
@@ -146,6 +159,16 @@ class Reader {
 
  private:
   static constexpr int kToldProblems = 20;
+  // Lines and words are taken one by one, because a list of millions of strings would take far more
+  // memory than the file.
+  static constexpr size_t kMostColumns = 1000, kMostRows = 1'000'000;
+
+  static std::string next_part(std::string_view& rest, char separator) {
+    const size_t end = std::min(rest.find(separator), rest.size());
+    std::string part(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    return part;
+  }
 
   void problem(const std::string& text, const std::string& hint = "") {
     ++count_;
@@ -247,7 +270,8 @@ class Reader {
   std::vector<uint64_t> words(const std::string& text, const std::string& column,
                               const Format& format) {
     std::vector<uint64_t> values;
-    for (const std::string& word : split(text, ' ')) {
+    for (std::string_view rest = text; !rest.empty();) {
+      const std::string word = next_part(rest, ' ');
       if (word.empty()) continue;
       try {
         values.push_back(parse_word(word, format));
@@ -275,7 +299,8 @@ class Reader {
 }  // namespace
 
 std::vector<DotVector> read_dot_vectors(const std::string& path, const DotVectorOptions& options) {
-  return Reader(path, options).read(read_text_file(path));
+  constexpr size_t kMostBytes = size_t{16} << 20;
+  return Reader(path, options).read(read_text_file(path, kMostBytes));
 }
 
 double decode_word(uint64_t word, const Format& format) {

@@ -13,8 +13,9 @@ namespace lockstep {
 
 bool is_capture(const std::string& model) {
   const std::span<const Model> known = models();
+  std::error_code error;  // a name may be too long to be one
   return std::ranges::none_of(known, [&](const Model& m) { return m.name == model; }) &&
-         (std::filesystem::exists(model) || model.find_first_of("./") != std::string::npos);
+         (std::filesystem::exists(model, error) || model.find_first_of("./") != std::string::npos);
 }
 
 std::string stem_of(const std::string& model) {

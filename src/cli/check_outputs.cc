@@ -17,6 +17,7 @@
 #include "reports/html_page.h"
 #include "reports/markdown_page.h"
 #include "src/cli/arguments.h"
+#include "src/cli/command_files.h"
 #include "src/cli/terminal.h"
 #include "src/core/text_file.h"
 
@@ -43,15 +44,6 @@ constexpr OutputRow kOutputs[] = {
      [](const CheckResult& result) { return html_page(check_page(result)); }},
 };
 
-// Of a folder of baselines, any may be read.
-bool replaces_file_in(const std::string& path, const std::string& folder) {
-  std::error_code error;
-  if (!std::filesystem::is_directory(folder, error)) return false;
-  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  return std::filesystem::exists(path, error) &&
-         is_same_file(parent.empty() ? "." : parent.string(), folder);
-}
-
 // GitHub shows what is appended to the file of this name.
 void append_summary(const CheckResult& result) {
   const char* path = std::getenv("GITHUB_STEP_SUMMARY");
@@ -75,9 +67,11 @@ void declare_check_outputs(CLI::App& app, CheckOutputs& outputs) {
       ->group("Outputs");
 }
 
-void check_outputs(const CheckOutputs& outputs, const std::vector<std::string>& inputs,
+void check_outputs(const CheckOutputs& outputs, const std::vector<CommandInput>& inputs,
                    bool is_exact, ProblemList& problems) {
-  std::vector<const OutputRow*> before;
+  CommandFiles files;
+  for (const CommandInput& input : inputs) files.input(input.what, input.path);
+  std::vector<const OutputRow*> on_standard_output;
   if (is_exact && outputs.github) problems.add("--github and --exact: --exact prints text only");
   for (const OutputRow& row : kOutputs) {
     const std::string& path = outputs.*row.path;
@@ -88,22 +82,15 @@ void check_outputs(const CheckOutputs& outputs, const std::vector<std::string>& 
       problems.add(fmt::format("{} - and --github: both write to standard output", row.option),
                    fmt::format("{} FILE", row.option));
     }
-    for (const OutputRow* other : before) {
-      const std::string& its = outputs.*(other->path);
-      if (path == its || (is_file && is_same_file(path, its))) {
-        problems.add(
-            fmt::format("{} {} and {} {}: the same file", other->option, its, row.option, path),
-            "name another file");
-      }
-    }
-    before.push_back(&row);
-    if (!is_file) continue;
-    for (const std::string& input : inputs) {
-      if (!input.empty() && (is_same_file(path, input) || replaces_file_in(path, input))) {
-        problems.add(fmt::format("{} {}: is an input of this command", row.option, path),
+    if (!is_file) {
+      for (const OutputRow* other : on_standard_output) {
+        problems.add(fmt::format("{} - and {} -: the same file", other->option, row.option),
                      "name another file");
       }
+      on_standard_output.push_back(&row);
+      continue;
     }
+    files.output(row.option, path);
     check_output(path, Replace::kText, "", problems, row.option);
     const std::filesystem::path folder = std::filesystem::path(path).parent_path();
     std::error_code error;
@@ -111,6 +98,7 @@ void check_outputs(const CheckOutputs& outputs, const std::vector<std::string>& 
       problems.add(fmt::format("{} {}: there is no folder {}", row.option, path, folder.string()));
     }
   }
+  files.check(problems);
 }
 
 void write_check_outputs(const CheckOutputs& outputs, const CheckResult& result) {
@@ -118,12 +106,12 @@ void write_check_outputs(const CheckOutputs& outputs, const CheckResult& result)
   const bool has_printed = std::ranges::any_of(
       kOutputs, [&](const OutputRow& row) { return outputs.*row.path == kStandardOutput; });
   // First, so that a file that cannot be written does not hide it.
-  if (!has_printed && !is_error) fmt::print("{}", check_text(result, output_style()));
-  if (outputs.github) fmt::print("{}", github_annotations(result));
+  if (!has_printed && !is_error) print_text(check_text(result, output_style()));
+  if (outputs.github) print_text(github_annotations(result));
   for (const OutputRow& row : kOutputs) {
     const std::string& path = outputs.*row.path;
     if (path == kStandardOutput) {
-      fmt::print("{}", row.write(result));
+      fmt::print("{}", row.write(result));  // every writer has made names printable
     } else if (!path.empty()) {
       write_text_file_atomically(path, row.write(result));
     }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "analysis/check/check_result.h"
+#include "src/cli/command_files.h"
 #include "src/core/error.h"
 
 namespace lockstep {
@@ -19,7 +20,7 @@ struct CheckOutputs {
 void declare_check_outputs(CLI::App& app, CheckOutputs& outputs);
 // Adds a problem for each output that cannot be written, that would replace one of `inputs` or
 // another output, or that --exact does not have.
-void check_outputs(const CheckOutputs& outputs, const std::vector<std::string>& inputs,
+void check_outputs(const CheckOutputs& outputs, const std::vector<CommandInput>& inputs,
                    bool is_exact, ProblemList& problems);
 // Writes them all, and the text to standard output. Of an error there is no text: the message goes
 // to standard error.

@@ -17,7 +17,8 @@ enum ExitCode : int {
   kExitRegression = 1,    // `check` found one
   kExitUsage = 2,         // usage, input or file error
   kExitInconclusive = 3,  // nothing to compare with
-  kExitSignalBase = 128,  // ended by signal n: 128 + n, as in shells (130: Ctrl-C)
+  kExitSignalBase = 128,  // ended by signal n: 128 + n, as in shells (130: Ctrl-C, 143: SIGTERM)
+  kExitNoReader = 141,    // standard output is a pipe without a reader, as after SIGPIPE
 };
 
 struct Command {

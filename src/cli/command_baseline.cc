@@ -13,9 +13,11 @@
 #include "src/cli/capture_argument.h"
 #include "src/cli/check_subject.h"
 #include "src/cli/command.h"
+#include "src/cli/command_files.h"
 #include "src/cli/progress.h"
 #include "src/cli/replay_arguments.h"
 #include "src/cli/stop_signal.h"
+#include "src/cli/terminal.h"
 #include "src/core/counted.h"
 #include "src/core/parallel.h"
 #include "src/core/text.h"
@@ -56,7 +58,7 @@ std::string size_text(size_t bytes) {
 void warn_of_few_runs(const Baseline& baseline) {
   for (const Draw draw : {Draw::kSame, Draw::kOther}) {
     const std::string few = few_runs_text(draw, baseline.ensemble(draw).runs);
-    if (!few.empty()) fmt::print(stderr, "Warning: {}.\n", few);
+    if (!few.empty()) fmt::print(stderr, "Warning: {}.\n", printable(few));
   }
 }
 
@@ -117,6 +119,11 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
   if (!captured && !request.captures.empty()) {
     problems.add("--other-captures: only with a capture", "a built-in model has --seeds");
   }
+  CommandFiles files;
+  files.inputs_of(args.options);
+  for (const std::string& capture : request.captures) files.input("--other-captures", capture);
+  files.output("-o", path);
+  files.check(problems);
   problems.throw_if_any();
   args.options.mode = args.mode == "synced" ? LaneMode::kSynced : LaneMode::kFree;
   args.options.decisions = args.decisions == "own" ? Decisions::kOwn : Decisions::kRecorded;
@@ -139,7 +146,7 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
     Baseline baseline = runs.record(request);
     const std::string broke = why_reference_broke(runs.recorded());
     if (!broke.empty()) {
-      fmt::print(stderr, "lockstep: no baseline was written: {}\n", broke);
+      print_note("no baseline was written: " + broke);
       return kExitRegression;
     }
     baseline.history.back().lockstep_version = LOCKSTEP_VERSION;
@@ -152,11 +159,12 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
       fmt::print(
           "Wrote {} ({}): {} from weights moved by one ulp{}. Next:\n"
           "  lockstep check {} --baseline {}\n",
-          path, size_text(text.size()), counted(static_cast<uint64_t>(request.members + 1), "run"),
+          printable(path), size_text(text.size()),
+          counted(static_cast<uint64_t>(request.members + 1), "run"),
           baseline.ensemble(Draw::kOther).runs == 0
               ? ""
               : fmt::format(", {} from other seeds", baseline.ensemble(Draw::kOther).runs),
-          shell_quoted(args.options.model), shell_quoted(path));
+          shell_path(args.options.model), shell_quoted(path));
     }
   } catch (const EnsembleStopped&) {
     fmt::print(stderr, "Stopped; no baseline was written.\n");
@@ -239,6 +247,14 @@ int propose(const ProposeArgs& args) {
     request.seeds = std::max<int64_t>(before.ensemble(Draw::kOther).runs - 1, 0);
   }
   if (!args.captures.empty()) request.captures = split(args.captures, ',');
+  CommandFiles files;
+  files.inputs_of(request.options);
+  files.input("BASELINE", args.baseline);
+  for (const std::string& capture : request.captures) files.input("--other-captures", capture);
+  files.output("the proposal", proposal_of(args.baseline));
+  ProblemList clashes("baseline propose");
+  files.check(clashes);
+  clashes.throw_if_any();
   if (kind == SubjectKind::kCapture && before.ensemble(Draw::kOther).runs > 0 &&
       request.captures.empty()) {
     throw InputError("--other-captures: missing; the baseline has limits from other captures",
@@ -259,15 +275,15 @@ int propose(const ProposeArgs& args) {
                         "); `lockstep baseline record` makes a baseline of its own");
     }
     if (!reasons.empty()) {
-      fmt::print(stderr, "lockstep: not proposed: {}\n", join(reasons, "; "));
+      print_note("not proposed: " + join(reasons, "; "));
       return kExitRegression;
     }
     proposed.history.back().lockstep_version = LOCKSTEP_VERSION;
     proposed.proposed_for = text_hash(read_text_file(args.baseline));
     write_text_file_atomically(proposal_of(args.baseline), to_json(proposed));
-    fmt::print("{}", diff_text(compare_baselines(before, proposed, CheckOptions().alpha)));
+    print_text(diff_text(compare_baselines(before, proposed, CheckOptions().alpha)));
     fmt::print("\nWrote {}. To accept it:\n  lockstep baseline approve {} --reason \"...\"\n",
-               proposal_of(args.baseline), shell_quoted(args.baseline));
+               printable(proposal_of(args.baseline)), shell_path(args.baseline));
   } catch (const EnsembleStopped&) {
     fmt::print(stderr, "Stopped; nothing was proposed.\n");
     return kExitSignalBase + stop_signal();
@@ -293,7 +309,7 @@ std::function<int()> declare_diff(CLI::App& app) {
   app.add_option("AFTER", args->second, "another one")->type_name("")->required();
   return [args] {
     const Baseline before = read_baseline(args->first), after = read_baseline(args->second);
-    fmt::print("{}", diff_text(compare_baselines(before, after, CheckOptions().alpha)));
+    print_text(diff_text(compare_baselines(before, after, CheckOptions().alpha)));
     return static_cast<int>(kExitFine);
   };
 }
@@ -333,8 +349,8 @@ std::function<int()> declare_approve(CLI::App& app) {
       proposed.proposed_for = text_hash(text);
       write_text_file_atomically(proposal, to_json(proposed));
     }
-    fmt::print("{}: {} accepted.\n", args->baseline,
-               args->keys == "*" ? "the whole proposal" : args->keys);
+    print_line(fmt::format("{}: {} accepted.", args->baseline,
+                           args->keys == "*" ? "the whole proposal" : args->keys));
     return static_cast<int>(kExitFine);
   };
 }

@@ -16,8 +16,11 @@
 #include "src/cli/check_subject.h"
 #include "src/cli/command.h"
 #include "src/cli/stop_signal.h"
+#include "src/cli/terminal.h"
 #include "src/core/error.h"
+#include "src/core/text.h"
 #include "src/core/text_file.h"
+#include "src/policy/parse/toml_text.h"
 
 namespace lockstep {
 namespace {
@@ -37,7 +40,8 @@ struct CheckArgs {
 CheckOptions options_of(const CheckArgs& args) {
   CheckOptions options = args.options;
   options.today = std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now());
-  if (!args.rules.empty()) options.rules = rules_from_toml(read_text_file(args.rules), args.rules);
+  if (!args.rules.empty())
+    options.rules = rules_from_toml(read_text_file(args.rules, kMostTomlBytes), args.rules);
   if (!args.alpha_given) options.alpha = options.rules.alpha.value_or(options.alpha);
   return options;
 }
@@ -46,7 +50,7 @@ int run_exact(const CheckArgs& args) {
   const RunFile run(args.subject), baseline(args.baseline);
   ExactResult result = compare_exactly(run, baseline, args.exact_options);
   find_first_value(result, run, baseline, catch_stop_signals());
-  fmt::print("{}", exact_text(result, run.path(), baseline.path(), args.exact_options));
+  print_text(exact_text(result, run.path(), baseline.path(), args.exact_options));
   return static_cast<int>(result.verdict);
 }
 
@@ -72,7 +76,7 @@ Baseline baseline_of(const std::string& path, EnsembleRuns& runs) {
   fmt::print(stderr,
              "{} is a run file, without limits: measuring them in {} runs from weights "
              "moved by one ulp. `lockstep baseline record` keeps them.\n",
-             path, kMembersAroundRun);
+             printable(path), kMembersAroundRun);
   Baseline baseline = runs.record_around(path, request);
   baseline.path = path;
   return baseline;
@@ -141,19 +145,8 @@ void write_error_outputs(const CheckArgs& args, const std::vector<std::string>& 
   try {
     write_check_outputs(args.outputs, result);
   } catch (const InputError& error) {
-    fmt::print(stderr, "lockstep: {}\n", error.what());
+    fmt::print(stderr, "lockstep: {}\n", printable_lines(error.what()));
   }
-}
-
-// One line each, with the file it is about: problems of a list lack it.
-std::vector<std::string> problems_of(const InputError& error) {
-  std::vector<std::string> problems = error.problems();
-  const std::string whole = error.what();
-  if (problems.size() == 1) return {whole};
-  const size_t end = whole.find(fmt::format(": {} problems\n", problems.size()));
-  if (end == std::string::npos) return problems;
-  for (std::string& problem : problems) problem = whole.substr(0, end) + ": " + problem;
-  return problems;
 }
 
 CheckResult judge(const CheckArgs& args, EnsembleRuns& runs) {
@@ -162,10 +155,10 @@ CheckResult judge(const CheckArgs& args, EnsembleRuns& runs) {
     return args.pair.a.empty() ? check_subject(args, options, runs)
                                : check_pair(args.pair, runs, options);
   } catch (const InputError& error) {
-    write_error_outputs(args, problems_of(error));
+    write_error_outputs(args, error.lines());
     throw;
-  } catch (const std::exception& error) {
-    write_error_outputs(args, {error.what()});
+  } catch (const std::exception&) {
+    write_error_outputs(args, {"internal error; standard error says more"});
     throw;
   }
 }
@@ -242,7 +235,11 @@ std::function<int()> declare_check(CLI::App& app) {
     }
     require_sides(*args, checks.problems());
     check_outputs(args->outputs,
-                  {args->subject, args->baseline, args->rules, args->pair.a, args->pair.b},
+                  {{"SUBJECT", args->subject},
+                   {"--baseline", args->baseline},
+                   {"--rules", args->rules},
+                   {"--a", args->pair.a},
+                   {"--b", args->pair.b}},
                   args->exact, checks.problems());
     checks.problems().throw_if_any();
     args->pair.subject = args->subject;

@@ -10,9 +10,11 @@
 #include "emulation/accumulator/dot_vectors.h"
 #include "emulation/format/oracle.h"
 #include "emulation/format/rounding.h"
+#include "reports/csv_writer.h"
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
 #include "src/cli/exact_number.h"
+#include "src/cli/terminal.h"
 #include "src/core/text.h"
 
 namespace lockstep {
@@ -269,7 +271,7 @@ int show_one(const DotArgs& args, ProblemList& problems) {
   const DotRequest r = read_request(args, problems);
   problems.throw_if_any();
   const Accumulator& accumulator = *r.accumulator;
-  for (const std::string& note : r.notes) fmt::print(stderr, "lockstep: note: {}\n", note);
+  for (const std::string& note : r.notes) print_note("note: " + note);
   fmt::print("{}: {}\nfactors {}, sum {}\n", accumulator.name, accumulator.help,
              factors_text(*r.a_format, *r.b_format), accumulator.format->name);
   const double result = accumulate_dot(accumulator, r.operands(), r.c);
@@ -319,7 +321,7 @@ int show_file(const DotArgs& args, ProblemList& problems) {
     mismatches += !same;
     if (args.quiet && same) continue;
     const int digits = row.accumulator->register_format->storage_bits() / 4;
-    fmt::print("{},{},{:0{}x},{},{}\n", row.id, row.accumulator->name, word, digits,
+    fmt::print("{},{},{:0{}x},{},{}\n", csv_cell(row.id), row.accumulator->name, word, digits,
                row.d_word ? fmt::format("{:0{}x}", *row.d_word, digits) : "",
                !row.d_word ? ""
                : same      ? "yes"

@@ -9,6 +9,7 @@
 #include "src/cli/arguments.h"
 #include "src/cli/capture_argument.h"
 #include "src/cli/command.h"
+#include "src/cli/terminal.h"
 #include "src/core/error.h"
 #include "src/data/dataset.h"
 #include "src/data/sources.h"
@@ -89,16 +90,17 @@ int explain(const ExplainArgs& args, ProblemList& problems) {
                                                        : differentiate(explained.forward);
   const SiteTable sites = make_sites(step, kOptimizerStates);
   const Policy& policy = lane.policy;
-  for (const std::string& note : policy.notes) fmt::print(stderr, "lockstep: note: {}\n", note);
+  for (const std::string& note : policy.notes) print_note("note: " + note);
   const Program program = lower(step, sites, policy, container_of(lane) == Container::kF64);
   if (args.json) {
-    fmt::print("{}\n", to_json(program, step));
+    print_text(to_json(program, step) + "\n");
     return kExitFine;
   }
   const std::string target = lane.target.empty() ? "" : " on " + lane.target;
   const std::string help = policy.help.empty() ? "" : ": " + policy.help;
-  fmt::print("{}{} under {}{}{}\n\n{}", explained.about, step.name, policy.label(), target, help,
-             to_text(program, step, sites));
+  print_text(explained.about);
+  print_line(fmt::format("{} under {}{}{}", step.name, policy.label(), target, help));
+  print_text("\n" + to_text(program, step, sites));
   return kExitFine;
 }
 

@@ -19,6 +19,7 @@
 #include "src/cli/arguments.h"
 #include "src/cli/capture_argument.h"
 #include "src/cli/command.h"
+#include "src/cli/command_files.h"
 #include "src/cli/progress.h"
 #include "src/cli/recommend_fix.h"
 #include "src/cli/replay_command.h"
@@ -86,10 +87,11 @@ void emit_pytorch(const RecommendArgs& args, const RunFile& run, const std::stri
       pytorch_module(run, parse_policy(policy, "the policy"), evidence, unsaid);
   write_text_file_atomically(args.emit_pytorch, text);
   for (const std::string& sentence : unsaid) {
-    fmt::print(stderr, "lockstep: note: {} cannot do: {}\n", args.emit_pytorch, sentence);
+    print_note(fmt::format("note: {} cannot do: {}", args.emit_pytorch, sentence));
   }
   if (args.json) return;
-  fmt::print("\nWrote {}: its first lines say how to use it.\n", args.emit_pytorch);
+  fmt::print("\n");
+  print_line(fmt::format("Wrote {}: its first lines say how to use it.", args.emit_pytorch));
 }
 
 // From the ranges of a recorded run: nothing is run.
@@ -114,18 +116,19 @@ int recommend_from_run(const RecommendArgs& args, const std::vector<std::string>
   if (!args.output.empty()) write_text_file_atomically(args.output, found.candidate.toml);
   const std::vector<ScaleCourse> courses = scale_courses(run);
   if (args.json) {
-    fmt::print("{}", ranges_json(found.ranges, courses, run.options().model, run.steps()));
+    print_text(ranges_json(found.ranges, courses, run.options().model, run.steps()));
     return kExitFine;
   }
-  fmt::print(
+  print_text(fmt::format(
       "{}\n{}Ranges only: nothing was run. `lockstep recommend {}` runs candidates and judges "
       "them.\n",
-      range_text(found.ranges), scale_courses_text(courses), shell_quoted(run.options().model));
+      range_text(found.ranges), scale_courses_text(courses), shell_path(run.options().model)));
   if (args.output.empty()) {
-    fmt::print("\nThe policy (write it with -o policy.toml):\n\n{}", found.candidate.toml);
+    print_text("\nThe policy (write it with -o policy.toml):\n\n" + found.candidate.toml);
   } else {
-    fmt::print("\nWrote {}. To see what it does:\n{}\n", args.output,
-               replay_command(run.options(), "fp32," + args.output, free_name("verify")));
+    fmt::print("\n");
+    print_line(fmt::format("Wrote {}. To see what it does:", args.output));
+    print_text(replay_command(run.options(), "fp32," + args.output, free_name("verify")) + "\n");
   }
   return kExitFine;
 }
@@ -204,9 +207,11 @@ int recommend_by_running(RecommendArgs& args, const SearchOptions& wanted) {
       return search_stopped(facts.folder);
     }
   }
-  fmt::print("{}",
-             args.json ? advice_json(*advice, facts) : advice_text(*advice, facts, output_style()));
-  if (!args.report.empty() && !args.json) fmt::print("\nWrote {}.\n", args.report);
+  print_text(args.json ? advice_json(*advice, facts) : advice_text(*advice, facts, output_style()));
+  if (!args.report.empty() && !args.json) {
+    fmt::print("\n");
+    print_line("Wrote " + args.report + ".");
+  }
   const bool refuted = facts.proof && facts.proof->result == Proof::Result::kFail;
   if (!advice->chosen || refuted) {
     if (!args.output.empty() || !args.emit_pytorch.empty()) {
@@ -220,7 +225,7 @@ int recommend_by_running(RecommendArgs& args, const SearchOptions& wanted) {
                fmt::format("trained as fp32 did in {} steps of {}", advice->steps, args.run()));
   if (!args.output.empty()) {
     write_text_file_atomically(args.output, policy_text(chosen));
-    if (!args.json) fmt::print("Wrote {}.\n", args.output);
+    if (!args.json) print_line("Wrote " + args.output + ".");
   }
   const bool is_proven = facts.proof && facts.proof->result == Proof::Result::kPass;
   return args.prove && !is_proven ? kExitInconclusive : kExitFine;
@@ -292,6 +297,14 @@ int run_recommend(RecommendArgs& args, const RecommendOptions& options, ProblemL
   check_text_output("--emit-pytorch", args.emit_pytorch, kPythonExtension, args.overwrite,
                     problems);
   check_report_output(args, problems);
+  CommandFiles files;
+  files.inputs_of(args.options);
+  files.input("MODEL", args.run());
+  if (args.fix.ends_with(kPolicyExtension)) files.input("--fix", args.fix);
+  files.output("-o", args.output);
+  files.output("--emit-pytorch", args.emit_pytorch);
+  files.output("--report", args.report);
+  files.check(problems);
   std::error_code error;
   const bool is_run = std::filesystem::exists(args.run(), error) &&
                       !looks_like_capture(args.run()) &&

@@ -12,6 +12,7 @@
 #include "reports/report_format.h"
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
+#include "src/cli/command_files.h"
 #include "src/cli/live_server.h"
 #include "src/cli/report_tables.h"
 #include "src/cli/terminal.h"
@@ -40,14 +41,15 @@ int live(const ReportArgs& args, ProblemList& problems) {
   for (const auto& [is_given, name] : others) {
     if (is_given) problems.add(fmt::format("--live and {}: the live view writes nothing", name));
   }
-  const bool has_file = std::filesystem::exists(args.run);
-  const bool has_snapshot = std::filesystem::exists(args.run + ".progress.json");
+  std::error_code error;
+  const bool has_file = std::filesystem::exists(args.run, error);
+  const bool has_snapshot = std::filesystem::exists(args.run + ".progress.json", error);
   if (has_file && !has_snapshot) {
     collect_problems(problems, [&] { const RunFile run(args.run, /*allow_empty=*/true); });
   }
   if (!has_file && !has_snapshot) {
     problems.add(fmt::format("run file '{}': no such file", args.run),
-                 "begin the run first: lockstep replay MODEL -o " + shell_quoted(args.run));
+                 "begin the run first: lockstep replay MODEL -o " + shell_path(args.run));
   }
   problems.throw_if_any();
   return serve_live(args.run, args.port.value_or(0));
@@ -112,6 +114,15 @@ Reported read_all(const ReportArgs& args, ReportPictures pictures, ProblemList& 
   return out;
 }
 
+// A report reads the runs, and of the live view their snapshots.
+CommandFiles files_of(const ReportArgs& args, const std::vector<std::string>& outputs) {
+  CommandFiles files;
+  files.input("RUN", args.run);
+  files.input("RUN2", args.second_run);
+  for (const std::string& output : outputs) files.output("-o", output);
+  return files;
+}
+
 int report(const ReportArgs& args, ProblemList& problems) {
   if (args.live) return live(args, problems);
   if (args.port) problems.add(fmt::format("--port {}: only of --live", *args.port));
@@ -122,19 +133,25 @@ int report(const ReportArgs& args, ProblemList& problems) {
   } else if (!args.output.empty()) {
     check_output(args.output, args.overwrite ? Replace::kText : Replace::kNothing,
                  "-o OTHER, or --overwrite", problems);
+    files_of(args, {args.output}).check(problems);
   }
   const Reported reported =
       read_all(args, args.table ? ReportPictures::kAll : format.pictures, problems);
-  if (is_folder) return write_tables(reported.page(), args.output);
+  if (is_folder) {
+    const TableFiles tables = table_files(reported.page(), args.output);
+    files_of(args, tables.paths).check(problems);
+    problems.throw_if_any();
+    return write_tables(tables, args.output);
+  }
   const TextStyle style = args.output.empty() ? output_style() : TextStyle{};
   const std::string text =
       args.table ? table_text(reported.page(), *args.table) : reported.text(format, style);
   if (args.output.empty()) {
-    fmt::print("{}", text);
+    fmt::print("{}", text);  // every writer has made names printable
     return kExitFine;
   }
   write_text_file_atomically(args.output, text);
-  fmt::print("Wrote {}\n", args.output);
+  print_line("Wrote " + args.output);
   return kExitFine;
 }
 

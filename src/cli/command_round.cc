@@ -276,7 +276,7 @@ int run_round(const RoundArgs& args, ProblemList& problems) {
       format = &find_format(args.format);
     }
   } catch (const InputError& error) {
-    problems.add(error.what());  // with the format's name before the wrong widths
+    for (const std::string& line : error.lines()) problems.add(line);  // with the format's name
   }
   if (as_block && problems.empty()) {
     round_as_block(args, rounding, problems);

@@ -14,13 +14,16 @@
 #include "reports/text_writer.h"
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
+#include "src/cli/command_files.h"
 #include "src/cli/listing.h"
+#include "src/cli/terminal.h"
 #include "src/cli/verify_capture.h"
 #include "src/cli/verify_run.h"
 #include "src/core/error.h"
 #include "src/core/parallel.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
+#include "src/record/capture/verification.h"
 #include "src/record/hdf5/file_block.h"
 #include "src/record/run/environment.h"
 
@@ -204,10 +207,10 @@ int verify_hardware(const VerifyArgs& args) {
   fmt::print("{} of {} checks ran on this machine: {} cases, {} mismatch{}\n", ran, units.size(),
              cases, mismatches, mismatches == 1 ? "" : "es");
   if (ran == 0) fmt::print("Nothing was compared.\n");
-  if (!required_ran) fmt::print("Inconclusive: no check of '{}' ran.\n", args.require);
+  if (!required_ran) print_line("Inconclusive: no check of '" + args.require + "' ran.");
   if (!args.json.empty()) {
     write_text_file_atomically(args.json, to_json(units, args).dump(2) + "\n");
-    fmt::print("Wrote {}\n", args.json);
+    print_line("Wrote " + args.json);
   }
   if (mismatches != 0) return kExitRegression;
   return ran == 0 || !required_ran ? kExitInconclusive : kExitFine;
@@ -235,6 +238,12 @@ int verify(const VerifyArgs& args, ProblemList& problems) {
     check_output(args.json, args.overwrite ? Replace::kText : Replace::kNothing,
                  "--json OTHER, or --overwrite", problems);
   }
+  CommandFiles files;
+  files.input("CAPTURE", args.capture);
+  files.input("--vectors", args.options.vectors);
+  files.output("--json", args.json);
+  if (!args.capture.empty()) files.output("the result", verification_path(args.capture));
+  files.check(problems);
   if (!args.options.vectors.empty()) {
     collect_problems(problems, [&] { read_dot_vectors(args.options.vectors, {}); });
   }

@@ -12,6 +12,7 @@
 #include "reports/live_view.h"
 #include "src/cli/command.h"
 #include "src/cli/stop_signal.h"
+#include "src/cli/terminal.h"
 #include "src/core/error.h"
 
 namespace lockstep {
@@ -110,7 +111,7 @@ void watch(LiveView& view, const std::atomic<bool>& stop) {
     const bool is_over = news.state == LiveState::kStopped || news.state == LiveState::kFinished;
     const std::string line = is_over ? news.sentence : "";
     if (line != said && !line.empty()) {
-      fmt::print("{}\n", line);
+      print_line(line);
       std::fflush(stdout);
     }
     said = line;
@@ -153,7 +154,8 @@ int serve_live(const std::string& run_path, uint16_t port) {
                      "another program may listen there; without --port a free one is taken");
   }
   const Serving serving(server);
-  fmt::print("Live view of {}: http://{}:{}/ (Ctrl-C ends it)\n", run_path, kAddress, bound);
+  print_line(
+      fmt::format("Live view of {}: http://{}:{}/ (Ctrl-C ends it)", run_path, kAddress, bound));
   std::fflush(stdout);
   watch(view, stop);
   return kExitFine;

@@ -1,19 +1,26 @@
 // The program: finds the command, runs it, and maps errors to exit codes.
-//   0 fine   1 regression   2 usage, input or file error   3 nothing to compare with   130 Ctrl-C
+//   0 fine   1 regression   2 usage, input or file error   3 nothing to compare with
+//   130 Ctrl-C   141 nobody reads the output   143 SIGTERM
 #include <fmt/format.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <sstream>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "src/cli/arguments.h"
 #include "src/cli/command.h"
+#include "src/cli/stop_signal.h"
 #include "src/core/error.h"
 #include "src/core/find_row.h"
+#include "src/core/text.h"
+#include "src/core/text_file.h"
 #include "src/record/run/run_file.h"
 
 namespace lockstep {
@@ -21,7 +28,8 @@ namespace {
 
 constexpr std::string_view kExitCodes =
     "Exit codes: 0 fine; 1 the check found a regression; 2 usage, input or file error;\n"
-    "3 nothing to compare with; 130 stopped by Ctrl-C (the run file is intact).\n";
+    "3 nothing to compare with; 130 stopped by Ctrl-C, 143 by SIGTERM (a run file stays intact);\n"
+    "141 standard output was closed by its reader, as by `| head`.\n";
 
 std::string overview() {
   std::string text = fmt::format(
@@ -45,7 +53,54 @@ void require_known_command(int argc, char** argv) {
   find_row("command", argv[1], commands());
 }
 
-// CLI11's messages in the form of all others: the problem, the rule, and where it is explained.
+// The option or argument that one of CLI11's messages is about; null: none.
+const CLI::Option* subject_of(const CLI::ParseError& error, const CLI::App& command) {
+  const std::string_view told = error.what();
+  const CLI::Option* found = nullptr;
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string name = option->get_name();
+    const size_t at = told.find(name);
+    if (name.empty() || at == std::string_view::npos) continue;
+    if (found == nullptr || found->get_name().size() < name.size()) found = option;
+  }
+  return found;
+}
+
+// What CLI11 found, in the form of all other messages: the problem, the value, the constraint.
+void add_usage_problem(const CLI::ParseError& error, const CLI::App& command,
+                       const std::string& help, ProblemList& problems) {
+  const auto code = static_cast<CLI::ExitCodes>(error.get_exit_code());
+  if (code == CLI::ExitCodes::RequiredError) {
+    for (const CLI::Option* option : command.get_options()) {
+      if (!option->get_required() || option->count() > 0) continue;
+      problems.add(option->get_name() + ": missing", help);
+    }
+    std::vector<std::string> parts;
+    for (const CLI::App* part : command.get_subcommands([](const CLI::App*) { return true; })) {
+      parts.push_back(part->get_name());
+    }
+    if (problems.empty() && !parts.empty()) {
+      problems.add("one of " + join(parts, ", ") + " required", help);
+    }
+    return;
+  }
+  const CLI::Option* option = subject_of(error, command);
+  if (option == nullptr) return;
+  const std::string name = option->get_name();
+  const bool is_flag = option->get_items_expected_max() == 0;
+  if (is_flag) {
+    problems.add(name + ": takes no value", help);
+  } else if (code == CLI::ExitCodes::ArgumentMismatch) {
+    problems.add(name + (option->count() == 0 ? ": a value required, none given"
+                                              : fmt::format(": one value required, {} given",
+                                                            option->results().size())),
+                 help);
+  } else {
+    problems.add(fmt::format("{} {}: cannot be understood", name, join(option->results(), " ")),
+                 help);
+  }
+}
+
 InputError usage_error(const CLI::ParseError& error, const CLI::App& app) {
   const CLI::App* command = &app;
   for (const CLI::App* sub : app.get_subcommands()) {
@@ -55,28 +110,46 @@ InputError usage_error(const CLI::ParseError& error, const CLI::App& app) {
   const std::string name = command == &app ? "" : command->get_name();
   const std::string help =
       fmt::format("`lockstep {}{}--help` lists the options", name, name.empty() ? "" : " ");
+  ProblemList problems(name.empty() ? "lockstep" : name);
   if (error.get_exit_code() != static_cast<int>(CLI::ExitCodes::ExtrasError)) {
-    return InputError(fmt::format("{}{}{}", name, name.empty() ? "" : ": ", error.what()), help);
+    add_usage_problem(error, *command, help, problems);
   }
   std::vector<std::string> known;
   for (const CLI::Option* option : command->get_options()) {
     for (const std::string& flag : option->get_lnames()) known.push_back("--" + flag);
   }
-  ProblemList problems(name.empty() ? "lockstep" : name);
   for (const std::string& word : command->remaining(/*recurse=*/true)) {
     problems.add(word.starts_with("-") ? fmt::format("option '{}': unknown", word)
                                        : fmt::format("argument '{}': one too many", word),
                  word.starts_with("-") ? did_you_mean(word, known) : help);
   }
+  if (problems.empty()) problems.add("the arguments cannot be understood", help);
   try {
     problems.throw_if_any();
   } catch (const InputError& all) {
     return all;
   }
-  return InputError(error.what(), help);
+  return InputError(help);
+}
+
+// printable() writes bytes that are not UTF-8, and only those, as \xFF.
+bool is_utf8(std::string text) {
+  std::ranges::replace(text, '\\', '/');
+  return printable(text).find("\\x") == std::string::npos;
+}
+
+// Run files, JSON and pages record arguments as text.
+void require_utf8(int argc, char** argv) {
+  ProblemList problems("lockstep");
+  for (int i = 1; i < argc; ++i) {
+    if (is_utf8(argv[i])) continue;
+    problems.add(fmt::format("argument '{}': not UTF-8", argv[i]), "rename the file");
+  }
+  problems.throw_if_any();
 }
 
 int run(int argc, char** argv) {
+  require_utf8(argc, argv);
   require_known_command(argc, argv);
   set_command_line(argc, argv);
   CLI::App app("Lockstep: the same training steps in several number formats, side by side.",
@@ -92,7 +165,12 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help and --version
+    if (error.get_exit_code() == 0) {  // --help and --version
+      std::ostringstream text;
+      const int code = app.exit(error, text, text);
+      fmt::print("{}", text.str());
+      return code;
+    }
     throw usage_error(error, app);
   }
   for (const auto& [sub, work] : declared) {
@@ -113,20 +191,29 @@ int run(int argc, char** argv) {
 
 namespace {
 
-int run_and_report_errors(int argc, char** argv) {
+// Not by fmt::print, which throws where nobody reads standard error.
+void print_error(const std::string& text) {
+  std::fputs(("lockstep: " + text + "\n").c_str(), stderr);
+}
+
+// `unwritten`: the reason if standard output or error could not be written.
+int run_and_report_errors(int argc, char** argv, int& unwritten) {
   try {
     return lockstep::run(argc, argv);
   } catch (const lockstep::InputError& error) {
-    fmt::print(stderr, "lockstep: {}\n", error.what());
+    print_error(error.what());  // every problem is one line of printable text
   } catch (const lockstep::WriteError& error) {
-    fmt::print(stderr, "lockstep: {}\n", error.what());
+    print_error(lockstep::printable(error.what()));
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "lockstep: out of memory; a smaller --batch or fewer --lanes need less\n");
-  } catch (const std::exception& error) {
-    // Writing standard output to a full disk throws; main reports it.
-    if (std::ferror(stdout) == 0) {
-      fmt::print(stderr, "lockstep: internal error: {}\n", error.what());
+    print_error("out of memory; a smaller --batch or fewer --lanes need less");
+  } catch (const std::system_error& error) {
+    if (std::ferror(stdout) != 0 || std::ferror(stderr) != 0) {
+      unwritten = error.code().value();
+    } else {
+      print_error("internal error: " + lockstep::printable(error.what()));
     }
+  } catch (const std::exception& error) {
+    print_error("internal error: " + lockstep::printable(error.what()));
   }
   return lockstep::kExitUsage;
 }
@@ -136,11 +223,19 @@ int run_and_report_errors(int argc, char** argv) {
 int main(int argc, char** argv) {
   // Tensors go back to the system when they are freed: by default glibc keeps those below 32 MiB.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
-  const int code = run_and_report_errors(argc, argv);
+  lockstep::ignore_write_signals();
+  int unwritten = 0;
+  const int code = run_and_report_errors(argc, argv, unwritten);
   errno = 0;
-  const bool flushed = std::fflush(stdout) == 0;
-  if (flushed && std::ferror(stdout) == 0) return code;
-  fmt::print(stderr, "lockstep: standard output: cannot be written{}{}\n", errno != 0 ? ": " : "",
-             errno != 0 ? std::strerror(errno) : "");
+  if (std::fflush(stdout) != 0 && unwritten == 0) unwritten = errno;
+  if (unwritten == 0 && std::ferror(stdout) == 0) return code;
+  if (unwritten == EPIPE) {  // the reader has seen enough: no message, and a verdict stays
+    return code == lockstep::kExitFine || code == lockstep::kExitUsage ? lockstep::kExitNoReader
+                                                                       : code;
+  }
+  const std::string hint = lockstep::write_error_hint(unwritten);
+  print_error(fmt::format("standard output: cannot be written{}{}{}{}", unwritten != 0 ? ": " : "",
+                          unwritten != 0 ? std::strerror(unwritten) : "", hint.empty() ? "" : "; ",
+                          hint));
   return lockstep::kExitUsage;
 }

@@ -12,6 +12,7 @@
 #include "reports/number_text.h"
 #include "reports/text_writer.h"
 #include "src/cli/terminal.h"
+#include "src/core/text.h"
 
 namespace lockstep {
 namespace {
@@ -38,6 +39,12 @@ std::string cut(const std::string& text, int width) {
   return out;
 }
 
+// Nobody may be watching any more, which must not end a run: errors are ignored.
+void show(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+}
+
 // " apex-o1 2^15, 2^16": nothing if every scale is 1.
 std::string scales_text(const LaneStep& lane, const std::string& name, size_t count) {
   std::string text;
@@ -59,15 +66,15 @@ Progress::Progress(int64_t first_step, int64_t step_count, std::string seed_text
 
 void Progress::on_start(const RunDescription& run) {
   for (const LaneDescription& lane : run.lanes) {
-    lane_names_.push_back(lane.name);
+    lane_names_.push_back(printable(lane.name));
     scaler_counts_.push_back(std::max<size_t>(1, lane.scaler_losses.size()));
   }
   start_ = std::chrono::steady_clock::now();
   last_drawn_ = start_ - kRedrawEvery;
   next_line_ = first_step_ + 1;
-  fmt::print(stderr, "{}{}, {} lane{}, steps {}..{}\n", seed_text_.empty() ? "" : seed_text_ + ": ",
-             run.data, lane_names_.size(), lane_names_.size() == 1 ? "" : "s", first_step_,
-             step_count_ - 1);
+  show(fmt::format("{}{}, {} lane{}, steps {}..{}\n", seed_text_.empty() ? "" : seed_text_ + ": ",
+                   printable(run.data), lane_names_.size(), lane_names_.size() == 1 ? "" : "s",
+                   first_step_, step_count_ - 1));
 }
 
 void Progress::on_step(const StepRecord& step) {
@@ -80,17 +87,16 @@ void Progress::on_step(const StepRecord& step) {
     const std::string line = fmt::format(
         "{} {}{}/{}  {}", bar(static_cast<double>(done) / static_cast<double>(step_count_)), seed,
         done, step_count_, status(step));
-    fmt::print(stderr, "\r\x1b[K{}", cut(line, terminal_width(STDERR_FILENO) - 1));
+    show("\r\x1b[K" + cut(line, terminal_width(STDERR_FILENO) - 1));
     line_open_ = true;
   } else if (done >= next_line_ || done == step_count_) {
-    fmt::print(stderr, "{}step {}/{}  {}\n", seed, done, step_count_, status(step));
+    show(fmt::format("{}step {}/{}  {}\n", seed, done, step_count_, status(step)));
     while (next_line_ <= done) next_line_ += std::max<int64_t>(1, step_count_ / kPlainLines);
   }
-  std::fflush(stderr);
 }
 
 void Progress::on_finish() {
-  if (line_open_) fmt::print(stderr, "\n");
+  if (line_open_) show("\n");
   line_open_ = false;
 }
 

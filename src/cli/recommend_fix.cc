@@ -74,12 +74,12 @@ int recommend_fix(FixArgs& args) {
   facts.replays = runs.replays();
   facts.lanes = runs.lanes();
   facts.read_again = runs.read_again();
-  fmt::print("{}", args.json ? fix_json(*fix, facts) : fix_text(*fix, facts, output_style()));
+  print_text(args.json ? fix_json(*fix, facts) : fix_text(*fix, facts, output_style()));
   if (!args.output.empty()) {
     if (fix->answer == Fix::Answer::kFixed) {
       const std::string name = std::filesystem::path(args.output).stem().string();
       write_text_file_atomically(args.output, edited_policy(lane.toml, name, fix->fix().edits));
-      if (!args.json) fmt::print("Wrote {}.\n", args.output);
+      if (!args.json) print_line("Wrote " + args.output + ".");
     } else {
       fmt::print(stderr, "lockstep: note: there is no policy to write\n");
     }

@@ -117,7 +117,7 @@ std::string replay_command(const RunOptions& o, const std::string& lanes,
   add(words, "--checkpoint-every", o.checkpoint_every, d.checkpoint_every);
   words.push_back("-o " + shell_quoted(output));
 
-  std::string text, line = "  lockstep replay " + shell_quoted(o.model);
+  std::string text, line = "  lockstep replay " + shell_path(o.model);
   for (const std::string& word : words) {
     if (line.size() + word.size() + std::string_view("  \\").size() > kCommandWidth) {
       text += line + " \\\n";

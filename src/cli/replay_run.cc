@@ -4,18 +4,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <system_error>
 
 #include "reports/section.h"
 #include "src/cli/capture_argument.h"
 #include "src/cli/command.h"
+#include "src/cli/command_files.h"
 #include "src/cli/progress.h"
 #include "src/cli/saved_values.h"
 #include "src/cli/stop_signal.h"
 #include "src/cli/terminal.h"
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
 #include "src/record/run/run_file.h"
 
@@ -37,40 +43,61 @@ void print_end(const std::string& path, bool finished, bool quiet) {
     fmt::print(
         "Stopped after step {} of {}{}; {} is intact. To continue:\n  lockstep replay --resume "
         "{}\n",
-        RunFile(path, true, seed).steps(), options.steps, of.empty() ? "" : " (" + of + ")", path,
-        path);
+        RunFile(path, true, seed).steps(), options.steps, of.empty() ? "" : " (" + of + ")",
+        printable(path), shell_path(path));
     return;
   }
   if (quiet) return;
-  fmt::print("\n{}\n", report_text(read_report(first, ReportSeeds::kAll, ReportPictures::kNone),
-                                   /*summary_only=*/true, output_style()));
+  print_text("\n" +
+             report_text(read_report(first, ReportSeeds::kAll, ReportPictures::kNone),
+                         /*summary_only=*/true, output_style()) +
+             "\n");
   const std::string seeds =
       options.seeds == 1 ? "" : fmt::format(" from each of {} seeds", options.seeds);
   const int width = std::min(output_style().width, kTextWidth);
   fmt::print(
-      "Recorded {} steps{} in {}. Next:\n  lockstep report {}\n{}", first.steps(), seeds, path,
-      shell_quoted(path),
+      "Recorded {} steps{} in {}. Next:\n  lockstep report {}\n{}", first.steps(), seeds,
+      printable(path), shell_path(path),
       wrap(fmt::format(
                "Only --resume needs {}.state, .state.1 and .progress.json; you may delete them.",
-               path),
+               printable(path)),
            width));
 }
 
+// Reasons that the C library words; the error carries them as text.
+std::string hint_for(std::string_view message) {
+  for (const int reason : {ENOSPC, EDQUOT, EFBIG, EACCES, EPERM, EROFS}) {
+    if (message.find(std::strerror(reason)) != std::string_view::npos) {
+      return write_error_hint(reason);
+    }
+  }
+  return "";
+}
+
 int report_write_error(const WriteError& error, const std::string& path) {
-  fmt::print(stderr,
-             "lockstep: {}\nThe steps recorded so far are intact. Free some disk space, then:\n"
-             "  lockstep replay --resume {}\n",
-             error.what(), path);
+  const std::string message = printable(error.what()), hint = hint_for(message);
+  std::string text = "lockstep: " + message + (hint.empty() ? "" : "; " + hint) + "\n";
+  std::error_code ignored;
+  // A run that was to be replaced is not this one.
+  const bool has_steps = message.find("nothing was recorded") == std::string::npos &&
+                         std::filesystem::is_regular_file(path, ignored);
+  if (has_steps) {
+    text +=
+        "The steps recorded so far are intact. To continue, once that is done:\n"
+        "  lockstep replay --resume " +
+        shell_path(path) + "\n";
+  }
+  std::fputs(text.c_str(), stderr);
   return kExitUsage;
 }
 
 void print_notes(const LockstepRun& run) {
   for (const LaneDescription& lane : run.description().lanes) {
     for (const std::string& note : lane.policy.notes) {
-      fmt::print(stderr, "lockstep: note: lane {}: {}\n", lane.name, note);
+      print_note("note: lane " + lane.name + ": " + note);
     }
     for (const std::string& warning : lane.warnings) {
-      fmt::print(stderr, "lockstep: warning: lane {}: {}\n", lane.name, warning);
+      print_note("warning: lane " + lane.name + ": " + warning);
     }
   }
 }
@@ -178,14 +205,22 @@ int add_seeds(const ReplayArgs& args, const std::string& path) {
 int start_run(ReplayArgs& args, ProblemList& problems) {
   const std::string path = args.output.empty() ? kDefaultRunFile : args.output;
   check_output(path, args.overwrite ? Replace::kRun : Replace::kNothing,
-               fmt::format("-o OTHER, --overwrite, or `replay --resume {}` to continue it", path),
+               fmt::format("-o OTHER, --overwrite, or `replay --resume {}` to continue it",
+                           shell_path(path)),
                problems);
   const std::string& start_from = args.options.start_from;
+  CommandFiles files;
+  files.inputs_of(args.options);
+  files.run_output("-o", path);
+  files.output("--save-values", args.save_values);
+  bool deletes_start = false;
   collect_problems(problems, [&] {
-    if (start_from.empty() || !starts_from_run(start_from, path)) return;
+    deletes_start = !start_from.empty() && starts_from_run(start_from, path);
+    if (!deletes_start) return;
     problems.add(fmt::format("--start-from {}: a new run in {} deletes it", start_from, path),
                  "choose another -o, or copy the checkpoint away first");
   });
+  if (!deletes_start) files.check(problems);
   args.options.mode = args.mode == "synced" ? LaneMode::kSynced : LaneMode::kFree;
   args.options.decisions = args.decisions == "own" ? Decisions::kOwn : Decisions::kRecorded;
   args.options.backward_per_loss = args.backward == kBackwardPerLoss;
@@ -201,10 +236,6 @@ int start_run(ReplayArgs& args, ProblemList& problems) {
   if (!args.at.empty()) {
     check_output(args.save_values, args.overwrite ? Replace::kText : Replace::kNothing,
                  "another name, or --overwrite", problems, "--save-values");
-    if (is_same_file(args.save_values, path)) {
-      problems.add(fmt::format("--save-values {}: this is the run file", args.save_values),
-                   "another name");
-    }
     problems.throw_if_any();
     saved.emplace(args.save_values, args.at, run);
     run.add_observer(&*saved);
@@ -248,6 +279,12 @@ int resume_run(const ReplayArgs& args, const ProblemList& problems) {
     complete = is_complete(last);
     if (!complete) state = read_checkpoint(path, last.steps(), last.identity());
   }
+  CommandFiles files;
+  files.inputs_of(options);
+  files.run_output("--resume", path);
+  ProblemList clashes("replay --resume");
+  files.check(clashes);
+  clashes.throw_if_any();
   if (!args.options.model.empty() && args.options.model != options.model) {
     throw InputError(
         fmt::format("model '{}': {} is a run of '{}'", args.options.model, path, options.model));
@@ -257,9 +294,9 @@ int resume_run(const ReplayArgs& args, const ProblemList& problems) {
       fmt::print(
           "{} is complete: all {} steps{} are recorded, nothing is left to do. Next:\n"
           "  lockstep report {}\n",
-          path, options.steps,
+          printable(path), options.steps,
           first.seeds == 1 ? "" : fmt::format(" from each of {} seeds", first.seeds),
-          shell_quoted(path));
+          shell_path(path));
     }
     return kExitFine;
   }

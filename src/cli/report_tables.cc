@@ -10,6 +10,7 @@
 #include "reports/csv_writer.h"
 #include "reports/number_text.h"
 #include "src/cli/command.h"
+#include "src/cli/terminal.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 
@@ -46,16 +47,22 @@ void check_table_folder(const std::string& folder, bool overwrite, ProblemList& 
   }
 }
 
-int write_tables(const ReportPage& page, const std::string& folder) {
+TableFiles table_files(const ReportPage& page, const std::string& folder) {
+  TableFiles files{.tables = csv_tables(page.sections), .paths = {}};
+  for (const CsvTable& table : files.tables) {
+    files.paths.push_back((std::filesystem::path(folder) / (table.name + ".csv")).string());
+  }
+  return files;
+}
+
+int write_tables(const TableFiles& files, const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw InputError(fmt::format("-o {}: cannot be made: {}", folder, error.message()));
-  const std::vector<CsvTable> tables = csv_tables(page.sections);
-  for (const CsvTable& table : tables) {
-    write_text_file_atomically((std::filesystem::path(folder) / (table.name + ".csv")).string(),
-                               table.text);
+  for (size_t i = 0; i < files.tables.size(); ++i) {
+    write_text_file_atomically(files.paths[i], files.tables[i].text);
   }
-  fmt::print("Wrote {} into {}\n", counted(tables.size(), "table"), folder);
+  print_line(fmt::format("Wrote {} into {}", counted(files.tables.size(), "table"), folder));
   return kExitFine;
 }
 

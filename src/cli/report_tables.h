@@ -2,7 +2,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "reports/csv_writer.h"
 #include "reports/report_format.h"
 #include "reports/section.h"
 #include "src/core/error.h"
@@ -13,8 +15,14 @@ const ReportFormat& tables_format();  // csv
 // Adds a problem unless all tables can be written into `folder`: it is new or empty, or may be
 // written into.
 void check_table_folder(const std::string& folder, bool overwrite, ProblemList& problems);
-// Writes every table as FOLDER/NAME.csv; other files stay. Returns: the exit code.
-int write_tables(const ReportPage& page, const std::string& folder);
+// The tables of a page, and the file of each in a folder.
+struct TableFiles {
+  std::vector<CsvTable> tables;
+  std::vector<std::string> paths;
+};
+TableFiles table_files(const ReportPage& page, const std::string& folder);
+// Makes the folder and writes them. Returns: the exit code.
+int write_tables(const TableFiles& files, const std::string& folder);
 // Throws: InputError with the names of all tables, if none has that name.
 std::string table_text(const ReportPage& page, const std::string& name);
 

@@ -8,10 +8,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 
 #include "src/cli/command.h"
+#include "src/cli/stop_signal.h"
 #include "src/core/error.h"
 
 extern char** environ;
@@ -28,8 +30,17 @@ int run_program(const std::vector<std::string>& argv, ShowErrors errors) {
   if (errors == ShowErrors::kNo) {
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   }
+  // Signals that this program ignores would stay ignored in the other one.
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t to_default;
+  sigemptyset(&to_default);
+  for (const int signal : kWriteSignals) sigaddset(&to_default, signal);
+  posix_spawnattr_setsigdefault(&attributes, &to_default);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
   pid_t child = 0;
-  const int failed = posix_spawnp(&child, words[0], &actions, nullptr, words.data(), environ);
+  const int failed = posix_spawnp(&child, words[0], &actions, &attributes, words.data(), environ);
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (failed != 0) {
     throw InputError(fmt::format("{}: cannot be started: {}", argv[0], std::strerror(failed)));

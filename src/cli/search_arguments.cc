@@ -87,7 +87,7 @@ std::string gpu_help() {
 int search_stopped(const std::string& folder) {
   fmt::print(stderr,
              "Stopped; complete runs are kept in {}. The same command goes on from there.\n",
-             folder);
+             printable(folder));
   return kExitSignalBase + stop_signal();
 }
 

@@ -1,8 +1,6 @@
 // The signal handler.
 #include "src/cli/stop_signal.h"
 
-#include <csignal>
-
 namespace lockstep {
 namespace {
 
@@ -28,6 +26,10 @@ const std::atomic<bool>& catch_stop_signals() {
 
 int stop_signal() {
   return received;
+}
+
+void ignore_write_signals() {
+  for (const int signal : kWriteSignals) std::signal(signal, SIG_IGN);
 }
 
 }  // namespace lockstep

@@ -4,8 +4,12 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
+#include <cstdio>
 #include <cstdlib>
-#include <string_view>
+
+#include "src/core/text.h"
 
 namespace lockstep {
 
@@ -23,6 +27,28 @@ TextStyle output_style() {
   };
   return {.width = terminal_width(STDOUT_FILENO),
           .colour = variable("NO_COLOR").empty() && variable("TERM") != "dumb"};
+}
+
+void print_text(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t colour = find_colour(text);
+    out += printable_lines(text.substr(0, colour));
+    if (colour == std::string_view::npos) break;
+    const size_t end = text.find('m', colour) + 1;
+    out += text.substr(colour, end - colour);
+    text.remove_prefix(end);
+  }
+  fmt::print("{}", out);
+}
+
+void print_line(std::string_view line) {
+  fmt::print("{}\n", printable(line));
+}
+
+void print_note(std::string_view line) {
+  // Not by fmt::print, which throws where nobody reads standard error.
+  std::fputs(("lockstep: " + printable(line) + "\n").c_str(), stderr);
 }
 
 }  // namespace lockstep

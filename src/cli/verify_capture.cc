@@ -6,6 +6,7 @@
 
 #include "analysis/faithful/gates.h"
 #include "src/cli/command.h"
+#include "src/cli/terminal.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
@@ -18,11 +19,11 @@ namespace lockstep {
 namespace {
 
 void print_gate(const GateResult& gate) {
-  fmt::print("{}  {:12}  {}{}{}\n", gate.name, to_string(gate.status), gate.subject,
-             gate.figure.empty() ? "" : ": ", gate.figure);
+  print_line(fmt::format("{}  {:12}  {}{}{}", gate.name, to_string(gate.status), gate.subject,
+                         gate.figure.empty() ? "" : ": ", gate.figure));
   constexpr size_t kShown = 12;
   for (size_t i = 0; i < gate.details.size() && i < kShown; ++i) {
-    fmt::print("      {}\n", gate.details[i]);
+    print_line("      " + gate.details[i]);
   }
   if (gate.details.size() > kShown) {
     fmt::print("      ... and {} more\n", gate.details.size() - kShown);
@@ -34,9 +35,10 @@ void print_gate(const GateResult& gate) {
 void store(const std::string& path, const Verification& result) {
   try {
     write_verification(path, result);
-    fmt::print("Stored in {}. Reports of its replays show the result.\n", verification_path(path));
+    print_line("Stored in " + verification_path(path) +
+               ". Reports of its replays show the result.");
   } catch (const InputError& error) {
-    fmt::print(stderr, "lockstep: warning: not stored next to the capture: {}\n", error.what());
+    print_note(std::string("warning: not stored next to the capture: ") + error.what());
   }
 }
 
@@ -44,9 +46,10 @@ void store(const std::string& path, const Verification& result) {
 
 int verify_capture_file(const std::string& path, const std::string& json) {
   const Capture capture = read_capture(path, CaptureUse::kVerify);
-  fmt::print("{}: {} steps of {}, PyTorch {} on {}, {} verify steps\n", path, capture.steps.size(),
-             capture.model_class, capture.torch_version, capture.device, capture.verify.size());
-  for (const std::string& note : captured_notes(capture)) fmt::print("note: {}\n", note);
+  print_line(fmt::format("{}: {} steps of {}, PyTorch {} on {}, {} verify steps", path,
+                         capture.steps.size(), capture.model_class, capture.torch_version,
+                         capture.device, capture.verify.size()));
+  for (const std::string& note : captured_notes(capture)) print_line("note: " + note);
   const std::vector<GateResult> gates = verify_capture(capture, print_gate);
   Verification result{capture.sha256, LOCKSTEP_VERSION, utc_now(), all_passed(gates), {}};
   for (const GateResult& gate : gates) {
@@ -68,7 +71,7 @@ int verify_capture_file(const std::string& path, const std::string& json) {
   store(path, result);
   if (!json.empty()) {
     write_text_file_atomically(json, to_json(result));
-    fmt::print("Wrote {}\n", json);
+    print_line("Wrote " + json);
   }
   if (any_failed(gates)) return kExitRegression;
   return result.passed ? kExitFine : kExitInconclusive;

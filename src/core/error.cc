@@ -12,15 +12,40 @@
 namespace lockstep {
 namespace {
 
-std::string with_hint(std::string problem, const std::string& hint) {
-  if (!hint.empty()) problem += "; " + hint;
-  return problem;
+// Long enough for every list of names; a message of megabytes helps nobody.
+constexpr size_t kMostBytes = 8192, kHeadBytes = 4096, kTailBytes = 2048;
+
+// The number of bytes of the whole characters among the first `most` bytes.
+size_t whole_characters(std::string_view text, size_t most) {
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0) == 0x80) --most;
+  return most;
+}
+
+// printable(), and without the middle where it is very long: the constraint that a value breaks,
+// and the hint, stand at the end.
+std::string one_line(std::string_view text) {
+  if (text.size() > kMostBytes) {
+    const size_t head = whole_characters(text, kHeadBytes);
+    const size_t tail = whole_characters(text, text.size() - kTailBytes);
+    return printable(text.substr(0, head)) + " [" + std::to_string(tail - head) +
+           " bytes left out] " + printable(text.substr(tail));
+  }
+  return printable(text);
+}
+
+std::string with_hint(const std::string& problem, const std::string& hint) {
+  return hint.empty() ? one_line(problem) : one_line(problem) + "; " + one_line(hint);
+}
+
+std::vector<std::string> one_line_each(std::vector<std::string> problems) {
+  for (std::string& problem : problems) problem = one_line(problem);
+  return problems;
 }
 
 std::string describe(std::string_view subject, const std::vector<std::string>& problems) {
   if (problems.empty()) throw std::logic_error("InputError without a problem");
-  if (problems.size() == 1) return std::string(subject) + ": " + problems[0];
-  std::string text = std::string(subject) + ": " + std::to_string(problems.size()) + " problems";
+  if (problems.size() == 1) return one_line(subject) + ": " + problems[0];
+  std::string text = one_line(subject) + ": " + std::to_string(problems.size()) + " problems";
   for (const std::string& problem : problems) text += "\n  - " + problem;
   return text;
 }
@@ -56,22 +81,30 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-InputError::InputError(std::string problem, std::string hint)
-    : std::runtime_error(with_hint(problem, hint)),
-      problems_{with_hint(std::move(problem), hint)} {}
+InputError::InputError(const std::string& problem, const std::string& hint)
+    : std::runtime_error(with_hint(problem, hint)), problems_{with_hint(problem, hint)} {}
 
-InputError::InputError(std::string_view subject, std::vector<std::string> problems)
-    : std::runtime_error(describe(subject, problems)), problems_(std::move(problems)) {}
+InputError::InputError(std::string_view subject, const std::vector<std::string>& problems)
+    : std::runtime_error(describe(subject, one_line_each(problems))),
+      subject_(one_line(subject)),
+      problems_(one_line_each(problems)) {}
 
-void ProblemList::add(std::string problem, std::string hint) {
-  if (++count_ <= kMostKept) problems_.push_back(with_hint(std::move(problem), hint));
+std::vector<std::string> InputError::lines() const {
+  if (subject_.empty()) return problems_;
+  std::vector<std::string> lines;
+  for (const std::string& problem : problems_) lines.push_back(subject_ + ": " + problem);
+  return lines;
+}
+
+void ProblemList::add(const std::string& problem, const std::string& hint) {
+  if (++count_ <= kMostKept) problems_.push_back(with_hint(problem, hint));
 }
 
 void ProblemList::throw_if_any() const {
   if (empty()) return;
   std::vector<std::string> all = problems_;
   if (count_ > kMostKept) all.push_back("... and " + std::to_string(count_ - kMostKept) + " more");
-  throw InputError(subject_, std::move(all));
+  throw InputError(subject_, all);
 }
 
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {

@@ -9,17 +9,23 @@
 
 namespace lockstep {
 
-// A wrong input: bad usage, bad file, unknown name. `what()` is the text for stderr.
+// A wrong input: bad usage, bad file, unknown name. `what()` is the text for stderr. Problems may
+// quote text of unknown origin: they are stored as printable(), so that each stays one line of any
+// terminal, log or report, and without the middle where they are very long.
 class InputError : public std::runtime_error {
  public:
   // One problem, e.g. "format 'fp61': unknown", hint "did you mean 'fp16'?".
-  explicit InputError(std::string problem, std::string hint = "");
+  explicit InputError(const std::string& problem, const std::string& hint = "");
   // Several problems of one input; throws std::logic_error when `problems` is empty.
-  InputError(std::string_view subject, std::vector<std::string> problems);
+  InputError(std::string_view subject, const std::vector<std::string>& problems);
 
   const std::vector<std::string>& problems() const { return problems_; }
 
+  // The problems as lines that stand alone: each says its subject, too.
+  std::vector<std::string> lines() const;
+
  private:
+  std::string subject_;  // empty where it is part of the only problem
   std::vector<std::string> problems_;
 };
 
@@ -30,7 +36,7 @@ class ProblemList {
   static constexpr size_t kMostKept = 100;
 
   explicit ProblemList(std::string subject) : subject_(std::move(subject)) {}
-  void add(std::string problem, std::string hint = "");
+  void add(const std::string& problem, const std::string& hint = "");
   bool empty() const { return count_ == 0; }
   size_t count() const { return count_; }  // including those not kept
   // Throws: InputError with every problem added so far, if there is one.

@@ -114,10 +114,46 @@ std::string printable(std::string_view text, size_t most) {
   return out;
 }
 
+std::string printable_lines(std::string_view text) {
+  std::string out;
+  for (size_t begin = 0;;) {
+    const size_t end = text.find('\n', begin);
+    out += printable(text.substr(begin, end - begin));
+    if (end == std::string_view::npos) return out;
+    out += '\n';
+    begin = end + 1;
+  }
+}
+
+namespace {
+
+// Every byte outside of printable ASCII as \NNN: no locale changes what is read back.
+std::string dollar_quoted(std::string_view argument) {
+  std::string out = "$'";
+  for (const char c : argument) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '\'' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (byte >= 0x20 && byte < 0x7f) {
+      out += c;
+    } else {
+      char code[8];
+      // Octal, because a hexadecimal digit that follows would belong to \x in some shells.
+      std::snprintf(code, sizeof code, "\\%03o", byte);
+      out += code;
+    }
+  }
+  return out + "'";
+}
+
+}  // namespace
+
 std::string shell_quoted(const std::string& argument) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./:,@%^";
   if (!argument.empty() && argument.find_first_not_of(kPlain) == std::string::npos) return argument;
+  if (printable(argument) != argument) return dollar_quoted(argument);
   std::string out = "'";
   for (const char c : argument) {
     if (c == '\'') {
@@ -127,6 +163,10 @@ std::string shell_quoted(const std::string& argument) {
     }
   }
   return out + "'";
+}
+
+std::string shell_path(const std::string& path) {
+  return shell_quoted(path.starts_with('-') ? "./" + path : path);
 }
 
 }  // namespace lockstep

@@ -18,7 +18,12 @@ std::string with_thousands(unsigned long long value);
 // \xFF; characters that control a terminal or the writing direction become \u001b. Text longer than
 // `most` bytes is cut and ends in "...". printable(printable(x)) == printable(x).
 std::string printable(std::string_view text, size_t most = std::string_view::npos);
-// `argument` as a POSIX shell reads it back.
+// printable() of every line: line feeds stay.
+std::string printable_lines(std::string_view text);
+// `argument` as a shell reads it back: in 'quotes' where POSIX requires them, in $'quotes' (POSIX
+// 2024; bash, zsh, ksh) where printable() would change it, so that it controls no terminal.
 std::string shell_quoted(const std::string& argument);
+// A file's name as an argument: one that begins with '-' would be read as an option.
+std::string shell_path(const std::string& path);
 
 }  // namespace lockstep

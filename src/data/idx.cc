@@ -10,6 +10,8 @@
 #include <cstring>
 #include <memory>
 
+#include "src/core/text_file.h"
+
 namespace lockstep {
 namespace {
 
@@ -32,13 +34,19 @@ std::string hex(uint32_t value) {
 
 }  // namespace
 
-std::optional<std::vector<uint8_t>> read_maybe_gzip(const std::string& path,
-                                                    ProblemList& problems) {
-  // zlib returns a file without the gzip magic unchanged.
-  errno = 0;
-  const std::unique_ptr<gzFile_s, GzClose> file(gzopen(path.c_str(), "rb"));
-  if (!file) {
-    problems.add(path + ": cannot open: " + std::strerror(errno != 0 ? errno : ENOMEM));
+std::optional<std::vector<uint8_t>> read_maybe_gzip(const std::string& path, ProblemList& problems,
+                                                    size_t most) {
+  std::unique_ptr<gzFile_s, GzClose> file;
+  bool was_opened = false;
+  collect_problems(problems, [&] {
+    RegularFile regular(path);
+    was_opened = true;
+    // zlib returns a file without the gzip magic unchanged.
+    file.reset(gzdopen(regular.descriptor(), "rb"));
+    if (file != nullptr) regular.release();
+  });
+  if (file == nullptr) {
+    if (was_opened) problems.add(path + ": cannot open: " + std::strerror(ENOMEM));
     return std::nullopt;
   }
   std::vector<uint8_t> bytes;
@@ -47,6 +55,12 @@ std::optional<std::vector<uint8_t>> read_maybe_gzip(const std::string& path,
     bytes.resize(before + kChunkBytes);
     const int got = gzread(file.get(), bytes.data() + before, static_cast<unsigned>(kChunkBytes));
     bytes.resize(before + static_cast<size_t>(std::max(got, 0)));
+    if (bytes.size() > most) {
+      problems.add(path + ": has more than " + std::to_string(most) + " bytes" +
+                       (gzdirect(file.get()) == 1 ? "" : ", unpacked") + ", at most these are read",
+                   "is it another file?");
+      return std::nullopt;
+    }
     if (got == static_cast<int>(kChunkBytes)) continue;
 
     int code = Z_OK;

@@ -24,7 +24,11 @@ struct IdxArray {
 // empty.
 IdxArray read_idx(const std::string& path, size_t rank, ProblemList& problems);
 
-// The whole file, unpacked if it is gzip; nothing if it could not be read (see `problems`).
-std::optional<std::vector<uint8_t>> read_maybe_gzip(const std::string& path, ProblemList& problems);
+// Gzip packs zeros a thousandfold: what comes out is bounded, too. MNIST's images have 47 MB.
+inline constexpr size_t kMostUnpackedBytes = size_t{256} << 20;
+// The whole file, unpacked if it is gzip; nothing if it could not be read, or has more than `most`
+// bytes (see `problems`).
+std::optional<std::vector<uint8_t>> read_maybe_gzip(const std::string& path, ProblemList& problems,
+                                                    size_t most = kMostUnpackedBytes);
 
 }  // namespace lockstep

@@ -36,7 +36,7 @@ std::string array_lines(const nlohmann::ordered_json& array) {
 
 }  // namespace
 
-nlohmann::json parse_json(std::string_view text) {
+void require_bounded_json(std::string_view text) {
   if (text.size() > kMostJsonBytes) {
     throw InputError("has " + std::to_string(text.size()) + " bytes of JSON, at most " +
                      std::to_string(kMostJsonBytes) + " allowed");
@@ -45,6 +45,10 @@ nlohmann::json parse_json(std::string_view text) {
     throw InputError("is JSON nested " + std::to_string(depth) + " deep, at most " +
                      std::to_string(kMostJsonDepth) + " allowed");
   }
+}
+
+nlohmann::json parse_json(std::string_view text) {
+  require_bounded_json(text);
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::parse_error& error) {

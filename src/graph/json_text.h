@@ -12,6 +12,9 @@ namespace lockstep {
 inline constexpr size_t kMostJsonBytes = 64 << 20;  // a graph of 100 000 nodes has half as many
 inline constexpr int kMostJsonDepth = 32;           // a graph needs 6
 
+// Throws: InputError if the text is too long for JSON of unknown origin, or nested too deep.
+void require_bounded_json(std::string_view text);
+
 // Throws: InputError if the text is not JSON (with the byte of the error), too long, or nested too
 // deep.
 nlohmann::json parse_json(std::string_view text);

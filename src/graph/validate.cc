@@ -80,7 +80,8 @@ class Validator {
 
   void check_node(const Node& node) {
     const std::string who = "node '" + node.id + "' (" + node.op + ")";
-    if (node.id.size() < 2 || node.id[0] != 'n' ||
+    constexpr size_t kMostDigits = 18;  // any such number is an int64
+    if (node.id.size() < 2 || node.id.size() > 1 + kMostDigits || node.id[0] != 'n' ||
         node.id.find_first_not_of("0123456789", 1) != std::string::npos) {
       problems_.add("node '" + node.id + "': must be named n<NUMBER>");
     }

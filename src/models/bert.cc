@@ -55,7 +55,7 @@ Model bert_model() {
           .source = "Devlin et al., NAACL 2019",
           .default_data = "grammar",
           .task = Task::kMaskedToken,
-          .sizes = {{"layers", 2, "blocks"},
+          .sizes = {{"layers", 2, "blocks", kMostLayers},
                     {"width", 128, "channels"},
                     {"heads", 4, "attention heads"},
                     {"context", 64, "characters per example"},

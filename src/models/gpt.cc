@@ -62,7 +62,7 @@ Model gpt_model() {
           .source = "Radford et al., 2019 (GPT-2)",
           .default_data = "grammar",
           .task = Task::kNextToken,
-          .sizes = {{"layers", 4, "blocks"},
+          .sizes = {{"layers", 4, "blocks", kMostLayers},
                     {"width", 256, "channels"},
                     {"heads", 4, "attention heads"},
                     {"context", 128, "characters per example"},

@@ -42,7 +42,7 @@ Model lstm_model() {
       .source = "Hochreiter & Schmidhuber, 1997; torch.nn.LSTM",
       .default_data = "grammar",
       .task = Task::kNextToken,
-      .sizes = {{"layers", 2, "LSTM layers"},
+      .sizes = {{"layers", 2, "LSTM layers", kMostLayers},
                 {"embedding", 64, "numbers per character"},
                 {"hidden", 256, "units of a layer"},
                 {"context", 64, "characters per example"},

@@ -14,11 +14,14 @@
 
 namespace lockstep {
 
-// A number that makes a model larger or smaller, e.g. {"layers", 4, "transformer blocks"}.
+inline constexpr double kLargestSize = 1 << 24, kMostLayers = 1000;
+
+// A number that makes a model larger or smaller, e.g. {"layers", 4, "transformer blocks", 1000}.
 struct ModelSize {
   std::string_view name;
   double value;  // the default
   std::string_view help;
+  double most = kLargestSize;  // of layers far less: each has nodes of its own
 };
 
 // By name; every size of a model has one.
@@ -70,7 +73,8 @@ std::span<const Model> models();
 const Model& find_model(std::string_view name);  // Throws: InputError with a did-you-mean
 
 // The model's sizes: the given ones, and the defaults of the others.
-// Throws: InputError with every name that is not a size of the model.
+// Throws: InputError with every name that is not a size of the model, and every value beyond its
+// limit.
 ModelSizes complete_sizes(const Model& model, const ModelSizes& given);
 // The data that the model needs.
 DataRequest data_request(const Model& model, const ModelSizes& sizes, uint64_t seed);

@@ -2,6 +2,7 @@
 // The order is that of `lockstep list models`; each file NAME.cc defines its row as NAME_model().
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "src/core/error.h"
@@ -42,6 +43,10 @@ ModelSizes complete_sizes(const Model& model, const ModelSizes& given) {
     const auto found = sizes.find(name);
     if (found != sizes.end()) {
       found->second = value;
+      const ModelSize& row = *std::ranges::find(model.sizes, name, &ModelSize::name);
+      if (value > row.most) {
+        problems.add(fmt::format("size {} {}: must be at most {}", name, value, row.most));
+      }
     } else {
       problems.add("size '" + name + "': unknown",
                    names.empty() ? "this model has no sizes" : did_you_mean(name, names));
@@ -60,10 +65,10 @@ DataRequest data_request(const Model& model, const ModelSizes& sizes, uint64_t s
 }
 
 int64_t ModelShape::whole(std::string_view size) const {
-  constexpr double kLargest = 1 << 24;
   const double value = sizes.at(std::string(size));
-  if (!(value >= 1 && value <= kLargest) || value != std::floor(value)) {
-    throw InputError(fmt::format("size {} {}: must be an integer in 1..{}", size, value, kLargest));
+  if (!(value >= 1 && value <= kLargestSize) || value != std::floor(value)) {
+    throw InputError(
+        fmt::format("size {} {}: must be an integer in 1..{}", size, value, kLargestSize));
   }
   return static_cast<int64_t>(value);
 }

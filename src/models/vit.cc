@@ -53,7 +53,7 @@ Model vit_model() {
       .help = "patches as tokens, class token, pre-normalised transformer blocks; cross entropy",
       .source = "Dosovitskiy et al., ICLR 2021",
       .default_data = "shapes",
-      .sizes = {{"layers", 4, "blocks"},
+      .sizes = {{"layers", 4, "blocks", kMostLayers},
                 {"width", 128, "channels"},
                 {"heads", 4, "attention heads"},
                 {"patch", 4, "side of a patch in pixels"},

@@ -9,6 +9,7 @@
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/policy/parse/policy_file.h"
+#include "src/policy/parse/toml_text.h"
 #include "src/policy/twin_lane.h"
 
 namespace lockstep {
@@ -135,7 +136,7 @@ Policy truth_policy() {
 
 Policy find_policy(std::string_view name_or_path) {
   const std::string path(name_or_path);
-  if (path.ends_with(kExtension)) return parse_policy(read_text_file(path), path);
+  if (path.ends_with(kExtension)) return parse_policy(read_text_file(path, kMostTomlBytes), path);
 
   refuse_lane_name(path);
   const size_t colon = path.find(':');

@@ -2,6 +2,7 @@
 #include "src/train/prepared_run.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -28,6 +29,29 @@ std::vector<std::string> names_of_groups(const RunOptions& options) {
     names.push_back((options.capture_hash.empty() ? "--group " : "") + group.layers);
   }
   return names;
+}
+
+// Every lane keeps its own weights, and a step at least its largest value. The rest of its memory
+// depends on engines and the allocator: what passes here may still be too large.
+void require_memory(const Graph& forward, size_t lanes, ProblemList& problems) {
+  constexpr double kElementBytes = sizeof(float), kGibi = 1 << 30;
+  double weights = 0, largest = 0;
+  for (const Parameter& p : forward.parameters) {
+    weights += static_cast<double>(element_count(p.type.shape));
+  }
+  for (const Node& node : forward.nodes) {
+    for (const TensorType& output : node.outputs) {
+      largest = std::max(largest, static_cast<double>(element_count(output.shape)));
+    }
+  }
+  const double needed = (weights + largest) * kElementBytes * static_cast<double>(lanes) / kGibi;
+  const double there = static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
+                       static_cast<double>(sysconf(_SC_PAGESIZE)) / kGibi;
+  if (!(there > 0) || needed <= there) return;
+  problems.add(fmt::format("model: the weights and the largest value of {} lanes take {:.1f} GiB, "
+                           "this machine has {:.1f}",
+                           lanes, needed, there),
+               "a smaller --size or --batch, or fewer --lanes, need less");
 }
 
 }  // namespace
@@ -64,6 +88,8 @@ PreparedRun::PreparedRun(RunOptions wanted, const std::map<std::string, Tensor>*
   const ModelShape shape{options.batch / options.workers, data->image_shape(), data->class_count(),
                          sizes};
   Graph forward = model->build(shape, /*training=*/true);
+  require_memory(forward, description.lanes.size(), problems);
+  problems.throw_if_any();
   change_layers(options, forward, problems);
   collect_problems(problems, [&] { check_groups(forward, options.groups); });
   problems.throw_if_any();

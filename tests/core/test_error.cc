@@ -60,3 +60,35 @@ TEST_CASE("of very many problems the first are kept, the others only counted") {
     CHECK(error.problems().back() == "... and 7 more");
   }
 }
+
+TEST_CASE("a problem is one line, whatever it quotes") {
+  const std::string hostile = "x\n  - line 9: not a problem\x1b[2J\xff";
+  const std::string shown = "x\\u000a  - line 9: not a problem\\u001b[2J\\xff";
+  CHECK(std::string(InputError(hostile, hostile).what()) == shown + "; " + shown);
+  ProblemList problems("file '" + hostile + "'");
+  problems.add(hostile);
+  problems.add("second");
+  try {
+    problems.throw_if_any();
+    FAIL("nothing thrown");
+  } catch (const InputError& error) {
+    CHECK(std::string(error.what()) ==
+          "file '" + shown + "': 2 problems\n  - " + shown + "\n  - second");
+    CHECK(error.lines() == std::vector<std::string>{"file '" + shown + "': " + shown,
+                                                    "file '" + shown + "': second"});
+  }
+  CHECK(InputError("alone").lines() == std::vector<std::string>{"alone"});
+}
+
+TEST_CASE("a very long problem keeps its start, its end and its hint") {
+  const InputError error("policy '" + std::string(1'000'000, 'x') + "': unknown", "known: y");
+  const std::string text = error.what();
+  CHECK(text.size() < 8192);
+  CHECK(text.starts_with("policy 'xxx"));
+  CHECK(text.find("bytes left out") != std::string::npos);
+  CHECK(text.ends_with("xxx': unknown; known: y"));
+  // Characters are not cut.
+  std::string euros;
+  for (int i = 0; i < 10'000; ++i) euros += "\xe2\x82\xac";
+  CHECK(std::string(InputError(euros).what()).find("\\x") == std::string::npos);
+}

@@ -13,6 +13,7 @@
 #include "src/core/parallel.h"
 #include "src/data/dataset.h"
 #include "src/data/digit_strokes.h"
+#include "src/data/idx.h"
 #include "src/data/sources.h"
 #include "tests/support/folders.h"
 #include "tests/support/refusal.h"
@@ -267,6 +268,18 @@ TEST_CASE("IDX: every fault is an InputError that shows value and constraint") {
     for (int i = 0; i < 3; ++i) append_extent(bytes, 0xffffffffu);
     folder.write(images, bytes);
     CHECK(contains_text(error_of(spec), "truncated: shape [4294967295, 4294967295, 4294967295]"));
+  }
+  SUBCASE("more unpacked bytes than allowed") {
+    folder.write_gzip(images + ".gz", idx_images(10, 28, 28));
+    const std::string path = (folder.path() / (images + ".gz")).string();
+    ProblemList problems("x");
+    CHECK(!read_maybe_gzip(path, problems, 100));
+    CHECK_THROWS_WITH_AS(problems.throw_if_any(),
+                         ("x: " + path +
+                          ": has more than 100 bytes, unpacked, at most these are "
+                          "read; is it another file?")
+                             .c_str(),
+                         InputError);
   }
   SUBCASE("gzip cut short") {
     fs::remove(folder.path() / images);

@@ -45,6 +45,8 @@ TEST_CASE("CSV: cells are quoted as RFC 4180 says, formulas are disarmed") {
         "a,\"b,c\",\"d\"\"e\",\"f\ng\"\r\n"
         "'=1+2,-1.5,-,\"'@x,y\"\r\n"
         "'-cmd,+0.0050,,-inf\r\n");
+  CHECK(csv_text(CsvRows{{"\x1b[31m", "\t=1", "\r@x", "\xff"}}) ==
+        "\\u001b[31m,'\\u0009=1,'\\u000d@x,\\xff\r\n");
 }
 
 TEST_CASE("CSV: every table of the hand-made report has its own name, fit for a file") {

@@ -45,6 +45,25 @@ TEST_CASE("a table too wide for the page loses the middle of its widest left-ali
   CHECK(text.find("xtail  1") != std::string::npos);
 }
 
+TEST_CASE("names cannot control a terminal or begin a line of their own") {
+  const std::string name = "a\x1b[2J\nb";
+  TableBlock table;
+  table.columns = {{name, Align::kLeft}, {"n"}};
+  table.rows = {{Cell(name), Cell("1")}};
+  table.notes = {name};
+  const std::string text =
+      to_text({paragraph(name + " " + name, Tone::kBad, name.size()), verbatim(name), Block(table)},
+              {.colour = true});
+  CHECK(text ==
+        "\x1b[1;31ma\\u001b[2J\\u000ab\x1b[0m a\\u001b[2J\\u000ab\n"
+        "\n  a\\u001b[2J\n  b\n"
+        "\n"
+        "  a\\u001b[2J\\u000ab  n\n"
+        "  -----------------  -\n"
+        "  a\\u001b[2J\\u000ab  1\n"
+        "  a\\u001b[2J\\u000ab\n");
+}
+
 TEST_CASE("a terminal's width: prose up to kTextWidth columns, tables the whole of it") {
   const std::string prose(400, 'x');
   std::string words;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "src/core/text.h"
 #include "src/policy/parse/autocast_table.h"
 #include "src/policy/parse/keys.h"
 #include "src/policy/parse/loss_scale_table.h"
@@ -16,6 +17,7 @@
 #include "src/policy/parse/scaling_table.h"
 #include "src/policy/parse/sums_table.h"
 #include "src/policy/parse/toml_table.h"
+#include "src/policy/parse/toml_text.h"
 #include "src/policy/twin_lane.h"
 
 namespace lockstep {
@@ -110,14 +112,8 @@ class PolicyReader {
 
  private:
   toml::table parse() {
-    try {
-      return toml::parse(source_.toml, source_.file_name);
-    } catch (const toml::parse_error& error) {
-      throw InputError("policy '" + source_.file_name + "': line " +
-                           std::to_string(error.source().begin.line) +
-                           ": not TOML: " + std::string(error.description()),
-                       "docs/policy.md shows the layout");
-    }
+    return parse_toml(source_.toml, "policy '" + source_.file_name + "'",
+                      "docs/policy.md shows the layout");
   }
 
   void read_base(TomlTable& root) {
@@ -161,6 +157,11 @@ class PolicyReader {
                     "choose a name other than fp32, fp64 and twin");
     }
     policy_.version = root.text("version").value_or("");
+    for (const auto& [key, text] :
+         {std::pair{"name", policy_.name}, std::pair{"version", policy_.version}}) {
+      if (printable(text) == text) continue;
+      root.problem(key, "= '" + text + "': must have no control characters");
+    }
     policy_.help = root.text("help").value_or("");
     policy_.source = root.text("source").value_or("");
     for (const auto& item : root.texts("aliases")) policy_.aliases.push_back(item.text);

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <sstream>
 
+#include "src/core/text.h"
+
 namespace lockstep {
 namespace {
 
@@ -128,7 +130,7 @@ void TomlTable::problem(std::string_view key, const std::string& what, const std
 void TomlTable::problem(std::string_view key, const InputError& error, const std::string& hint) {
   const std::string& what = error.problems().front();
   // Most look-ups name the value they did not find; for the others it is added here.
-  const std::string value = table_->get(key)->value_or(std::string());
+  const std::string value = printable(table_->get(key)->value_or(std::string()));
   const bool names_value = what.find("'" + value + "'") != std::string::npos;
   problem_at(line_of(key), std::string(key) + (names_value ? ":" : " = '" + value + "':"), what,
              hint);

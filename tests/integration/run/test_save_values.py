@@ -74,4 +74,4 @@ def test_a_lane_that_stopped_has_no_values(lockstep, tmp_path):
 def test_the_run_file_is_no_place_for_values(lockstep, tmp_path):
     run = tmp_path / "run.h5"
     done = lockstep("replay", *RUN, "-o", run, "--save-values", run, "--at", "2 fp32 #9", code=2)
-    assert "this is the run file" in done.stderr and not run.exists()
+    assert "the same file" in done.stderr and not run.exists()
