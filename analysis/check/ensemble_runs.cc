@@ -52,8 +52,9 @@ void EnsembleRuns::remove_left_runs() const {
 
 void EnsembleRuns::remove_run(const std::string& path) {
   std::error_code error;
-  for (const char* end : {"", ".state", ".state.1", ".progress.json"}) {
-    std::filesystem::remove(path + end, error);
+  std::filesystem::remove(path, error);
+  for (const std::string_view ending : kNextToRun) {
+    std::filesystem::remove(path + std::string(ending), error);
   }
 }
 

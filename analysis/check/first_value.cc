@@ -183,8 +183,10 @@ void find_first_value(ExactResult& result, const RunFile& run, const RunFile& ba
     if (!result.first_value) {
       result.no_first_value = "all its numbers are equal; NaNs may differ in sign or payload";
     }
-  } catch (const std::exception& error) {  // the comparison itself has its verdict
+  } catch (const InputError& error) {  // the comparison itself has its verdict
     result.no_first_value = error.what();
+  } catch (const std::exception&) {
+    result.no_first_value = "a run could not be repeated";
   }
 }
 

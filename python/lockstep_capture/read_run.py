@@ -24,7 +24,7 @@ import numpy as np
 
 from lockstep_capture.layer_table import layer_table
 from lockstep_capture.run_file import (
-    SITE_GROUPS, SITE_KEYS, add_columns, check_objects, check_root, column, import_pandas, is_per_site, json_dataset,
+    RunFileError, SITE_GROUPS, SITE_KEYS, add_columns, check_objects, check_root, column, import_pandas, is_per_site, json_dataset,
     json_text, known_or_raise, opened, plain, seeds_of, step_datasets, take, texts, unescape_name)
 from lockstep_capture.to_tensorboard import write_events
 from lockstep_capture.to_wandb import log_to_wandb, wandb_table
@@ -77,6 +77,15 @@ class Run:
         known_or_raise([] if seed is None else [seed], self.seeds, "seed")
         self.seed = self.seeds[0] if seed is None else seed
         self._pandas = import_pandas()
+        try:
+            self._read()
+        except (RunFileError, ImportError, MemoryError):
+            raise
+        except Exception as error:  # whatever a damaged file makes of the code below
+            raise RunFileError(f"{self.path}: its contents are not those of a run file "
+                               f"({type(error).__name__})") from error
+
+    def _read(self) -> None:
         with self._opened() as file:
             self.attributes = {name: plain(value) for name, value in file.attrs.items()}
             check_root(self.path, self.attributes)

@@ -8,16 +8,13 @@
 
 #include "src/cli/arguments.h"
 #include "src/cli/capture_argument.h"
+#include "src/record/run/run_file.h"
 #include "src/train/lane_name.h"
 
 namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
-
-// What a replay writes next to its run file.
-constexpr const char* kNextToRun[] = {".state",     ".state.1",       ".tmp",
-                                      ".state.tmp", ".progress.json", ".lock"};
 
 bool exists(const std::string& path) {
   std::error_code error;
@@ -67,7 +64,9 @@ void CommandFiles::output(const std::string& what, const std::string& path) {
 void CommandFiles::run_output(const std::string& what, const std::string& path) {
   if (path.empty()) return;
   output(what, path);
-  for (const char* ending : kNextToRun) outputs_.push_back({what, path + ending, path});
+  for (const std::string_view ending : kNextToRun) {
+    outputs_.push_back({what, path + std::string(ending), path});
+  }
 }
 
 void CommandFiles::check_inputs(const Named& output, ProblemList& problems) const {

@@ -239,10 +239,12 @@ int verify(const VerifyArgs& args, ProblemList& problems) {
                  "--json OTHER, or --overwrite", problems);
   }
   CommandFiles files;
-  files.input("CAPTURE", args.capture);
+  files.input("CAPTURE|RUN", args.subject);
   files.input("--vectors", args.options.vectors);
   files.output("--json", args.json);
-  if (!args.capture.empty()) files.output("the result", verification_path(args.capture));
+  if (!args.subject.empty() && !looks_like_hdf5(args.subject)) {
+    files.output("the result", verification_path(args.subject));
+  }
   files.check(problems);
   if (!args.options.vectors.empty()) {
     collect_problems(problems, [&] { read_dot_vectors(args.options.vectors, {}); });

@@ -24,6 +24,7 @@
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
 #include "src/record/run/run_file.h"
+#include "src/record/run/run_lock.h"
 
 namespace lockstep {
 namespace {
@@ -64,24 +65,11 @@ void print_end(const std::string& path, bool finished, bool quiet) {
            width));
 }
 
-// Reasons that the C library words; the error carries them as text.
-std::string hint_for(std::string_view message) {
-  for (const int reason : {ENOSPC, EDQUOT, EFBIG, EACCES, EPERM, EROFS}) {
-    if (message.find(std::strerror(reason)) != std::string_view::npos) {
-      return write_error_hint(reason);
-    }
-  }
-  return "";
-}
-
 int report_write_error(const WriteError& error, const std::string& path) {
-  const std::string message = printable(error.what()), hint = hint_for(message);
-  std::string text = "lockstep: " + message + (hint.empty() ? "" : "; " + hint) + "\n";
-  std::error_code ignored;
-  // A run that was to be replaced is not this one.
-  const bool has_steps = message.find("nothing was recorded") == std::string::npos &&
-                         std::filesystem::is_regular_file(path, ignored);
-  if (has_steps) {
+  const std::string hint = write_error_hint(error.error());
+  std::string text =
+      "lockstep: " + printable(error.what()) + (hint.empty() ? "" : "; " + hint) + "\n";
+  if (error.has_steps()) {
     text +=
         "The steps recorded so far are intact. To continue, once that is done:\n"
         "  lockstep replay --resume " +
@@ -242,6 +230,7 @@ int start_run(ReplayArgs& args, ProblemList& problems) {
   }
   print_notes(run);
   int code = kExitFine;
+  const auto lock = lock_run(path);  // for all seeds
   {
     RunFileWriter writer(path, command_line(), args.overwrite);
     const RunOptions& options = *run.description().options;
@@ -263,6 +252,8 @@ int resume_run(const ReplayArgs& args, const ProblemList& problems) {
   }
   std::string path = args.resume_from.empty() ? args.output : args.resume_from;
   if (path.empty()) path = kDefaultRunFile;
+  const RunFile known(path, /*allow_empty=*/true);  // before a lock is made for a file that is none
+  const auto lock = lock_run(path);
   RunOptions first, options;
   std::optional<RunState> state;
   bool complete = false, all_seeds = false;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "src/cli/command.h"
+#include "src/cli/terminal.h"
 #include "src/core/counted.h"
 #include "src/core/text.h"
 #include "src/record/run/checkpoint.h"
@@ -24,25 +25,24 @@ int verify_seed(const RunFile& run, const std::string& name) {
   const RunFile::Proof proof = run.prove();
   const std::string what = fmt::format("{} of {}", counted(run.steps(), "complete step"),
                                        counted(static_cast<int64_t>(run.lanes().size()), "lane"));
-  for (const std::string& problem : proof.problems) fmt::print("{}: {}\n", name, problem);
+  for (const std::string& problem : proof.problems) print_line(fmt::format("{}: {}", name, problem));
   if (!proof.problems.empty()) return kExitRegression;
   if (proof.unsealed > 0) {
-    fmt::print("{}: nothing proven: an earlier version of Lockstep wrote it, without checksums\n",
-               name);
+    print_line(name + ": nothing proven: an earlier version of Lockstep wrote it, without checksums");
     return kExitInconclusive;
   }
-  fmt::print("{}: whole: {}, {} rows\n", name, what,
-             with_thousands(static_cast<unsigned long long>(proof.rows)));
+  print_line(fmt::format("{}: whole: {}, {} rows", name, what,
+                         with_thousands(static_cast<unsigned long long>(proof.rows))));
   return kExitFine;
 }
 
 int verify_checkpoint(const std::string& path) {
   try {
     const Checkpoint found = read_checkpoint_file(path);
-    fmt::print("{}: whole: after {}\n", path, counted(found.run.steps_done, "step"));
+    print_line(fmt::format("{}: whole: after {}", path, counted(found.run.steps_done, "step")));
     return kExitFine;
   } catch (const InputError& error) {
-    fmt::print("{}\n", error.what());
+    print_line(error.what());
     return kExitRegression;
   }
 }

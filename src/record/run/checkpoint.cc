@@ -234,7 +234,8 @@ std::optional<Checkpoint> read_if_not_past(const std::string& path, int64_t limi
 
 [[noreturn]] void fail(const std::string& path, int error, const std::string& otherwise) {
   throw WriteError(fmt::format("cannot write checkpoint '{}': {}", path,
-                               error != 0 ? std::strerror(error) : otherwise));
+                               error != 0 ? std::strerror(error) : otherwise),
+                   error, /*has_steps=*/true);  // it is written after a step
 }
 
 }  // namespace

@@ -49,6 +49,10 @@ class RunFileWriter : public Observer {
   std::unique_ptr<Impl> impl_;
 };
 
+// The endings of the files that a replay writes next to RUN.
+inline constexpr std::string_view kNextToRun[] = {".state",     ".state.1",       ".tmp",
+                                                  ".state.tmp", ".progress.json", ".lock"};
+
 // What ties a checkpoint to its run. An empty part fits any.
 struct RunIdentity {
   std::string hash;  // of all that decides the run's numbers
@@ -59,7 +63,15 @@ struct RunIdentity {
 // A failed write (disk full). The file keeps its last flushed state and stays readable.
 class WriteError : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  // `error`: the errno, 0 if HDF5 gave none. `has_steps`: the run file has complete steps.
+  WriteError(const std::string& what, int error, bool has_steps)
+      : std::runtime_error(what), error_(error), has_steps_(has_steps) {}
+  int error() const { return error_; }
+  bool has_steps() const { return has_steps_; }
+
+ private:
+  int error_;
+  bool has_steps_;
 };
 
 // Reads one seed's run up to steps_complete. Datasets are read on demand, whole steps at a time.

@@ -64,7 +64,9 @@ struct RunFileWriter::Impl {
   // Runs `work`; after a failure in it the file keeps its last committed state for good.
   template <typename Work>
   void guard(Work work) {
-    if (failed) throw WriteError(fmt::format("'{}': an earlier write failed", path));
+    if (failed) {
+      throw WriteError(fmt::format("'{}': an earlier write failed", path), 0, has_steps());
+    }
     try {
       work();
     } catch (const hdf5::Error& error) {
@@ -74,12 +76,15 @@ struct RunFileWriter::Impl {
   [[noreturn]] void fail(const std::string& reason) {
     failed = true;
     const int error = file ? write_error(commit_file(file.id())) : 0;
-    const std::string kept = temporary.empty()
-                                 ? fmt::format("it stays readable up to step {}", steps_complete)
-                                 : "nothing was recorded";
+    const std::string kept =
+        has_steps() ? fmt::format("it stays readable up to step {}", steps_complete)
+                    : "nothing was recorded";
     throw WriteError(fmt::format("cannot write '{}': {}; {}", path,
-                                 error != 0 ? std::strerror(error) : reason, kept));
+                                 error != 0 ? std::strerror(error) : reason, kept),
+                     error, has_steps());
   }
+  // A run that was to be replaced is not this one.
+  bool has_steps() const { return temporary.empty() && steps_complete > 0; }
   void flush() {
     hdf5::check(H5Fflush(file.id(), H5F_SCOPE_GLOBAL), "flush the file");
     if (!commit(commit_file(file.id()))) fail("the disk refused a write");

@@ -1,5 +1,6 @@
 """read_run: run files as pandas tables, against the same numbers read with h5py alone."""
 
+import os
 import shutil
 
 import h5py
@@ -177,6 +178,30 @@ def test_errors_name_the_problem(damaged, tmp_path):
     assert "2 problem(s)" in str(error.value)
     assert f"/lanes/fp32/loss has shape (3,), must have {STEPS} rows" in str(error.value)
     assert "/lanes/twin/counts/to_zero has shape" in str(error.value)
+
+
+def test_files_of_unknown_origin(damaged, tmp_path):
+    """HDF5 may crash on such files, so a child process reads them first."""
+    with pytest.raises(RunFileError, match="claims more than the .* bytes that fit a file of this size"):
+        read_run(damaged(lambda file: file["lanes/fp32/loss"].resize((2**50,))))
+    with pytest.raises(RunFileError, match="HDF5 cannot read all of it"):
+        read_run(damaged(lambda file: file.__setitem__("sites/x", h5py.ExternalLink("/etc/passwd", "/"))))
+    os.mkfifo(tmp_path / "pipe.h5")
+    with pytest.raises(RunFileError, match="not a regular file"):
+        read_run(tmp_path / "pipe.h5")
+    whole = bytearray(damaged(lambda file: None).read_bytes())
+    rng, path = np.random.default_rng(20261126), tmp_path / "flipped.h5"
+    refused = 0
+    for _ in range(100):
+        changed = bytearray(whole)
+        # Structure lies at the front and between the datasets' chunks.
+        changed[int(rng.integers(8, min(len(whole), 40_000)))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(changed)
+        try:
+            read_run(path)
+        except RunFileError:
+            refused += 1
+    assert 5 < refused < 95
 
 
 def test_seeds(lockstep, tmp_path):
