@@ -326,7 +326,11 @@ Baseline baseline_from_json(const std::string& text, const std::string& path) {
       b.findings.push_back(j.at("findings").at(lane.name).get<std::vector<std::string>>());
       b.step_bits.push_back(j.at("step_bits").at(lane.name).get<std::vector<std::string>>());
     }
-    options_from_json(b.options_json);  // its parts are there
+    try {
+      options_from_json(b.options_json);  // its parts are there
+    } catch (const InputError& error) {
+      throw std::out_of_range(error.what());
+    }
     check_numbers(b);
   } catch (const nlohmann::json::exception&) {
     throw InputError(fmt::format("{}: not a whole baseline", path),

@@ -38,7 +38,9 @@ std::string EnsembleRuns::path_of(const std::string& name) {
 void EnsembleRuns::remove_left_runs() const {
   std::vector<std::filesystem::path> runs;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
+  for (std::filesystem::directory_iterator at(folder_, error), end; !error && at != end;
+       at.increment(error)) {
+    const auto& entry = *at;
     const std::string name = entry.path().filename().string();
     if (name.ends_with(".h5") || name.find(".h5.") != std::string::npos) {
       runs.push_back(entry.path());

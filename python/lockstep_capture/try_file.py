@@ -59,6 +59,9 @@ def _be_child(path: str, most_bytes: int, seconds: int) -> None:
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2 * most_bytes + _LEAST_BYTES,) * 2)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         code = _NOT_HDF5
         with h5py.File(path, "r") as file:
@@ -93,7 +96,7 @@ def _read_all(file: h5py.File, most_bytes: int) -> int:
             continue
         if item.external or item.is_virtual or item.nbytes > most_bytes:
             return _TOO_LARGE
-        if item.chunks is None or item.chunks[0] != 1:  # wide rows are read on demand
+        if item.nbytes <= _LEAST_BYTES:  # larger ones are read on demand
             item[()]
         elif item.shape[0] > 0:
             item[item.shape[0] - 1]

@@ -59,7 +59,12 @@ std::string scratch_folder() {
   std::error_code error;
   std::filesystem::path folder = std::filesystem::temp_directory_path(error);
   if (error) folder = ".";  // where the run files of a replay then are
-  return (folder / fmt::format("lockstep-check.{}", getpid())).string();
+  // Made here and now: a folder that is there already may be another user's trap.
+  std::string name = (folder / "lockstep-check.XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) {
+    throw InputError(fmt::format("{}: cannot be made: {}", name, std::strerror(errno)));
+  }
+  return name;
 }
 
 // A baseline file, or limits measured now around a run file.

@@ -26,8 +26,8 @@ bool is_in(const std::string& path, const std::string& input) {
   if (is_same_file(path, input)) return true;
   std::error_code error;
   if (!fs::is_directory(input, error) || !exists(path)) return false;
-  for (const auto& entry : fs::directory_iterator(input, error)) {
-    if (is_same_file(path, entry.path().string())) return true;
+  for (fs::directory_iterator at(input, error), end; !error && at != end; at.increment(error)) {
+    if (is_same_file(path, at->path().string())) return true;
   }
   return false;
 }
@@ -53,8 +53,13 @@ void CommandFiles::inputs_of(const RunOptions& options) {
       // Another check reports it.
     }
   }
-  const std::string& start = options.start_from;  // RUN.state[:LANE]
-  input("--start-from", exists(start) ? start : start.substr(0, start.rfind(':')));
+  if (!options.start_from.empty()) {
+    try {
+      input("--start-from", checkpoint_of_start(options.start_from));
+    } catch (const InputError&) {
+      // Another check reports it.
+    }
+  }
 }
 
 void CommandFiles::output(const std::string& what, const std::string& path) {

@@ -1,11 +1,14 @@
 // The program: finds the command, runs it, and maps errors to exit codes.
 //   0 fine   1 regression   2 usage, input or file error   3 nothing to compare with
 //   130 Ctrl-C   141 nobody reads the output   143 SIGTERM
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <malloc.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <new>
@@ -19,6 +22,7 @@
 #include "src/cli/stop_signal.h"
 #include "src/core/error.h"
 #include "src/core/find_row.h"
+#include "src/core/utf8.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/record/run/run_file.h"
@@ -132,18 +136,12 @@ InputError usage_error(const CLI::ParseError& error, const CLI::App& app) {
   return InputError(help);
 }
 
-// printable() writes bytes that are not UTF-8, and only those, as \xFF.
-bool is_utf8(std::string text) {
-  std::ranges::replace(text, '\\', '/');
-  return printable(text).find("\\x") == std::string::npos;
-}
-
 // Run files, JSON and pages record arguments as text.
 void require_utf8(int argc, char** argv) {
-  ProblemList problems("lockstep");
+  ProblemList problems("arguments");
   for (int i = 1; i < argc; ++i) {
     if (is_utf8(argv[i])) continue;
-    problems.add(fmt::format("argument '{}': not UTF-8", argv[i]), "rename the file");
+    problems.add(fmt::format("'{}': not UTF-8", argv[i]), "rename the file");
   }
   problems.throw_if_any();
 }
@@ -224,6 +222,12 @@ int main(int argc, char** argv) {
   // Tensors go back to the system when they are freed: by default glibc keeps those below 32 MiB.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   lockstep::ignore_write_signals();
+  std::signal(SIGCHLD, SIG_DFL);  // a launcher that ignores it would hide how our children end
+  // Files that are opened later must not become standard output or error.
+  int unused = 0;
+  while ((unused = open("/dev/null", O_RDWR)) >= 0 && unused <= STDERR_FILENO) {
+  }
+  if (unused >= 0) close(unused);
   int unwritten = 0;
   const int code = run_and_report_errors(argc, argv, unwritten);
   errno = 0;

@@ -252,7 +252,7 @@ int resume_run(const ReplayArgs& args, const ProblemList& problems) {
   }
   std::string path = args.resume_from.empty() ? args.output : args.resume_from;
   if (path.empty()) path = kDefaultRunFile;
-  const RunFile known(path, /*allow_empty=*/true);  // before a lock is made for a file that is none
+  { const RunFile known(path, /*allow_empty=*/true); }  // no lock for a file that is none
   const auto lock = lock_run(path);
   RunOptions first, options;
   std::optional<RunState> state;

@@ -10,8 +10,10 @@
 #include "src/cli/terminal.h"
 #include "src/core/counted.h"
 #include "src/core/text.h"
+#include "src/record/hdf5/file_block.h"
 #include "src/record/run/checkpoint.h"
 #include "src/record/run/run_file.h"
+#include "src/record/run/run_lock.h"
 
 namespace lockstep {
 namespace {
@@ -41,15 +43,23 @@ int verify_checkpoint(const std::string& path) {
     const Checkpoint found = read_checkpoint_file(path);
     print_line(fmt::format("{}: whole: after {}", path, counted(found.run.steps_done, "step")));
     return kExitFine;
-  } catch (const InputError& error) {
-    print_line(error.what());
+  } catch (const DamagedFile& error) {
+    print_text(error.what() + std::string("\n"));
     return kExitRegression;
+  } catch (const InputError&) {
+    if (!looks_like_hdf5(path)) throw;
+    print_line(path + ": nothing proven: an earlier version of Lockstep wrote it, without a checksum");
+    return kExitInconclusive;
   }
 }
 
 }  // namespace
 
 int verify_run_file(const std::string& path) {
+  if (is_being_written(path)) {
+    throw InputError(fmt::format("'{}': another program is writing it", path),
+                     "verify it when that has ended");
+  }
   int code = kExitFine;
   const std::vector<uint64_t> seeds = RunFile(path, /*allow_empty=*/true).seeds();
   for (const uint64_t seed : seeds) {

@@ -6,34 +6,10 @@
 #include <iterator>
 #include <utility>
 
+#include "src/core/utf8.h"
+
 namespace lockstep {
 namespace {
-
-constexpr unsigned kTrailBits = 6;  // payload of a byte 10xxxxxx
-
-// Decodes the first character. Returns: the bytes it takes; 0 if it is not UTF-8 (RFC 3629:
-// 0xxxxxxx, 110xxxxx 10xxxxxx, ..., in the shortest form, no surrogates, at most U+10FFFF).
-size_t decode(std::string_view text, char32_t& character) {
-  constexpr struct {
-    unsigned char mask, lead;
-    char32_t least;
-  } kForms[] = {{0x80, 0x00, 0}, {0xe0, 0xc0, 0x80}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
-  const auto first = static_cast<unsigned char>(text[0]);
-  for (size_t trail = 0; trail < std::size(kForms); ++trail) {
-    const auto& form = kForms[trail];
-    if ((first & form.mask) != form.lead) continue;
-    if (trail >= text.size()) return 0;
-    character = first & static_cast<unsigned char>(~form.mask);
-    for (size_t i = 1; i <= trail; ++i) {
-      const auto byte = static_cast<unsigned char>(text[i]);
-      if ((byte & 0xc0) != 0x80) return 0;
-      character = character << kTrailBits | (byte & 0x3f);
-    }
-    const bool is_surrogate = character >= 0xd800 && character <= 0xdfff;
-    return character < form.least || is_surrogate || character > 0x10ffff ? 0 : trail + 1;
-  }
-  return 0;
-}
 
 // Terminal controls (C0, DEL, C1), line ends, and characters that change the writing direction.
 bool controls(char32_t c) {
@@ -101,7 +77,7 @@ std::string printable(std::string_view text, size_t most) {
   while (!text.empty()) {
     if (out.size() >= most) return out + "...";
     char32_t character = 0;
-    const size_t taken = decode(text, character);
+    const size_t taken = decode_utf8(text, character);
     if (taken == 0) {
       escape("\\x%02x", static_cast<unsigned char>(text[0]));
     } else if (controls(character)) {

@@ -108,7 +108,8 @@ std::string read_text_file(const std::string& path, size_t most) {
   }
 }
 
-void write_text_file_atomically(const std::string& path, std::string_view text) {
+void write_text_file_atomically(const std::string& path, std::string_view text,
+                                const std::string& wanted) {
   std::string partial;
   const auto fail = [&](const char* what, int reason) {
     if (!partial.empty()) std::remove(partial.c_str());
@@ -118,7 +119,8 @@ void write_text_file_atomically(const std::string& path, std::string_view text) 
   int file = -1;
   do {
     // O_EXCL: what has this name already is not followed, waited for or replaced.
-    const std::string name = partial_name(path);
+    const std::string name = wanted.empty() ? partial_name(path) : wanted;
+    if (!wanted.empty()) std::remove(name.c_str());
     file = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (file >= 0) partial = name;
   } while (file < 0 && (errno == EEXIST || errno == EINTR));

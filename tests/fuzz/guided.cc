@@ -1,6 +1,6 @@
 // The same targets under libFuzzer, which prefers inputs that reach new code (CMake preset `fuzz`):
 //   LOCKSTEP_FUZZ_TARGET=policy lockstep_fuzz_guided NEW_CORPUS tests/fuzz/corpus/policy
-// Files that readers open in a child process (src/record/capture/sandbox.h) are reached, but what
+// Files that readers open in a child process (src/record/hdf5/sandbox.h) are reached, but what
 // the child runs is not seen.
 #include <fmt/format.h>
 #include <sanitizer/common_interface_defs.h>

@@ -43,6 +43,12 @@ StoredNode read_tree(const std::string& path, const FileBlock& block, CaptureUse
     constexpr size_t kMostBytes = 2000;
     throw InputError(who + printable(error.what(), kMostBytes),
                      "its checksum is right: it was written like this");
+  } catch (const SandboxError& error) {
+    const std::string failed = fmt::format(
+        "{}reading its HDF5 data in a separate process failed: {}", who, error.what());
+    if (error.is_of_machine()) throw InputError(failed, "try again");
+    throw InputError(failed,
+                     "its checksum is right: it was written like this. Do not trust its source");
   } catch (const std::runtime_error& error) {
     throw InputError(
         fmt::format("{}reading its HDF5 data in a separate process failed: {}", who, error.what()),

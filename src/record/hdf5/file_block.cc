@@ -131,7 +131,7 @@ FileBlock check_file_block(const std::string& path, const BlockKind& kind) {
   const auto bytes = static_cast<uint64_t>(facts.st_size);
   std::array<unsigned char, kLeastBlock> block{};
   const size_t had = file.read_start(block.data(), block.size());
-  if (!has_block(path, kind)) {
+  if (std::memcmp(block.data(), kind.magic.data(), kMagicBytes) != 0) {
     throw InputError(fmt::format("{}does not begin with {}", who, kind.magic),
                      std::string(kind.origin));
   }

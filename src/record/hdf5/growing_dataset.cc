@@ -1,5 +1,7 @@
 #include "src/record/hdf5/growing_dataset.h"
 
+#include <algorithm>
+
 namespace lockstep {
 
 using hdf5::check;
@@ -49,6 +51,12 @@ GrowingDataset GrowingDataset::open(hid_t parent, const std::string& name) {
   if (H5Pget_layout(properties.id()) == H5D_CHUNKED) {
     check(H5Pget_chunk(properties.id(), static_cast<int>(chunk.size()), chunk.data()), what);
     result.chunk_rows_ = static_cast<int64_t>(chunk[0]);
+    // A copy may be compressed, or have other chunks.
+    const bool is_row = std::equal(chunk.begin() + 1, chunk.end(), result.shape_.begin(),
+                                   result.shape_.end(), [](hsize_t a, int64_t b) {
+                                             return a == static_cast<hsize_t>(std::max<int64_t>(b, 1));
+                                           });
+    result.is_direct_ = chunk[0] == 1 && is_row && H5Pget_nfilters(properties.id()) == 0;
   }
   return result;
 }
@@ -61,7 +69,7 @@ void GrowingDataset::write(int64_t row, const void* data) {
     rows_ = row + 1;
   }
   if (row_bytes_ == 0) return;
-  if (chunk_rows_ != 1) return transfer(row, 1, data, nullptr);
+  if (!is_direct_) return transfer(row, 1, data, nullptr);
   std::vector<hsize_t> offset(shape_.size() + 1, 0);
   offset[0] = static_cast<hsize_t>(row);
   constexpr uint32_t kNoFilterSkipped = 0;

@@ -44,6 +44,7 @@ class GrowingDataset {
   std::vector<int64_t> shape_;  // of a row
   size_t row_bytes_ = 0;
   int64_t chunk_rows_ = 0;  // 0: not in chunks
+  bool is_direct_ = false;  // a chunk is a row as it is: written without HDF5's chunk cache
   int64_t rows_ = 0;
 };
 

@@ -16,7 +16,7 @@
 #include <cstring>
 #include <fstream>
 #include <new>
-#include <stdexcept>
+#include <optional>
 
 namespace lockstep {
 namespace {
@@ -47,12 +47,12 @@ void set_limit(__rlimit_resource resource, uint64_t value) {
   setrlimit(resource, &limit);
 }
 
-// Gives the child default signal handlers, and lets it die with its parent.
-void take_default_signals(pid_t parent) {
-  for (const int signal :
-       {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXCPU, SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL}) {
+// A shell sends Ctrl-C to the child, too; its parent decides what to do. The child dies with it.
+void take_own_signals(pid_t parent) {
+  for (const int signal : {SIGPIPE, SIGXCPU, SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL}) {
     std::signal(signal, SIG_DFL);
   }
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_IGN);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -74,11 +74,12 @@ bool send_all(int socket, std::string_view bytes) {
 // Everything the child does. Never returns.
 [[noreturn]] void be_child(int socket, pid_t parent, const SandboxLimits& limits,
                            const Sandbox::Work& work) {
-  take_default_signals(parent);
+  take_own_signals(parent);
   if (!kIsSanitized) {
     const int nowhere = open("/dev/null", O_WRONLY);
     if (nowhere >= 0) dup2(nowhere, STDERR_FILENO);
-    set_limit(RLIMIT_AS, memory_of(getpid(), 0) + limits.memory_bytes);
+    const uint64_t had = memory_of(getpid(), 0);  // 0: there is no /proc
+    if (had > 0) set_limit(RLIMIT_AS, had + limits.memory_bytes);
   }
   // Not the locks of this process's files, nor the sockets of other children.
   constexpr unsigned kFirst = STDERR_FILENO + 1;
@@ -119,23 +120,28 @@ std::string memory_text(const SandboxLimits& limits) {
   return fmt::format("it needed more than {} MiB of memory", limits.memory_bytes / kMiB);
 }
 
-// Describes how a child ended; empty: without a fault.
-std::string fault(int status, const SandboxLimits& limits) {
+using Cause = SandboxError::Cause;
+
+// How a child ended; nothing: without a fault.
+std::optional<SandboxError> fault(int status, const SandboxLimits& limits) {
   if (WIFEXITED(status)) {
     const int code = WEXITSTATUS(status);
-    if (code == 0) return "";
-    if (code == kExitMemory) return memory_text(limits);
-    return fmt::format("it ended with exit code {}", code);
+    if (code == 0) return std::nullopt;
+    if (code == kExitMemory) return SandboxError(memory_text(limits), Cause::kInput);
+    return SandboxError(fmt::format("it ended with exit code {}", code), Cause::kInput);
   }
   const int signal = WTERMSIG(status);
   if (signal == SIGXCPU) {
-    return fmt::format("it took more than {} s of processor time", limits.seconds);
+    return SandboxError(fmt::format("it took more than {} s of processor time", limits.seconds),
+                        Cause::kInput);
   }
   if (signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP) {
-    return fmt::format("it was stopped from outside ({}), or the machine ran out of memory",
-                       strsignal(signal));
+    return SandboxError(
+        fmt::format("it was stopped from outside ({}), or the machine ran out of memory",
+                    strsignal(signal)),
+        Cause::kMachine);
   }
-  return fmt::format("it crashed ({})", strsignal(signal));
+  return SandboxError(fmt::format("it crashed ({})", strsignal(signal)), Cause::kInput);
 }
 
 std::string clock_text(const SandboxLimits& limits) {
@@ -147,14 +153,14 @@ std::string clock_text(const SandboxLimits& limits) {
 Sandbox::Sandbox(const SandboxLimits& limits, const Work& work) : limits_(limits) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    throw std::runtime_error(fmt::format("no socket: {}", std::strerror(errno)));
+    throw SandboxError(fmt::format("no socket: {}", std::strerror(errno)), Cause::kMachine);
   }
   const pid_t self = getpid();
   const pid_t child = fork();
   if (child < 0) {
     const int why = errno;
     close(ends[0]), close(ends[1]);
-    throw std::runtime_error(fmt::format("no process: {}", std::strerror(why)));
+    throw SandboxError(fmt::format("no process: {}", std::strerror(why)), Cause::kMachine);
   }
   if (child == 0) {
     close(ends[0]);
@@ -188,25 +194,25 @@ void Sandbox::kill_child() {
   child_ = -1;
 }
 
-void Sandbox::fail(const std::string& why) {
+void Sandbox::fail(const std::string& why, Cause cause) {
   kill_child();
-  throw std::runtime_error(why);
+  throw SandboxError(why, cause);
 }
 
 void Sandbox::ask(std::string_view request) {
   begin_answer();
   if (child_ < 0 || send_all(socket_, request)) return;
   await_end();
-  fail("it ended early");
+  fail("it ended early", Cause::kInput);
 }
 
 bool Sandbox::fill() {
   for (;;) {
     pollfd waiting{socket_, POLLIN, 0};
     const int ready = poll(&waiting, 1, kWatchEveryMs);
-    if (Clock::now() > end_) fail(clock_text(limits_));
+    if (Clock::now() > end_) fail(clock_text(limits_), Cause::kInput);
     if (kIsSanitized && child_ > 0 && memory_of(child_, 1) > had_ + limits_.memory_bytes) {
-      fail(memory_text(limits_));
+      fail(memory_text(limits_), Cause::kInput);
     }
     if (ready <= 0) continue;
     const ssize_t got = ::read(socket_, chunk_.data(), chunk_.size());
@@ -219,7 +225,7 @@ bool Sandbox::fill() {
     held_ = static_cast<size_t>(got);
     total_ += held_;
     if (total_ > limits_.output_bytes) {
-      fail(fmt::format("it holds more than {} bytes", limits_.output_bytes));
+      fail(fmt::format("it holds more than {} bytes", limits_.output_bytes), Cause::kInput);
     }
     return true;
   }
@@ -246,14 +252,14 @@ void Sandbox::finish() {
 // After a fault a child may still run.
 void Sandbox::await_end() {
   for (; child_ >= 0; poll(nullptr, 0, 1)) {
-    if (Clock::now() > end_) fail(clock_text(limits_));
+    if (Clock::now() > end_) fail(clock_text(limits_), Cause::kInput);
     int status = 0;
     const pid_t found = waitpid(child_, &status, WNOHANG);
     if (found == 0 || (found < 0 && errno == EINTR)) continue;
     const bool is_ours = found == child_;
     child_ = -1;
-    const std::string why = is_ours ? fault(status, limits_) : "another process waited for it";
-    if (!why.empty()) throw std::runtime_error(why);
+    if (!is_ours) throw SandboxError("its end was not reported", Cause::kMachine);
+    if (const auto why = fault(status, limits_)) throw *why;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +23,18 @@ struct SandboxLimits {
   uint64_t output_bytes = 1 << 30;
 };
 
+// How a child failed. kMachine: no process could be made, or it was stopped from outside; nothing is
+// known of its input.
+class SandboxError : public std::runtime_error {
+ public:
+  enum class Cause : uint8_t { kInput, kMachine };
+  SandboxError(const std::string& what, Cause cause) : std::runtime_error(what), cause_(cause) {}
+  bool is_of_machine() const { return cause_ == Cause::kMachine; }
+
+ private:
+  Cause cause_;
+};
+
 using SandboxWrite = std::function<void(std::string_view)>;
 // Fills `into` and returns fewer than `count` bytes only at the end.
 using SandboxRead = std::function<size_t(char* into, size_t count)>;
@@ -30,8 +43,9 @@ using SandboxRead = std::function<size_t(char* into, size_t count)>;
 // stderr and no open file but the socket, leaves no core, and ends without running destructors or
 // exit handlers. With AddressSanitizer, which uses an unbounded address space, the child's resident
 // memory is watched instead, and it keeps its stderr.
-// All functions throw std::runtime_error with the limit that was met, or with the signal or exit
-// code that ended the child; after that the object is of no further use.
+// All functions throw SandboxError with the limit that was met, or with the signal or exit code that
+// ended the child; after that the object is of no further use. Ctrl-C and SIGTERM, which a shell
+// sends to the child, too, do not end it.
 class Sandbox {
  public:
   using Work = std::function<void(const SandboxRead& requests, const SandboxWrite& write)>;
@@ -54,7 +68,7 @@ class Sandbox {
   bool fill();  // false at the end
   void await_end();
   void kill_child();
-  [[noreturn]] void fail(const std::string& why);
+  [[noreturn]] void fail(const std::string& why, SandboxError::Cause cause);
 
   SandboxLimits limits_;
   pid_t child_ = -1;  // -1: it has ended

@@ -90,7 +90,8 @@ SandboxedFile::SandboxedFile(const std::string& path, const DumpRequest& request
       });
   try {
     tree_ = parse_stored_frames(
-        [&](char* into, size_t count) { return child_->read(into, count); }, limits.output_bytes);
+        [&](char* into, size_t count) { return child_->read(into, count); }, limits.output_bytes,
+        request.texts);
   } catch (const InputError& error) {
     throw hdf5::Error(error.what());
   } catch (const std::bad_alloc&) {

@@ -63,7 +63,8 @@ std::string_view name_of(Kind kind) {
 
 void StoredFields::problem(std::string_view what, const std::string& hint) const {
   constexpr size_t kMostBytes = 1000;  // a damaged file may have names of any length
-  problems_->add(printable(path_ + ": " + std::string(what), kMostBytes), hint);
+  const char* between = path_.ends_with(':') ? " " : ": ";  // "run.h5: ..." of the file itself
+  problems_->add(printable(path_ + between + std::string(what), kMostBytes), hint);
 }
 
 bool StoredFields::has(std::string_view child) const {
@@ -238,6 +239,13 @@ Tensor StoredFields::take_tensor(const TensorType& type, Container container) co
   }
   std::string().swap(found->bytes);
   return out;
+}
+
+std::string StoredFields::plain_text(std::string_view name, bool required) const {
+  std::string found = text(name, required);
+  if (is_stored_text(found, TextRule::kPrintable)) return found;
+  problem(fmt::format("attribute {} is '{}', must have no control characters", name, found));
+  return "";
 }
 
 std::vector<double> StoredFields::numbers() const {

@@ -38,6 +38,7 @@ class StoredFields {
 
   // Attributes. A missing one gives `fallback`, with a problem if it is required.
   std::string text(std::string_view name, bool required = true) const;
+  std::string plain_text(std::string_view name, bool required = true) const;  // no control characters
   double number(std::string_view name, double fallback, bool required = true) const;
   int64_t integer(std::string_view name, int64_t fallback, bool required = true) const;
   bool flag(std::string_view name, bool fallback, bool required = true) const;

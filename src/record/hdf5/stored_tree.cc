@@ -1,11 +1,11 @@
 #include "src/record/hdf5/stored_tree.h"
 
-#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
 #include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/core/utf8.h"
 
 namespace lockstep {
 namespace {
@@ -50,8 +50,8 @@ std::string tagged(Tag tag, std::string_view name) {
 
 class Parser {
  public:
-  Parser(const std::function<size_t(char*, size_t)>& read, uint64_t most_bytes)
-      : read_(read), left_(most_bytes) {}
+  Parser(const std::function<size_t(char*, size_t)>& read, uint64_t most_bytes, TextRule texts)
+      : read_(read), left_(most_bytes), texts_(texts) {}
 
   StoredNode parse() {
     StoredNode root;
@@ -125,7 +125,7 @@ class Parser {
   }
   std::string text() {
     std::string found = text_bytes(left_);
-    require(is_stored_text(found, TextLines::kSeveral));
+    require(is_stored_text(found, texts_));
     return found;
   }
   StoredValue value() {
@@ -160,6 +160,7 @@ class Parser {
   static constexpr uint64_t kMostElements = uint64_t{1} << 60;  // times 8 bytes fits 64 bits
   const std::function<size_t(char*, size_t)>& read_;
   uint64_t left_;
+  TextRule texts_;
 };
 
 }  // namespace
@@ -182,15 +183,8 @@ size_t bytes_of(StoredValue::Kind kind) {
   throw std::logic_error("bytes_of: unknown kind");
 }
 
-bool is_stored_text(std::string_view text, TextLines lines) {
-  if (lines == TextLines::kOne) return printable(text) == text;
-  size_t begin = 0;
-  for (size_t end; begin <= text.size(); begin = end + 1) {
-    end = std::min(text.find_first_of("\n\t", begin), text.size());
-    const std::string_view piece = text.substr(begin, end - begin);
-    if (printable(piece) != piece) return false;
-  }
-  return true;
+bool is_stored_text(std::string_view text, TextRule rule) {
+  return rule == TextRule::kAny ? is_utf8(text) : printable(text) == text;
 }
 
 StoredNode* StoredNode::find(std::string_view name) {
@@ -226,8 +220,8 @@ std::string problem(std::string_view text) {
 }  // namespace stored_frame
 
 StoredNode parse_stored_frames(const std::function<size_t(char* into, size_t count)>& read,
-                                 uint64_t most_bytes) {
-  return Parser(read, most_bytes).parse();
+                               uint64_t most_bytes, TextRule texts) {
+  return Parser(read, most_bytes, texts).parse();
 }
 
 }  // namespace lockstep

@@ -29,10 +29,9 @@ struct StoredValue {
 };
 size_t bytes_of(StoredValue::Kind kind);  // of one number; 0 for texts
 
-// Whether a text of a file may be read: UTF-8 without control characters. kSeveral: newlines and tabs
-// are allowed.
-enum class TextLines : uint8_t { kOne, kSeveral };
-bool is_stored_text(std::string_view text, TextLines lines);
+// What a text of a file may hold: UTF-8, without control characters or with any.
+enum class TextRule : uint8_t { kPrintable, kAny };
+bool is_stored_text(std::string_view text, TextRule rule);
 
 struct StoredNode {
   std::map<std::string, StoredValue> attributes;
@@ -63,6 +62,6 @@ std::string problem(std::string_view text);  // replaces all further records
 // carry, whose text may hold anything; std::runtime_error if the bytes are not such records: nothing
 // in them is trusted.
 StoredNode parse_stored_frames(const std::function<size_t(char* into, size_t count)>& read,
-                               uint64_t most_bytes);
+                               uint64_t most_bytes, TextRule texts = TextRule::kPrintable);
 
 }  // namespace lockstep

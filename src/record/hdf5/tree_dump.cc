@@ -226,8 +226,9 @@ class Dump {
   void check_texts(const std::vector<std::string>& texts, const std::string& path) const {
     for (const std::string& text : texts) {
       constexpr size_t kShown = 40;
-      require(is_stored_text(text, request_.lines), path,
-              "holds '" + printable(text, kShown) + "', must be UTF-8 without control characters");
+      require(is_stored_text(text, request_.texts), path,
+              "holds '" + printable(text, kShown) + "', must be UTF-8" +
+                  (request_.texts == TextRule::kAny ? "" : " without control characters"));
     }
   }
 

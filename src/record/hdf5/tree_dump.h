@@ -22,7 +22,7 @@ struct DumpRequest {
   uint64_t block = 0;  // the byte at which the HDF5 data begin
   // Refused: more uncompressed data than this, extents of datasets not counted.
   uint64_t most_bytes = 0;
-  TextLines lines = TextLines::kOne;  // of values; names have one line
+  TextRule texts = TextRule::kPrintable;  // of values; names are always printable
   std::function<Wanted(std::string_view path)> wanted =
       [](std::string_view) { return Wanted::kContents; };
 };

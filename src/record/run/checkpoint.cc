@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <thread>
 
 #include "src/core/error.h"
 #include "src/core/text.h"
@@ -19,6 +21,7 @@
 #include "src/record/hdf5/stored_fields.h"
 #include "src/record/run/run_file.h"
 #include "src/record/run/run_file_names.h"
+#include "src/record/run/run_lock.h"
 
 namespace lockstep {
 namespace {
@@ -199,8 +202,8 @@ Checkpoint read_part(const std::string& path, const FileBlock& block, Part part)
 }
 
 // All damage is reported in the same way.
-std::optional<Checkpoint> read_if_not_past(const std::string& path, int64_t limit,
-                                           const RunIdentity& run) {
+std::optional<Checkpoint> read_once(const std::string& path, int64_t limit,
+                                    const RunIdentity& run) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::none) {
@@ -209,26 +212,47 @@ std::optional<Checkpoint> read_if_not_past(const std::string& path, int64_t limi
   }
   if (!fs::exists(status)) return std::nullopt;
   const std::string hint = "remove it to continue from the previous checkpoint, or from step 0";
+  const auto failed = [&](const std::string& why) {
+    return fmt::format("checkpoint '{}': reading it in a separate process failed: {}", path, why);
+  };
   try {
     const FileBlock block = check_file_block(path, kCheckpointBlock);
     const Checkpoint head = read_part(path, block, Part::kHead);
     if (head.run.steps_done > limit || !head.record.run.fits(run)) return std::nullopt;
     return read_part(path, block, Part::kWhole);
   } catch (const InputError& e) {
-    ProblemList problems(fmt::format("checkpoint '{}'", path));
-    for (const std::string& problem : e.problems()) problems.add(problem);
-    problems.add("it cannot be used", hint);
-    problems.throw_if_any();
-    throw;
+    std::vector<std::string> problems = e.lines();
+    problems.back() += "; " + hint;
+    if (has_block(path, kCheckpointBlock)) {
+      throw DamagedFile(fmt::format("checkpoint '{}' is damaged", path), problems);
+    }
+    throw InputError(fmt::format("checkpoint '{}' cannot be used", path), problems);
   } catch (const hdf5::Error& e) {
     constexpr size_t kMostBytes = 2000;
-    throw InputError(
+    throw DamagedFile(
         fmt::format("checkpoint '{}' is damaged: {}", path, printable(e.what(), kMostBytes)), hint);
+  } catch (const SandboxError& e) {
+    if (e.is_of_machine()) throw InputError(failed(e.what()), "try again");
+    throw DamagedFile(failed(e.what()), hint);
   } catch (const std::runtime_error& e) {
-    throw InputError(fmt::format("checkpoint '{}' is damaged: reading it in a separate process "
-                                 "failed: {}",
-                                 path, e.what()),
-                     hint);
+    throw DamagedFile(failed(e.what()), hint);
+  }
+}
+
+// While the run goes on, its checkpoints are renamed: a reader may meet parts of two.
+std::optional<Checkpoint> read_if_not_past(const std::string& path, int64_t limit,
+                                           const RunIdentity& run) {
+  const std::string run_path = path.substr(0, path.rfind(".state"));
+  constexpr int kAttempts = 20;
+  constexpr auto kPause = std::chrono::milliseconds(50);
+  for (int attempt = 1;; ++attempt) {
+    const bool was_written = is_being_written(run_path);
+    try {
+      return read_once(path, limit, run);
+    } catch (const InputError&) {
+      if (attempt == kAttempts || (!was_written && !is_being_written(run_path))) throw;
+    }
+    std::this_thread::sleep_for(kPause);
   }
 }
 
@@ -252,6 +276,7 @@ void write_checkpoint(const std::string& run_path, const RunStateView& run,
       const hdf5::Handle access(commit_driver_access(), "set up the file driver");
       const hdf5::Handle creation(H5Pcreate(H5P_FILE_CREATE), "make a property list");
       hdf5::check(H5Pset_userblock(creation.id(), kBlockBytes), "leave space for its block");
+      errno = 0;
       file = hdf5::Handle(H5Fcreate(temporary.c_str(), H5F_ACC_TRUNC, creation.id(), access.id()),
                           "create it");
       write_state(file.id(), run, record);
@@ -259,17 +284,21 @@ void write_checkpoint(const std::string& run_path, const RunStateView& run,
       commit(commit_file(file.id()));
     } catch (const hdf5::Error& e) {
       problem = e.what();
+      error = errno;
     }
     if (file) error = write_error(commit_file(file.id()));
   }
-  if (error == 0 && problem.empty()) error = write_file_block(temporary, kCheckpointBlock, kBlockBytes);
+  if (error == 0 && problem.empty()) {
+    error = write_file_block(temporary, kCheckpointBlock, kBlockBytes);
+  }
   if (error != 0 || !problem.empty()) {
     std::error_code ignored;
     fs::remove(temporary, ignored);
     fail(path, error, problem);
   }
   std::error_code status;
-  if (fs::exists(path)) fs::rename(path, older_path(run_path), status);
+  fs::rename(path, older_path(run_path), status);
+  if (status == std::errc::no_such_file_or_directory) status.clear();  // the first checkpoint
   if (!status) fs::rename(temporary, path, status);
   if (status) fail(path, status.value(), "");
 }

@@ -153,7 +153,8 @@ void ProgressSnapshot::write() {
   try {
     constexpr int kOneLine = -1;
     write_text_file_atomically(
-        path_, json.dump(kOneLine, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+        path_, json.dump(kOneLine, ' ', false, ordered_json::error_handler_t::replace) + "\n",
+        path_ + ".tmp");
   } catch (const InputError&) {
     // Only a convenience: the run file itself reports a full disk.
   }

@@ -31,7 +31,7 @@ std::vector<Shape> row_shapes(const Quantity& quantity, const LaneInfo& lane,
       return {{}};
     case Axis::kGroup:
       return {{extents.groups}};
-    case Axis::kParameter:  // as many as the graph has; who reads them knows it
+    case Axis::kParameter:  // one for each parameter of the graph, which is not parsed here
       return {{found.size() == 1 ? found[0] : 1}};
     case Axis::kScaler:
       return {{scalers}, {scalers + extents.groups}};
@@ -93,7 +93,9 @@ void check_datasets(const StoredFields& lane, const std::string& path, const Lan
       continue;
     }
     const std::string name = is_grouped ? quantity.name.substr(slash + 1) : quantity.name;
-    const bool is_needed = !quantity.optional && extents.version == kRunFormatVersion;
+    // Every version has the loss; it bounds the number of steps.
+    const bool is_needed = quantity.source == Source(&LaneStep::loss) ||
+                           (!quantity.optional && extents.version == kRunFormatVersion);
     const StoredFields found = is_needed ? parent.child(name) : parent.optional(name);
     check_dataset(found, below + name, quantity, info, extents, datasets);
   }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "src/core/error.h"
 #include "src/record/capture/verification.h"
 #include "src/record/run/lane_info.h"
 #include "src/record/run/quantities.h"
@@ -50,8 +51,14 @@ class RunFileWriter : public Observer {
 };
 
 // The endings of the files that a replay writes next to RUN.
-inline constexpr std::string_view kNextToRun[] = {".state",     ".state.1",       ".tmp",
-                                                  ".state.tmp", ".progress.json", ".lock"};
+inline constexpr std::string_view kNextToRun[] = {
+    ".state", ".state.1", ".tmp", ".state.tmp", ".progress.json", ".progress.json.tmp", ".lock"};
+
+// A run file or checkpoint whose contents cannot be right, not one that cannot be read.
+class DamagedFile : public InputError {
+ public:
+  using InputError::InputError;
+};
 
 // What ties a checkpoint to its run. An empty part fits any.
 struct RunIdentity {
@@ -176,6 +183,8 @@ class RunFile {
 std::map<std::string, Tensor> read_start(std::string_view text);
 // Of names, shapes and bits, as 16 hexadecimal digits: RunOptions::start_hash.
 std::string start_hash(const std::map<std::string, Tensor>& start);
+// The checkpoint's path in PATH[:LANE]. Throws: InputError: no such form.
+std::string checkpoint_of_start(std::string_view text);
 // Whether `text` names a checkpoint of the run file `run_path`, by any path. A new run to that file
 // deletes it. Throws: InputError unless it is PATH[:LANE].
 bool starts_from_run(std::string_view text, const std::string& run_path);

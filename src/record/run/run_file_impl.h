@@ -39,15 +39,9 @@ struct RunExtents {
 void check_datasets(const StoredFields& lane, const std::string& path, const LaneInfo& info,
                     const RunExtents& extents, RunDatasets& datasets);
 
-// What a file says cannot be. While it is being written, a reader may have seen parts of two states.
-class DamagedRun : public InputError {
- public:
-  using InputError::InputError;
-};
-
 struct RunFile::Impl {
   std::string path;
-  std::unique_ptr<SandboxedFile> file;
+  mutable std::unique_ptr<SandboxedFile> file;  // replaced where a writer moved what it holds
   uint64_t file_bytes = 0;
   std::string group;  // of the seed that is read: "" or "/seeds/8"
   std::vector<uint64_t> seeds;
@@ -69,17 +63,21 @@ struct RunFile::Impl {
       throw;
     } catch (const hdf5::Error& error) {
       damaged(error.what());
+    } catch (const SandboxError& error) {
+      if (error.is_of_machine()) unreadable(error.what());
+      damaged(fmt::format("reading it in a separate process failed: {}", error.what()));
     } catch (const std::runtime_error& error) {
       damaged(fmt::format("reading it in a separate process failed: {}", error.what()));
     }
   }
   [[noreturn]] void damaged(std::string_view why) const;
+  [[noreturn]] void unreadable(std::string_view why) const;  // for no fault of its own
   // The path, or the file's rules, are broken; the file is not read.
   void require_readable() const;
   void open(std::optional<uint64_t> seed);
   // Reads everything but the datasets' rows. Throws: InputError with all problems.
   void read_description(bool allow_empty, std::optional<uint64_t> seed);
-  void require_none(const ProblemList& problems) const;  // Throws: DamagedRun
+  void require_none(const ProblemList& problems) const;  // Throws: DamagedFile
   void read_root(const StoredFields& root);
   // The seeds of all runs, and the group of `seed`; false: the file lacks it.
   bool read_seeds(const StoredFields& root, std::optional<uint64_t> seed);

@@ -74,17 +74,22 @@ const RunDataset& RunFile::Impl::dataset(int lane, std::string_view name) const 
   return found->second;
 }
 
-// A failure is not damage if a writer moved what was to be read: what it left is read then.
+// A failure is not damage if a writer moved what was to be read: the file is then opened again.
 void RunFile::Impl::read_rows(const std::string& where, const RunDataset& from, int64_t begin,
                               int64_t count, void* out) const {
   const std::string place = group + "/" + where;
+  const bool was_written = is_being_written(path);
   try {
     return file->read_rows(place, begin, count, from.row_bytes, out);
   } catch (const std::runtime_error&) {
-    if (!is_being_written(path)) throw;
+    if (!was_written && !is_being_written(path)) throw;
   }
-  RunFile again(path, /*allow_empty=*/true, seeds.front());
-  again.impl_->file->read_rows(place, begin, count, from.row_bytes, out);
+  RunFile again(path, /*allow_empty=*/true, group.empty() ? seeds.front() : options.seed);
+  if (!again.impl_->identity.fits(identity)) {
+    throw InputError(fmt::format("run file '{}': was replaced by another run", path));
+  }
+  file = std::move(again.impl_->file);
+  file->read_rows(place, begin, count, from.row_bytes, out);
 }
 
 void RunFile::Impl::require_rows(const std::string& where, const RunDataset& from, int64_t begin,

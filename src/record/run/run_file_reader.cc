@@ -79,15 +79,21 @@ std::map<std::string, std::string> text_map(std::string_view json, const StoredF
 
 void RunFile::Impl::damaged(std::string_view why) const {
   constexpr size_t kMostBytes = 2000;
-  throw DamagedRun(fmt::format("run file '{}' is damaged: {}", path, printable(why, kMostBytes)),
+  throw DamagedFile(fmt::format("run file '{}' is damaged: {}", path, printable(why, kMostBytes)),
                    "is it a complete copy of the file that replay wrote?");
+}
+
+void RunFile::Impl::unreadable(std::string_view why) const {
+  throw InputError(fmt::format("run file '{}': reading it in a separate process failed: {}", path,
+                               why),
+                   "try again");
 }
 
 void RunFile::Impl::require_none(const ProblemList& problems) const {
   try {
     problems.throw_if_any();
   } catch (const InputError& error) {
-    throw DamagedRun(fmt::format("run file '{}' is damaged", path), error.problems());
+    throw DamagedFile(fmt::format("run file '{}' is damaged", path), error.problems());
   }
 }
 
@@ -117,7 +123,7 @@ void RunFile::Impl::open(std::optional<uint64_t> seed) {
   file_bytes = std::filesystem::file_size(path, status);
   DumpRequest request;
   request.most_bytes = kLeastText + file_bytes;
-  request.lines = TextLines::kSeveral;
+  request.texts = TextRule::kAny;
   const std::string its_seed = seed ? std::to_string(*seed) : "";
   request.wanted = [&](std::string_view object) { return wanted_of(object, its_seed); };
   file = std::make_unique<SandboxedFile>(path, request,
@@ -130,6 +136,7 @@ void RunFile::Impl::read_root(const StoredFields& root) {
                      "a run file is what `lockstep replay -o` writes");
   }
   version = root.integer(run_names::kFormatVersion, 0);
+  if (version < 1) root.problem(fmt::format("format_version is {}, must be at least 1", version));
   if (version > kRunFormatVersion) {
     throw InputError(
         fmt::format("run file '{}': format version {}, at most {} is supported (written by "
@@ -176,7 +183,7 @@ bool RunFile::Impl::read_seeds(const StoredFields& root, std::optional<uint64_t>
 
 void RunFile::Impl::read_description(bool allow_empty, std::optional<uint64_t> seed) {
   ProblemList problems(fmt::format("run file '{}' is damaged", path));
-  const StoredFields file_root(&file->tree(), "", problems);
+  const StoredFields file_root(&file->tree(), path + ":", problems);
   read_root(file_root);
   require_none(problems);
   bool has_seed = false;
@@ -202,7 +209,7 @@ void RunFile::Impl::read_description(bool allow_empty, std::optional<uint64_t> s
     root.problem(fmt::format("{} steps are complete, must be 0 to {}", steps, options.steps));
   }
   identity = {root.text(run_names::kRunHash), root.text(run_names::kRunId, /*required=*/false)};
-  command_line = root.text(run_names::kCommandLine);
+  command_line = printable(root.text(run_names::kCommandLine));
   data = root.text(run_names::kData);
   batches_hash = root.text(run_names::kBatchesHash, /*required=*/false);
   verification_json = root.text(run_names::kVerification, /*required=*/false);
@@ -243,12 +250,12 @@ void RunFile::Impl::read_lane(const StoredFields& lane, const std::string& name)
   LaneInfo& info = lanes.emplace_back();
   info.name = name;
   collect_problems(lane.problems(), [&] { parse_lane_name(name); });
-  info.engine = lane.text(run_names::kEngine);
-  info.target = lane.text(run_names::kTarget);
-  info.fallbacks = listed(lane.text(run_names::kFallbacks), ',');
+  info.engine = lane.plain_text(run_names::kEngine);
+  info.target = lane.plain_text(run_names::kTarget);
+  info.fallbacks = listed(lane.plain_text(run_names::kFallbacks), ',');
   const StoredFields scaler = lane.child(run_names::kLossScale);
   if (scaler.has_attribute(run_names::kScalerLosses)) {
-    info.scaler_losses = split(scaler.text(run_names::kScalerLosses), ',');
+    info.scaler_losses = split(scaler.plain_text(run_names::kScalerLosses), ',');
   }
   info.policy_text = lane.child(run_names::kPolicy).take_text();
   info.policy_hash = lane.text(run_names::kPolicyHash);
@@ -270,6 +277,11 @@ void RunFile::Impl::read_lane(const StoredFields& lane, const std::string& name)
   info.warnings = listed(lane.text(run_names::kWarnings, /*required=*/false), '\n');
   if (lane.has(run_names::kSiteFormats)) {
     info.site_formats = lane.child(run_names::kSiteFormats).take_texts();
+    for (const std::string& format : info.site_formats) {
+      if (is_stored_text(format, TextRule::kPrintable)) continue;
+      lane.problem("site_formats holds '" + format + "', must have no control characters");
+      break;
+    }
     if (info.site_formats.size() != sites.sites.size()) {
       lane.problem(fmt::format("site_formats has {} rows, the run has {} sites",
                                info.site_formats.size(), sites.sites.size()));
@@ -291,14 +303,15 @@ RunFile::RunFile(const std::string& path, bool allow_empty, std::optional<uint64
   constexpr int kAttempts = 20;
   constexpr auto kPause = std::chrono::milliseconds(50);
   for (int attempt = 1;; ++attempt) {
+    const bool was_written = is_being_written(path);
     impl_ = std::make_unique<Impl>();
     impl_->path = path;
     try {
       impl_->guard([&] { impl_->open(seed); });
       impl_->guard([&] { impl_->read_description(allow_empty, seed); });
       return;
-    } catch (const DamagedRun&) {
-      if (!is_being_written(path)) throw;
+    } catch (const DamagedFile&) {
+      if (!was_written && !is_being_written(path)) throw;
       if (attempt == kAttempts) {
         throw InputError(fmt::format("run file '{}': is being written and could not be read", path),
                          "try again in a moment");

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "src/core/error.h"
+#include "src/core/text_file.h"
 #include "src/graph/json.h"
 #include "src/lower/layer_facts.h"
 #include "src/record/capture/verification.h"
@@ -123,12 +124,13 @@ hdf5::Handle open_to_write(const std::string& path, bool create) {
                         "create it");
   } catch (const hdf5::Error& error) {
     if (errno == EWOULDBLOCK) {  // the driver's lock: by another name of the file
-      throw InputError(fmt::format("run file '{}': another program is writing it", path),
+      throw InputError(fmt::format("run file '{}': another program has it open", path),
                        "wait until it ends, or choose another name");
     }
+    const std::string hint = write_error_hint(errno);
     throw InputError(
         fmt::format("run file '{}': {}", path, errno != 0 ? std::strerror(errno) : error.what()),
-        "do the folder and the file exist, and are they writable?");
+        hint.empty() ? "do the folder and the file exist, and are they writable?" : hint);
   }
 }
 
@@ -154,7 +156,13 @@ void rehearse_writing(const RunFile& run, const std::string& group) {
       hdf5::check(H5Fflush(file.id(), H5F_SCOPE_GLOBAL), "flush the file");
     });
     child.finish();
-  } catch (const std::runtime_error& error) {
+  } catch (const SandboxError& error) {
+    if (error.is_of_machine()) {
+      throw InputError(fmt::format("run file '{}': trying to write to it in a separate process "
+                                   "failed: {}",
+                                   path, error.what()),
+                       "try again");
+    }
     throw InputError(fmt::format("run file '{}' is damaged: writing to it was tried in a separate "
                                  "process and failed: {}",
                                  path, error.what()),
@@ -202,6 +210,8 @@ RunFileWriter::RunFileWriter(std::string path, std::string command_line, bool ov
     impl_->replaces = true;
   }
   impl_->temporary = path + ".tmp";
+  std::error_code ignored;
+  fs::remove(impl_->temporary, ignored);  // of a run that was killed; a link would be followed
   impl_->path = std::move(path);
   impl_->command_line = std::move(command_line);
   impl_->file = open_to_write(impl_->temporary, true);
@@ -455,7 +465,6 @@ void RunFileWriter::on_finish() {
     impl.flush();
     impl.lanes.clear();
     impl.file.close();
-    if (impl.replaces && !impl.temporary.empty()) impl.publish();
   });
   if (impl.progress) impl.progress->finish();
 }

@@ -59,6 +59,7 @@ RunLock::RunLock(const std::string& run_path) : path_(lock_path(run_path)) {
       ::close(file_);
       file_ = -1;
       if (is_taken) refuse(run_path);
+      ::unlink(path_.c_str());
       return;  // a file system without locks
     }
     if (leads_to(path_, file_)) return;
@@ -91,7 +92,9 @@ void refuse_locked_file(const std::string& path) {
   if (file < 0) return;  // who writes it finds out why
   const bool is_taken = ::flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   ::close(file);
-  if (is_taken) refuse(path);
+  if (!is_taken) return;
+  throw InputError(fmt::format("'{}': another program has it open", path),
+                   "wait until it ends, or choose another name");
 }
 
 bool is_being_written(const std::string& run_path) {

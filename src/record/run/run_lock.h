@@ -1,6 +1,6 @@
-// One program at a time writes a run file, or the folder of an ensemble: RUN.lock, locked while a
-// program writes RUN or anything next to it. The lock ends with its program; the file is removed by who unlocks it. Not enforced on
-// file systems without locks.
+// One program at a time writes a run file, or the folder of an ensemble: RUN.lock is locked while a
+// program writes RUN or anything next to it. The lock ends with its program; the program that
+// unlocks it removes the file. Not enforced on file systems without locks.
 #pragma once
 
 #include <memory>

@@ -100,7 +100,7 @@ SiteTable read_sites(const StoredFields& group) {
   const auto texts = [&](const char* name, auto store) {
     const StoredFields column = group.child(name);
     take(column, column.take_texts(), [&](Site& site, Text text) {
-      if (!is_stored_text(text, TextLines::kOne)) {
+      if (!is_stored_text(text, TextRule::kPrintable)) {
         throw InputError("'" + printable(text) + "' has control characters");
       }
       store(site, text);
@@ -123,9 +123,12 @@ SiteTable read_sites(const StoredFields& group) {
     constexpr double kMostElements = 0x1p53;
     if (count > kMostElements) throw InputError("shape " + x + " has more than 2^53 elements");
   });
-  const auto last = static_cast<int64_t>(table.sites.size()) - 1;
+  // Only earlier sites: whoever follows them comes to an end.
   texts("feeds", [&](Site& s, Text x) {
-    for (const int64_t id : whole_numbers(x, last)) s.feeds.push_back(static_cast<int32_t>(id));
+    for (const int64_t id : whole_numbers(x, s.id)) {
+      if (id == s.id) throw InputError(fmt::format("site {} feeds itself", id));
+      s.feeds.push_back(static_cast<int32_t>(id));
+    }
   });
   texts("source_line", [](Site& s, Text x) { s.source_line = x; });
   if (group.has("torch_op")) {  // absent in older files

@@ -67,6 +67,10 @@ std::string start_hash(const std::map<std::string, Tensor>& start) {
   return run_names::hex(fnv1a(text));
 }
 
+std::string checkpoint_of_start(std::string_view text) {
+  return parse_start(text).path;
+}
+
 bool starts_from_run(std::string_view text, const std::string& run_path) {
   const auto whole = [](const std::string& path) {
     std::error_code ignored;  // an unresolvable path is compared as written

@@ -69,6 +69,8 @@ def test_one_edit_in_every_dataset_is_found(lockstep, binary_dir, tmp_path):
             continue
         if name == "products" or name.endswith("/site_formats"):  # derived from graph and policy
             continue
+        if "/checksums/" in name:  # of numbers that are compared themselves
+            continue
         if "/loss_effect/" in name:  # derived from errors and derivatives, which are compared
             continue
         if name.rsplit("/", 1)[-1] in NOT_COMPARED:
@@ -76,6 +78,7 @@ def test_one_edit_in_every_dataset_is_found(lockstep, binary_dir, tmp_path):
         shutil.copy(base, changed)
         with h5py.File(changed, "r+") as file:
             edit(file[name], site, update)
+            del file.attrs["description_checksum"]  # otherwise nothing is compared
         done = subprocess.run([str(binary_dir / "lockstep"), "check", str(changed), "--exact", "--baseline",
                                str(base)], capture_output=True, text=True)
         tested += 1

@@ -5,6 +5,7 @@ wants the same file, and then lets it end. It holds that
 - every step that the progress snapshot had shown is still there, and `lockstep verify` finds the file whole;
 - a second program either leaves with exit code 2 and a message, or is the only one left;
 - the end result has the bits of one that was never stopped.
+For every tenth fresh run two programs start together on one file and are not killed: exactly one of them records it.
 """
 
 import dataclasses
@@ -44,6 +45,7 @@ class Campaign:
         self.random = random.Random(seed)
         self.capture = capture
         self.counts = {name: Counts() for name in OPERATIONS}
+        self.races = 0
         self._whole, self._seconds = {}, {}
 
     def run(self, *args, cwd=None):
@@ -77,6 +79,21 @@ class Campaign:
             self._seconds[operation] = time.monotonic() - begin
             self._whole[operation] = folder
         return self._whole[operation], self._seconds[operation]
+
+    def race(self, number):
+        """Two programs on one file, both until they end."""
+        whole, _ = self.whole("fresh run")
+        folder = self.folder / f"race-{number}"
+        folder.mkdir()
+        args = self.arguments("fresh run", folder)
+        both = [self.start(*args, cwd=folder) for _ in range(2)]
+        ends = [(process.communicate(timeout=120)[1], process.returncode) for process in both]
+        assert sorted(code for _, code in ends) == [0, 2], ends
+        assert all(any(text in said for text in TOLERATED) for said, code in ends if code == 2), ends
+        self.run("verify", folder / "run.h5")
+        assert assert_same_run(whole / "run.h5", folder / "run.h5") > 50
+        self.races += 1
+        shutil.rmtree(folder)
 
     def kill_once(self, operation, number):
         whole, seconds = self.whole(operation)
@@ -150,6 +167,7 @@ class Campaign:
                 "|---|---|---|---|---|---|"]
         for name, c in self.counts.items():
             rows.append(f"| {name} | {c.kills} | {c.inside} | {c.contested} | {c.refused} | {c.resumed} |")
+        rows += ["", f"Races of two fresh runs to the end: {self.races}; exactly one recorded its run in each."]
         return "\n".join(rows) + "\n"
 
 
@@ -173,3 +191,5 @@ def content(path, folder):
 def run_campaign(campaign, kills):
     for number in range(kills):
         campaign.kill_once(OPERATIONS[number % len(OPERATIONS)], number)
+        if number % (10 * len(OPERATIONS)) == 0:
+            campaign.race(number)

@@ -3,6 +3,7 @@
 import h5py
 import numpy as np
 import planted_runner as runner
+from checkpoint_seal import reseal
 from planted_case import AUTOCAST_NO_SCALE, HALF, LANE, PLAIN, Plant, first_overflow_is_at
 from planted_forward import stored_infinity
 
@@ -42,6 +43,7 @@ def start(scene, name, seed, edit):
                 new = edit(key, lane["tensors"][key][()])
                 if new is not None:
                     lane["tensors"][key][...] = new
+    reseal(f"{path}.state")
     return ["--start-from", f"{path.name}.state:fp32", "--seed", seed]
 
 

@@ -17,6 +17,8 @@ def test_study_kills(binary_dir, tmp_path):
     table = campaign.table()
     print("\n" + table)
     assert sum(c.kills for c in campaign.counts.values()) >= 0.9 * KILLS
+    counts = campaign.counts.values()
+    assert sum(c.contested for c in counts) >= 0.2 * KILLS and sum(c.refused for c in counts) >= 0.1 * KILLS
     folder = os.environ.get("LOCKSTEP_STUDY_DIR")
     if folder:
         text = (f"# Kills at random moments\n\n`./dev study kills`: {KILLS} programs killed (SIGKILL), in a third of the "

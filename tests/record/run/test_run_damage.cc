@@ -159,6 +159,9 @@ TEST_CASE("a run file is refused for what it claims") {
       {"id", [](hid_t f) { write_column_again<int32_t>(f, "sites/id", {0, 5, 2}); }},
       {"feeds", [](hid_t f) { write_texts_again(f, "sites/feeds", {"[]", "[7]", "[]"}); }},
       {"feeds", [](hid_t f) { write_texts_again(f, "sites/feeds", {"[]", "[-1]", "[]"}); }},
+      {"feeds itself", [](hid_t f) { write_texts_again(f, "sites/feeds", {"[]", "[1]", "[]"}); }},
+      {"feeds itself", [](hid_t f) { write_texts_again(f, "sites/feeds", {"[0]", "[]", "[]"}); }},
+      {"feeds", [](hid_t f) { write_texts_again(f, "sites/feeds", {"[]", "[2]", "[]"}); }},
       {"feeds", [](hid_t f) { write_texts_again(f, "sites/feeds", {"[]", "[1e99]", "[]"}); }},
       {"shape", [](hid_t f) { write_texts_again(f, "sites/shape", {"[-2]", "[]", "[]"}); }},
       {"shape",
@@ -223,6 +226,18 @@ TEST_CASE("a run file is refused for what it claims") {
   fs::copy_file(path, folder.file("same.h5"));
   edit(folder.file("same.h5"), [](hid_t) {});
   CHECK(RunFile(folder.file("same.h5")).steps() == 4);
+}
+
+TEST_CASE("policies with any line ends, and names that turn the writing direction, are read back") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("run.h5");
+  SyntheticRun run(2);
+  run.description.lanes[1].policy.text = "name = 'x'\r\n# \x1b[2J\r\n";
+  run.description.data = "csv:a\xe2\x80\x8e.csv";
+  run.record(path);
+  const RunFile file(path);
+  CHECK(file.lanes()[1].policy_text == run.description.lanes[1].policy.text);
+  CHECK(file.data() == run.description.data);
 }
 
 TEST_CASE("a description that was changed is noticed") {
