@@ -97,24 +97,33 @@ class OpenFile {
   int id_;
 };
 
-bool begins_with(const std::string& path, std::string_view magic) {
-  std::error_code status;
-  if (!std::filesystem::is_regular_file(path, status)) return false;  // reading a pipe would wait
-  const OpenFile file(path, O_RDONLY);
-  std::vector<unsigned char> start(magic.size());
-  return file.id() >= 0 && file.read_start(start.data(), start.size()) == magic.size() &&
-         std::memcmp(start.data(), magic.data(), magic.size()) == 0;
-}
-
 }  // namespace
 
+FileStart read_file_start(const std::string& path) {
+  std::error_code status;
+  if (!std::filesystem::is_regular_file(path, status)) {  // reading a pipe would wait
+    return {"", status ? status.value() : EINVAL};
+  }
+  const OpenFile file(path, O_RDONLY);
+  if (file.id() < 0) return {"", errno};
+  std::string bytes(kMagicBytes, '\0');
+  const ssize_t got = ::pread(file.id(), bytes.data(), bytes.size(), 0);
+  if (got < 0) return {"", errno};
+  bytes.resize(static_cast<size_t>(got));
+  return {bytes, 0};
+}
+
+bool FileStart::is_hdf5() const {
+  constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
+  return bytes.starts_with(kSignature);
+}
+
 bool has_block(const std::string& path, const BlockKind& kind) {
-  return begins_with(path, kind.magic);
+  return read_file_start(path).bytes == kind.magic;
 }
 
 bool looks_like_hdf5(const std::string& path) {
-  constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
-  return begins_with(path, kSignature);
+  return read_file_start(path).is_hdf5();
 }
 
 FileBlock check_file_block(const std::string& path, const BlockKind& kind) {

@@ -29,11 +29,19 @@ struct FileBlock {
 };
 inline constexpr uint64_t kLeastBlock = 512;
 
+// The first bytes of a regular file, as many as a magic has.
+struct FileStart {
+  std::string bytes;
+  int error = 0;  // the errno; EINVAL: not a regular file
+  bool is_hdf5() const;  // begins with HDF5's signature, as run files do
+};
+FileStart read_file_start(const std::string& path);
+
 // Whether the file begins like one of this kind. Also false if it cannot be read.
 bool has_block(const std::string& path, const BlockKind& kind);
 inline bool looks_like_capture(const std::string& path) { return has_block(path, kCaptureBlock); }
 
-// Whether the file begins with HDF5's signature, as run files do. Also false if it cannot be read.
+// FileStart::is_hdf5; also false if the file cannot be read.
 bool looks_like_hdf5(const std::string& path);
 
 // Throws: InputError: unreadable, of another kind, newer version, truncated, or changed later.

@@ -2,6 +2,7 @@
 // ask for no more memory than its size justifies.
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "src/record/hdf5/link_name.h"
 #include "src/record/run/quantities.h"
@@ -77,14 +78,21 @@ void check_dataset(const StoredFields& fields, const std::string& path, const Qu
 
 void check_datasets(const StoredFields& lane, const std::string& path, const LaneInfo& info,
                     const RunExtents& extents, RunDatasets& datasets) {
+  std::set<std::string> missing;
   for (const Quantity& quantity : quantities()) {
     const size_t slash = quantity.name.find('/');
-    const bool is_grouped = slash != std::string::npos;
-    const std::string group = is_grouped ? quantity.name.substr(0, slash) : "";
-    // Absent from files of other versions, or of other runs: not measured.
-    if (is_grouped && !lane.has(group) && quantity.optional) continue;
-    const StoredFields parent = is_grouped ? lane.child(group) : lane;
-    const std::string below = path + "/" + (is_grouped ? group + "/" : "");
+    const std::string group = slash == std::string::npos ? "" : quantity.name.substr(0, slash);
+    const std::string name = group.empty() ? quantity.name : quantity.name.substr(slash + 1);
+    // Absent from files of other versions, or of other runs: not measured. Every version has the
+    // loss; it bounds the number of steps.
+    const bool is_needed = quantity.source == Source(&LaneStep::loss) ||
+                           (!quantity.optional && extents.version == kRunFormatVersion);
+    if (!group.empty() && !lane.has(group)) {
+      if (is_needed && missing.insert(group).second) lane.problem(group + " is missing");
+      continue;
+    }
+    const StoredFields parent = group.empty() ? lane : lane.child(group);
+    const std::string below = path + "/" + (group.empty() ? "" : group + "/");
     if (quantity.axis == Axis::kLoss) {
       for (const std::string& loss : parent.children()) {
         check_dataset(parent.child(loss), below + hdf5::escape_link(loss), quantity, info, extents,
@@ -92,10 +100,6 @@ void check_datasets(const StoredFields& lane, const std::string& path, const Lan
       }
       continue;
     }
-    const std::string name = is_grouped ? quantity.name.substr(slash + 1) : quantity.name;
-    // Every version has the loss; it bounds the number of steps.
-    const bool is_needed = quantity.source == Source(&LaneStep::loss) ||
-                           (!quantity.optional && extents.version == kRunFormatVersion);
     const StoredFields found = is_needed ? parent.child(name) : parent.optional(name);
     check_dataset(found, below + name, quantity, info, extents, datasets);
   }

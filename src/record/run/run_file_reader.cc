@@ -1,8 +1,5 @@
 // Opens a run file in a child process, checks it against the schema and reads its description.
 // Extents are never trusted: only the rows up to `steps_complete` count.
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -103,15 +100,17 @@ void RunFile::Impl::require_readable() const {
     throw InputError(fmt::format("run file '{}': {}", path,
                                  status ? std::strerror(status.value()) : "not a regular file"));
   }
-  if (::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) != 0) {
-    throw InputError(fmt::format("run file '{}': cannot be read: {}", path, std::strerror(errno)),
-                     "are its permissions right?");
+  const FileStart start = read_file_start(path);
+  if (start.error != 0) {
+    throw InputError(
+        fmt::format("run file '{}': cannot be read: {}", path, std::strerror(start.error)),
+        "are its permissions right?");
   }
-  if (looks_like_capture(path)) {
+  if (start.bytes == kCaptureBlock.magic) {
     throw InputError(fmt::format("run file '{}': is a capture, must be a run file", path),
                      fmt::format("`lockstep replay {} -o run.h5` makes a run file from it", path));
   }
-  if (!looks_like_hdf5(path)) {
+  if (!start.is_hdf5()) {
     throw InputError(fmt::format("run file '{}': not an HDF5 file", path),
                      "a run file is what `lockstep replay -o` writes");
   }

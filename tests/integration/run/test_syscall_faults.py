@@ -65,7 +65,9 @@ def test_every_call_fails_once(lockstep, binary_dir, tmp_path, strace_works):
             folder.mkdir()
             run = folder / "run.h5"
             done, log = traced(program, folder, f"{call}:error={error}:when={at}", *ARGS, "-o", run)
-            where = f"{call} number {at}: {error}\n{done.stderr}\n{log}"
+            lines = log.splitlines()
+            struck = next((i for i, line in enumerate(lines) if "INJECTED" in line), len(lines) - 1)
+            where = "\n".join([f"{call} number {at}: {error}", done.stderr, *lines[max(struck - 3, 0):struck + 4]])
             assert "INJECTED" in log or done.returncode == 0, where
             assert done.returncode in (0, 2), where
             if done.returncode == 0:  # a convenience failed: the snapshot, a trial of an optional call

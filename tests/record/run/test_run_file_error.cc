@@ -174,8 +174,8 @@ TEST_CASE("a missing folder, a file that another writer holds") {
   RunFileWriter writer(path, "", false);
   writer.on_start(run.description);
   writer.on_step(run.step(0));
-  says(error_of([&] { RunFileWriter(path, "", true); }), "another program is writing it");
-  says(error_of([&] { RunFileWriter::resume(path, 0); }), "another program is writing it");
+  says(error_of([&] { RunFileWriter(path, "", true); }), "another program has it open");
+  says(error_of([&] { RunFileWriter::resume(path, 0); }), "another program has it open");
 }
 
 TEST_CASE("files and folders without permission give an error") {
