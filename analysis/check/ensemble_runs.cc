@@ -26,7 +26,8 @@ std::string EnsembleRuns::path_of(const std::string& name) {
     std::error_code error;
     const bool is_new = std::filesystem::create_directories(folder_, error);
     if (error) {
-      throw InputError(fmt::format("{}: cannot be made: {}", folder_, std::strerror(error.value())));
+      throw InputError(
+          fmt::format("{}: cannot be made: {}", folder_, std::strerror(error.value())));
     }
     if (!is_new) remove_left_runs();
     is_made_ = true;

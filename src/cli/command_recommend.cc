@@ -31,8 +31,8 @@
 #include "src/core/text_file.h"
 #include "src/models/model.h"
 #include "src/policy/find_policy.h"
-#include "src/record/hdf5/file_block.h"
 #include "src/record/capture/capture_reader.h"
+#include "src/record/hdf5/file_block.h"
 
 namespace lockstep {
 namespace {

@@ -218,12 +218,12 @@ int verify_hardware(const VerifyArgs& args) {
 
 int verify(const VerifyArgs& args, ProblemList& problems) {
   if (args.subject.empty() && !args.hardware) {
-    problems.add("nothing to verify was given",
-                 "`lockstep verify CAPTURE`, `lockstep verify RUN` or `lockstep verify --hardware`");
-  } else if (!args.subject.empty() && args.hardware) {
     problems.add(
-        fmt::format("{} and --hardware: only one at a time is allowed", args.subject),
-        "leave one out");
+        "nothing to verify was given",
+        "`lockstep verify CAPTURE`, `lockstep verify RUN` or `lockstep verify --hardware`");
+  } else if (!args.subject.empty() && args.hardware) {
+    problems.add(fmt::format("{} and --hardware: only one at a time is allowed", args.subject),
+                 "leave one out");
   }
   for (const CLI::Option* option : args.of_hardware) {
     if (args.hardware || option->count() == 0) continue;

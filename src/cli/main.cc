@@ -22,9 +22,9 @@
 #include "src/cli/stop_signal.h"
 #include "src/core/error.h"
 #include "src/core/find_row.h"
-#include "src/core/utf8.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
+#include "src/core/utf8.h"
 #include "src/record/run/run_file.h"
 
 namespace lockstep {

@@ -27,10 +27,12 @@ int verify_seed(const RunFile& run, const std::string& name) {
   const RunFile::Proof proof = run.prove();
   const std::string what = fmt::format("{} of {}", counted(run.steps(), "complete step"),
                                        counted(static_cast<int64_t>(run.lanes().size()), "lane"));
-  for (const std::string& problem : proof.problems) print_line(fmt::format("{}: {}", name, problem));
+  for (const std::string& problem : proof.problems)
+    print_line(fmt::format("{}: {}", name, problem));
   if (!proof.problems.empty()) return kExitRegression;
   if (proof.unsealed > 0) {
-    print_line(name + ": nothing proven: an earlier version of Lockstep wrote it, without checksums");
+    print_line(name +
+               ": nothing proven: an earlier version of Lockstep wrote it, without checksums");
     return kExitInconclusive;
   }
   print_line(fmt::format("{}: whole: {}, {} rows", name, what,
@@ -48,7 +50,8 @@ int verify_checkpoint(const std::string& path) {
     return kExitRegression;
   } catch (const InputError&) {
     if (!looks_like_hdf5(path)) throw;
-    print_line(path + ": nothing proven: an earlier version of Lockstep wrote it, without a checksum");
+    print_line(path +
+               ": nothing proven: an earlier version of Lockstep wrote it, without a checksum");
     return kExitInconclusive;
   }
 }
@@ -64,8 +67,7 @@ int verify_run_file(const std::string& path) {
   const std::vector<uint64_t> seeds = RunFile(path, /*allow_empty=*/true).seeds();
   for (const uint64_t seed : seeds) {
     const RunFile run(path, /*allow_empty=*/true, seed);
-    const std::string name =
-        seeds.size() == 1 ? path : fmt::format("{}, seed {}", path, seed);
+    const std::string name = seeds.size() == 1 ? path : fmt::format("{}, seed {}", path, seed);
     code = worse(code, verify_seed(run, name));
   }
   for (const std::string& checkpoint : checkpoint_paths(path)) {

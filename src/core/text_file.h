@@ -32,8 +32,8 @@ inline constexpr size_t kMostFileBytes = size_t{1} << 30;
 std::string read_text_file(const std::string& path, size_t most = kMostFileBytes);
 // Writes a file next to `path` and renames it, so that a reader sees the old or the new file.
 // Throws: InputError naming the path, the reason, and what to do about that reason.
-// `partial`: the name of the file that is renamed, for a caller that alone may write it and wants no
-// others left by a kill; what has the name is removed. By default a new name.
+// `partial`: the name of the file that is renamed, for a caller that alone may write it and wants
+// no others left by a kill; what has the name is removed. By default a new name.
 void write_text_file_atomically(const std::string& path, std::string_view text,
                                 const std::string& partial = "");
 

@@ -8,8 +8,8 @@
 
 #include "src/core/error.h"
 #include "src/core/text.h"
-#include "src/record/hdf5/file_block.h"
 #include "src/record/capture/capture_contents.h"
+#include "src/record/hdf5/file_block.h"
 #include "src/record/hdf5/sandboxed_file.h"
 
 namespace lockstep {
@@ -36,16 +36,15 @@ StoredNode read_tree(const std::string& path, const FileBlock& block, CaptureUse
     request.block = block.size;
     request.most_bytes = kLeastContent + kContentPerByte * block.length;
     request.wanted = [use](std::string_view object) { return wanted_of(object, use); };
-    SandboxedFile file(path, request,
-                       limits_of_file(block.length, kLeastContent, kContentPerByte));
+    SandboxedFile file(path, request, limits_of_file(block.length, kLeastContent, kContentPerByte));
     return std::move(file.tree());
   } catch (const hdf5::Error& error) {
     constexpr size_t kMostBytes = 2000;
     throw InputError(who + printable(error.what(), kMostBytes),
                      "its checksum is right: it was written like this");
   } catch (const SandboxError& error) {
-    const std::string failed = fmt::format(
-        "{}reading its HDF5 data in a separate process failed: {}", who, error.what());
+    const std::string failed =
+        fmt::format("{}reading its HDF5 data in a separate process failed: {}", who, error.what());
     if (error.is_of_machine()) throw InputError(failed, "try again");
     throw InputError(failed,
                      "its checksum is right: it was written like this. Do not trust its source");

@@ -51,7 +51,8 @@ class CommitFile {
       : base(), fd_(fd), writable_(writable), eof_(size), committed_(size), reserved_(size) {}
   ~CommitFile() {
     // Reserved space beyond the last commit holds nothing.
-    if (writable_ && error_ == 0 && !is_rehearsal) (void)!::ftruncate(fd_, static_cast<off_t>(committed_));
+    if (writable_ && error_ == 0 && !is_rehearsal)
+      (void)!::ftruncate(fd_, static_cast<off_t>(committed_));
     ::close(fd_);
   }
   static CommitFile& of(H5FD_t* file) { return *reinterpret_cast<CommitFile*>(file); }
@@ -228,7 +229,8 @@ H5FD_t* driver_open(const char* name, unsigned flags, hid_t, haddr_t) {
   const int fd = ::open(name, open_flags | O_CLOEXEC, 0666);
   if (fd < 0) return nullptr;
   // One writer at a time; not enforced on file systems without locks.
-  const bool locked = !writable || is_rehearsal || ::flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+  const bool locked =
+      !writable || is_rehearsal || ::flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
   struct stat status;
   if (!locked || ((flags & H5F_ACC_TRUNC) && ::ftruncate(fd, 0) != 0) ||
       ::fstat(fd, &status) != 0) {

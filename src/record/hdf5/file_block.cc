@@ -155,8 +155,8 @@ FileBlock check_file_block(const std::string& path, const BlockKind& kind) {
         version > kBlockVersion ? "a newer version of Lockstep wrote it" : "");
   }
   FileBlock found{little_endian(&block[kSizeAt], sizeof(uint32_t)),
-                     little_endian(&block[kLengthAt], sizeof(uint64_t)),
-                     hex(&block[kHashAt], kHashBytes)};
+                  little_endian(&block[kLengthAt], sizeof(uint64_t)),
+                  hex(&block[kHashAt], kHashBytes)};
   if (!std::has_single_bit(found.size) || found.size < kLeastBlock || found.size > kLargestBlock) {
     throw InputError(
         fmt::format("{}its block gives its own size as {} bytes, a power of two in {}..{} "
@@ -194,8 +194,8 @@ int write_file_block(const std::string& path, const BlockKind& kind, uint64_t si
   std::memcpy(&block[kHashAt], data->digest.data(), kHashBytes);
   size_t done = 0;
   while (done < block.size()) {
-    const ssize_t n = ::pwrite(file.id(), block.data() + done, block.size() - done,
-                               static_cast<off_t>(done));
+    const ssize_t n =
+        ::pwrite(file.id(), block.data() + done, block.size() - done, static_cast<off_t>(done));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return n < 0 ? errno : EIO;
     done += static_cast<size_t>(n);

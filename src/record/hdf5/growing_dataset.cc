@@ -52,10 +52,9 @@ GrowingDataset GrowingDataset::open(hid_t parent, const std::string& name) {
     check(H5Pget_chunk(properties.id(), static_cast<int>(chunk.size()), chunk.data()), what);
     result.chunk_rows_ = static_cast<int64_t>(chunk[0]);
     // A copy may be compressed, or have other chunks.
-    const bool is_row = std::equal(chunk.begin() + 1, chunk.end(), result.shape_.begin(),
-                                   result.shape_.end(), [](hsize_t a, int64_t b) {
-                                             return a == static_cast<hsize_t>(std::max<int64_t>(b, 1));
-                                           });
+    const bool is_row = std::equal(
+        chunk.begin() + 1, chunk.end(), result.shape_.begin(), result.shape_.end(),
+        [](hsize_t a, int64_t b) { return a == static_cast<hsize_t>(std::max<int64_t>(b, 1)); });
     result.is_direct_ = chunk[0] == 1 && is_row && H5Pget_nfilters(properties.id()) == 0;
   }
   return result;

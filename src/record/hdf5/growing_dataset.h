@@ -31,8 +31,8 @@ class GrowingDataset {
   void read(int64_t row, void* out) const;
   // Rows [begin, begin + count) in order.
   void read_rows(int64_t begin, int64_t count, void* out) const;
-  // Throws: hdf5::Error if there are no such rows, or if the file has no space for one of them: HDF5
-  // would read fill values.
+  // Throws: hdf5::Error if there are no such rows, or if the file has no space for one of them:
+  // HDF5 would read fill values.
   void require_written(int64_t begin, int64_t count) const;
 
  private:

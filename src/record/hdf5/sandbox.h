@@ -23,8 +23,8 @@ struct SandboxLimits {
   uint64_t output_bytes = 1 << 30;
 };
 
-// How a child failed. kMachine: no process could be made, or it was stopped from outside; nothing is
-// known of its input.
+// How a child failed. kMachine: no process could be made, or it was stopped from outside; nothing
+// is known of its input.
 class SandboxError : public std::runtime_error {
  public:
   enum class Cause : uint8_t { kInput, kMachine };
@@ -43,9 +43,9 @@ using SandboxRead = std::function<size_t(char* into, size_t count)>;
 // stderr and no open file but the socket, leaves no core, and ends without running destructors or
 // exit handlers. With AddressSanitizer, which uses an unbounded address space, the child's resident
 // memory is watched instead, and it keeps its stderr.
-// All functions throw SandboxError with the limit that was met, or with the signal or exit code that
-// ended the child; after that the object is of no further use. Ctrl-C and SIGTERM, which a shell
-// sends to the child, too, do not end it.
+// All functions throw SandboxError with the limit that was met, or with the signal or exit code
+// that ended the child; after that the object is of no further use. Ctrl-C and SIGTERM, which a
+// shell sends to the child, too, do not end it.
 class Sandbox {
  public:
   using Work = std::function<void(const SandboxRead& requests, const SandboxWrite& write)>;

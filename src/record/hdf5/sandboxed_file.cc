@@ -84,14 +84,13 @@ SandboxLimits limits_of_file(uint64_t file_bytes, uint64_t least_content, uint64
 
 SandboxedFile::SandboxedFile(const std::string& path, const DumpRequest& request,
                              const SandboxLimits& limits) {
-  child_ = std::make_unique<Sandbox>(
-      limits, [&](const SandboxRead& requests, const SandboxWrite& write) {
-        be_reader(path, request, requests, write);
-      });
+  child_ = std::make_unique<Sandbox>(limits,
+                                     [&](const SandboxRead& requests, const SandboxWrite& write) {
+                                       be_reader(path, request, requests, write);
+                                     });
   try {
-    tree_ = parse_stored_frames(
-        [&](char* into, size_t count) { return child_->read(into, count); }, limits.output_bytes,
-        request.texts);
+    tree_ = parse_stored_frames([&](char* into, size_t count) { return child_->read(into, count); },
+                                limits.output_bytes, request.texts);
   } catch (const InputError& error) {
     throw hdf5::Error(error.what());
   } catch (const std::bad_alloc&) {

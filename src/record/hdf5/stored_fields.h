@@ -34,11 +34,12 @@ class StoredFields {
   bool has_attribute(std::string_view name) const;
   StoredFields child(std::string_view name) const;     // a problem if it is missing
   StoredFields optional(std::string_view name) const;  // no problem if it is missing
-  std::vector<std::string> children() const;            // names, sorted
+  std::vector<std::string> children() const;           // names, sorted
 
   // Attributes. A missing one gives `fallback`, with a problem if it is required.
   std::string text(std::string_view name, bool required = true) const;
-  std::string plain_text(std::string_view name, bool required = true) const;  // no control characters
+  std::string plain_text(std::string_view name,
+                         bool required = true) const;  // no control characters
   double number(std::string_view name, double fallback, bool required = true) const;
   int64_t integer(std::string_view name, int64_t fallback, bool required = true) const;
   bool flag(std::string_view name, bool fallback, bool required = true) const;
@@ -51,8 +52,8 @@ class StoredFields {
   std::string take_text() const;  // [json]: a row of uint8, or one text
   Tensor take_tensor(const TensorType& type, Container container) const;
   std::vector<double> numbers() const;
-  std::vector<uint64_t> take_whole() const;          // a row of integers >= 0
-  std::vector<std::string> take_texts() const;       // a row
+  std::vector<uint64_t> take_whole() const;     // a row of integers >= 0
+  std::vector<std::string> take_texts() const;  // a row
   // Of any kind and shape; null after a problem. Its kind decides Container::kF64 and so on.
   StoredValue* value() const { return data(); }
   // Packed bits of this shape. Nothing after a problem.

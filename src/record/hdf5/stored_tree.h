@@ -1,6 +1,6 @@
 // The contents of an HDF5 file as plain data (groups, datasets, attributes), and the bytes in which
-// one process sends them to another. The readers of captures, run files and checkpoints decide which
-// names must exist.
+// one process sends them to another. The readers of captures, run files and checkpoints decide
+// which names must exist.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ struct StoredValue {
   Shape shape;
   std::string bytes;               // of the numbers, row-major, in this machine's order
   std::vector<std::string> texts;  // kText
-  bool is_extent = false;  // the contents were left out: neither bytes nor texts
+  bool is_extent = false;          // the contents were left out: neither bytes nor texts
 
   int64_t size() const { return element_count(shape); }
 };
@@ -59,8 +59,8 @@ std::string problem(std::string_view text);  // replaces all further records
 // `read` fills its argument with the records' next bytes, with fewer only at their end; numbers are
 // read straight into their place. At most `most_bytes` are read or allocated.
 // Nothing is read after the records' end. Throws: InputError with the problem that the records
-// carry, whose text may hold anything; std::runtime_error if the bytes are not such records: nothing
-// in them is trusted.
+// carry, whose text may hold anything; std::runtime_error if the bytes are not such records:
+// nothing in them is trusted.
 StoredNode parse_stored_frames(const std::function<size_t(char* into, size_t count)>& read,
                                uint64_t most_bytes, TextRule texts = TextRule::kPrintable);
 

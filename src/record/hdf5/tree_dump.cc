@@ -6,9 +6,9 @@
 #include <set>
 
 #include "src/core/text.h"
-#include "src/record/hdf5/stored_tree.h"
 #include "src/record/hdf5/hdf5_handle.h"
 #include "src/record/hdf5/link_name.h"
+#include "src/record/hdf5/stored_tree.h"
 
 namespace lockstep {
 namespace {

@@ -23,8 +23,9 @@ struct DumpRequest {
   // Refused: more uncompressed data than this, extents of datasets not counted.
   uint64_t most_bytes = 0;
   TextRule texts = TextRule::kPrintable;  // of values; names are always printable
-  std::function<Wanted(std::string_view path)> wanted =
-      [](std::string_view) { return Wanted::kContents; };
+  std::function<Wanted(std::string_view path)> wanted = [](std::string_view) {
+    return Wanted::kContents;
+  };
 };
 
 // Writes the groups, datasets and attributes of `file`. Refuses links other than hard ones, objects

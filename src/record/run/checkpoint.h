@@ -33,8 +33,8 @@ void write_checkpoint(const std::string& run_path, const RunStateView& run,
 std::optional<Checkpoint> find_checkpoint(const std::string& run_path, int64_t limit,
                                           const RunIdentity& run = {});
 
-// A checkpoint by its own path. It is read in a child process and checked against the schema; whether
-// it fits a model is for who restores it. Throws: InputError if it is missing or damaged.
+// A checkpoint by its own path. It is read in a child process and checked against the schema;
+// whether it fits a model is for who restores it. Throws: InputError if it is missing or damaged.
 Checkpoint read_checkpoint_file(const std::string& path);
 
 // PATH.state and PATH.state.1.

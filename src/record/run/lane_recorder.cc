@@ -142,8 +142,7 @@ void LaneRecorder::make(hid_t lane, bool create) {
     if (quantity.axis == Axis::kOne || quantity.axis == Axis::kLoss) shape = {};
     if (quantity.axis == Axis::kSiteAndBin) shape = {site_count_, kHistogramBins};
     const size_t slash = quantity.name.find('/');
-    names_.push_back(slash == std::string::npos ? name
-                                                : quantity.name.substr(0, slash + 1) + name);
+    names_.push_back(slash == std::string::npos ? name : quantity.name.substr(0, slash + 1) + name);
     datasets_.push_back(create ? GrowingDataset::create(group, name, type_of(quantity.storage()),
                                                         shape, quantity.is_wide())
                                : GrowingDataset::open(group, name));

@@ -65,7 +65,9 @@ class LaneRecorder {
   void add_to_checksum(size_t column, int64_t at, const void* row);
   // Writes a row of a dataset and adds it to the checksum of all rows of its kind.
   void write(size_t column, int64_t at, const void* row);
-  void write(Gathered gathered, int64_t at, const void* row) { write(column_of(gathered), at, row); }
+  void write(Gathered gathered, int64_t at, const void* row) {
+    write(column_of(gathered), at, row);
+  }
   void write(const std::vector<QuantityRow>& rows, int64_t at);
   // Ends the row of this kind: its checksum is written, if the file has checksums.
   void seal(Gathered checksums, int64_t at);
@@ -83,7 +85,7 @@ class LaneRecorder {
   std::vector<uint64_t> sums_;
   std::map<Gathered, uint64_t> checksums_;  // of the rows that are being written
   std::vector<QuantityColumn> columns_;
-  std::vector<std::string> names_;  // of the datasets, below the lane's group
+  std::vector<std::string> names_;        // of the datasets, below the lane's group
   std::vector<GrowingDataset> datasets_;  // in the order of columns_
 };
 

@@ -33,10 +33,10 @@ std::string shown(const Json& j) {
 }
 
 template <typename T>
-constexpr std::string_view kWanted = std::is_same_v<T, bool>          ? "true or false"
-                                     : std::is_integral_v<T>          ? "an integer in its range"
-                                     : std::is_floating_point_v<T>    ? "a number"
-                                                                      : "a text";
+constexpr std::string_view kWanted = std::is_same_v<T, bool>       ? "true or false"
+                                     : std::is_integral_v<T>       ? "an integer in its range"
+                                     : std::is_floating_point_v<T> ? "a number"
+                                                                   : "a text";
 
 // Whether the value has the type, so that reading it changes nothing.
 template <typename T>
@@ -189,8 +189,8 @@ RunOptions options_from_json(std::string_view json) {
   o.backward_per_loss = field<std::string>(j, "backward", "joint") == "per-loss";
   if (j.contains("schedule")) {
     const Json schedule = object_in(j, "schedule");
-    o.schedule = choice_from_json(schedule,
-                                  find_schedule(field<std::string>(schedule, "name")).parameters);
+    o.schedule =
+        choice_from_json(schedule, find_schedule(field<std::string>(schedule, "name")).parameters);
   }
   for (const Json& group : list_in(j, "groups")) {
     o.groups.push_back(

@@ -159,8 +159,7 @@ struct StorageOf {
   }
   Storage operator()(Gathered gathered) const {
     if (gathered == Gathered::kHistograms) return Storage::kU32;
-    const bool is_whole =
-        gathered == Gathered::kBlockSums || gathered >= Gathered::kStepChecksums;
+    const bool is_whole = gathered == Gathered::kBlockSums || gathered >= Gathered::kStepChecksums;
     return is_whole ? Storage::kU64 : Storage::kI64;
   }
   template <typename Value, typename Record>
@@ -171,10 +170,10 @@ struct StorageOf {
 
 struct RowsOf {
   Rows operator()(Gathered gathered) const {
-    constexpr std::array kRows = {
-        Rows::kSample, Rows::kHistogram, Rows::kHistogram,  Rows::kBlock,     Rows::kBlock,
-        Rows::kStep,   Rows::kStep,      Rows::kEvaluation, Rows::kSample,    Rows::kHistogram,
-        Rows::kBlock};
+    constexpr std::array kRows = {Rows::kSample,    Rows::kHistogram,  Rows::kHistogram,
+                                  Rows::kBlock,     Rows::kBlock,      Rows::kStep,
+                                  Rows::kStep,      Rows::kEvaluation, Rows::kSample,
+                                  Rows::kHistogram, Rows::kBlock};
     return kRows.at(static_cast<size_t>(gathered));
   }
   Rows operator()(const Statistic*) const { return Rows::kStep; }

@@ -91,8 +91,8 @@ class RunFile {
   ~RunFile();
   RunFile(RunFile&&) noexcept;
 
-  // The checksum of the description of a run that is being recorded (run_checksum.h). Throws: as the
-  // constructor.
+  // The checksum of the description of a run that is being recorded (run_checksum.h). Throws: as
+  // the constructor.
   static uint64_t compute_description_checksum(const std::string& path,
                                                std::optional<uint64_t> seed);
 

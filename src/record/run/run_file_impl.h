@@ -27,7 +27,8 @@ struct RunDataset {
   mutable std::vector<char> held;
   mutable int64_t held_begin = 0, held_rows = 0;
 };
-using RunDatasets = std::map<std::string, RunDataset, std::less<>>;  // by path below the run's group
+using RunDatasets =
+    std::map<std::string, RunDataset, std::less<>>;  // by path below the run's group
 
 // What the extents of a run's datasets depend on.
 struct RunExtents {

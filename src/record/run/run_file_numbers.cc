@@ -95,8 +95,8 @@ void RunFile::Impl::read_rows(const std::string& where, const RunDataset& from, 
 void RunFile::Impl::require_rows(const std::string& where, const RunDataset& from, int64_t begin,
                                  int64_t count) const {
   if (begin >= 0 && count >= 0 && begin <= from.rows && count <= from.rows - begin) return;
-  throw hdf5::Error(fmt::format("{}: rows {} to {} of {} requested", where, begin,
-                                begin + count - 1, from.rows));
+  throw hdf5::Error(
+      fmt::format("{}: rows {} to {} of {} requested", where, begin, begin + count - 1, from.rows));
 }
 
 const char* RunFile::Impl::held_row(const std::string& where, const RunDataset& from,
@@ -159,9 +159,7 @@ std::vector<T> RunFile::Impl::statistic(int lane, const char* group, std::string
 
 Numbers RunFile::Impl::numbers(int lane, const Quantity& quantity, int64_t begin,
                                int64_t count) const {
-  const auto read = [&]<typename T>(T) {
-    return rows_of<T>(lane, quantity.name, begin, count);
-  };
+  const auto read = [&]<typename T>(T) { return rows_of<T>(lane, quantity.name, begin, count); };
   switch (quantity.storage()) {
     case Storage::kF64:
       return {{}, read(double{})};
@@ -279,10 +277,10 @@ std::vector<Evaluation> RunFile::evaluations(int lane) const {
       if (one[0].steps_done > impl_->steps) break;
       const int64_t before = found.empty() ? -1 : found.back().steps_done;
       if (one[0].steps_done <= before || one[0].example_count < 0) {
-        throw hdf5::Error(fmt::format("{}/eval: evaluation {} is after {} steps, the one before it "
-                                      "after {}; it has {} examples",
-                                      impl_->lane_path(lane, ""), row, one[0].steps_done, before,
-                                      one[0].example_count));
+        throw hdf5::Error(fmt::format(
+            "{}/eval: evaluation {} is after {} steps, the one before it "
+            "after {}; it has {} examples",
+            impl_->lane_path(lane, ""), row, one[0].steps_done, before, one[0].example_count));
       }
       found.push_back(one[0]);
     }

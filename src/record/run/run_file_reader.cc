@@ -47,7 +47,8 @@ Wanted wanted_of(std::string_view path, const std::string& seed) {
   if (!path.starts_with("/lanes")) return Wanted::kContents;
   const bool is_of_lane = std::ranges::count(path, '/') == 3;
   const std::string_view name = path.substr(path.rfind('/') + 1);
-  const bool is_text = is_of_lane && (name == run_names::kPolicy || name == run_names::kSiteFormats);
+  const bool is_text =
+      is_of_lane && (name == run_names::kPolicy || name == run_names::kSiteFormats);
   return is_text ? Wanted::kContents : Wanted::kExtent;
 }
 
@@ -77,13 +78,13 @@ std::map<std::string, std::string> text_map(std::string_view json, const StoredF
 void RunFile::Impl::damaged(std::string_view why) const {
   constexpr size_t kMostBytes = 2000;
   throw DamagedFile(fmt::format("run file '{}' is damaged: {}", path, printable(why, kMostBytes)),
-                   "is it a complete copy of the file that replay wrote?");
+                    "is it a complete copy of the file that replay wrote?");
 }
 
 void RunFile::Impl::unreadable(std::string_view why) const {
-  throw InputError(fmt::format("run file '{}': reading it in a separate process failed: {}", path,
-                               why),
-                   "try again");
+  throw InputError(
+      fmt::format("run file '{}': reading it in a separate process failed: {}", path, why),
+      "try again");
 }
 
 void RunFile::Impl::require_none(const ProblemList& problems) const {
@@ -157,15 +158,15 @@ bool RunFile::Impl::read_seeds(const StoredFields& root, std::optional<uint64_t>
   std::vector<Run> runs = {run_of(root, "")};
   const StoredFields others = root.optional(run_names::kSeeds);
   for (const std::string& link : others.children()) {
-    const Run& run = runs.emplace_back(run_of(others.child(link), "/" + std::string(run_names::kSeeds) + "/" + link));
+    const Run& run = runs.emplace_back(
+        run_of(others.child(link), "/" + std::string(run_names::kSeeds) + "/" + link));
     if (std::to_string(run.seed) != link) {
       others.problem(fmt::format("group {} holds seed {}", link, run.seed));
     }
   }
   // Links are sorted as text ("10" before "9"); seeds are recorded in ascending order.
-  std::sort(runs.begin() + 1, runs.end(), [](const auto& a, const auto& b) {
-    return a.seed < b.seed;
-  });
+  std::sort(runs.begin() + 1, runs.end(),
+            [](const auto& a, const auto& b) { return a.seed < b.seed; });
   bool found = false;
   const uint64_t wanted = seed.value_or(runs.front().seed);
   for (const Run& run : runs) {
@@ -193,16 +194,14 @@ void RunFile::Impl::read_description(bool allow_empty, std::optional<uint64_t> s
                      fmt::format("it holds {}", fmt::join(seeds, ", ")));
   }
   const StoredFields root =
-      group.empty()
-          ? file_root
-          : file_root.child(run_names::kSeeds).child(group.substr(group.rfind('/') + 1));
+      group.empty() ? file_root
+                    : file_root.child(run_names::kSeeds).child(group.substr(group.rfind('/') + 1));
   const std::string checksum = root.text(run_names::kDescriptionChecksum, /*required=*/false);
   if (!checksum.empty() && checksum != run_names::hex(description_checksum(*root.node()))) {
     root.problem("the checksum of its description does not fit");
     require_none(problems);
   }
-  collect_problems(problems,
-                   [&] { options = options_from_json(root.text(run_names::kOptions)); });
+  collect_problems(problems, [&] { options = options_from_json(root.text(run_names::kOptions)); });
   steps = root.integer(run_names::kStepsComplete, 0);
   if (steps < 0 || steps > options.steps) {
     root.problem(fmt::format("{} steps are complete, must be 0 to {}", steps, options.steps));
@@ -287,9 +286,8 @@ void RunFile::Impl::read_lane(const StoredFields& lane, const std::string& name)
     }
   }
   if (lane.has_attribute(run_names::kMemory)) {
-    collect_problems(lane.problems(), [&] {
-      info.memory = memory_facts_from_json(lane.text(run_names::kMemory));
-    });
+    collect_problems(lane.problems(),
+                     [&] { info.memory = memory_facts_from_json(lane.text(run_names::kMemory)); });
   }
   const RunExtents extents{version, steps, static_cast<int64_t>(sites.sites.size()),
                            static_cast<int64_t>(options.groups.size()) + 1, file_bytes};

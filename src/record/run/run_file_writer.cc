@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <utility>
@@ -39,9 +39,9 @@ namespace fs = std::filesystem;
 struct RunFileWriter::Impl {
   std::string path, temporary, command_line;
   std::shared_ptr<RunLock> lock;  // before `file`, which is closed first
-  hdf5::Handle file;             // closed after everything in it
-  std::string group = "/";       // of the run in the file
-  std::optional<uint64_t> seed;  // absent: the file's first
+  hdf5::Handle file;              // closed after everything in it
+  std::string group = "/";        // of the run in the file
+  std::optional<uint64_t> seed;   // absent: the file's first
   std::optional<uint64_t> first_seed;
   std::vector<LaneRecorder> lanes;
   SiteTable sites;
@@ -77,9 +77,9 @@ struct RunFileWriter::Impl {
   [[noreturn]] void fail(const std::string& reason) {
     failed = true;
     const int error = file ? write_error(commit_file(file.id())) : 0;
-    const std::string kept =
-        has_steps() ? fmt::format("it stays readable up to step {}", steps_complete)
-                    : "nothing was recorded";
+    const std::string kept = has_steps()
+                                 ? fmt::format("it stays readable up to step {}", steps_complete)
+                                 : "nothing was recorded";
     throw WriteError(fmt::format("cannot write '{}': {}; {}", path,
                                  error != 0 ? std::strerror(error) : reason, kept),
                      error, has_steps());
@@ -134,8 +134,8 @@ hdf5::Handle open_to_write(const std::string& path, bool create) {
   }
 }
 
-// HDF5 writes to a file of unknown origin only after a child process has done the same to it without
-// touching the disk: the layout of such a file can make libhdf5 crash.
+// HDF5 writes to a file of unknown origin only after a child process has done the same to it
+// without touching the disk: the layout of such a file can make libhdf5 crash.
 void rehearse_writing(const RunFile& run, const std::string& group) {
   const std::string& path = run.path();
   std::error_code ignored;
@@ -340,8 +340,8 @@ void RunFileWriter::Impl::publish() {
   std::error_code status;
   fs::rename(temporary, path, status);
   if (status) {
-    throw hdf5::Error(fmt::format("cannot rename '{}' to it: {}", temporary,
-                                  std::strerror(status.value())));
+    throw hdf5::Error(
+        fmt::format("cannot rename '{}' to it: {}", temporary, std::strerror(status.value())));
   }
   temporary.clear();
   remove_checkpoints(path);

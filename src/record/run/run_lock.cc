@@ -48,10 +48,10 @@ RunLock::RunLock(const std::string& run_path) : path_(lock_path(run_path)) {
     file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (file_ < 0) {
       const int why = errno;
-      throw InputError(
-          fmt::format("'{}': cannot be written: {}", run_path, std::strerror(why)),
-          why == ENOSPC || why == EDQUOT ? "free some disk space"
-                                         : "does the folder exist, and is it writable?");
+      throw InputError(fmt::format("'{}': cannot be written: {}", run_path, std::strerror(why)),
+                       why == ENOSPC || why == EDQUOT
+                           ? "free some disk space"
+                           : "does the folder exist, and is it writable?");
     }
     struct flock lock = whole_file();
     if (::fcntl(file_, F_OFD_SETLK, &lock) != 0) {

@@ -70,8 +70,8 @@ SiteTable read_sites(const StoredFields& group) {
   const std::vector<uint64_t> ids = group.child("id").take_whole();
   for (const uint64_t id : ids) {
     if (id != table.sites.size()) {
-      group.problem(fmt::format("row {} has id {}, must have its row's number", table.sites.size(),
-                                id));
+      group.problem(
+          fmt::format("row {} has id {}, must have its row's number", table.sites.size(), id));
       return {};
     }
     Site site = {};

@@ -1,4 +1,7 @@
-"""A system call fails, each in turn (strace injects it): the data are whole or the error is said, never neither."""
+"""A system call fails, in turn (strace injects it): the data are whole or the error is said, never neither.
+
+A sample of the calls; all of them with LOCKSTEP_FAULTS_PER_CALL=0.
+"""
 
 import collections
 import os
@@ -10,7 +13,7 @@ import pytest
 
 from conftest import assert_same_run
 
-ARGS = ["replay", "mlp", "--data", "synthetic:200", "--steps", "6", "--batch", "8", "--lanes", "fp32,pure-fp16",
+ARGS = ["replay", "mlp", "--data", "synthetic:200", "--steps", "4", "--batch", "8", "--lanes", "fp32,pure-fp16",
         "--checkpoint-every", "2", "--seed", "3", "--threads", "1"]
 # What is made to fail, how, and what the message must then say. Calls on paths outside the run's folder are not
 # counted: strace takes those that name a path in it, or a descriptor of a file in it.
@@ -24,7 +27,7 @@ FAULTS = {
     "ftruncate": ("EIO", "Input/output error"),
     "unlink": ("EACCES", "Permission denied"),
 }
-EVERY = int(os.environ.get("LOCKSTEP_FAULT_STRIDE", "5"))  # 1: every call
+MOST = int(os.environ.get("LOCKSTEP_FAULTS_PER_CALL", "6"))  # of a kind, evenly spaced; 0: every call
 
 
 def traced(program, folder, fault, *args):
@@ -57,10 +60,11 @@ def test_every_call_fails_once(lockstep, binary_dir, tmp_path, strace_works):
     done, log = traced(program, folder, None, *ARGS, "-o", folder / "run.h5")
     assert done.returncode == 0, done.stderr
     calls = collections.Counter(re.findall(r"^\d+ +(\w+)\(", log, flags=re.MULTILINE))
-    assert calls["pwrite64"] > 50 and calls["fsync"] >= 3 and calls["rename"] >= 4, calls
+    assert calls["pwrite64"] > 50 and calls["fsync"] >= 2 and calls["rename"] >= 4, calls
     outcomes = collections.Counter()
     for call, (error, message) in FAULTS.items():
-        for at in range(1, calls[call] + 1, 1 if calls[call] < 20 else EVERY):
+        stride = 1 if MOST == 0 else max(1, calls[call] // MOST)
+        for at in range(1, calls[call] + 1, stride):
             folder = tmp_path / f"{call}-{at}"
             folder.mkdir()
             run = folder / "run.h5"

@@ -13,9 +13,9 @@
 namespace lockstep::testing {
 
 StoredValue text_value(const std::string& text);
-StoredValue number_value(double value);                             // a scalar kF64
+StoredValue number_value(double value);                            // a scalar kF64
 StoredValue integer_value(StoredValue::Kind kind, int64_t value);  // a scalar kU8, kI32 or kI64
-StoredValue json_value(const std::string& text);                    // a row of kU8
+StoredValue json_value(const std::string& text);                   // a row of kU8
 
 // Two steps of this graph; the second is a verify step.
 StoredNode capture_of(const Graph& graph);

@@ -195,8 +195,7 @@ int status_when_stopped(const std::function<void(pid_t program)>& stop, void (*o
 }  // namespace
 
 TEST_CASE("Ctrl-C ends the program, and with it the child") {
-  const int status =
-      status_when_stopped([](pid_t program) { kill(-program, SIGINT); }, SIG_DFL);
+  const int status = status_when_stopped([](pid_t program) { kill(-program, SIGINT); }, SIG_DFL);
   CHECK(WIFSIGNALED(status));
   CHECK(WTERMSIG(status) == SIGINT);
 }

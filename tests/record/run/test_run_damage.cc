@@ -1,5 +1,5 @@
-// Run files and checkpoints that chance or an enemy has changed: chance damage never goes unnoticed,
-// and extents, ids and types are refused before anything relies on them.
+// Run files and checkpoints that chance or an enemy has changed: chance damage never goes
+// unnoticed, and extents, ids and types are refused before anything relies on them.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <hdf5.h>
@@ -110,12 +110,11 @@ TEST_CASE("a changed byte of a row is noticed, and resuming is refused") {
     std::vector<double> values(40);
     hdf5::read_array(file.id(), "lanes/fp32/seconds", H5T_NATIVE_DOUBLE, values.data());
     values[17] += 1;
-    hdf5::check(H5Dwrite(seconds.id(), H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT,
-                         values.data()),
-                "write");
+    hdf5::check(
+        H5Dwrite(seconds.id(), H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()),
+        "write");
   }
-  CHECK(damage_of(path).find("lane fp32: step 17: the checksum does not fit") !=
-        std::string::npos);
+  CHECK(damage_of(path).find("lane fp32: step 17: the checksum does not fit") != std::string::npos);
   const std::string refused = error_of([&] { RunFileWriter::resume(path, 40); });
   CHECK(refused.find("step 17: the checksum does not fit") != std::string::npos);
 }
@@ -156,24 +155,58 @@ TEST_CASE("a run file is refused for what it claims") {
     std::function<void(hid_t)> change;
   };
   const std::vector<Lie> lies = {
-      {"id", [](hid_t f) { write_column_again<int32_t>(f, "sites/id", {0, 5, 2}); }},
-      {"feeds", [](hid_t f) { write_texts_again(f, "sites/feeds", {"[]", "[7]", "[]"}); }},
-      {"feeds", [](hid_t f) { write_texts_again(f, "sites/feeds", {"[]", "[-1]", "[]"}); }},
-      {"feeds itself", [](hid_t f) { write_texts_again(f, "sites/feeds", {"[]", "[1]", "[]"}); }},
-      {"feeds itself", [](hid_t f) { write_texts_again(f, "sites/feeds", {"[0]", "[]", "[]"}); }},
-      {"feeds", [](hid_t f) { write_texts_again(f, "sites/feeds", {"[]", "[2]", "[]"}); }},
-      {"feeds", [](hid_t f) { write_texts_again(f, "sites/feeds", {"[]", "[1e99]", "[]"}); }},
-      {"shape", [](hid_t f) { write_texts_again(f, "sites/shape", {"[-2]", "[]", "[]"}); }},
+      {"id",
+       [](hid_t f) {
+         write_column_again<int32_t>(f, "sites/id", {0, 5, 2});
+       }},
+      {"feeds",
+       [](hid_t f) {
+         write_texts_again(f, "sites/feeds", {"[]", "[7]", "[]"});
+       }},
+      {"feeds",
+       [](hid_t f) {
+         write_texts_again(f, "sites/feeds", {"[]", "[-1]", "[]"});
+       }},
+      {"feeds itself",
+       [](hid_t f) {
+         write_texts_again(f, "sites/feeds", {"[]", "[1]", "[]"});
+       }},
+      {"feeds itself",
+       [](hid_t f) {
+         write_texts_again(f, "sites/feeds", {"[0]", "[]", "[]"});
+       }},
+      {"feeds",
+       [](hid_t f) {
+         write_texts_again(f, "sites/feeds", {"[]", "[2]", "[]"});
+       }},
+      {"feeds",
+       [](hid_t f) {
+         write_texts_again(f, "sites/feeds", {"[]", "[1e99]", "[]"});
+       }},
+      {"shape",
+       [](hid_t f) {
+         write_texts_again(f, "sites/shape", {"[-2]", "[]", "[]"});
+       }},
       {"shape",
        [](hid_t f) {
          write_texts_again(f, "sites/shape", {"[2000000000,2000000000]", "[]", "[]"});
        }},
-      {"layer", [](hid_t f) { write_texts_again(f, "sites/layer", {"a\x1b[2J", "b", "c"}); }},
-      {"role", [](hid_t f) { write_texts_again(f, "sites/role", {"king", "weight", "weight"}); }},
-      {"rows", [](hid_t f) { write_texts_again(f, "sites/op", {"a", "b"}); }},
+      {"layer",
+       [](hid_t f) {
+         write_texts_again(f, "sites/layer", {"a\x1b[2J", "b", "c"});
+       }},
+      {"role",
+       [](hid_t f) {
+         write_texts_again(f, "sites/role", {"king", "weight", "weight"});
+       }},
+      {"rows",
+       [](hid_t f) {
+         write_texts_again(f, "sites/op", {"a", "b"});
+       }},
       {"steps are complete",
        [](hid_t f) { hdf5::write_attribute(f, "steps_complete", int64_t{1} << 40); }},
-      {"steps are complete", [](hid_t f) { hdf5::write_attribute(f, "steps_complete", int64_t{-3}); }},
+      {"steps are complete",
+       [](hid_t f) { hdf5::write_attribute(f, "steps_complete", int64_t{-3}); }},
       {"index",
        [](hid_t f) {
          const hdf5::Handle lane = hdf5::open_group(f, "lanes/fp32");
@@ -189,10 +222,13 @@ TEST_CASE("a run file is refused for what it claims") {
          const hdf5::Handle lane = hdf5::open_group(f, "lanes/fp32");
          hdf5::write_attribute(lane.id(), "is_reference", int64_t{0});
        }},
-      {"options", [](hid_t f) { hdf5::write_attribute(f, "options", std::string("{\"model\":3}")); }},
+      {"options",
+       [](hid_t f) { hdf5::write_attribute(f, "options", std::string("{\"model\":3}")); }},
       {"options", [](hid_t f) { hdf5::write_attribute(f, "options", std::string("[1,2")); }},
       {"must have rows of",
-       [](hid_t f) { write_column_again<double>(f, "lanes/fp32/bits_hash", {1, 2, 3, 4}); }},
+       [](hid_t f) {
+         write_column_again<double>(f, "lanes/fp32/bits_hash", {1, 2, 3, 4});
+       }},
       {"fit a file of this size",
        [](hid_t f) {
          const hdf5::Handle loss(H5Dopen2(f, "lanes/fp32/loss", H5P_DEFAULT), "open");
@@ -249,8 +285,9 @@ TEST_CASE("a description that was changed is noticed") {
     const hdf5::Handle lane = hdf5::open_group(file.id(), "lanes/fp32");
     hdf5::write_attribute(lane.id(), "target", std::string("hopper"));
   }
-  CHECK(error_of([&] { RunFile file(path); }).find("the checksum of its description does not fit") !=
-        std::string::npos);
+  CHECK(error_of([&] {
+          RunFile file(path);
+        }).find("the checksum of its description does not fit") != std::string::npos);
 }
 
 TEST_CASE("rows that were never written are not made up") {
