@@ -182,7 +182,7 @@ LiveNews LiveView::news() {
                              {"sentence", news.sentence},
                              {"commands", commands_of(path_, news.state)},
                              {"snapshot", snapshot}};
-  news.json = json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  news.json = json.dump(-1, ' ', /*ensure_ascii=*/true, ordered_json::error_handler_t::replace);
   return news;
 }
 
