@@ -288,6 +288,10 @@ Baseline baseline_from_json(const std::string& text, const std::string& path) {
   check_depth(text, path);
   Baseline b;
   b.path = path;
+  const auto not_whole = [&] {
+    throw InputError(fmt::format("{}: not a whole baseline", path),
+                     "restore it from version control, or record it anew");
+  };
   try {
     const Json j = Json::parse(text);
     if (j.value("format", "") != kBaselineFormat) {
@@ -328,13 +332,12 @@ Baseline baseline_from_json(const std::string& text, const std::string& path) {
     }
     try {
       options_from_json(b.options_json);  // its parts are there
-    } catch (const InputError& error) {
-      throw std::out_of_range(error.what());
+    } catch (const InputError&) {
+      not_whole();
     }
     check_numbers(b);
   } catch (const nlohmann::json::exception&) {
-    throw InputError(fmt::format("{}: not a whole baseline", path),
-                     "restore it from version control, or record it anew");
+    not_whole();
   } catch (const std::out_of_range&) {
     throw InputError(fmt::format("{}: its parts do not fit together", path),
                      "restore it from version control, or record it anew");
