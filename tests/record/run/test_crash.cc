@@ -199,8 +199,8 @@ TEST_SUITE("slow") {
   TEST_CASE("kills at 50 random moments") {
     kill_at_random_moments(50);
   }
-  TEST_CASE("a fault at every 13th write around the splits") {
-    fault_at_splits(13);
+  TEST_CASE("a fault at every 97th write around the splits") {
+    fault_at_splits(97);
   }
   TEST_CASE("30 small disks") {
     fill_small_disks(30);
