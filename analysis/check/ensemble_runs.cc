@@ -63,7 +63,11 @@ void EnsembleRuns::remove_run(const std::string& path) {
 
 EnsembleRuns::~EnsembleRuns() {
   std::error_code error;
-  if (is_made_) std::filesystem::remove_all(folder_, error);
+  if (is_made_) {
+    std::filesystem::remove_all(folder_, error);
+  } else {
+    std::filesystem::remove(folder_, error);  // made by the caller, and empty
+  }
 }
 
 std::string EnsembleRuns::run(RunOptions options, const std::string& name) {

@@ -26,7 +26,8 @@ struct EnsembleRequest {
 
 class EnsembleRuns {
  public:
-  // `folder`: for run files, made with the first and removed with all in it at the end. `watch`:
+  // `folder`: for run files, made with the first unless it is there, and removed with all in it at
+  // the end; one that the caller made is also removed if no run was needed. `watch`:
   // called before each replay with its number and the number of all; may be null.
   EnsembleRuns(std::string folder, const std::atomic<bool>& stop,
                std::function<std::unique_ptr<Observer>(int64_t, int64_t)> watch);

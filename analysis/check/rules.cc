@@ -98,13 +98,22 @@ class RulesReader {
     }
   }
 
+  // Reasons and patterns are shown on terminals and in pull requests.
+  static std::optional<std::string> plain_text(TomlTable& table, std::string_view key) {
+    auto text = table.text(key);
+    if (text && printable(*text) != *text) {
+      table.problem(key, "= '" + *text + "': must have no control characters");
+    }
+    return text;
+  }
+
   RulePattern read_pattern(TomlTable& table, const std::vector<std::string>& metrics) {
     RulePattern pattern;
     pattern.line = table.line();
-    pattern.metric = table.text("metric").value_or(pattern.metric);
-    pattern.lane = table.text("lane").value_or(pattern.lane);
-    pattern.layer = table.text("layer").value_or(pattern.layer);
-    pattern.role = table.text("role").value_or(pattern.role);
+    pattern.metric = plain_text(table, "metric").value_or(pattern.metric);
+    pattern.lane = plain_text(table, "lane").value_or(pattern.lane);
+    pattern.layer = plain_text(table, "layer").value_or(pattern.layer);
+    pattern.role = plain_text(table, "role").value_or(pattern.role);
     if (!some_match(pattern.metric, metrics)) {
       table.problem("metric", "= '" + pattern.metric + "': no such metric",
                     did_you_mean(pattern.metric, metrics));
@@ -156,7 +165,7 @@ class RulesReader {
 
   void read_ignore(TomlTable& table) {
     IgnoreRule rule{.pattern = read_pattern(table, alarm_names()), .reason = "", .expires = {}};
-    const auto reason = table.text("reason");
+    const auto reason = plain_text(table, "reason");
     if (!table.has("reason")) {
       table.problem("", "has no reason", "reason = \"why this alarm is known and accepted\"");
     } else if (reason && reason->find_first_not_of(' ') == std::string::npos) {

@@ -81,7 +81,8 @@ void compare_lists(const std::string& path, const std::vector<std::string>& befo
   const size_t rows = before.size(), columns = after.size();
   size_t same = 0;  // rows at the start
   while (same < std::min(rows, columns) && before[same] == after[same]) ++same;
-  // The table below grows with the product of the lengths; of longer lists all rows are told.
+  // The table below grows with the product of the lengths. Longer lists are not aligned: all their
+  // rows are listed.
   constexpr size_t kMostCells = size_t{1} << 22;
   const bool is_aligned = rows - same + 1 <= kMostCells / (columns - same + 1);
   // length[i][j]: of the longest common subsequence of the rows from same + i and same + j on.

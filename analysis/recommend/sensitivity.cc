@@ -105,7 +105,7 @@ double score_of(double loss_error, double error_to_noise, double batch_noise) {
 
 const GradientNoise* noise_at(const Site& site, const Graph& step,
                               const std::vector<GradientNoise>& noise) {
-  if (!is_in_graph(site)) return nullptr;
+  if (!is_in_graph(site) || is_on_other_path(site)) return nullptr;
   const std::vector<std::string>& values = step.node(site.node).gradient_of;
   for (size_t i = 0; i < values.size(); ++i) {
     if (site.point == Point::kOutput && i != static_cast<size_t>(site.index)) continue;

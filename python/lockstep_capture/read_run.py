@@ -24,8 +24,8 @@ import numpy as np
 
 from lockstep_capture.layer_table import layer_table
 from lockstep_capture.run_file import (
-    RunFileError, SITE_GROUPS, SITE_KEYS, add_columns, check_objects, check_root, column, import_pandas, is_per_site, json_dataset,
-    json_text, known_or_raise, opened, plain, seeds_of, step_datasets, take, texts, unescape_name)
+    RunFileError, SITE_GROUPS, SITE_KEYS, add_columns, check_objects, check_root, column, import_pandas, is_per_site,
+    json_dataset, json_text, known_or_raise, opened, plain, seeds_of, step_datasets, take, texts, unescape_name)
 from lockstep_capture.to_tensorboard import write_events
 from lockstep_capture.to_wandb import log_to_wandb, wandb_table
 

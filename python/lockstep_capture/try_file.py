@@ -19,8 +19,8 @@ _TOO_LARGE, _FAILED, _NOT_HDF5 = 3, 4, 5  # exit codes of the child
 
 
 def problem_of(path: str) -> str:
-    """What is wrong with the file, or "": all its objects, attributes and narrow datasets were read, or it is not HDF5
-    at all, as h5py will say."""
+    """What is wrong with the file, or "": all its objects and attributes were read, and its datasets (of those above
+    64 MiB a row); or it is not HDF5 at all, as h5py will say."""
     status = os.stat(path)
     return _problem_of(os.path.abspath(path), status.st_mtime_ns, status.st_size)
 

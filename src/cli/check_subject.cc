@@ -2,7 +2,7 @@
 #include "src/cli/check_subject.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
+#include <cerrno>
 
 #include <algorithm>
 #include <filesystem>
@@ -13,27 +13,13 @@
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
+#include "src/record/hdf5/file_block.h"
 #include "src/record/run/environment.h"
 #include "src/record/run/options_json.h"
 #include "src/train/lane_name.h"
 
 namespace lockstep {
 namespace {
-
-constexpr std::string_view kHdf5Signature = "\x89HDF\r\n\x1a\n", kCaptureMagic = "LOCKSTEP";
-
-// As many as the signatures have.
-std::string first_bytes(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) {
-    throw InputError(fmt::format("'{}': no such file, and no built-in model", path),
-                     "a run file, a capture, or a name from `lockstep list models`");
-  }
-  const RegularFile file(path);
-  char start[kHdf5Signature.size()] = {};
-  const ssize_t read = ::read(file.descriptor(), start, sizeof start);
-  return {start, static_cast<size_t>(std::max<ssize_t>(read, 0))};
-}
 
 std::vector<std::string> json_files(const std::string& folder) {
   std::vector<std::string> paths;
@@ -61,8 +47,13 @@ std::string candidate_text(const Baseline& baseline) {
 SubjectKind kind_of_subject(const std::string& subject) {
   if (!is_capture(subject)) return SubjectKind::kModel;
   // A capture begins with a block of its own, a run file with HDF5's signature.
-  const bool is_hdf5 = first_bytes(subject) == kHdf5Signature;
-  return is_hdf5 ? SubjectKind::kRunFile : SubjectKind::kCapture;
+  const FileStart start = read_file_start(subject);
+  if (start.error == ENOENT) {
+    throw InputError(fmt::format("'{}': no such file, and no built-in model", subject),
+                     "a run file, a capture, or a name from `lockstep list models`");
+  }
+  if (start.error != 0) RegularFile file(subject);  // says why it cannot be read
+  return start.is_hdf5() ? SubjectKind::kRunFile : SubjectKind::kCapture;
 }
 
 RunOptions options_for(const Baseline& baseline, const std::string& subject, SubjectKind kind) {
@@ -96,15 +87,14 @@ constexpr size_t kMostBaselineBytes = size_t{64} << 20;
 }  // namespace
 
 Baseline read_baseline(const std::string& path) {
-  std::error_code error;
-  if (std::filesystem::exists(path, error)) {
-    const std::string start = first_bytes(path);
-    const bool is_run = start == kHdf5Signature, is_captured = start == kCaptureMagic;
-    if (is_run || is_captured) {
-      throw InputError(
-          fmt::format("{}: a {}, and no baseline", path, is_run ? "run file" : "capture"),
-          "make one with `lockstep baseline record`");
-    }
+  const FileStart start = read_file_start(path);
+  const std::string_view noun = start.is_hdf5()                         ? "run file"
+                                : start.bytes == kCaptureBlock.magic    ? kCaptureBlock.noun
+                                : start.bytes == kCheckpointBlock.magic ? kCheckpointBlock.noun
+                                                                        : "";
+  if (!noun.empty()) {
+    throw InputError(fmt::format("{}: a {}, and no baseline", path, noun),
+                     "make one with `lockstep baseline record`");
   }
   return baseline_from_json(read_text_file(path, kMostBaselineBytes), path);
 }

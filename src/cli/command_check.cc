@@ -40,8 +40,9 @@ struct CheckArgs {
 CheckOptions options_of(const CheckArgs& args) {
   CheckOptions options = args.options;
   options.today = std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now());
-  if (!args.rules.empty())
+  if (!args.rules.empty()) {
     options.rules = rules_from_toml(read_text_file(args.rules, kMostTomlBytes), args.rules);
+  }
   if (!args.alpha_given) options.alpha = options.rules.alpha.value_or(options.alpha);
   return options;
 }

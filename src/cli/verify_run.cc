@@ -27,8 +27,9 @@ int verify_seed(const RunFile& run, const std::string& name) {
   const RunFile::Proof proof = run.prove();
   const std::string what = fmt::format("{} of {}", counted(run.steps(), "complete step"),
                                        counted(static_cast<int64_t>(run.lanes().size()), "lane"));
-  for (const std::string& problem : proof.problems)
+  for (const std::string& problem : proof.problems) {
     print_line(fmt::format("{}: {}", name, problem));
+  }
   if (!proof.problems.empty()) return kExitRegression;
   if (proof.unsealed > 0) {
     print_line(name +

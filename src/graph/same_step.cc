@@ -164,7 +164,7 @@ PathNodes::PathNodes(const Graph& main) {
 std::map<std::string, std::string> PathNodes::match(const Graph& other, size_t number) {
   std::map<std::string, std::string> found;
   for_each_place(other, [&](const std::string& id, const std::string& place) {
-    found[id] = known_.try_emplace(place, fmt::format("path{}:{}", number, id)).first->second;
+    found[id] = known_.try_emplace(place, node_of_other_path(number, id)).first->second;
   });
   return found;
 }

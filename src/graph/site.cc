@@ -1,6 +1,8 @@
 // See site.h. The origin of a value decides its role; nothing here depends on a policy.
 #include "src/graph/site.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -17,7 +19,8 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kPoints = {"operand", "output", "accumulator", "storage"};
 // Prefixes of the node ids of sites outside the graph; the parameter's name follows.
-constexpr std::string_view kAllReduce = "all_reduce:", kOptimizer = "optimizer:";
+constexpr std::string_view kAllReduce = "all_reduce:", kOptimizer = "optimizer:",
+                           kOtherPath = "path";
 // The value follows: its id or, of an input, its path.
 constexpr std::string_view kStorage = "storage:";
 
@@ -306,6 +309,14 @@ std::string stored_name(const Site& site) {
 bool is_in_graph(const Site& site) {
   return !is_storage(site) && !site.node.starts_with(kAllReduce) &&
          !site.node.starts_with(kOptimizer);
+}
+
+std::string node_of_other_path(size_t number, std::string_view id) {
+  return fmt::format("{}{}:{}", kOtherPath, number, id);
+}
+
+bool is_on_other_path(const Site& site) {
+  return site.node.starts_with(kOtherPath) && site.node.find(':') != std::string::npos;
 }
 
 std::string parameter_of(const Site& site) {

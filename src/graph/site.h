@@ -67,8 +67,12 @@ SiteTable make_sites(const Graph& step,
                      const std::function<int(const Parameter&)>& optimizer_states,
                      int64_t workers = 1);
 
-// Whether the site belongs to a node of the step graph.
+// Whether the site belongs to a node of the step graph, or of another path's graph.
 bool is_in_graph(const Site& site);
+// A node of path `number` through the model without a counterpart in the step graph, and whether
+// the site belongs to such a node.
+std::string node_of_other_path(size_t number, std::string_view id);
+bool is_on_other_path(const Site& site);
 // The parameter of a site that is not in the graph: "fc1.weight" of "optimizer:fc1.weight".
 std::string parameter_of(const Site& site);
 inline bool is_storage(const Site& site) {

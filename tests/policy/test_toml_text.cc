@@ -63,7 +63,7 @@ TEST_CASE("TOML that is too long is refused") {
   CHECK(has(error_of("#" + std::string(kMostTomlBytes, ' ')), "at most 1048576 allowed"));
 }
 
-TEST_CASE("mistakes in TOML are told in our own words, with line and column") {
+TEST_CASE("mistakes in TOML are described in plain words, with line and column") {
   struct Case {
     std::string text, words;
   };

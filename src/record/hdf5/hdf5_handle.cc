@@ -129,12 +129,6 @@ int64_t int_attribute(hid_t object, const std::string& name) {
   read_any_attribute(object, name, H5T_NATIVE_INT64, &value);
   return value;
 }
-double double_attribute(hid_t object, const std::string& name) {
-  double value = 0;
-  read_any_attribute(object, name, H5T_NATIVE_DOUBLE, &value);
-  return value;
-}
-
 void write_array(hid_t parent, const std::string& name, hid_t type,
                  const std::vector<int64_t>& shape, const void* data) {
   const std::string what = "write dataset " + name;

@@ -66,7 +66,6 @@ void write_attribute(hid_t object, const std::string& name, double value);
 bool has_attribute(hid_t object, const std::string& name);
 std::string text_attribute(hid_t object, const std::string& name);
 int64_t int_attribute(hid_t object, const std::string& name);
-double double_attribute(hid_t object, const std::string& name);
 
 // Datasets written once: one text, a column of texts, a column of numbers, an array of any shape.
 void write_text(hid_t parent, const std::string& name, const std::string& text);
@@ -81,14 +80,6 @@ void read_array(hid_t parent, const std::string& name, hid_t type, void* data);
 template <typename T>
 void write_column(hid_t parent, const std::string& name, const std::vector<T>& values) {
   write_array(parent, name, type_of<T>(), {static_cast<int64_t>(values.size())}, values.data());
-}
-template <typename T>
-std::vector<T> read_column(hid_t parent, const std::string& name) {
-  const Handle dataset(H5Dopen2(parent, name.c_str(), H5P_DEFAULT), "open dataset " + name);
-  const std::vector<int64_t> shape = array_shape(dataset.id());
-  std::vector<T> values(shape.size() == 1 ? static_cast<size_t>(shape[0]) : 0);
-  read_array(parent, name, type_of<T>(), values.data());
-  return values;
 }
 
 }  // namespace lockstep::hdf5

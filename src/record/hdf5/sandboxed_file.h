@@ -11,8 +11,11 @@
 
 namespace lockstep {
 
+// The contents that a file of any size may have: texts, such as graphs and policies.
+inline constexpr uint64_t kLeastFileContent = 64 << 20;
 // Limits that a file of this many bytes justifies. `growth`: bytes in memory per byte of the file.
-SandboxLimits limits_of_file(uint64_t file_bytes, uint64_t least_content, uint64_t growth);
+SandboxLimits limits_of_file(uint64_t file_bytes, uint64_t least_content = kLeastFileContent,
+                             uint64_t growth = 1);
 
 class SandboxedFile {
  public:

@@ -3,13 +3,11 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <limits>
-#include <thread>
 
 #include "src/core/error.h"
 #include "src/core/text.h"
@@ -147,12 +145,7 @@ LaneState read_lane(const StoredFields& group) {
   lane.optimizer_steps = read_counts(group.child("optimizer_steps"));
   lane.missed = read_counts(group.child("missed_steps"));
   lane.died_at = group.integer(run_names::kDiedAt, -1);
-  const int64_t died_of = group.integer(run_names::kDiedOf, 0);
-  if (died_of < 0 || died_of > static_cast<int64_t>(DeathCause::kLossScaler)) {
-    group.problem(fmt::format("died_of is {}, which is no cause", died_of));
-  } else {
-    lane.died_of = static_cast<DeathCause>(died_of);
-  }
+  lane.died_of = read_death_cause(group);
   lane.nonfinite_since = group.integer("nonfinite_since", -1);
   const StoredFields tensors = group.child("tensors");
   for (const std::string& name : tensors.children()) {
@@ -165,14 +158,13 @@ LaneState read_lane(const StoredFields& group) {
 enum class Part : uint8_t { kHead, kWhole };
 
 Checkpoint read_part(const std::string& path, const FileBlock& block, Part part) {
-  constexpr uint64_t kLeastContent = 64 << 20;
   DumpRequest request;
   request.block = block.size;
-  request.most_bytes = kLeastContent + block.length;
+  request.most_bytes = kLeastFileContent + block.length;
   request.wanted = [part](std::string_view) {
     return part == Part::kHead ? Wanted::kNothing : Wanted::kContents;
   };
-  SandboxedFile file(path, request, limits_of_file(block.length, kLeastContent, /*growth=*/1));
+  SandboxedFile file(path, request, limits_of_file(block.length));
   ProblemList problems(fmt::format("checkpoint '{}' is damaged", path));
   const StoredFields root(&file.tree(), "", problems);
   if (const std::string format = root.text(run_names::kFormat); format != run_names::kStateFormat) {
@@ -242,18 +234,8 @@ std::optional<Checkpoint> read_once(const std::string& path, int64_t limit,
 // While the run goes on, its checkpoints are renamed: a reader may meet parts of two.
 std::optional<Checkpoint> read_if_not_past(const std::string& path, int64_t limit,
                                            const RunIdentity& run) {
-  const std::string run_path = path.substr(0, path.rfind(".state"));
-  constexpr int kAttempts = 20;
-  constexpr auto kPause = std::chrono::milliseconds(50);
-  for (int attempt = 1;; ++attempt) {
-    const bool was_written = is_being_written(run_path);
-    try {
-      return read_once(path, limit, run);
-    } catch (const InputError&) {
-      if (attempt == kAttempts || (!was_written && !is_being_written(run_path))) throw;
-    }
-    std::this_thread::sleep_for(kPause);
-  }
+  return read_while_written<InputError>(path.substr(0, path.rfind(".state")),
+                                        [&] { return read_once(path, limit, run); });
 }
 
 [[noreturn]] void fail(const std::string& path, int error, const std::string& otherwise) {

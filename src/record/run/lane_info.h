@@ -7,9 +7,13 @@
 #include <vector>
 
 #include "src/lower/layer_facts.h"
+#include "src/record/hdf5/stored_fields.h"
 #include "src/train/observer.h"
 
 namespace lockstep {
+
+// From a lane's attribute; absent from older files. A number that is no cause is a problem.
+DeathCause read_death_cause(const StoredFields& lane);
 
 struct LaneInfo {
   std::string name, engine, target, policy_text;

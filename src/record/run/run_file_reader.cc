@@ -4,12 +4,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <thread>
 
 #include "src/core/text.h"
 #include "src/graph/json_text.h"
@@ -25,9 +23,6 @@
 
 namespace lockstep {
 namespace {
-
-// Texts of a file of any size: the graph, the sites, the policies.
-constexpr uint64_t kLeastText = 64 << 20;
 
 // "/seeds/8/lanes/fp32" -> "/lanes/fp32" of seed "8"; of no seed for the file's first run.
 std::string_view without_seed(std::string_view path, std::string_view& seed) {
@@ -138,12 +133,11 @@ void RunFile::Impl::open(std::optional<uint64_t> seed) {
   std::error_code status;
   file_bytes = std::filesystem::file_size(path, status);
   DumpRequest request;
-  request.most_bytes = kLeastText + file_bytes;
+  request.most_bytes = kLeastFileContent + file_bytes;
   request.texts = TextRule::kAny;
   const std::string its_seed = seed ? std::to_string(*seed) : "";
   request.wanted = [&](std::string_view object) { return wanted_of(object, its_seed); };
-  file = std::make_unique<SandboxedFile>(path, request,
-                                         limits_of_file(file_bytes, kLeastText, /*growth=*/1));
+  file = std::make_unique<SandboxedFile>(path, request, limits_of_file(file_bytes));
 }
 
 void RunFile::Impl::read_root(const StoredFields& root) {
@@ -234,7 +228,7 @@ void RunFile::Impl::read_description(bool allow_empty, std::optional<uint64_t> s
   require_none(problems);
   const std::set<std::string_view> ids = ids_in(graph_json);
   for (const Site& site : sites.sites) {
-    if (!is_in_graph(site) || ids.contains(site.node)) continue;
+    if (!is_in_graph(site) || is_on_other_path(site) || ids.contains(site.node)) continue;
     root.problem(fmt::format("site {} is of node '{}', which the graph lacks", site.id, site.node));
     break;
   }
@@ -285,13 +279,7 @@ void RunFile::Impl::read_lane(const StoredFields& lane, const std::string& name)
     lane.problem("the first lane, and no other, must be the reference");
   }
   info.died_at = lane.integer(run_names::kDiedAt, -1);
-  const int64_t died_of = lane.integer(run_names::kDiedOf, 0, /*required=*/false);
-  if (died_of < 0 || died_of > static_cast<int64_t>(DeathCause::kLossScaler)) {
-    lane.problem(fmt::format("died_of is {}, must be 0 to {}", died_of,
-                             static_cast<int64_t>(DeathCause::kLossScaler)));
-  } else {
-    info.died_of = static_cast<DeathCause>(died_of);
-  }
+  info.died_of = read_death_cause(lane);
   if (info.died_at < -1) lane.problem(fmt::format("died_at is {}, must be >= -1", info.died_at));
   // Recorded in a step that was not completed.
   if (info.died_at >= steps) info.died_at = -1;
@@ -319,25 +307,17 @@ void RunFile::Impl::read_lane(const StoredFields& lane, const std::string& name)
 }
 
 RunFile::RunFile(const std::string& path, bool allow_empty, std::optional<uint64_t> seed) {
-  // While a run is written, a reader may see parts of two of its states.
-  constexpr int kAttempts = 20;
-  constexpr auto kPause = std::chrono::milliseconds(50);
-  for (int attempt = 1;; ++attempt) {
-    const bool was_written = is_being_written(path);
-    impl_ = std::make_unique<Impl>();
-    impl_->path = path;
-    try {
+  try {
+    read_while_written<DamagedFile>(path, [&] {
+      impl_ = std::make_unique<Impl>();
+      impl_->path = path;
       impl_->guard([&] { impl_->open(seed); });
       impl_->guard([&] { impl_->read_description(allow_empty, seed); });
-      return;
-    } catch (const DamagedFile&) {
-      if (!was_written && !is_being_written(path)) throw;
-      if (attempt == kAttempts) {
-        throw InputError(fmt::format("run file '{}': is being written and could not be read", path),
-                         "try again in a moment");
-      }
-    }
-    std::this_thread::sleep_for(kPause);
+    });
+  } catch (const DamagedFile&) {
+    if (!is_being_written(path)) throw;
+    throw InputError(fmt::format("run file '{}': is being written and could not be read", path),
+                     "try again in a moment");
   }
 }
 uint64_t RunFile::compute_description_checksum(const std::string& path,

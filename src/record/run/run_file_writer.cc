@@ -139,9 +139,7 @@ hdf5::Handle open_to_write(const std::string& path, bool create) {
 void rehearse_writing(const RunFile& run, const std::string& group) {
   const std::string& path = run.path();
   std::error_code ignored;
-  constexpr uint64_t kLeastContent = 64 << 20;
-  const SandboxLimits limits =
-      limits_of_file(fs::file_size(path, ignored), kLeastContent, /*growth=*/1);
+  const SandboxLimits limits = limits_of_file(fs::file_size(path, ignored));
   try {
     Sandbox child(limits, [&](const SandboxRead&, const SandboxWrite&) {
       rehearse_commits();

@@ -36,6 +36,31 @@ struct flock whole_file() {
   return lock;
 }
 
+// The locks of lock_run, by path.
+struct OwnLocks {
+  std::mutex guard;
+  std::map<std::string, std::weak_ptr<RunLock>> held;
+};
+
+OwnLocks& own_locks() {
+  static OwnLocks locks;
+  return locks;
+}
+
+std::string whole_path(const std::string& run_path) {
+  std::error_code ignored;  // an unresolvable path is taken as written
+  const std::string whole =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(run_path), ignored).string();
+  return whole.empty() ? run_path : whole;
+}
+
+bool is_ours(const std::string& run_path) {
+  OwnLocks& own = own_locks();
+  const std::lock_guard guard(own.guard);
+  const auto found = own.held.find(whole_path(run_path));
+  return found != own.held.end() && !found->second.expired();
+}
+
 [[noreturn]] void refuse(const std::string& run_path) {
   throw InputError(fmt::format("'{}': another program is writing it", run_path),
                    "wait until it ends, or choose another name");
@@ -74,13 +99,9 @@ RunLock::~RunLock() {
 }
 
 std::shared_ptr<RunLock> lock_run(const std::string& run_path) {
-  static std::mutex guard;
-  static std::map<std::string, std::weak_ptr<RunLock>> held;
-  std::error_code ignored;  // an unresolvable path is taken as written
-  const std::string whole =
-      std::filesystem::weakly_canonical(std::filesystem::absolute(run_path), ignored).string();
-  const std::lock_guard locked(guard);
-  std::weak_ptr<RunLock>& ours = held[whole.empty() ? run_path : whole];
+  OwnLocks& own = own_locks();
+  const std::lock_guard guard(own.guard);
+  std::weak_ptr<RunLock>& ours = own.held[whole_path(run_path)];
   if (std::shared_ptr<RunLock> lock = ours.lock()) return lock;
   auto lock = std::make_shared<RunLock>(run_path);
   ours = lock;
@@ -98,6 +119,7 @@ void refuse_locked_file(const std::string& path) {
 }
 
 bool is_being_written(const std::string& run_path) {
+  if (is_ours(run_path)) return false;
   const int file = ::open(lock_path(run_path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return false;
   struct flock lock = whole_file();

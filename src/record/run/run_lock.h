@@ -3,8 +3,10 @@
 // unlocks it removes the file. Not enforced on file systems without locks.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 
 namespace lockstep {
 
@@ -27,7 +29,24 @@ std::shared_ptr<RunLock> lock_run(const std::string& run_path);
 // Throws: InputError if a program writes this file by another of its names.
 void refuse_locked_file(const std::string& path);
 
-// Whether a program has locked RUN.
+// Whether another program has locked RUN: what this one writes is in a state that it can read.
 bool is_being_written(const std::string& run_path);
+
+// Runs `read` again, for a second, while it throws an Error and another program writes RUN: a
+// reader may meet parts of two states. Throws: the last Error.
+template <typename Error, typename Read>
+auto read_while_written(const std::string& run_path, Read read) {
+  constexpr int kAttempts = 20;
+  constexpr auto kPause = std::chrono::milliseconds(50);
+  for (int attempt = 1;; ++attempt) {
+    const bool was_written = is_being_written(run_path);
+    try {
+      return read();
+    } catch (const Error&) {
+      if (attempt == kAttempts || (!was_written && !is_being_written(run_path))) throw;
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+}
 
 }  // namespace lockstep

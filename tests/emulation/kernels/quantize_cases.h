@@ -38,7 +38,7 @@ inline std::vector<VectorKernels> vector_kernels() {
     if (k.available()) {
       list.push_back(k);
     } else {
-      MESSAGE("SKIPPED: 1 instruction set: this CPU lacks " << k.name);
+      MESSAGE("SKIPPED: 1 instruction set: this CPU lacks " << std::string(k.name));
     }
   }
   return list;

@@ -107,6 +107,7 @@ def test_resume_detects_other_bits(lockstep, tmp_path):
     done = lockstep("replay", "--resume", path, code=2)
     assert "lane fp32: step 58: the checksum does not fit" in done.stderr
     with h5py.File(path, "r+") as file:
+        del file.attrs["description_checksum"]
         for lane in file["lanes"].values():
             del lane["checksums"]  # as in a file of an earlier version
     done = lockstep("replay", "--resume", path, code=2)

@@ -324,6 +324,10 @@ TEST_CASE("one writer at a time; a reader's question does not take the lock") {
   }
   CHECK_FALSE(is_being_written(path));
   CHECK_FALSE(fs::exists(path + ".lock"));
+  {
+    const auto own = lock_run(path);
+    CHECK_FALSE(is_being_written(path));  // its own program finds it whole, or damaged
+  }
   // A lock file that a killed program left is no lock.
   std::ofstream(path + ".lock") << "";
   const RunLock lock(path);
