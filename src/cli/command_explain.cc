@@ -43,7 +43,9 @@ Explained built_in(const ExplainArgs& args) {
   const Model& model = find_model(args.model);
   const std::string spec = args.data.empty() ? std::string(model.default_data) : args.data;
   const ModelSizes sizes = complete_sizes(model, args.sizes);
-  const auto data = open_data_set(spec, data_request(model, sizes, /*seed=*/1));
+  DataRequest request = data_request(model, sizes, /*seed=*/1);
+  request.is_for_shapes = true;
+  const auto data = open_data_set(spec, request);
   return {model.build({args.batch, data->image_shape(), data->class_count(), sizes},
                       /*training=*/true),
           ""};

@@ -31,6 +31,9 @@ class RandomStream {
   uint32_t bits(uint64_t n) const;                     // the n-th number
   std::array<uint32_t, 4> four(uint64_t block) const;  // numbers 4 block to 4 block + 3
   double uniform(uint64_t n) const;                    // [0, 1), 32 bits of resolution
+  // Block b is Philox of key() and the counter {b, b >> 32, nonce()}.
+  std::array<uint32_t, 2> key() const { return key_; }
+  std::array<uint32_t, 2> nonce() const { return {purpose_, index_}; }
   // A permutation of 0..size-1 (Fisher-Yates driven by bits(n)), written into `out`.
   template <typename Vector>
   void shuffle(Vector& out) const {

@@ -30,6 +30,8 @@ struct DataRequest {
   Task task = Task::kImages;
   int64_t context = 0;  // characters per example, for text
   uint64_t seed = 1;    // of synthetic data
+  // Shapes and classes are wanted, no examples: of those that are drawn, the fewest are.
+  bool is_for_shapes = false;
 };
 
 class DataSet {

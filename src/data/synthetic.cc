@@ -146,8 +146,8 @@ uint8_t draw_example(uint64_t seed, int64_t example, uint8_t* pixels) {
 }
 
 std::unique_ptr<DataSet> open_synthetic(std::string_view argument, const DataRequest& request) {
-  const int64_t count =
-      parse_example_count("synthetic", argument, kDefaultCount, kMinCount, kMaxCount);
+  int64_t count = parse_example_count("synthetic", argument, kDefaultCount, kMinCount, kMaxCount);
+  if (request.is_for_shapes) count = kMinCount;
   ImageSetContents contents;
   contents.name = "synthetic";
   contents.image_shape = {1, kSide, kSide};

@@ -128,8 +128,8 @@ void attention_backward(const AttentionBackward<T>& given) {
                             ds.data(), 1, s.v_group});
   if (!flash) math.round(ds.data(), s.scores(), kScores);
   if (args.dropout_mask != nullptr) {
-    scalar_masked_scale(ds.data(), args.dropout_mask, dropout_scale<T>(args.dropout), ds.data(),
-                        s.scores());
+    math.kernels->masked_scale(ds.data(), args.dropout_mask, dropout_scale<T>(args.dropout),
+                               ds.data(), s.scores());
     if (!flash) math.round(ds.data(), s.scores(), kMasked);
   }
   math.kernels->softmax_backward(args.probabilities, ds.data(), ds.data(), s.stacks * s.queries,

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "emulation/kernels/args/attention_args.h"
-#include "emulation/kernels/scalar/select.h"
 
 namespace lockstep {
 
@@ -73,10 +72,12 @@ template <typename T>
 Factor<T> weights_of(const InnerMath<T>& math, const T* probabilities, const int32_t* mask,
                      double dropout, int64_t count) {
   Factor<T> weights;
-  weights.own.assign(probabilities, probabilities + count);
   if (mask != nullptr) {
-    scalar_masked_scale(weights.own.data(), mask, dropout_scale<T>(dropout), weights.own.data(),
-                        count);
+    weights.own.resize(static_cast<size_t>(count));
+    math.kernels->masked_scale(probabilities, mask, dropout_scale<T>(dropout), weights.own.data(),
+                               count);
+  } else {
+    weights.own.assign(probabilities, probabilities + count);
   }
   math.round(weights.own.data(), count, kDropped);
   weights.data = math.as_factor(weights.own.data(), count, weights.storage);
@@ -97,7 +98,7 @@ void mask_scores(const AttentionForward<T>& args, T* scores) {
     args.math.kernels->add(scores, args.added_mask, scores, s.scores());
   }
   if (args.keep_mask != nullptr) {
-    scalar_select<T>(args.keep_mask, scores, nullptr, kMinusInfinity, scores, s.scores());
+    args.math.kernels->select(args.keep_mask, scores, nullptr, kMinusInfinity, scores, s.scores());
   }
 }
 

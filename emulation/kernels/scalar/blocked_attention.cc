@@ -182,8 +182,8 @@ void blocked_attention_backward(const AttentionBackward<T>& args) {
   multiply(args, Product<T>{false, true, args.dy, args.v, s.queries, s.keys, width, ds.data(), 1,
                             s.v_group});
   if (args.dropout_mask != nullptr) {
-    scalar_masked_scale(ds.data(), args.dropout_mask, dropout_scale<T>(args.dropout), ds.data(),
-                        s.scores());
+    math.kernels->masked_scale(ds.data(), args.dropout_mask, dropout_scale<T>(args.dropout),
+                               ds.data(), s.scores());
   }
   parallel_chunks(rows, row_grain(s.keys), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {

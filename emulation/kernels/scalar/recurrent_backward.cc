@@ -2,7 +2,6 @@
 // the forward pass.
 #include "emulation/kernels/scalar/recurrence.h"
 #include "emulation/kernels/scalar/recurrent.h"
-#include "emulation/kernels/scalar/select.h"
 
 namespace lockstep {
 namespace {
@@ -21,8 +20,8 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
       for (int64_t dir = 0; dir < e_.directions; ++dir) run_direction(layer, dir, x, d, dx);
       if (layer > 0 && e_.drops()) {
         const int64_t count = this->between();
-        scalar_masked_scale(dx.data(), a_.masks + (layer - 1) * count,
-                            a_.math.scale_of_dropout(e_.dropout), dx.data(), count);
+        a_.math.kernels->masked_scale(dx.data(), a_.masks + (layer - 1) * count,
+                                      a_.math.scale_of_dropout(e_.dropout), dx.data(), count);
         this->round(dx, formats_.h);
       }
       d = std::move(dx);

@@ -2,7 +2,6 @@
 // comes first.
 #include "emulation/kernels/scalar/recurrence.h"
 #include "emulation/kernels/scalar/recurrent.h"
-#include "emulation/kernels/scalar/select.h"
 
 namespace lockstep {
 namespace {
@@ -33,8 +32,8 @@ class Forward : public Recurrence<T, RecurrentForward<T>> {
   std::vector<T> input_from(int64_t layer, std::vector<T> x) {
     const int64_t count = this->between();
     if (e_.drops()) {
-      scalar_masked_scale(x.data(), a_.masks + (layer - 1) * count,
-                          a_.math.scale_of_dropout(e_.dropout), x.data(), count);
+      a_.math.kernels->masked_scale(x.data(), a_.masks + (layer - 1) * count,
+                                    a_.math.scale_of_dropout(e_.dropout), x.data(), count);
       this->round(x, formats_.h);
     }
     if (formats_.h != formats_.low) this->round(x, formats_.low);

@@ -6,7 +6,7 @@
 
 #include "emulation/accumulator/dot.h"
 #include "emulation/accumulator/fast_round.h"
-#include "src/core/parallel.h"
+#include "src/core/chunks.h"
 
 namespace lockstep {
 
@@ -34,9 +34,44 @@ double join_block_sums(std::vector<double> sums, const Accumulator& accumulator)
       std::move(sums), [&](double x, double y) { return accumulate_add(accumulator, x, y); }));
 }
 
+namespace {
+
+// The sums of columns [first, last) of x (rows, columns): a column alone would take one element of
+// every cache line.
+template <typename T>
+void sum_columns(BlockSum<T> block_sum, const T* x, T* y, int64_t rows, int64_t columns,
+                 int64_t first, int64_t last, const Accumulator& accumulator) {
+  const int64_t n = last - first, most = std::min(rows, kReductionBlock);
+  std::vector<T> transposed(static_cast<size_t>(n * most));
+  std::vector<std::vector<double>> sums(static_cast<size_t>(n));
+  for (int64_t begin = 0; begin < rows; begin += kReductionBlock) {
+    const int64_t count = std::min(kReductionBlock, rows - begin);
+    for (int64_t row = 0; row < count; ++row) {
+      const T* from = x + (begin + row) * columns + first;
+      for (int64_t i = 0; i < n; ++i) transposed[static_cast<size_t>(i * most + row)] = from[i];
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      sums[static_cast<size_t>(i)].push_back(
+          block_sum(transposed.data() + i * most, count, accumulator));
+    }
+  }
+  for (std::vector<double>& column : sums) {
+    y[first++] = static_cast<T>(join_block_sums(std::move(column), accumulator));
+  }
+}
+
+}  // namespace
+
 template <typename T>
 void channel_sum_with(BlockSum<T> block_sum, const T* x, T* y, int64_t outer, int64_t channels,
                       int64_t inner, const Accumulator& accumulator) {
+  if (inner == 1 && channels > 1) {
+    constexpr int64_t kLine = 64 / sizeof(T);
+    parallel_chunks(channels, kLine, [&](int64_t first, int64_t last) {
+      sum_columns(block_sum, x, y, outer, channels, first, last, accumulator);
+    });
+    return;
+  }
   parallel_for(channels, [&](int64_t channel) {
     const double sum = sum_terms<T>(
         outer * inner, accumulator, block_sum, [&](int64_t begin, int64_t n, T* buffer) {

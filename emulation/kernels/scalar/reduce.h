@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "emulation/accumulator/accumulator.h"
@@ -20,6 +21,16 @@ using BlockSum = double (*)(const T* terms, int64_t count, const Accumulator& ac
 
 template <typename T>
 double scalar_block_sum(const T* terms, int64_t count, const Accumulator& accumulator);
+
+// Whether the accumulator's addition is T's own.
+template <typename T>
+bool adds_natively(const Accumulator& accumulator) {
+  return std::is_same_v<T, float> ? accumulator.format->is_fp32() : accumulator.format->is_fp64();
+}
+
+// Neighbouring columns that are summed at the same time: their 16 virtual lanes, of two sums, stay
+// in a first-level cache.
+inline constexpr int64_t kColumnTile = 64;
 
 // Joins block sums in the fixed tree with the accumulator's addition.
 double join_block_sums(std::vector<double> sums, const Accumulator& accumulator);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <type_traits>
 #include <vector>
 
 #include "emulation/accumulator/fast_round.h"
@@ -12,9 +11,6 @@
 
 namespace lockstep {
 namespace {
-
-// Columns whose 16 virtual lanes of two sums stay in a first-level cache.
-constexpr int64_t kColumnTile = 64;
 
 // A weight for every element of the rows of all groups, so that a row and its weights are
 // contiguous.
@@ -108,11 +104,6 @@ void rounded_column_gradient(const RowNormBackwardArgs<T>& a, const PartRound<T>
   }
   if (a.dweight != nullptr) a.dweight[c] = canonical_nan(dweight);
   if (a.dbias != nullptr) a.dbias[c] = canonical_nan(dbias);
-}
-
-template <typename T>
-bool adds_natively(const Accumulator& accumulator) {
-  return std::is_same_v<T, float> ? accumulator.format->is_fp32() : accumulator.format->is_fp64();
 }
 
 }  // namespace

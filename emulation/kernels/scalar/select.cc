@@ -56,21 +56,27 @@ void scalar_masked_scale(const T* x, const int32_t* mask, T scale, T* y, int64_t
   });
 }
 
+MaskDraw::MaskDraw(uint64_t step, double keep) {
+  constexpr int kElementBits = 40;
+  first_block = (step << kElementBits) / static_cast<uint64_t>(kWords);
+  threshold = static_cast<uint64_t>(std::nearbyint(std::ldexp(keep, 32)));
+}
+
+void draw_elements(const RandomStream& stream, const MaskDraw& draw, int64_t begin, int64_t end,
+                   int32_t* mask) {
+  for (int64_t at = begin; at < end; at += MaskDraw::kWords) {
+    const auto words = stream.four(draw.first_block + static_cast<uint64_t>(at / MaskDraw::kWords));
+    const int64_t n = std::min(MaskDraw::kWords, end - at);
+    for (int64_t i = 0; i < n; ++i) mask[at + i] = words[static_cast<size_t>(i)] < draw.threshold;
+  }
+}
+
 void draw_mask(const RandomStream& stream, uint64_t step, double keep, int32_t* mask,
                int64_t count) {
-  constexpr int kElementBits = 40, kWords = 4;
-  const auto threshold = static_cast<uint64_t>(std::nearbyint(std::ldexp(keep, 32)));
-  const uint64_t first = (step << kElementBits) / kWords;
-  parallel_chunks((count + kWords - 1) / kWords, kElementGrain / kWords,
-                  [&](int64_t begin, int64_t end) {
-                    for (int64_t block = begin; block < end; ++block) {
-                      const auto words = stream.four(first + static_cast<uint64_t>(block));
-                      const int64_t n = std::min<int64_t>(kWords, count - block * kWords);
-                      for (int64_t i = 0; i < n; ++i) {
-                        mask[block * kWords + i] = words[static_cast<size_t>(i)] < threshold;
-                      }
-                    }
-                  });
+  const MaskDraw draw(step, keep);
+  parallel_chunks(count, kElementGrain, [&](int64_t begin, int64_t end) {
+    draw_elements(stream, draw, begin, end, mask);
+  });
 }
 
 #define LOCKSTEP_INSTANTIATE(T)                                                    \

@@ -26,4 +26,14 @@ void scalar_masked_scale(const T* x, const int32_t* mask, T scale, T* y, int64_t
 void draw_mask(const RandomStream& stream, uint64_t step, double keep, int32_t* mask,
                int64_t count);
 
+// How a mask is drawn: element i is 1 if number 4 first_block + i of the stream is below threshold.
+struct MaskDraw {
+  static constexpr int64_t kWords = 4;  // numbers of a block
+  MaskDraw(uint64_t step, double keep);
+  uint64_t first_block, threshold;
+};
+// Elements [begin, end) of `mask`. Requires: begin is a multiple of MaskDraw::kWords.
+void draw_elements(const RandomStream& stream, const MaskDraw& draw, int64_t begin, int64_t end,
+                   int32_t* mask);
+
 }  // namespace lockstep

@@ -11,6 +11,7 @@
 #include "emulation/kernels/simd/quantize.h"
 #include "emulation/kernels/simd/reduce.h"
 #include "emulation/kernels/simd/row_norm.h"
+#include "emulation/kernels/simd/select.h"
 
 namespace lockstep {
 namespace {
@@ -23,6 +24,7 @@ KernelSet make_set(SimdTarget target, std::string_view name, std::string_view he
   use_simd_block_quantize(set, target);
   use_simd_sums(set, target);
   use_simd_elementwise(set, target);
+  use_simd_select(set, target);
   use_simd_functions(set, target);
   use_simd_row_norm(set, target);
   use_simd_max_pool2d(set, target);

@@ -11,12 +11,14 @@
 #include "emulation/kernels/scalar/row_kernels.h"
 #include "emulation/kernels/simd/exp_log.h"
 #include "emulation/kernels/simd/targets.h"
+#include "src/core/chunks.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "emulation/kernels/simd/reduce.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "emulation/kernels/simd/column_sums-inl.h"
 #include "emulation/kernels/simd/narrow-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -90,6 +92,24 @@ double block_sum(const float* terms, int64_t count, const Accumulator& accumulat
   return canonical_nan(sums[0]);
 }
 
+// Kernels<T>::channel_sum of columns [first, last) of x (rows, columns).
+template <typename T>
+HWY_NOINLINE void sum_columns(const T* x, T* y, int64_t rows, int64_t columns, int64_t first,
+                              int64_t last, const Accumulator& accumulator) {
+  ColumnSums<T> sums(last - first);
+  for_rows_in_blocks(
+      rows,
+      [&](int64_t row, int64_t row_of_block) HWY_ATTR {
+        const T* from = x + row * columns + first;
+        T* lane = sums.lane(row_of_block);
+        for_vectors<T>(last - first, [&](auto at, int64_t i) HWY_ATTR {
+          at.store(hn::Add(at.load(lane + i), at.load(from + i)), lane + i);
+        });
+      },
+      sums);
+  sums.store(y + first, accumulator);
+}
+
 #endif  // LOCKSTEP_SIMD_TARGET
 }  // namespace HWY_NAMESPACE
 }  // namespace lockstep
@@ -99,12 +119,26 @@ HWY_AFTER_NAMESPACE();
 namespace lockstep {
 namespace {
 
-template <BlockSum<float> kSum>
-void use_sums(Kernels<float>& kernels) {
-  kernels.channel_sum = [](const float* x, float* y, int64_t outer, int64_t channels, int64_t inner,
+template <typename T>
+using ColumnSum = void (*)(const T* x, T* y, int64_t rows, int64_t columns, int64_t first,
+                           int64_t last, const Accumulator& accumulator);
+
+template <typename T, BlockSum<T> kSum, ColumnSum<T> kColumns>
+void use_channel_sum(Kernels<T>& kernels) {
+  kernels.channel_sum = [](const T* x, T* y, int64_t outer, int64_t channels, int64_t inner,
                            const Accumulator& accumulator) {
-    channel_sum_with<float>(kSum, x, y, outer, channels, inner, accumulator);
+    if (inner > 1 || channels == 1 || !adds_natively<T>(accumulator)) {
+      channel_sum_with<T>(kSum, x, y, outer, channels, inner, accumulator);
+      return;
+    }
+    parallel_chunks(channels, kColumnTile, [&](int64_t first, int64_t last) {
+      kColumns(x, y, outer, channels, first, last, accumulator);
+    });
   };
+}
+
+template <BlockSum<float> kSum>
+void use_batch_norm(Kernels<float>& kernels) {
   kernels.batch_norm = [](const BatchNormArgs<float>& a) { batch_norm_with<float>(kSum, a); };
   kernels.batch_norm_backward = [](const BatchNormBackwardArgs<float>& a) {
     batch_norm_backward_with<float>(kSum, a);
@@ -130,11 +164,15 @@ constexpr RowFunctions<double> kAvx512Double = {scalar_block_sum<double>, avx512
 
 void use_simd_sums(KernelSet& set, SimdTarget target) {
   if (target == SimdTarget::kAvx2) {
-    use_sums<avx2_block_sum>(set.f32);
+    use_channel_sum<float, avx2_block_sum, N_AVX2::sum_columns<float>>(set.f32);
+    use_channel_sum<double, scalar_block_sum<double>, N_AVX2::sum_columns<double>>(set.f64);
+    use_batch_norm<avx2_block_sum>(set.f32);
     use_row_functions<float, kAvx2Float>(set.f32);
     use_row_functions<double, kAvx2Double>(set.f64);
   } else {
-    use_sums<avx512_block_sum>(set.f32);
+    use_channel_sum<float, avx512_block_sum, N_AVX3::sum_columns<float>>(set.f32);
+    use_channel_sum<double, scalar_block_sum<double>, N_AVX3::sum_columns<double>>(set.f64);
+    use_batch_norm<avx512_block_sum>(set.f32);
     use_row_functions<float, kAvx512Float>(set.f32);
     use_row_functions<double, kAvx512Double>(set.f64);
   }

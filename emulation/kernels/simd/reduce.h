@@ -1,5 +1,5 @@
 // The kernels that sum, with block sums in vectors: the bits of emulation/kernels/scalar/reduce.h
-// and of the scalar kernels built on it. Sums of doubles run the scalar kernels. Requires:
+// and of the scalar kernels built on it. Sums of doubles are vectors down columns alone. Requires:
 // cpu_has_avx2() or cpu_has_avx512() (emulation/kernels/simd/targets.h).
 #pragma once
 
@@ -11,7 +11,7 @@ namespace lockstep {
 double avx2_block_sum(const float* terms, int64_t count, const Accumulator& accumulator);
 double avx512_block_sum(const float* terms, int64_t count, const Accumulator& accumulator);
 
-// Replaces channel_sum and batch_norm in float, and in both types the kernels made of row functions
+// Replaces batch_norm in float, and in both types channel_sum and the kernels made of row functions
 // (emulation/kernels/scalar/row_kernels.h).
 void use_simd_sums(KernelSet& set, SimdTarget target);
 

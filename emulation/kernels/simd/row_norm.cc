@@ -1,13 +1,7 @@
 // The loops of row normalisation, one vector at a time; the last vector is masked. The weights'
-// gradients are sums down the columns: a vector holds neighbouring columns, and the 16 virtual
-// lanes of emulation/kernels/reduction.h are 16 rows of vectors.
+// gradients are sums down the columns.
 #include "emulation/kernels/simd/row_norm.h"
 
-#include <algorithm>
-#include <vector>
-
-#include "emulation/accumulator/fast_round.h"
-#include "emulation/kernels/reduction.h"
 #include "emulation/kernels/scalar/row_norm.h"
 #include "emulation/kernels/simd/reduce.h"
 #include "emulation/kernels/simd/targets.h"
@@ -17,6 +11,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "emulation/kernels/simd/column_sums-inl.h"
 #include "emulation/kernels/simd/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -72,61 +67,27 @@ void input_gradient(const T* x, const T* g, T mean, T inv_std, T sum_g, T sum_g_
   });
 }
 
-// Adds rows [begin, end) of columns [first, first + n) to their virtual lanes, bias then weight.
-template <typename T>
-HWY_NOINLINE void add_rows(const RowNormBackwardArgs<T>& a, int64_t begin, int64_t end,
-                           int64_t first, int64_t n, T* bias_lanes, T* weight_lanes) {
-  const hn::ScalableTag<T> d;
-  for (int64_t row = begin; row < end; ++row) {
-    const int64_t lane = (row - begin) % kReductionLanes * n, at_row = row * a.cols + first;
-    const auto m = hn::Set(d, a.centred ? a.mean[row] : T(0)), s = hn::Set(d, a.inv_std[row]);
-    const T *x = a.x + at_row, *dy = a.dy + at_row;
-    T *bias = bias_lanes + lane, *weight = weight_lanes + lane;
-    for_vectors<T>(n, [&](auto at, int64_t i) HWY_ATTR {
-      const auto gradient = at.load(dy + i);
-      const auto x_hat = hn::Mul(hn::Sub(at.load(x + i), m), s);
-      at.store(hn::Add(at.load(bias + i), gradient), bias + i);
-      at.store(hn::Add(at.load(weight + i), hn::Mul(gradient, x_hat)), weight + i);
-    });
-  }
-}
-
-// The lanes (16, n) joined pairwise into their first row.
-template <typename T>
-HWY_NOINLINE void join_lanes(T* lanes, int64_t n) {
-  for (int64_t half = kReductionLanes / 2; half > 0; half /= 2) {
-    for_vectors<T>(half * n, [&](auto at, int64_t i) HWY_ATTR {
-      at.store(hn::Add(at.load(lanes + i), at.load(lanes + half * n + i)), lanes + i);
-    });
-  }
-}
-
 template <typename T>
 void column_sums(const RowNormBackwardArgs<T>& a, int64_t first, int64_t last) {
-  const int64_t n = last - first, lanes = kReductionLanes * n;
-  const int64_t blocks = (a.rows + kReductionBlock - 1) / kReductionBlock;
-  std::vector<T> sums(static_cast<size_t>(2 * lanes));
-  T *bias = sums.data(), *weight = bias + lanes;
-  std::vector<std::vector<double>> bias_blocks(static_cast<size_t>(n)), weight_blocks(bias_blocks);
-  for (int64_t block = 0; block < blocks; ++block) {
-    const int64_t begin = block * kReductionBlock;
-    std::fill(sums.begin(), sums.end(), T(0));
-    add_rows(a, begin, std::min(a.rows, begin + kReductionBlock), first, n, bias, weight);
-    join_lanes(bias, n);
-    join_lanes(weight, n);
-    for (int64_t i = 0; i < n; ++i) {
-      bias_blocks[static_cast<size_t>(i)].push_back(canonical_nan(bias[i]));
-      weight_blocks[static_cast<size_t>(i)].push_back(canonical_nan(weight[i]));
-    }
-  }
-  const auto store = [&](T* out, std::vector<std::vector<double>>& parts) {
-    for (int64_t i = 0; out != nullptr && i < n; ++i) {
-      out[first + i] =
-          static_cast<T>(join_block_sums(std::move(parts[static_cast<size_t>(i)]), *a.accumulator));
-    }
-  };
-  store(a.dbias, bias_blocks);
-  store(a.dweight, weight_blocks);
+  const hn::ScalableTag<T> d;
+  const int64_t n = last - first;
+  ColumnSums<T> bias(n), weight(n);
+  for_rows_in_blocks(
+      a.rows,
+      [&](int64_t row, int64_t row_of_block) HWY_ATTR {
+        const auto m = hn::Set(d, a.centred ? a.mean[row] : T(0)), s = hn::Set(d, a.inv_std[row]);
+        const T *x = a.x + row * a.cols + first, *dy = a.dy + row * a.cols + first;
+        T *bias_lane = bias.lane(row_of_block), *weight_lane = weight.lane(row_of_block);
+        for_vectors<T>(n, [&](auto at, int64_t i) HWY_ATTR {
+          const auto gradient = at.load(dy + i);
+          const auto x_hat = hn::Mul(hn::Sub(at.load(x + i), m), s);
+          at.store(hn::Add(at.load(bias_lane + i), gradient), bias_lane + i);
+          at.store(hn::Add(at.load(weight_lane + i), hn::Mul(gradient, x_hat)), weight_lane + i);
+        });
+      },
+      bias, weight);
+  if (a.dbias != nullptr) bias.store(a.dbias + first, *a.accumulator);
+  if (a.dweight != nullptr) weight.store(a.dweight + first, *a.accumulator);
 }
 
 template <typename T>

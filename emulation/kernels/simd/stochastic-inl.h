@@ -1,4 +1,4 @@
-// Philox in vectors: the random bits of whole groups of 64 elements, in the layout of
+// Philox in vectors, and the random bits of whole groups of 64 elements in the layout of
 // emulation/format/stochastic.h. Included once per target.
 #if defined(LOCKSTEP_STOCHASTIC_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_STOCHASTIC_INL_H
@@ -48,39 +48,57 @@ struct PhiloxLanes {
   }
 };
 
+// The keys of Philox's rounds.
+struct PhiloxKeys {
+  static constexpr uint32_t kRounds = 10;
+  uint64_t keys[kRounds][2];
+
+  explicit PhiloxKeys(const std::array<uint32_t, 2>& key) {
+    constexpr uint32_t kWeyl0 = 0x9E3779B9u, kWeyl1 = 0xBB67AE85u;
+    for (uint32_t round = 0; round < kRounds; ++round) {
+      keys[round][0] = key[0] + round * kWeyl0;
+      keys[round][1] = key[1] + round * kWeyl1;
+    }
+  }
+};
+
+// The four words of as many counters as a vector has 32-bit lanes: first, first + 1, ... of which
+// none but the first is a multiple of 2^32. use(word 0, word 1, word 2, word 3).
+template <class Use>
+HWY_INLINE void philox_words(const PhiloxKeys& rounds, const std::array<uint32_t, 2>& nonce,
+                             uint64_t first, Use use) {
+  const hn::ScalableTag<uint32_t> du;
+  PhiloxLanes even(first, nonce), odd(first + 1, nonce);
+#pragma GCC unroll 10
+  for (uint32_t round = 0; round < PhiloxKeys::kRounds; ++round) {
+    even.round(rounds.keys[round][0], rounds.keys[round][1]);
+    odd.round(rounds.keys[round][0], rounds.keys[round][1]);
+  }
+  const auto both = [&](PhiloxLanes::V64 low, PhiloxLanes::V64 high) HWY_ATTR {
+    return hn::OddEven(hn::BitCast(du, hn::ShiftLeft<32>(high)), hn::BitCast(du, low));
+  };
+  use(both(even.c0, odd.c0), both(even.c1, odd.c1), both(even.c2, odd.c2), both(even.c3, odd.c3));
+}
+
 // bits[j] = stochastic_bits(key, first + j), j in [0, 64 groups). Requires: 64 divides `first`.
 HWY_INLINE void fill_stochastic_bits(const StochasticArrayKey& key, uint64_t first, int64_t groups,
                                      uint32_t* HWY_RESTRICT bits) {
-  constexpr uint32_t kWeyl0 = 0x9E3779B9u, kWeyl1 = 0xBB67AE85u;
-  constexpr uint32_t kRounds = 10;
   constexpr int64_t kRow = kStochasticRow;
   const hn::ScalableTag<uint32_t> du;
-  uint64_t keys[kRounds][2];
-  for (uint32_t round = 0; round < kRounds; ++round) {
-    keys[round][0] = key.key[0] + round * kWeyl0;
-    keys[round][1] = key.key[1] + round * kWeyl1;
-  }
+  const PhiloxKeys rounds(key.key);
   constexpr int64_t kLanes32 = static_cast<int64_t>(hn::MaxLanes(hn::ScalableTag<uint32_t>()));
   for (int64_t group = 0; group < groups; ++group) {
     // A multiple of 16, so its low word never wraps within a row.
     const uint64_t block = first / kStochasticGroup * kStochasticRow + group * kStochasticRow;
     for (int64_t l = 0; l < kRow; l += kLanes32) {
-      PhiloxLanes even(block + static_cast<uint64_t>(l), key.nonce);
-      PhiloxLanes odd(block + static_cast<uint64_t>(l) + 1, key.nonce);
-#pragma GCC unroll 10
-      for (uint32_t round = 0; round < kRounds; ++round) {
-        even.round(keys[round][0], keys[round][1]);
-        odd.round(keys[round][0], keys[round][1]);
-      }
       uint32_t* out = bits + group * static_cast<int64_t>(kStochasticGroup) + l;
-      const auto store = [&](PhiloxLanes::V64 low, PhiloxLanes::V64 high, int word) HWY_ATTR {
-        hn::StoreU(hn::OddEven(hn::BitCast(du, hn::ShiftLeft<32>(high)), hn::BitCast(du, low)), du,
-                   out + word * kRow);
-      };
-      store(even.c0, odd.c0, 0);
-      store(even.c1, odd.c1, 1);
-      store(even.c2, odd.c2, 2);
-      store(even.c3, odd.c3, 3);
+      philox_words(rounds, key.nonce, block + static_cast<uint64_t>(l),
+                   [&](auto w0, auto w1, auto w2, auto w3) HWY_ATTR {
+                     hn::StoreU(w0, du, out);
+                     hn::StoreU(w1, du, out + kRow);
+                     hn::StoreU(w2, du, out + 2 * kRow);
+                     hn::StoreU(w3, du, out + 3 * kRow);
+                   });
     }
   }
 }

@@ -81,29 +81,45 @@ TEST_CASE("reduce: few-bit terms, far apart in exponent, are rounded once") {
   CHECK(moved > 0);
 }
 
-TEST_CASE("reduce: channel_sum walks (o, i) with o outside, over several blocks") {
-  constexpr int64_t kOuter = 70, kChannels = 3, kInner = 90;  // 6300 terms: two blocks
-  for (const Accumulator& accumulator : accumulators()) {
-    const auto x =
-        make_data<float>(kOuter * kChannels * kInner, DataKind::kWide, find_format("fp32"), 5);
-    std::vector<float> want(kChannels);
-    for (int64_t c = 0; c < kChannels; ++c) {
-      want[static_cast<size_t>(c)] = static_cast<float>(reduce_fixed<double>(
-          kOuter * kInner,
-          [&](int64_t i) {
-            return double(
-                x[static_cast<size_t>((i / kInner * kChannels + c) * kInner + i % kInner)]);
-          },
-          [&](double a, double b) { return accumulate_add(accumulator, a, b); }));
-    }
-    for (const KernelSet* set : available_kernel_sets()) {
-      for (const int threads : {1, 2}) {
-        const ThreadCountGuard guard(threads);
-        std::vector<float> got(kChannels);
-        set->f32.channel_sum(x.data(), got.data(), kOuter, kChannels, kInner, accumulator);
-        CAPTURE(set->name);
-        CAPTURE(accumulator.name);
-        CHECK(same_bits(got, want));
+// channel_sum of x (outer, channels, inner), addition by addition.
+template <typename T>
+std::vector<T> channel_sums(const std::vector<T>& x, int64_t outer, int64_t channels, int64_t inner,
+                            const Accumulator& accumulator) {
+  std::vector<T> sums;
+  for (int64_t c = 0; c < channels; ++c) {
+    sums.push_back(static_cast<T>(reduce_fixed<double>(
+        outer * inner,
+        [&](int64_t i) {
+          return double(x[static_cast<size_t>((i / inner * channels + c) * inner + i % inner)]);
+        },
+        [&](double a, double b) { return accumulate_add(accumulator, a, b); })));
+  }
+  return sums;
+}
+
+TEST_CASE_TEMPLATE("reduce: channel_sum walks (o, i) with o outside", T, float, double) {
+  // Several blocks; columns (inner 1) in tiles with a rest, of few rows and of several blocks.
+  constexpr int64_t kShapes[][3] = {{70, 3, 90}, {5000, 3, 1}, {1, 70, 1},   {15, 67, 1},
+                                    {16, 64, 1}, {40, 131, 1}, {4097, 17, 1}};
+  for (const auto& [outer, channels, inner] : kShapes) {
+    for (const Accumulator& accumulator : accumulators()) {
+      for (const DataKind kind : {DataKind::kWide, DataKind::kSpecial}) {
+        const auto floats = make_data<float>(static_cast<size_t>(outer * channels * inner), kind,
+                                             find_format("fp32"), 5);
+        const std::vector<T> x(floats.begin(), floats.end());
+        const std::vector<T> want = channel_sums(x, outer, channels, inner, accumulator);
+        for (const KernelSet* set : available_kernel_sets()) {
+          for (const int threads : {1, 2}) {
+            const ThreadCountGuard guard(threads);
+            std::vector<T> got(static_cast<size_t>(channels));
+            set->of<T>().channel_sum(x.data(), got.data(), outer, channels, inner, accumulator);
+            CAPTURE(set->name);
+            CAPTURE(accumulator.name);
+            CAPTURE(outer);
+            CAPTURE(channels);
+            CHECK(same_bits(got, want));
+          }
+        }
       }
     }
   }

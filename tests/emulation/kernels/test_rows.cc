@@ -157,20 +157,4 @@ TEST_CASE("rows: variance by hand, and none without a degree of freedom") {
   CHECK(std::isinf(var));
 }
 
-TEST_CASE("masks: drawn numbers are those of the stream and do not depend on threads") {
-  const RandomStream stream(3, RandomPurpose::kDropout, 5);
-  std::vector<int32_t> one(40003), three(40003);
-  for (const auto& [threads, mask] : {std::pair{1, &one}, std::pair{3, &three}}) {
-    const ThreadCountGuard guard(threads);
-    draw_mask(stream, 7, 0.75, mask->data(), 40003);
-  }
-  CHECK(one == three);
-  for (const uint64_t i : {0, 1, 5, 40002}) {
-    const bool keep = stream.uniform((uint64_t{7} << 40) + i) < 0.75;
-    CHECK((one[i] != 0) == keep);
-  }
-  draw_mask(stream, 7, 1.0, one.data(), 40003);
-  CHECK(one == std::vector<int32_t>(40003, 1));
-}
-
 }  // namespace lockstep
