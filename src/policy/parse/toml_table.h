@@ -41,6 +41,8 @@ class TomlTable {
   void problem(std::string_view key, const std::string& what, const std::string& hint = "");
   void problem_at(int line, std::string_view key, const std::string& what,
                   const std::string& hint = "");
+  // Whether further problems are only counted, so that their hints need not be found.
+  bool has_many_problems() const { return problems_->count() >= ProblemList::kMostKept; }
   // Adds "line 3: [storage] weight: " and the error of a look-up of the key's value.
   void problem(std::string_view key, const InputError& error, const std::string& hint = "");
   // Call last: every key that no getter read is a problem.
