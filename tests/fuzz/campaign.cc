@@ -39,13 +39,14 @@ using Clock = std::chrono::steady_clock;
 
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool kIsSanitized = true;
+// The sanitizers' reports of this process and of its children go to files START.<process id>:
 // run_program sends standard error elsewhere.
-void report_to(int file) {
-  __sanitizer_set_report_fd(reinterpret_cast<void*>(static_cast<intptr_t>(file)));
+void report_to(const std::string& start) {
+  __sanitizer_set_report_path(start.c_str());
 }
 #else
 constexpr bool kIsSanitized = false;
-void report_to(int) {}
+void report_to(const std::string&) {}
 #endif
 constexpr int kExitMemory = 43;     // of a worker, which has said why
 constexpr size_t kMostPerKind = 3;  // inputs kept of findings that have all in common but numbers
@@ -95,22 +96,44 @@ std::string kind_of(std::string_view message) {
   return kind;
 }
 
+bool names_fault(const std::string& line) {
+  return line.find("ERROR: AddressSanitizer") != std::string::npos ||
+         line.find("CHECK failed") != std::string::npos ||
+         line.find("runtime error:") != std::string::npos;
+}
+
+// Whether the line of a sanitizer's report is of a function with a known source file: one of ours,
+// or of a header in ours. The interceptors' files, and those of libraries, are not known here.
+bool is_known_frame(const std::string& line) {
+  return line.find("    #") != std::string::npos &&
+         line.find("libsanitizer") == std::string::npos &&
+         (line.find(".cc:") != std::string::npos || line.find(".h:") != std::string::npos);
+}
+
 // The line of a sanitizer's report that names the fault, and the first function of ours.
 std::string crash_text(const std::string& log) {
   std::string text;
   for (const std::string& line : split(log, '\n')) {
-    const bool names = line.find("ERROR: AddressSanitizer") != std::string::npos ||
-                       line.find("CHECK failed") != std::string::npos ||
-                       line.find("runtime error:") != std::string::npos ||
-                       line.find("terminate called") != std::string::npos ||
-                       line.find("what():") != std::string::npos;
-    const bool is_ours = line.find("    #") != std::string::npos &&
-                         line.find("lockstep") != std::string::npos &&
-                         line.find("/src/") + line.find("/analysis/") != 2 * std::string::npos;
-    if (names) text += line.substr(0, 200) + " ";
+    if (names_fault(line) || line.find("terminate called") != std::string::npos ||
+        line.find("what():") != std::string::npos) {
+      text += line.substr(0, 200) + " ";
+    }
+    const bool is_ours = is_known_frame(line) && line.find("/usr/include/") == std::string::npos;
     if (is_ours) return text + line.substr(0, 200);
   }
   return text;
+}
+
+// Whether a report of a process that reads a damaged file for another is of our code: a library
+// that crashes there, called by ours, is what the process is for.
+bool is_fault_of_ours(const std::string& report) {
+  bool is_fault = false;
+  for (const std::string& line : split(report, '\n')) {
+    is_fault |= names_fault(line);
+    const bool is_frame = is_fault && line.find("    #") != std::string::npos;
+    if (is_frame && line.find("libsanitizer") == std::string::npos) return is_known_frame(line);
+  }
+  return is_fault;
 }
 
 struct Found {
@@ -125,6 +148,7 @@ class Worker {
     place_.folder = fmt::format("{}/worker{}", options.work, index);
     fs::create_directories(place_.folder);
     log_ = place_.file("log");
+    reports_ = place_.file("sanitizer");
     found_ = place_.file("found");
     fs::remove(found_);
     void* memory =
@@ -181,7 +205,7 @@ class Worker {
       const std::string how = WIFSIGNALED(status)
                                   ? fmt::format("crash ({})", strsignal(WTERMSIG(status)))
                                   : fmt::format("exit code {}", WEXITSTATUS(status));
-      return how + ": " + crash_text(read_text_file(log_));
+      return how + ": " + crash_text(log());
     }
     const double began = shared_->clock;
     if (began == 0) return "";
@@ -201,11 +225,25 @@ class Worker {
   void stop() {
     if (process_ > 0) end("");
   }
-  std::string log() const { return read_text_file(log_); }
+  // What it said, and what the sanitizers say of it and of its children.
+  std::string log() const {
+    std::string text = read_text_file(log_);
+    for (const std::string& path : sanitizer_reports()) text += read_text_file(path);
+    return text;
+  }
 
  private:
   static std::string memory_text() {
     return fmt::format("memory: more than {} MiB", kMostBytes >> 20);
+  }
+  std::vector<std::string> sanitizer_reports() const {
+    std::vector<std::string> paths;
+    if (!kIsSanitized) return paths;
+    for (const auto& entry : fs::directory_iterator(place_.folder)) {
+      const std::string path = entry.path().string();
+      if (path.starts_with(reports_)) paths.push_back(path);
+    }
+    return paths;
   }
   std::string end(const std::string& why) {
     kill(process_, SIGKILL);
@@ -221,7 +259,8 @@ class Worker {
     if (getppid() != parent) _exit(0);
     const int log = open(log_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_APPEND, 0600);
     dup2(log, STDERR_FILENO);
-    report_to(log);
+    for (const std::string& path : sanitizer_reports()) fs::remove(path);
+    report_to(reports_);
     const int nowhere = open("/dev/null", O_RDWR);
     dup2(nowhere, STDIN_FILENO);
     dup2(nowhere, STDOUT_FILENO);
@@ -233,7 +272,9 @@ class Worker {
     }
     set_thread_count(1);
     std::ofstream found(found_, std::ios::binary | std::ios::app);
+    bool has_finding = false;  // of this input
     const auto report = [&](const std::string& text) {
+      has_finding = true;
       found << shared_->number << ' ' << text.size() << ' ' << text;
       found.flush();
     };
@@ -244,6 +285,7 @@ class Worker {
       shared_->cpu = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
       shared_->clock = cpu_seconds(CLOCK_MONOTONIC);
       ++shared_->done;
+      has_finding = false;
       const Verdict verdict = judge(target_, input, place_);
       if (verdict.end == End::kFinding) report(verdict.message);
       if (most_resident() > start_bytes_ + kMostBytes) {  // which the next input could not exceed
@@ -260,7 +302,12 @@ class Worker {
           report(finding.what());
         }
       }
-      if (verdict.end == End::kFinding) continue;
+      for (const std::string& path : sanitizer_reports()) {
+        const std::string said = read_text_file(path);
+        if (is_fault_of_ours(said)) report("in a process that reads: " + crash_text(said));
+        fs::remove(path);
+      }
+      if (has_finding) continue;
       ++(verdict.end == End::kAccepted ? shared_->accepted : shared_->refused);
     }
     _exit(0);
@@ -269,7 +316,7 @@ class Worker {
   const Target& target_;
   const CampaignOptions& options_;
   Place place_;
-  std::string log_, found_;
+  std::string log_, found_, reports_;
   Shared* shared_ = nullptr;
   pid_t process_ = 0;
   bool is_done_ = false;

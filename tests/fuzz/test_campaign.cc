@@ -1,5 +1,6 @@
 // Faults planted in a target of their own: a campaign that misses one would find nothing elsewhere.
 #include <fmt/format.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +25,21 @@ void use_memory() {
   for (size_t i = 0; i < kPieces; ++i) kept.emplace_back(kPiece, 'x');
   sink = kept.back().back();
 }
+
+#if defined(__SANITIZE_ADDRESS__)
+// As a fault of ours in the process that reads a damaged file: it is refused, whatever happens.
+void fail_in_child() {
+  const pid_t child = fork();
+  if (child == 0) {
+    char* volatile bytes = new char[1];
+    sink = bytes[1];
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  throw InputError("a file: damaged");
+}
+#endif
 
 struct Fault {
   std::string_view name;
@@ -50,6 +66,9 @@ constexpr Fault kFaults[] = {
      [](const Place&) { std::fputs("HDF5-DIAG: Error detected\n", stderr); }},
     {"code", "exit code 130",
      [](const Place&) { throw Finding(fmt::format("exit code {}", 130)); }},
+#if defined(__SANITIZE_ADDRESS__)
+    {"child", "in a process that reads", [](const Place&) { fail_in_child(); }},
+#endif
     {"program", "",
      [](const Place& place) {
        if (run_program({"round", "1", "--format", "fp16"}, place).find("3c00") ==
