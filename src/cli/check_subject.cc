@@ -2,9 +2,9 @@
 #include "src/cli/check_subject.h"
 
 #include <fmt/format.h>
-#include <cerrno>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 
 #include "src/cli/capture_argument.h"

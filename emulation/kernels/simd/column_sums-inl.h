@@ -9,6 +9,7 @@
 #endif
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "emulation/accumulator/fast_round.h"

@@ -320,6 +320,7 @@ RunFile::RunFile(const std::string& path, bool allow_empty, std::optional<uint64
                      "try again in a moment");
   }
 }
+
 uint64_t RunFile::compute_description_checksum(const std::string& path,
                                                std::optional<uint64_t> seed) {
   Impl run;

@@ -73,8 +73,8 @@ TEST_CASE_TEMPLATE("choices: every instruction set equals the scalar kernels", T
                 [&](T* y) { scalar_masked_scale(a.data(), mask.data(), scale, y, count); });
         }
         for (const auto& [u, v] :
-             {std::pair(a.data(), b.data()), std::pair((const T*)nullptr, b.data()),
-              std::pair(a.data(), (const T*)nullptr)}) {
+             {std::pair(a.data(), b.data()), std::pair(static_cast<const T*>(nullptr), b.data()),
+              std::pair(a.data(), static_cast<const T*>(nullptr))}) {
           const T constant = -std::numeric_limits<T>::infinity();
           check([&](T* y) { kernels.select(mask.data(), u, v, constant, y, count); },
                 [&](T* y) { scalar_select(mask.data(), u, v, constant, y, count); });
