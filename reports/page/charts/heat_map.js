@@ -5,7 +5,7 @@ import {heatScale} from "./heat_scale.js";
 import {boxSwatch, legend} from "./legend.js";
 import {canOpenHistogram, openHistogram, register, remember} from "./links.js";
 import {ending} from "./numbers.js";
-import {onKeys, plot, tooltip} from "./plot.js";
+import {onKeys, plot, showTip, tooltip} from "./plot.js";
 import {axis, color, isNarrow} from "./theme.js";
 
 const kMostRows = 40;  // at once
@@ -100,6 +100,7 @@ export function drawHeatMap(place, data, label, figure) {
       tooltip: tooltip({trigger: "item", formatter: ({data: cell}) => tip(tipOf(cells.get(keyOf(cell[1], cell[0]))))}),
       series: [{
         type: "custom", clip: true, encode: {x: 0, y: 1}, data: inView(), renderItem, z: 2, emphasis: {disabled: true},
+        progressive: 0,  // all cells at once: a tip is shown by the element of its cell
         cursor: canOpenHistogram() ? "pointer" : "default",
       }],
     };
@@ -175,8 +176,9 @@ export function drawHeatMap(place, data, label, figure) {
     const [x, y] = made.chart.convertToPixel({xAxisIndex: 0, yAxisIndex: 0}, [cursor.column, cursor.row]);
     frame([x, y]);
     const cell = cells.get(keyOf(cursor.row, cursor.column));
-    made.chart.getZr().flush();  // the tip looks for the cell among those that are drawn
-    made.chart.dispatchAction(cell ? {type: "showTip", x, y} : {type: "hideTip"});
+    const index = inView().findIndex(([column, row]) => column === cursor.column && row === cursor.row);
+    if (index >= 0) showTip(made.chart, 0, index);
+    else made.chart.dispatchAction({type: "hideTip"});
     spoken.textContent = cell ? sentence(tipOf(cell))
       : `${nameAt(cursor.row)}, ${data.xTitle} ${data.columns[cursor.column]}: nothing`;
   };

@@ -3,7 +3,7 @@
 import {element, sentence, tip} from "./dom.js";
 import {boxSwatch, legend, lineSwatch} from "./legend.js";
 import {ending, short} from "./numbers.js";
-import {onKeys, plot, tooltip} from "./plot.js";
+import {onKeys, plot, showTip, tooltip} from "./plot.js";
 import {axis, color, gridLines, isNarrow, kFont, kFontSize} from "./theme.js";
 
 const kRowHeight = 22, kMostRows = 30, kMarkRoom = 20, kBottom = 46, kCharacter = 7;
@@ -114,8 +114,7 @@ export function drawIntervals(place, data, label) {
       made.chart.dispatchAction({type: "dataZoom", startValue: start, endValue: start + shown - 1}, {flush: true});
     }
     const row = data.rows[at];
-    const [x, y] = made.chart.convertToPixel({xAxisIndex: 0, yAxisIndex: 0}, [(row.low + row.high) / 2, at]);
-    made.chart.dispatchAction({type: "showTip", x, y});
+    showTip(made.chart, 1, at);
     spoken.textContent = sentence(tipOf(row));
   };
   onKeys(made.box, {ArrowDown: () => go(1), ArrowUp: () => go(-1), Escape: () => made.chart.dispatchAction({type: "hideTip"})});

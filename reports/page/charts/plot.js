@@ -48,6 +48,12 @@ export const tooltip = (more) => ({
   ...more,
 });
 
+// Shows the tip of an item. By its index: a place in pixels would ask the axes as well, and axes without
+// a tip hide this one a moment later.
+export function showTip(chart, seriesIndex, dataIndex) {
+  chart.dispatchAction({type: "showTip", seriesIndex, dataIndex});
+}
+
 // Arrow keys and others; `keys` gives a function per key.
 export function onKeys(box, keys) {
   box.addEventListener("keydown", (event) => {

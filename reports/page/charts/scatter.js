@@ -2,7 +2,7 @@
 import {element, sentence, tip} from "./dom.js";
 import {legend, signSwatch} from "./legend.js";
 import {short} from "./numbers.js";
-import {onKeys, plot, tooltip} from "./plot.js";
+import {onKeys, plot, showTip, tooltip} from "./plot.js";
 import {axis, color, gridLines, isNarrow, kFont, kFontSize, lineStyle} from "./theme.js";
 
 const kHeight = 320, kBottom = 48;
@@ -89,11 +89,10 @@ export function drawScatter(place, data, label) {
   place.append(spoken);
   let at = -1;
   const go = (step) => {
-    const points = seen().sort((a, b) => a.x - b.x);
+    const drawn = seen(), points = [...drawn].sort((a, b) => a.x - b.x);
     if (!points.length) return;
     at = Math.max(0, Math.min(points.length - 1, at + step));
-    const [x, y] = made.chart.convertToPixel({xAxisIndex: 0, yAxisIndex: 0}, [points[at].x, points[at].y]);
-    made.chart.dispatchAction({type: "showTip", x, y});
+    showTip(made.chart, 1, drawn.indexOf(points[at]));
     spoken.textContent = sentence(tipOf(points[at]));
   };
   onKeys(made.box, {ArrowRight: () => go(1), ArrowLeft: () => go(-1), Escape: () => made.chart.dispatchAction({type: "hideTip"})});

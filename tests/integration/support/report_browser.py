@@ -65,6 +65,7 @@ def with_charts(text, charts):
 def tip_of(figure):
     """The tooltip that is shown: its title and {name: value}."""
     tip = figure.locator(".tip").last
+    figure.page.wait_for_timeout(300)  # ms: a tip that ECharts hides again goes after 100
     tip.wait_for(state="visible")
     names, values = tip.locator("dt").all_inner_texts(), tip.locator("dd").all_inner_texts()
     return tip.locator("b").inner_text(), dict(zip(names, values)), tip.locator("p").all_inner_texts()
