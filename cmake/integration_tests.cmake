@@ -44,7 +44,7 @@ lockstep_integration_tests(compare slow torch_bf16)
 lockstep_integration_tests(study everyday recipes)
 lockstep_integration_tests(study slow learning diagnosis fixes zoo zoo_recipes kills)
 lockstep_integration_tests(study study study_learning study_recipes study_diagnosis study_fixes
-  study_recommendations study_zoo study_check study_kills)
+  study_recommendations study_zoo study_check study_kills study_faults)
 if(LOCKSTEP_PYTHON)   # the longest start first
   set_tests_properties(integration.learning integration.kill_resume integration.zoo_recipes
     integration.check_mutants PROPERTIES COST 500)

@@ -10,6 +10,7 @@
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/recommend/policy_edit.h"
 #include "analysis/recommend/proof.h"
+#include "reports/finding_json.h"
 #include "reports/number_text.h"
 #include "src/core/text.h"
 
@@ -17,10 +18,6 @@ namespace lockstep {
 namespace {
 
 using nlohmann::ordered_json;
-
-ordered_json number(double value) {
-  return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
-}
 
 std::string words_of(const std::vector<RemedyEdit>& edits) {
   std::vector<std::string> words;
@@ -127,14 +124,14 @@ std::string run_options_of(const std::vector<RemedyEdit>& edits, bool is_capture
 ordered_json trial_json(const Trial& trial) {
   ordered_json kinds = ordered_json::array();
   for (const Finding& finding : trial.findings) kinds.push_back(row_of(finding.kind).name);
-  return {{"loss", number(trial.judgement.tail_loss)},
-          {"gap", number(trial.judgement.gap)},
+  return {{"loss", json_number(trial.judgement.tail_loss)},
+          {"gap", json_number(trial.judgement.gap)},
           {"verdict", to_string(trial.judgement.verdict)},
-          {"reference_loss", number(trial.reference_loss)},
-          {"reference_fall", number(trial.reference_fall)},
-          {"chaos", number(trial.judgement.chaos)},
-          {"batch_noise", number(trial.judgement.batch_noise)},
-          {"tolerance", number(tolerance_of(trial))},
+          {"reference_loss", json_number(trial.reference_loss)},
+          {"reference_fall", json_number(trial.reference_fall)},
+          {"chaos", json_number(trial.judgement.chaos)},
+          {"batch_noise", json_number(trial.judgement.batch_noise)},
+          {"tolerance", json_number(tolerance_of(trial))},
           {"skipped_steps", trial.skips},
           {"findings", kinds}};
 }

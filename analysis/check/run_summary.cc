@@ -20,7 +20,6 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr int kExponentBias = 127;
-constexpr int kReferenceLane0 = 0;
 
 // Half of log2(a / b): of sums of squares, the ratio of the root mean squares in octaves.
 double octaves(double a, double b) {
@@ -262,7 +261,7 @@ class LaneReader {
     }
     if (!finite.empty()) {
       lane_value(MetricId::kEndLoss, {tail_mean(finite)});
-      const std::vector<double> reference = run_.loss(kReferenceLane0);
+      const std::vector<double> reference = run_.loss(kReferenceIndex);
       if (!info_.is_reference && info_.died_at < 0) {
         lane_value(MetricId::kLossGap, {tail_mean(finite) - tail_mean(reference)});
       }

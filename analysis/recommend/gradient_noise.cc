@@ -13,7 +13,6 @@
 namespace lockstep {
 namespace {
 
-constexpr int kReference = 0;
 // An average that holds fewer gradients (W1^2 / W2) says too little of their scatter.
 constexpr double kFewestGradients = 4;
 // Recorded sums of squares are exact to 2.4e-7, the averages are rounded to FP32 in every step.
@@ -86,7 +85,7 @@ std::vector<double> clips_sq(const RunFile& run) {
   std::vector<double> out(static_cast<size_t>(run.steps()), 1);
   const double limit = run.options().clip_norm;
   if (limit <= 0) return out;
-  const std::vector<double> norms = run.gradient_norm(kReference);
+  const std::vector<double> norms = run.gradient_norm(kReferenceIndex);
   for (size_t t = 0; t < std::min(out.size(), norms.size()); ++t) {
     const double factor = std::min(1.0, limit / (norms[t] + kTorchEps));
     out[t] = factor * factor;
@@ -135,10 +134,11 @@ GradientNoise noise_of(std::span<const double> gradient_sq, std::span<const doub
 std::vector<GradientNoise> gradient_noise(const RunFile& run, const Graph& step) {
   const RunOptions& options = run.options();
   Series sums;
-  for (int64_t t = 0; t < run.steps(); ++t) sums.push_back(run.moment(kReference, "sum_sq", t));
+  for (int64_t t = 0; t < run.steps(); ++t)
+    sums.push_back(run.moment(kReferenceIndex, "sum_sq", t));
   const std::vector<double> clips = clips_sq(run);
   // Of a capture, the file names the numbers of its first group only.
-  const size_t groups = run.steps() == 0 ? 1 : run.lr(kReference).size() / sums.size();
+  const size_t groups = run.steps() == 0 ? 1 : run.lr(kReferenceIndex).size() / sums.size();
   const bool knows_groups = groups == options.groups.size() + 1;
   std::vector<GradientNoise> out;
   for (const Parameter& parameter : step.parameters) {

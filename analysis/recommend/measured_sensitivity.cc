@@ -17,7 +17,6 @@
 namespace lockstep {
 namespace {
 
-constexpr int kReference = 0;
 constexpr int64_t kIsolatedSteps = 5;  // of a synced replay
 constexpr int64_t kAccumulatedSteps = 20;
 constexpr size_t kHighest = 3, kMiddle = 3, kLowest = 2;  // layers measured of each format
@@ -48,7 +47,7 @@ struct Subject {
 
 MeasuredSensitivity isolated(const RunFile& run, int lane, const Network& network,
                              const SensitivityTable& table) {
-  const std::vector<double> reference = run.loss(kReference), loss = run.loss(lane);
+  const std::vector<double> reference = run.loss(kReferenceIndex), loss = run.loss(lane);
   double loss_sq = 0, relative = 0, to_noise = 0;
   for (size_t t = 0; t < loss.size(); ++t) {
     loss_sq += (loss[t] - reference[t]) * (loss[t] - reference[t]);
@@ -69,7 +68,7 @@ MeasuredSensitivity isolated(const RunFile& run, int lane, const Network& networ
 }
 
 double accumulated(const RunFile& run, int lane) {
-  return tail_mean(run.loss(lane)) - tail_mean(run.loss(kReference));
+  return tail_mean(run.loss(lane)) - tail_mean(run.loss(kReferenceIndex));
 }
 
 double measured_score(const SensitivityTable& table, const MeasuredSensitivity& measured) {

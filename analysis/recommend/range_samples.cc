@@ -14,7 +14,8 @@ namespace {
 bool is_of_interest(const Site& site, const Graph& graph, const std::set<std::string>& inner_nodes,
                     const Policy& base) {
   if (!may_be_low(site.role)) return false;
-  if (site.point == Point::kAccumulator || site.node.find(':') != std::string::npos) return false;
+  if (site.point == Point::kAccumulator || !is_in_graph(site) || is_on_other_path(site))
+    return false;
   const Node& node = graph.node(site.node);
   const Node& forward = node.is_backward() ? graph.node(node.forward_node) : node;
   return !inner_nodes.contains(forward.id) &&

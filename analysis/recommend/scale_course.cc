@@ -13,14 +13,12 @@
 namespace lockstep {
 namespace {
 
-constexpr int kReference = 0;
-
 // By step: the largest scale at which no gradient of the lane overflows.
 std::vector<double> step_limits(const RunFile& run, const LaneInfo& lane) {
   const std::vector<Site>& sites = run.sites().sites;
   std::vector<double> limits;
   for (int64_t step = 0; step < run.steps(); ++step) {
-    const std::vector<double> largest = run.moment(kReference, "abs_max", step);
+    const std::vector<double> largest = run.moment(kReferenceIndex, "abs_max", step);
     double limit = std::numeric_limits<double>::infinity();
     for (const Site& site : sites) {
       const auto id = static_cast<size_t>(site.id);

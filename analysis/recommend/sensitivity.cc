@@ -14,7 +14,6 @@
 namespace lockstep {
 namespace {
 
-constexpr int kReference = 0;
 constexpr int64_t kStepsRead = 8;  // of a run, for relative errors
 
 double square(double x) {
@@ -23,7 +22,7 @@ double square(double x) {
 
 // Whether the site is a factor of a weight's gradient.
 bool is_gradient_factor(const Site& site, const Graph& graph) {
-  if (site.point != Point::kOperand || site.node.find(':') != std::string::npos) return false;
+  if (site.point != Point::kOperand || is_on_other_path(site)) return false;
   const Node& node = graph.node(site.node);
   return node.is_backward() && find_op(node.op).products != nullptr &&
          std::ranges::any_of(node.gradient_of, [&](const std::string& value) {
@@ -139,7 +138,7 @@ void add_scores(const RunFile& run, int lane, const std::string& format, const N
   const std::vector<double> range = effect_sizes(samples, &LossEffect::range, sites.size());
   const std::vector<double> error = moment_sums(run, lane, "round_err_sq");
   const std::vector<double> whole = moment_sums(run, lane, "sum_sq");
-  const std::vector<double> loss = run.loss(kReference);
+  const std::vector<double> loss = run.loss(kReferenceIndex);
   table.batch_noise = loss.size() < 2 ? 0 : step_scatter(loss);
   table.noise = gradient_noise(run, network.step);
 

@@ -114,6 +114,15 @@ void drop_column(TableBlock& table, std::ptrdiff_t column) {
   for (auto& row : table.rows) row.erase(row.begin() + column);
 }
 
+// Of the column "held-out".
+std::string held_out_note(const std::vector<Evaluation>& evaluations) {
+  if (evaluations.empty()) return "held-out: not evaluated. ";
+  const auto examples = static_cast<unsigned long long>(evaluations.back().example_count);
+  return fmt::format(
+      "held-out: accuracy over the {} of the last evaluation (-: none, or all answers NaN). ",
+      counted(examples, "example"));
+}
+
 Blocks write_lanes(const Report& report) {
   TableBlock table;
   constexpr bool kOptional = true;
@@ -138,9 +147,7 @@ Blocks write_lanes(const Report& report) {
       fmt::format("{}: {}. loss: mean over the last {} {}. {}{}{}time: the lane's own work.",
                   report.options.model, steps_text(report), tail,
                   tail == 1 ? "step" : "steps, skipped ones whose loss is not finite left out",
-                  evaluates ? "held-out: accuracy at the last evaluation (-: none, or all answers "
-                              "NaN). "
-                            : "",
+                  evaluates ? held_out_note(report.reference().evaluations) : "",
                   any([](const LaneReport& lane) { return lane.has_scaler; })
                       ? "skips: steps skipped by the loss scaler. "
                       : "",

@@ -40,6 +40,7 @@ constexpr UnusedOption kUnused[] = {
     {"--twins", "the ensemble measures what an ulp does"},
     {"--nudge", "the ensemble's own runs have it"},
     {"--eval-every", "no held-out examples are evaluated"},
+    {"--eval-examples", "no held-out examples are evaluated"},
     {"--eval-policy", "no held-out examples are evaluated"},
     {"--checkpoint-every", "the run files are not kept"},
     {"--resume", "a baseline is recorded as a whole"},

@@ -272,6 +272,8 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
   group = "What to record";
   whole(group, "--eval-every", o.eval_every, 0, kLargestCount,
         "steps between held-out evaluations; 0: at the end");
+  whole(group, "--eval-examples", o.eval_examples, 0, kLargestCount,
+        "held-out examples per evaluation; 0: as many as were trained on");
   whole(group, "--histogram-every", o.histogram_every, 1, kLargestCount,
         "steps between full histograms");
   whole(group, "--sums-every", o.sums_every, 0, kLargestCount,

@@ -87,6 +87,7 @@ void add_training(const RunOptions& o, std::vector<std::string>& words) {
   if (!o.start_from.empty()) words.push_back("--start-from " + shell_quoted(o.start_from));
   if (o.eval_in_fp32) words.emplace_back("--eval-policy fp32");
   add(words, "--eval-every", o.eval_every, d.eval_every);
+  add(words, "--eval-examples", o.eval_examples, d.eval_examples);
 }
 
 }  // namespace

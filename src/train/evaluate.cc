@@ -78,11 +78,12 @@ Evaluator::BatchRunners& Evaluator::runners_for(int64_t batch, size_t lane_count
 }
 
 EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& lanes,
-                                     const std::vector<bool>& alive, int64_t steps_done) {
+                                     const std::vector<bool>& alive, int64_t steps_done,
+                                     int64_t most) {
   const Policy fp32_policy = find_policy(kReferenceLane);
   EvaluationRecord record;
   record.steps_done = steps_done;
-  record.example_count = data_.held_out_count();
+  record.example_count = std::min(most, data_.held_out_count());
   std::vector<double> loss_sum(lanes.size(), 0), weight_sum(lanes.size(), 0);
   std::vector<Score> scores(lanes.size());
   int64_t batch_index = 0;

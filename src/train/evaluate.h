@@ -1,4 +1,4 @@
-// Loss and accuracy of each lane on the held-out examples: forward passes in evaluation mode, under
+// Loss and accuracy of each lane on held-out examples: forward passes in evaluation mode, under
 // each lane's policy, without statistics. Knows nothing of training.
 #pragma once
 
@@ -24,13 +24,14 @@ class Evaluator {
             const OptimizerSpec& spec, int64_t batch, uint64_t seed,
             std::optional<double> batch_norm_eps = {}, bool in_fp32 = false);
 
-  // Mean loss and accuracy per lane over all held-out labels. The loss of a model that does not
-  // classify is a mean over all held-out examples; its accuracy is NaN. Both are NaN where `alive`
+  // Mean loss and accuracy per lane over the labels of the first `most` held-out examples, or of
+  // all if there are fewer. The loss of a model that does not classify is a mean over the examples;
+  // its accuracy is NaN. Both are NaN where `alive`
   // is false or nothing is labelled. The class of an example (of a pixel, a character, an anchor)
   // is the first largest logit. An example with a NaN logit counts as wrong; one labelled kNoLabel
   // does not count.
   EvaluationRecord evaluate(const std::vector<std::unique_ptr<Lane>>& lanes,
-                            const std::vector<bool>& alive, int64_t steps_done);
+                            const std::vector<bool>& alive, int64_t steps_done, int64_t most);
 
  private:
   // Of one batch size: the graph and each lane's runner, made when a batch of that size comes.

@@ -108,6 +108,7 @@ void check_run_numbers(const RunOptions& options, ProblemList& problems) {
         "use 2, 1, inf or any p of a p-norm");
   }
   at_least("eval-every", options.eval_every, 0);
+  at_least("eval-examples", options.eval_examples, 0);
   at_least("histogram-every", options.histogram_every, 1);
   at_least("sums-every", options.sums_every, 0);
   at_least("checkpoint-every", options.checkpoint_every, 1);

@@ -8,4 +8,8 @@ namespace lockstep::testing {
 // The golden text, which is `text` itself where golden files are rewritten.
 std::string golden_text(const std::string& name, const std::string& text);
 
+inline bool holds(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 }  // namespace lockstep::testing

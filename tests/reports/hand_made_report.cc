@@ -8,8 +8,6 @@
 namespace lockstep::testing {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
 Site site(int32_t id, std::string layer, std::string op, Role role, Point point) {
   Site s{};
   s.id = id;
@@ -29,6 +27,7 @@ LaneReport lane(std::string name, double end, double accuracy) {
   l.info.engine = "software";
   for (int i = 0; i < 100; ++i) l.loss.push_back(2 + (end - 2) * i / 99);
   l.accuracy = accuracy;
+  l.evaluations = {{.steps_done = 100, .loss = end, .accuracy = accuracy, .example_count = 2000}};
   l.seconds = 3.25;
   l.weight_distance = 0.01;
   l.judgement.verdict = Verdict::kFine;

@@ -1,11 +1,14 @@
 // A report of a run written by hand: FP32 and its twin, a lane that is fine, a lane that broke.
 #pragma once
 
+#include <limits>
 #include <string>
 
 #include "reports/report.h"
 
 namespace lockstep::testing {
+
+inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // A lane that is fine: its loss falls from 2 to `end` in 100 steps.
 LaneReport lane(std::string name, double end, double accuracy);

@@ -57,7 +57,7 @@ AdviceFacts full_facts() {
 }
 
 // The name of a format is no key.
-testing::KeyName name_of(const std::string& path) {
+testing::KeyName advice_name_of(const std::string& path) {
   const size_t dot = path.find_last_of('.');
   const std::string last = path.substr(dot == std::string::npos ? 0 : dot + 1);
   if (last != "fp16" && last != "bf16") return {path, path};
@@ -66,7 +66,7 @@ testing::KeyName name_of(const std::string& path) {
 
 TEST_CASE("every key of the advice as JSON is documented") {
   const auto json = nlohmann::json::parse(advice_json(full_advice(), full_facts()));
-  testing::check_same_keys(testing::keys_of(json, name_of),
+  testing::check_same_keys(testing::keys_of(json, advice_name_of),
                            testing::documented_keys("advice-json.md"));
 }
 

@@ -7,12 +7,12 @@
 #include <limits>
 #include <string>
 
+#include "tests/reports/golden_file.h"
+
 namespace lockstep {
 namespace {
 
-bool holds(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+using testing::holds;
 
 std::string text_of(MetricId metric, double before, double after) {
   BaselineDiff diff;

@@ -6,13 +6,14 @@
 #include <string>
 
 #include "reports/chart_json.h"
+#include "tests/reports/hand_made_report.h"
 
 namespace lockstep {
 namespace {
 
 using nlohmann::json;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+using testing::kNan;
 
 TEST_CASE("curves: gaps, marks, five digits") {
   Curves curves;

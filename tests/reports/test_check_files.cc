@@ -18,12 +18,9 @@ namespace lockstep {
 namespace {
 
 using testing::golden_text;
+using testing::holds;
 
-constexpr const char* kHostile = "a\"<b>&'%0A::error::\n::error file=x::y\x1b[31m]]>";
-
-bool holds(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+constexpr const char* kHostileName = "a\"<b>&'%0A::error::\n::error file=x::y\x1b[31m]]>";
 
 int64_t lines(const std::string& text) {
   return std::ranges::count(text, '\n');
@@ -52,8 +49,8 @@ TEST_CASE("check as JSON: a golden file, and every key is documented") {
 }
 
 TEST_CASE("check as JSON, JUnit and SARIF: names stay text, and JSON stays valid") {
-  const CheckResult result = testing::regression_named(kHostile);
-  CHECK(nlohmann::json::parse(check_json(result))["run"] == kHostile);
+  const CheckResult result = testing::regression_named(kHostileName);
+  CHECK(nlohmann::json::parse(check_json(result))["run"] == kHostileName);
   CHECK(nlohmann::json::accept(check_sarif(result, "1.0")));
   const std::string junit = check_junit(result);
   CHECK_FALSE(holds(junit, "<b>"));
@@ -133,7 +130,7 @@ TEST_CASE("annotations for GitHub: at most ten, the rest counted") {
 }
 
 TEST_CASE("annotations for GitHub: names are escaped, so that each stays one line") {
-  const std::string text = github_annotations(testing::regression_named(kHostile));
+  const std::string text = github_annotations(testing::regression_named(kHostileName));
   size_t at = 0;
   for (int64_t line = 0; line < lines(text); ++line) {
     CHECK(text.substr(at).starts_with("::error "));

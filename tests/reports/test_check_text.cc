@@ -17,12 +17,9 @@ namespace lockstep {
 namespace {
 
 using testing::golden_text;
+using testing::holds;
 
 constexpr const char* kHostile = "</td><script>alert(1)</script> | @all `x` ![](http://x.y/z)\n# h";
-
-bool holds(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST_CASE("the text of a check: verdict and origin, limits, changes, a table") {
   const std::string text = check_text(testing::regression(), {});

@@ -20,7 +20,7 @@ namespace {
 
 using testing::hand_made;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+using testing::kNan;
 
 void check_golden(const std::string& name, const std::string& text) {
   const std::string golden = std::string(testing::kSourceFolder) + "/tests/golden/" + name;

@@ -52,9 +52,9 @@ Report full_report() {
 }
 
 // A place has the same keys wherever it stands; names of the environment are no keys.
-testing::KeyName name_of(const std::string& path) {
+testing::KeyName report_name_of(const std::string& path) {
   if (path.starts_with("environment.")) return {"", path};
-  if (path.starts_with("PLACE[].")) return name_of("PLACE." + path.substr(8));
+  if (path.starts_with("PLACE[].")) return report_name_of("PLACE." + path.substr(8));
   for (const std::string place : {".site", ".cause", ".spoilt", ".culprit", ".consequences"}) {
     if (path.ends_with(place)) return {path, "PLACE"};
   }
@@ -65,7 +65,7 @@ TEST_CASE("every key of the report as JSON is documented") {
   const auto json = nlohmann::json::parse(report_json(full_report()));
   std::set<std::string> documented = testing::documented_keys("report-json.md");
   std::erase_if(documented, [](const std::string& key) { return key.starts_with("PAIR."); });
-  testing::check_same_keys(testing::keys_of(json, name_of), documented);
+  testing::check_same_keys(testing::keys_of(json, report_name_of), documented);
 }
 
 TEST_CASE("JSON: losses, scales and skips have all digits, what is not finite is null") {

@@ -53,6 +53,10 @@ inline RunState run(const RunOptions& options, Recorder& recorder) {
   return run(lockstep_run, recorder);
 }
 
+inline const Tensor& tensor_of(const RunState& state, size_t lane, const std::string& name) {
+  return state.lanes.at(lane).tensors.at(name);
+}
+
 inline bool same(double a, double b) {
   return a == b || (std::isnan(a) && std::isnan(b));
 }

@@ -75,7 +75,7 @@ EvaluationRecord evaluate(const std::vector<int32_t>& labels, int64_t batch) {
     lanes.push_back(std::make_unique<Lane>(context, describe_lane(name), initial));
   }
   Evaluator evaluator(model, {}, data, options.optimizer, batch, options.seed);
-  return evaluator.evaluate(lanes, {true, true}, 0);
+  return evaluator.evaluate(lanes, {true, true}, 0, /*most=*/3);
 }
 
 constexpr int32_t kNone = kNoLabel;

@@ -84,10 +84,29 @@ TEST_CASE("stop ends after the step in progress, with a checkpoint to resume fro
   CHECK(recorder.finished == 1);
 }
 
+TEST_CASE("evaluation covers as many held-out examples as were trained on, or as asked") {
+  RunOptions options = small_run({"fp32"}, 3);  // 40 are held out
+  options.batch = 3;
+  options.eval_every = 1;
+  const auto counts = [&] {
+    Recorder recorder;
+    run(options, recorder);
+    std::vector<int64_t> out;
+    for (const EvaluationRecord& e : recorder.evaluations) out.push_back(e.example_count);
+    return out;
+  };
+  CHECK(counts() == std::vector<int64_t>{3, 6, 9});
+  options.accumulate = 7;
+  CHECK(counts() == std::vector<int64_t>{21, 40, 40});
+  options.eval_examples = 5;
+  CHECK(counts() == std::vector<int64_t>{5, 5, 5});
+}
+
 TEST_CASE("evaluation covers every held-out example, whatever the batch size") {
   const auto evaluate = [](int64_t batch) {
     RunOptions options = small_run({"fp32", "fp64"}, 1);
     options.batch = batch;
+    options.eval_examples = 1000;
     options.optimizer.values["lr"] = 0;  // constant weights: every run evaluates the same network
     Recorder recorder;
     run(options, recorder);

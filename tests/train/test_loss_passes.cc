@@ -36,10 +36,6 @@ const std::string kClassOverflows =
     "[[rule]]\nlayer = \"head.*.class\"\nrole = \"grad_weight\"\npoint = \"output\"\n"
     "format = \"fp16\"\n";
 
-const Tensor& tensor_of(const RunState& state, size_t lane, const std::string& name) {
-  return state.lanes.at(lane).tensors.at(name);
-}
-
 void check_same_weights(const RunState& a, size_t lane_a, const RunState& b, size_t lane_b) {
   int compared = 0;
   for (const auto& [name, tensor] : a.lanes.at(lane_a).tensors) {

@@ -20,10 +20,6 @@ const std::string kFp16 = "extends = \"torch-autocast-fp16:2.11\"\n[loss_scale]\
 const std::string kFc1Overflows =
     "[[rule]]\nlayer = \"fc1\"\nrole = \"grad_weight\"\npoint = \"output\"\nformat = \"fp16\"\n";
 
-const Tensor& tensor_of(const RunState& state, size_t lane, const std::string& name) {
-  return state.lanes.at(lane).tensors.at(name);
-}
-
 // The tensors of two lanes' states: equal bits under every name.
 void check_same_tensors(const LaneState& a, const LaneState& b) {
   REQUIRE(a.tensors.size() == b.tensors.size());

@@ -15,6 +15,9 @@ namespace lockstep {
 // From a lane's attribute; absent from older files. A number that is no cause is a problem.
 DeathCause read_death_cause(const StoredFields& lane);
 
+// Of a run's lanes (order_lanes).
+inline constexpr int kReferenceIndex = 0;
+
 struct LaneInfo {
   std::string name, engine, target, policy_text;
   std::string policy_hash;             // of the policy with all that it extends

@@ -139,6 +139,7 @@ Json to_object(const RunOptions& o) {
       {"mode", o.mode == LaneMode::kFree ? "free" : "synced"},
       {"decisions", o.decisions == Decisions::kRecorded ? "recorded" : "own"},
       {"eval_every", o.eval_every},
+      {"eval_examples", o.eval_examples},
       {"histogram_every", o.histogram_every},
       {"sums_every", o.sums_every},
       {"checkpoint_every", o.checkpoint_every},
@@ -230,6 +231,8 @@ RunOptions options_from_json(std::string_view json) {
   o.decisions = field<std::string>(j, "decisions", "recorded") == "own" ? Decisions::kOwn
                                                                         : Decisions::kRecorded;
   o.eval_every = field<int64_t>(j, "eval_every");
+  // Older runs evaluated all.
+  o.eval_examples = field(j, "eval_examples", std::numeric_limits<int64_t>::max());
   o.histogram_every = field<int64_t>(j, "histogram_every");
   o.sums_every = field(j, "sums_every", int64_t{0});  // older files sampled nothing
   o.checkpoint_every = field<int64_t>(j, "checkpoint_every");
@@ -241,6 +244,7 @@ RunOptions options_from_json(std::string_view json) {
   require_at_least("accumulate", o.accumulate, 1);
   require_at_least("workers", o.workers, 1);
   require_at_least("eval_every", o.eval_every, 0);
+  require_at_least("eval_examples", o.eval_examples, 0);
   require_at_least("histogram_every", o.histogram_every, 1);
   require_at_least("sums_every", o.sums_every, 0);
   require_at_least("checkpoint_every", o.checkpoint_every, 1);

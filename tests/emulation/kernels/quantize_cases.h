@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "emulation/kernels/quantize.h"
@@ -21,7 +22,7 @@ namespace lockstep {
 inline constexpr float kFloatInfinity = std::numeric_limits<float>::infinity();
 
 struct VectorKernels {
-  const char* name;
+  std::string_view name;
   bool (*available)();
   decltype(&avx2_quantize) quantize;
   decltype(&avx2_compare) compare;

@@ -1,5 +1,7 @@
 // The distance of a lane's array from the reference's: every instruction set against the scalar
 // kernel, and the sums by hand.
+#include <bit>
+
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/reduction.h"
 #include "emulation/kernels/scalar/quantize.h"
@@ -7,9 +9,34 @@
 
 using namespace lockstep;
 
+namespace {
+
+// Every instruction set on one and two threads against the scalar kernel. Returns how often.
+int64_t check_kernels(const std::vector<float>& lane, const std::vector<float>& reference,
+                      const Format& format, double scale) {
+  const int64_t size = std::ssize(lane);
+  ErrorStats expected;
+  scalar_compare(lane.data(), reference.data(), size, scale, format, &expected);
+  int64_t cases = 0;
+  for (const VectorKernels& kernel : vector_kernels()) {
+    for (const int threads : {1, 2}) {
+      set_thread_count(threads);
+      ErrorStats error;
+      kernel.compare(lane.data(), reference.data(), size, scale, format, &error);
+      ++cases;
+      const std::string wrong = difference(expected, error);
+      if (wrong.empty()) continue;
+      INFO(kernel.name << " " << format.name << " size " << size << " scale " << scale);
+      CHECK(wrong == "");
+    }
+  }
+  return cases;
+}
+
+}  // namespace
+
 TEST_CASE("comparison with the reference: vector kernels equal the scalar kernel") {
   const RestoreThreads restore;
-  const auto kernels = vector_kernels();
   int64_t cases = 0;
   for (const Format* format : tested_formats()) {
     for (const int64_t size : {1, 31, 32, 33, 1000, 4097, 70000}) {
@@ -23,25 +50,42 @@ TEST_CASE("comparison with the reference: vector kernels equal the scalar kernel
           for (size_t i = 0; i < lane.size(); ++i) {
             lane[i] = i % 3 == 0 ? noise[i] : lane[i] * static_cast<float>(scale) * 1.001f;
           }
-          ErrorStats expected;
-          scalar_compare(lane.data(), reference.data(), size, scale, *format, &expected);
-          for (const VectorKernels& kernel : kernels) {
-            for (const int threads : {1, 2}) {
-              set_thread_count(threads);
-              ErrorStats error;
-              kernel.compare(lane.data(), reference.data(), size, scale, *format, &error);
-              ++cases;
-              const std::string wrong = difference(expected, error);
-              if (wrong.empty()) continue;
-              INFO(kernel.name << " " << format->name << " size " << size << " scale " << scale);
-              CHECK(wrong == "");
-            }
-          }
+          cases += check_kernels(lane, reference, *format, scale);
         }
       }
     }
   }
-  CHECK(cases > 1000 * static_cast<int64_t>(kernels.size()));
+  CHECK(cases > 1000 * std::ssize(vector_kernels()));
+}
+
+TEST_CASE("comparison of finite numbers: all exponents, zeros and subnormal numbers") {
+  const RestoreThreads restore;
+  constexpr uint32_t kInfinityBits = 0x7f800000;
+  const auto finite = [](std::vector<float> values) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      auto bits = std::bit_cast<uint32_t>(values[i]);
+      if (i % 7 == 0) bits &= 0x807fffff;                        // subnormal
+      if (i % 11 == 0) bits &= 0x80000000;                       // zero
+      if (i % 13 == 0) bits = (bits & 0x80000000) | 0x00ffffff;  // just below 2^-125
+      if ((bits & kInfinityBits) == kInfinityBits) bits ^= 0x00800000;
+      values[i] = std::bit_cast<float>(bits);
+    }
+    return values;
+  };
+  int64_t cases = 0;
+  for (const Format* format : tested_formats()) {
+    for (const double scale : {1.0, 2.0, 65536.0, 0x1p127, 0x1p128, 0.5}) {
+      const auto index = static_cast<uint32_t>(cases);
+      const std::vector<float> reference = finite(make_data(1037, *format, Content::kBits, index));
+      cases += check_kernels(finite(make_data(1037, *format, Content::kBits, index + 1)), reference,
+                             *format, scale);
+      cases += check_kernels(reference, reference, *format, scale);
+    }
+    // Half of it would round up to the least normal float, whose ulp may be another.
+    const std::vector<float> edge(32, std::bit_cast<float>(0x00ffffffu));
+    cases += check_kernels(std::vector<float>(32, 0x1p-126f), edge, *format, 0.5);
+  }
+  CHECK(cases > 100 * std::ssize(vector_kernels()));
 }
 
 TEST_CASE("comparison checked by hand") {

@@ -69,7 +69,7 @@ def test_a_proposal_is_for_the_baseline_as_it_was(lockstep, copy):
 
 def test_record_takes_no_options_that_do_nothing(lockstep, tmp_path):
     text = lockstep("baseline", "record", "--help").stdout
-    for name, value in {"--twins": 1, "--nudge": 0, "--eval-every": 5, "--eval-policy": "own", "--checkpoint-every": 5,
+    for name, value in {"--twins": 1, "--nudge": 0, "--eval-every": 5, "--eval-examples": 5, "--eval-policy": "own", "--checkpoint-every": 5,
                         "--resume": "x.h5"}.items():
         assert name not in text
         error = lockstep("baseline", "record", *QUICK, name, value, "-o", tmp_path / "b.json", code=2).stderr

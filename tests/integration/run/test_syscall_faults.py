@@ -1,92 +1,15 @@
-"""A system call fails, in turn (strace injects it): the data are whole or the error is said, never neither.
-
-A sample of the calls; all of them with LOCKSTEP_FAULTS_PER_CALL=0.
+"""A system call fails, in turn: the data are whole or the error is said, never neither. A sample of the calls;
+`./dev study faults` takes all.
 """
 
-import collections
-import os
-import re
-import shutil
-import subprocess
-
 import pytest
-
-from conftest import assert_same_run
-
-ARGS = ["replay", "mlp", "--data", "synthetic:200", "--steps", "4", "--batch", "8", "--lanes", "fp32,pure-fp16",
-        "--checkpoint-every", "2", "--seed", "3", "--threads", "1"]
-# What is made to fail, how, and what the message must then say. Calls on paths outside the run's folder are not
-# counted: strace takes those that name a path in it, or a descriptor of a file in it.
-FAULTS = {
-    "openat": ("EACCES", "Permission denied"),
-    "pwrite64": ("ENOSPC", "No space left"),
-    "write": ("EIO", "Input/output error"),
-    "fallocate": ("ENOSPC", "No space left"),
-    "fsync": ("EIO", "Input/output error"),
-    "rename": ("EACCES", "Permission denied"),
-    "ftruncate": ("EIO", "Input/output error"),
-    "unlink": ("EACCES", "Permission denied"),
-}
-MOST = int(os.environ.get("LOCKSTEP_FAULTS_PER_CALL", "6"))  # of a kind, evenly spaced; 0: every call
+import syscall_faults
 
 
-def traced(program, folder, fault, *args):
-    """Runs the program under strace; only calls on files of the folder are traced and fail."""
-    log = folder.parent / "strace.log"
-    command = ["strace", "-f", "-qq", "-o", str(log), "-P", str(folder)]
-    for name in ("run.h5", "run.h5.tmp", "run.h5.state", "run.h5.state.1", "run.h5.state.tmp", "run.h5.lock",
-                 "run.h5.progress.json", "run.h5.progress.json.tmp"):
-        command += ["-P", str(folder / name)]
-    command += ["-e", f"trace={','.join(FAULTS)}"] + (["-e", f"inject={fault}"] if fault else [])
-    done = subprocess.run([*command, program, *map(str, args)], capture_output=True, text=True, timeout=120)
-    return done, log.read_text()
-
-
-@pytest.fixture(scope="module")
-def strace_works(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("strace")
-    if shutil.which("strace") is None:
-        pytest.skip("no strace")
-    if subprocess.run(["strace", "-qq", "-o", str(folder / "log"), "true"], capture_output=True).returncode != 0:
-        pytest.skip("this machine does not allow tracing")
-
-
-def test_every_call_fails_once(lockstep, binary_dir, tmp_path, strace_works):
-    program = str(binary_dir / "lockstep")
-    whole = tmp_path / "whole.h5"
-    lockstep(*ARGS, "-o", whole)
-    folder = tmp_path / "counted"
-    folder.mkdir()
-    done, log = traced(program, folder, None, *ARGS, "-o", folder / "run.h5")
-    assert done.returncode == 0, done.stderr
-    calls = collections.Counter(re.findall(r"^\d+ +(\w+)\(", log, flags=re.MULTILINE))
-    assert calls["pwrite64"] > 50 and calls["fsync"] >= 2 and calls["rename"] >= 4, calls
-    outcomes = collections.Counter()
-    for call, (error, message) in FAULTS.items():
-        stride = 1 if MOST == 0 else max(1, calls[call] // MOST)
-        for at in range(1, calls[call] + 1, stride):
-            folder = tmp_path / f"{call}-{at}"
-            folder.mkdir()
-            run = folder / "run.h5"
-            done, log = traced(program, folder, f"{call}:error={error}:when={at}", *ARGS, "-o", run)
-            lines = log.splitlines()
-            struck = next((i for i, line in enumerate(lines) if "INJECTED" in line), len(lines) - 1)
-            where = "\n".join([f"{call} number {at}: {error}", done.stderr, *lines[max(struck - 3, 0):struck + 4]])
-            assert "INJECTED" in log or done.returncode == 0, where
-            assert done.returncode in (0, 2), where
-            if done.returncode == 0:  # a convenience failed: the snapshot, a trial of an optional call
-                assert assert_same_run(whole, run) > 50, where
-                outcomes[call, "whole"] += 1
-            else:
-                assert message in done.stderr, where
-                outcomes[call, "said"] += 1
-            if run.exists():
-                lockstep("verify", run)
-                lockstep("replay", "--resume", run)
-                assert assert_same_run(whole, run) > 50, where
-            else:
-                assert done.returncode == 2 and "--resume" not in done.stderr, where
-            shutil.rmtree(folder)
+def test_a_sample_of_the_calls_fails_once(lockstep, binary_dir, tmp_path):
+    if not syscall_faults.works(tmp_path):
+        pytest.skip("no strace, or tracing is not allowed")
+    _, outcomes = syscall_faults.sweep(lockstep, str(binary_dir / "lockstep"), tmp_path, most=6)
     print(dict(outcomes))
-    for call in FAULTS:
+    for call in syscall_faults.FAULTS:
         assert sum(count for (name, _), count in outcomes.items() if name == call) > 0, call

@@ -39,6 +39,7 @@ TEST_CASE("every option survives the round trip through JSON and is compared") {
       [](RunOptions& o) { o.optimizer.values["weight_decay"] = 0.01; },
       [](RunOptions& o) { o.mode = LaneMode::kSynced; },
       [](RunOptions& o) { o.eval_every = 5; },
+      [](RunOptions& o) { o.eval_examples = 5; },
       [](RunOptions& o) { o.histogram_every = 7; },
       [](RunOptions& o) { o.checkpoint_every = 9; },
       [](RunOptions& o) { o.seed = ~uint64_t{0}; },
@@ -84,6 +85,7 @@ TEST_CASE("the options of a file of version 1 keep their meaning") {
   CHECK(!read.optimizer.values.contains("momentum"));
   CHECK(read.schedule.name == "constant");
   CHECK(read.accumulate == 1);
+  CHECK(read.eval_examples > 1'000'000'000);  // all
   CHECK(read.groups.empty());
 }
 

@@ -11,11 +11,11 @@
 namespace lockstep::test {
 namespace {
 
-constexpr int64_t kSteps = 60;
+constexpr int64_t kSeedSteps = 60;
 
 // The k-th of three, from seed 9.
 struct Seed : SyntheticRun {
-  explicit Seed(uint64_t k) : SyntheticRun(kSteps) {
+  explicit Seed(uint64_t k) : SyntheticRun(kSeedSteps) {
     options.seeds = 3;
     options.seed = 9 + k;
   }
@@ -31,7 +31,7 @@ void record_seeds(const std::string& path, uint64_t complete, int64_t part = 0,
         k == 0 ? std::make_unique<RunFileWriter>(path, "lockstep replay synthetic", false)
                : RunFileWriter::add_seed(path, 9 + k);
     if (k < complete) {
-      run.drive(*writer, 0, kSteps);
+      run.drive(*writer, 0, kSeedSteps);
       continue;
     }
     writer->on_start(run.description);
@@ -59,13 +59,13 @@ TEST_CASE("every seed reads as a whole run; without a seed, the first") {
   record_seeds(path, 3);
   CHECK(RunFile(path).seeds() == std::vector<uint64_t>{9, 10, 11});  // not "10", "11", "9"
   CHECK(RunFile(path).options().seed == 9);
-  CHECK(problem_of(path, Seed(0), kSteps) == "");
+  CHECK(problem_of(path, Seed(0), kSeedSteps) == "");
   for (const uint64_t seed : {9, 10, 11}) {
     CAPTURE(seed);
     const RunFile run(path, false, seed);
     CHECK(run.options().seed == seed);
     CHECK(run.seeds().front() == 9);
-    CHECK(run.steps() == kSteps);
+    CHECK(run.steps() == kSeedSteps);
     CHECK(run.loss(1) == RunFile(path).loss(1));  // these synthetic runs do not use their seed
     CHECK(run.command_line() == RunFile(path).command_line());
     CHECK(run.prove().problems.empty());
@@ -96,7 +96,7 @@ TEST_CASE("an interrupted seed continues from its own checkpoint, never from ano
   SUBCASE("none of its own yet: from step 0") {
     record_seeds(path, 1, 55);
     CHECK_FALSE(checkpoint_of(path, 10).has_value());
-    CHECK(checkpoint_of(path, 9)->steps_done == kSteps);
+    CHECK(checkpoint_of(path, 9)->steps_done == kSeedSteps);
   }
   SUBCASE("the older file is the other seed's") {
     record_seeds(path, 1, 40, 30);
@@ -106,9 +106,9 @@ TEST_CASE("an interrupted seed continues from its own checkpoint, never from ano
   const int64_t from = state ? state->steps_done : 0;
   {
     const auto writer = RunFileWriter::resume(path, from, 10);
-    Seed(1).drive(*writer, from, kSteps);
+    Seed(1).drive(*writer, from, kSeedSteps);
   }
-  CHECK(RunFile(path, false, 10).steps() == kSteps);
+  CHECK(RunFile(path, false, 10).steps() == kSeedSteps);
   CHECK(differing_datasets(folder.file("whole.h5"), path) == std::vector<std::string>{});
 }
 
@@ -117,7 +117,7 @@ TEST_CASE("a seed killed before its first step can be continued") {
   const std::string path = folder.file("run.h5");
   record_seeds(path, 1);
   RunFileWriter::add_seed(path, 10)->on_start(Seed(1).description);
-  CHECK(RunFile(path).steps() == kSteps);
+  CHECK(RunFile(path).steps() == kSeedSteps);
   CHECK(RunFile(path, true, 10).steps() == 0);
   CHECK(error_of([&] { RunFile(path, false, 10); }).find("no complete step") != std::string::npos);
 }
