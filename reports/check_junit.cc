@@ -16,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kAlarmsOfCase = 20;  // of a test case
+constexpr size_t kAlarmsOfCase = 20;
 
 struct TestCase {
   std::string group, name;

@@ -105,6 +105,12 @@ std::string site_difference(const SiteTable& run, const SiteTable& baseline) {
   return "";
 }
 
+// Examples of it; 0: none.
+int64_t last_evaluation_size(const RunFile& run) {
+  const std::vector<Evaluation> all = run.evaluations(kReferenceIndex);
+  return all.empty() ? 0 : all.back().example_count;
+}
+
 void compare_setup(const RunFile& run, const RunFile& baseline, ExactResult& result) {
   for (const SetupDifference& d : setup_differences(run.options(), baseline.options())) {
     result.not_comparable.push_back(
@@ -124,6 +130,11 @@ void compare_setup(const RunFile& run, const RunFile& baseline, ExactResult& res
     result.remarks.push_back(
         fmt::format("histograms: every {} steps here, every {} in the baseline",
                     run.options().histogram_every, baseline.options().histogram_every));
+  }
+  const int64_t examples = last_evaluation_size(run), before = last_evaluation_size(baseline);
+  if (examples != before) {
+    result.remarks.push_back(
+        fmt::format("last evaluation: {} examples here, {} in the baseline", examples, before));
   }
   for (const auto& [key, value] : baseline.environment()) {
     const auto it = run.environment().find(key);

@@ -5,13 +5,11 @@
 namespace lockstep {
 namespace {
 
-constexpr int kReferenceLane = 0;
-
 // |sum x y| has an error relative to sqrt(sum x^2) sqrt(sum y^2), x unscaled.
 std::vector<double> product_of_norms(const LaneView& view) {
   const std::string_view sum_sq = "sum_sq";
   std::vector<double> lane = view.run().moment(view.lane(), sum_sq, view.step());
-  const std::vector<double> ref = view.run().moment(kReferenceLane, sum_sq, view.step());
+  const std::vector<double> ref = view.run().moment(kReferenceIndex, sum_sq, view.step());
   const std::vector<double> scale = view.run().scale(view.lane(), view.step());
   for (size_t i = 0; i < lane.size(); ++i) lane[i] = std::sqrt(lane[i] * ref[i]) / scale[i];
   return lane;

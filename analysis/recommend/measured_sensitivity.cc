@@ -30,7 +30,9 @@ bool is_nameable(const std::string& layer) {  // by a rule
 // Whether narrow formats apply to the operand: a factor of a linear op's product, or its
 // gradients'.
 bool is_narrow_factor(const Site& site, const Graph& step) {
-  if (site.point != Point::kOperand || is_on_other_path(site)) return false;
+  if (site.point != Point::kOperand || !is_in_graph(site) || is_on_other_path(site)) {
+    return false;
+  }
   const Node& node = step.node(site.node);
   const Node& forward = node.is_backward() ? step.node(node.forward_node) : node;
   const OpDef& op = find_op(node.op);

@@ -14,8 +14,9 @@ namespace {
 bool is_of_interest(const Site& site, const Graph& graph, const std::set<std::string>& inner_nodes,
                     const Policy& base) {
   if (!may_be_low(site.role)) return false;
-  if (site.point == Point::kAccumulator || !is_in_graph(site) || is_on_other_path(site))
+  if (site.point == Point::kAccumulator || !is_in_graph(site) || is_on_other_path(site)) {
     return false;
+  }
   const Node& node = graph.node(site.node);
   const Node& forward = node.is_backward() ? graph.node(node.forward_node) : node;
   return !inner_nodes.contains(forward.id) &&
@@ -40,11 +41,10 @@ bool may_be_low(Role role) {
 std::vector<RangeSample> range_samples(const RunFile& run, const Policy& base) {
   const Graph graph = graph_from_json(run.graph_json());
   const std::vector<Site>& sites = run.sites().sites;
-  constexpr int kReferenceLane = 0;
-  const std::vector<uint64_t> histogram = run.total_histogram(kReferenceLane);
+  const std::vector<uint64_t> histogram = run.total_histogram(kReferenceIndex);
   std::vector<uint64_t> zeros(sites.size());
   for (int64_t step = 0; step < run.steps(); ++step) {
-    const std::vector<uint64_t> here = run.count(kReferenceLane, "source_zero", step);
+    const std::vector<uint64_t> here = run.count(kReferenceIndex, "source_zero", step);
     for (size_t i = 0; i < zeros.size(); ++i) zeros[i] += here[i];
   }
   const std::set<std::string> inner_nodes = composed_inner_nodes(graph);  // FP32 in every policy

@@ -22,7 +22,9 @@ double square(double x) {
 
 // Whether the site is a factor of a weight's gradient.
 bool is_gradient_factor(const Site& site, const Graph& graph) {
-  if (site.point != Point::kOperand || is_on_other_path(site)) return false;
+  if (site.point != Point::kOperand || !is_in_graph(site) || is_on_other_path(site)) {
+    return false;
+  }
   const Node& node = graph.node(site.node);
   return node.is_backward() && find_op(node.op).products != nullptr &&
          std::ranges::any_of(node.gradient_of, [&](const std::string& value) {

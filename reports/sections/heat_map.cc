@@ -14,7 +14,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::string_view kAllRoles = "all roles";
-constexpr size_t kMostTableRows = 200;  // of the table; the chart has all cells
+constexpr size_t kMostTableRows = 200;  // the chart has all cells
 
 using Cells = std::map<std::pair<uint32_t, uint32_t>, StepCell>;  // by layer and column
 

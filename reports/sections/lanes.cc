@@ -117,7 +117,7 @@ void drop_column(TableBlock& table, std::ptrdiff_t column) {
 // Of the column "held-out".
 std::string held_out_note(const std::vector<Evaluation>& evaluations) {
   if (evaluations.empty()) return "held-out: not evaluated. ";
-  const auto examples = static_cast<unsigned long long>(evaluations.back().example_count);
+  const auto examples = static_cast<uint64_t>(evaluations.back().example_count);
   return fmt::format(
       "held-out: accuracy over the {} of the last evaluation (-: none, or all answers NaN). ",
       counted(examples, "example"));

@@ -317,7 +317,7 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
   for (const char* name :
        {"--data", "--size", "--batch", "--optimizer", "--optimizer-args", "--schedule", "--group",
         "--accumulate", "--workers", "--clip-norm", "--clip-norm-type", "--clip-value",
-        "--start-from", "--eval-every", "--eval-policy"}) {
+        "--start-from", "--eval-every", "--eval-examples", "--eval-policy"}) {
     options.of_models.push_back(app.get_option(name));
   }
   for (const std::string_view number : kNumberOptions) {

@@ -221,7 +221,7 @@ void LockstepRun::Impl::replay_overflows(int64_t step) {
 void LockstepRun::Impl::evaluate() {
   std::vector<bool> alive;
   for (const auto& lane : lanes) alive.push_back(lane->alive_at(steps_done));
-  const int64_t trained_on = steps_done * options.micro_steps() * options.batch;
+  const int64_t trained_on = steps_done * options.accumulate * options.batch;
   const int64_t most = options.eval_examples > 0 ? options.eval_examples : trained_on;
   const EvaluationRecord evaluation = evaluator->evaluate(lanes, alive, steps_done, most);
   for (Observer* observer : observers) observer->on_evaluation(evaluation);

@@ -56,9 +56,10 @@ struct RunOptions {
   bool eval_in_fp32 = false;  // evaluate every lane's weights in FP32
   LaneMode mode = LaneMode::kFree;
   Decisions decisions = Decisions::kRecorded;
-  int64_t eval_every = 0;     // 0: only at the end
-  int64_t eval_examples = 0;  // held-out examples per evaluation; 0: as many as were trained on
-  bool held_out = true;       // false: no evaluations, and no answers to judge a lane by
+  int64_t eval_every = 0;  // 0: only at the end
+  // Held-out examples per evaluation, or all if there are fewer; 0: as many as were trained on.
+  int64_t eval_examples = 0;
+  bool held_out = true;  // false: no evaluations, and no answers to judge a lane by
   int64_t histogram_every = 10, checkpoint_every = 50;
   int64_t sums_every = 50;  // steps between samples of the sums of products; 0: never
   uint64_t seed = 1;

@@ -50,11 +50,11 @@ read -ra words <<<"$next"
 expect 0 "${words[@]:1}" --quiet
 that test -s verify.h5
 expect 0 replay mlp --data synthetic:200 --steps 2 --batch 4 --seed 18446744073709551615 --mode synced \
-  --optimizer adam --lr 0.002 --beta1 0.8 --eps 1e-6 --weight-decay 0.01 --eval-every 1 \
+  --optimizer adam --lr 0.002 --beta1 0.8 --eps 1e-6 --weight-decay 0.01 --eval-every 1 --eval-examples 7 \
   --histogram-every 2 --quiet -o adam.h5
 expect 0 recommend adam.h5 -o adam.toml
 for option in "--seed 18446744073709551615" "--mode synced" "--optimizer adam" "--lr 0.002" \
-  "--beta1 0.8" "--eps 1e-06" "--weight-decay 0.01" "--eval-every 1" "--histogram-every 2"; do
+  "--beta1 0.8" "--eps 1e-06" "--weight-decay 0.01" "--eval-every 1" "--eval-examples 7" "--histogram-every 2"; do
   says "$option"
 done
 that test "$(sed -n '/^  lockstep replay/,$p' out.txt | awk '{print length}' | sort -n | tail -1)" -le 100

@@ -261,7 +261,7 @@ uint64_t block_size_of(const std::string& bytes) {
   return std::min<uint64_t>(size, bytes.size());
 }
 
-void write_all_edits(const std::string& edits, const std::string& path) {
+void write_edited_or_throw(const std::string& edits, const std::string& path) {
   std::vector<std::string> lines = split(edits, '\n');
   std::string name = lines[0].starts_with("file ") ? lines[0].substr(5) : "";
   std::error_code error;
@@ -320,7 +320,7 @@ void write_all_edits(const std::string& edits, const std::string& path) {
 // Damage upon damage may not be possible: the input is then none.
 void write_edited(const std::string& edits, const std::string& path) {
   try {
-    write_all_edits(edits, path);
+    write_edited_or_throw(edits, path);
   } catch (const InputError&) {
     throw;
   } catch (const std::exception&) {

@@ -24,8 +24,8 @@ void check_refusal(const std::string& part, std::string_view op, std::vector<Ten
 }
 
 // Output 0 of an op on these tensors (kF64 or kI32).
-D run_single(std::string_view op, const std::vector<Tensor>& operands,
-             const Attributes& attributes) {
+D output_of(std::string_view op, const std::vector<Tensor>& operands,
+            const Attributes& attributes) {
   return testing::numbers(testing::run_op(op, operands, attributes)[0]);
 }
 
@@ -107,53 +107,52 @@ TEST_CASE("max_pool2d: ceil mode drops a window that would begin beyond the imag
 
 TEST_CASE("shape ops: values by hand") {
   const Tensor x = counting({2, 3});
-  CHECK(run_single("permute", {x}, {{"dims", Shape{1, 0}}}) == D{1, 4, 2, 5, 3, 6});
-  CHECK(run_single("slice", {x},
-                   {{"dim", int64_t{-1}}, {"start", int64_t{-3}}, {"step", int64_t{2}}}) ==
+  CHECK(output_of("permute", {x}, {{"dims", Shape{1, 0}}}) == D{1, 4, 2, 5, 3, 6});
+  CHECK(output_of("slice", {x},
+                  {{"dim", int64_t{-1}}, {"start", int64_t{-3}}, {"step", int64_t{2}}}) ==
         D{1, 3, 4, 6});
-  CHECK(run_single("cat", {x, counting({2, 1})}, {{"dim", int64_t{1}}}) ==
+  CHECK(output_of("cat", {x, counting({2, 1})}, {{"dim", int64_t{1}}}) ==
         D{1, 2, 3, 1, 4, 5, 6, 2});
-  CHECK(run_single("pad", {x}, {{"pads", Shape{-1, 1, 1, 0}}, {"value", 9.0}}) ==
+  CHECK(output_of("pad", {x}, {{"pads", Shape{-1, 1, 1, 0}}, {"value", 9.0}}) ==
         D{9, 9, 9, 2, 3, 9, 5, 6, 9});
-  CHECK(run_single("expand", {counting({2, 1})}, {{"shape", Shape{2, 2, 2}}}) ==
+  CHECK(output_of("expand", {counting({2, 1})}, {{"shape", Shape{2, 2, 2}}}) ==
         D{1, 1, 2, 2, 1, 1, 2, 2});
-  CHECK(run_single("gather", {x, Tensor::from<int32_t>({1, 3}, {1, 0, 1})}, {}) == D{4, 2, 6});
-  CHECK(run_single("index_select", {x, Tensor::from<int32_t>({2}, {2, 2})},
-                   {{"dim", int64_t{1}}}) == D{3, 3, 6, 6});
-  CHECK(run_single("scatter_add", {x, Tensor::from<int32_t>({2, 3}, {1, 0, 1, 1, 1, 1})},
-                   {{"shape", Shape{2, 3}}}) == D{0, 2, 0, 5, 5, 9});
-  CHECK(run_single("index_add", {x, Tensor::from<int32_t>({2}, {2, 2})},
-                   {{"shape", Shape{3, 3}}}) == D{0, 0, 0, 0, 0, 0, 5, 7, 9});
-  CHECK(run_single("embedding", {x, Tensor::from<int32_t>({2, 1}, {1, 0})}, {}) ==
+  CHECK(output_of("gather", {x, Tensor::from<int32_t>({1, 3}, {1, 0, 1})}, {}) == D{4, 2, 6});
+  CHECK(output_of("index_select", {x, Tensor::from<int32_t>({2}, {2, 2})}, {{"dim", int64_t{1}}}) ==
+        D{3, 3, 6, 6});
+  CHECK(output_of("scatter_add", {x, Tensor::from<int32_t>({2, 3}, {1, 0, 1, 1, 1, 1})},
+                  {{"shape", Shape{2, 3}}}) == D{0, 2, 0, 5, 5, 9});
+  CHECK(output_of("index_add", {x, Tensor::from<int32_t>({2}, {2, 2})}, {{"shape", Shape{3, 3}}}) ==
+        D{0, 0, 0, 0, 0, 0, 5, 7, 9});
+  CHECK(output_of("embedding", {x, Tensor::from<int32_t>({2, 1}, {1, 0})}, {}) ==
         D{4, 5, 6, 1, 2, 3});
-  CHECK(run_single("pixel_shuffle", {counting({1, 4, 1, 1})}, {{"factor", int64_t{2}}}) ==
+  CHECK(output_of("pixel_shuffle", {counting({1, 4, 1, 1})}, {{"factor", int64_t{2}}}) ==
         D{1, 2, 3, 4});
   // Padded by one, the first window holds one value; with ceil mode the last divisor counts only
   // the padding, not the places beyond it.
-  CHECK(run_single("avg_pool2d", {counting({1, 1, 1, 3})},
-                   {{"kernel", Shape{1, 2}}, {"padding", Shape{0, 1}}, {"stride", int64_t{2}}}) ==
+  CHECK(output_of("avg_pool2d", {counting({1, 1, 1, 3})},
+                  {{"kernel", Shape{1, 2}}, {"padding", Shape{0, 1}}, {"stride", int64_t{2}}}) ==
         D{0.5, 2.5});
-  CHECK(run_single("avg_pool2d", {counting({1, 1, 1, 4})},
-                   {{"kernel", Shape{1, 3}}, {"stride", int64_t{3}}, {"ceil_mode", true}}) ==
+  CHECK(output_of("avg_pool2d", {counting({1, 1, 1, 4})},
+                  {{"kernel", Shape{1, 3}}, {"stride", int64_t{3}}, {"ceil_mode", true}}) ==
         D{2, 4});
-  CHECK(run_single("adaptive_avg_pool2d", {counting({1, 1, 1, 5})}, {{"size", Shape{1, 2}}}) ==
+  CHECK(output_of("adaptive_avg_pool2d", {counting({1, 1, 1, 5})}, {{"size", Shape{1, 2}}}) ==
         D{2, 4});
-  CHECK(run_single("upsample_nearest2d", {counting({1, 1, 1, 3})}, {{"size", Shape{1, 4}}}) ==
+  CHECK(output_of("upsample_nearest2d", {counting({1, 1, 1, 3})}, {{"size", Shape{1, 4}}}) ==
         D{1, 1, 2, 3});
-  CHECK(run_single("upsample_bilinear2d", {counting({1, 1, 1, 2})}, {{"size", Shape{1, 4}}}) ==
+  CHECK(output_of("upsample_bilinear2d", {counting({1, 1, 1, 2})}, {{"size", Shape{1, 4}}}) ==
         D{1, 1.25, 1.75, 2});
-  CHECK(run_single("upsample_bilinear2d", {counting({1, 1, 1, 2})},
-                   {{"size", Shape{1, 3}}, {"align_corners", true}}) == D{1, 1.5, 2});
+  CHECK(output_of("upsample_bilinear2d", {counting({1, 1, 1, 2})},
+                  {{"size", Shape{1, 3}}, {"align_corners", true}}) == D{1, 1.5, 2});
   // Two groups of one channel; the transposed convolution spreads x over windows of w.
-  CHECK(run_single("conv2d",
-                   {counting({1, 2, 1, 2}), Tensor::from<double>({2, 1, 1, 1}, {10, 100})},
-                   {{"groups", int64_t{2}}}) == D{10, 20, 300, 400});
-  CHECK(run_single("conv2d", {counting({1, 1, 1, 2}), Tensor::from<double>({1, 1, 1, 2}, {1, 10})},
-                   {{"padding", Shape{0, 0, 0, 1}}}) == D{21, 2});
-  CHECK(run_single("conv_transpose2d",
-                   {counting({1, 1, 1, 2}), Tensor::from<double>({1, 1, 1, 2}, {1, 10}),
-                    Tensor::from<double>({1}, {0.5})},
-                   {}) == D{1.5, 12.5, 20.5});
+  CHECK(output_of("conv2d", {counting({1, 2, 1, 2}), Tensor::from<double>({2, 1, 1, 1}, {10, 100})},
+                  {{"groups", int64_t{2}}}) == D{10, 20, 300, 400});
+  CHECK(output_of("conv2d", {counting({1, 1, 1, 2}), Tensor::from<double>({1, 1, 1, 2}, {1, 10})},
+                  {{"padding", Shape{0, 0, 0, 1}}}) == D{21, 2});
+  CHECK(output_of("conv_transpose2d",
+                  {counting({1, 1, 1, 2}), Tensor::from<double>({1, 1, 1, 2}, {1, 10}),
+                   Tensor::from<double>({1}, {0.5})},
+                  {}) == D{1.5, 12.5, 20.5});
 }
 
 TEST_CASE("gradients: movement, against central differences") {
@@ -243,7 +242,7 @@ TEST_CASE("grouped convolution: the same bits as its groups convolved one by one
   constexpr int64_t kGroups = 3;
   const Tensor x = testing::distinct_values({2, 6, 5, 4}, 1);
   const Tensor w = testing::distinct_values({9, 2, 3, 3}, 2);
-  const D whole = run_single("conv2d", {x, w}, {{"groups", kGroups}});
+  const D whole = output_of("conv2d", {x, w}, {{"groups", kGroups}});
   const int64_t plane = 3 * 2, out_group = 3 * plane;
   for (int64_t g = 0; g < kGroups; ++g) {
     const auto pick = [&](const Tensor& from, int32_t first, int32_t count, int64_t dim) {
@@ -252,11 +251,11 @@ TEST_CASE("grouped convolution: the same bits as its groups convolved one by one
       Shape shape = from.shape();
       shape[static_cast<size_t>(dim)] = count;
       return Tensor::from<double>(
-          shape, run_single("index_select", {from, Tensor::from<int32_t>({count}, index)},
-                            {{"dim", dim}}));
+          shape,
+          output_of("index_select", {from, Tensor::from<int32_t>({count}, index)}, {{"dim", dim}}));
     };
     const auto group = static_cast<int32_t>(g);
-    const D part = run_single("conv2d", {pick(x, 2 * group, 2, 1), pick(w, 3 * group, 3, 0)}, {});
+    const D part = output_of("conv2d", {pick(x, 2 * group, 2, 1), pick(w, 3 * group, 3, 0)}, {});
     for (int64_t n = 0; n < 2; ++n) {
       for (int64_t i = 0; i < out_group; ++i) {
         CHECK(whole[static_cast<size_t>((n * kGroups + g) * out_group + i)] ==

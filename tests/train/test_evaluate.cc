@@ -53,7 +53,7 @@ class ThreeExamples : public DataSet {
   std::vector<int32_t> labels_;
 };
 
-EvaluationRecord evaluate(const std::vector<int32_t>& labels, int64_t batch) {
+EvaluationRecord evaluate(const std::vector<int32_t>& labels, int64_t batch, int64_t most = 3) {
   const Model model{.name = "table",
                     .help = "",
                     .source = "",
@@ -75,7 +75,7 @@ EvaluationRecord evaluate(const std::vector<int32_t>& labels, int64_t batch) {
     lanes.push_back(std::make_unique<Lane>(context, describe_lane(name), initial));
   }
   Evaluator evaluator(model, {}, data, options.optimizer, batch, options.seed);
-  return evaluator.evaluate(lanes, {true, true}, 0, /*most=*/3);
+  return evaluator.evaluate(lanes, {true, true}, /*steps_done=*/0, most);
 }
 
 constexpr int32_t kNone = kNoLabel;
@@ -93,6 +93,22 @@ TEST_CASE("evaluation: the mean is over labels, whatever their batches") {
       CHECK(record.loss[lane] == doctest::Approx(mean).epsilon(1e-6));  // weights are FP32
       CHECK(record.accuracy[lane] == doctest::Approx(2.0 / 3));  // the first of two equal ones
     }
+  }
+}
+
+TEST_CASE("evaluation: over the first examples, or all if there are fewer") {
+  const std::vector<int32_t> labels = {1, 0, kNone, 0, kNone, 0};
+  const double right = std::log(4.0 / 3), wrong = std::log(4.0);  // label 1 and 0 of token 0
+  for (const int64_t batch : {1, 2, 3}) {
+    CAPTURE(batch);
+    const EvaluationRecord one = evaluate(labels, batch, 1), two = evaluate(labels, batch, 2);
+    CHECK(one.example_count == 1);
+    CHECK(one.loss[0] == doctest::Approx((right + wrong) / 2).epsilon(1e-6));
+    CHECK(one.accuracy[0] == doctest::Approx(0.5));
+    CHECK(two.example_count == 2);
+    CHECK(two.loss[0] == doctest::Approx((right + 2 * wrong) / 3).epsilon(1e-6));
+    CHECK(two.accuracy[0] == doctest::Approx(1.0 / 3));
+    CHECK(evaluate(labels, batch, 100).example_count == 3);
   }
 }
 

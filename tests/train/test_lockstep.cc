@@ -98,6 +98,9 @@ TEST_CASE("evaluation covers as many held-out examples as were trained on, or as
   CHECK(counts() == std::vector<int64_t>{3, 6, 9});
   options.accumulate = 7;
   CHECK(counts() == std::vector<int64_t>{21, 40, 40});
+  options.accumulate = 1;
+  options.workers = 3;  // of one example each
+  CHECK(counts() == std::vector<int64_t>{3, 6, 9});
   options.eval_examples = 5;
   CHECK(counts() == std::vector<int64_t>{5, 5, 5});
 }

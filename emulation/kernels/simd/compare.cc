@@ -1,8 +1,9 @@
 // Compares a lane's array with the reference's in vectors of doubles, with the terms of
 // compare_element (emulation/kernels/block_pass.h); ulp(x) comes from the exponent field of x.
-// Blocks of finite numbers, with a scale that is a power of two of at least 1, take a shorter path
-// to the same bits: fields in 32 bits, and products of two floats, which doubles hold exactly, in
-// one fused multiply-add with their sum.
+// Blocks of finite numbers with a scale that is a power of two from 1 to 2^127 take a shorter path
+// to the same bits: exponent fields in 32 bits, and products of two floats in one fused
+// multiply-add with their sum. A double holds such a product exactly: 48 bits, and at least 2^-149
+// 2^-149 / 2^127 = 2^-425.
 #include <algorithm>
 #include <bit>
 
@@ -44,10 +45,12 @@ bool is_moderate_power_of_two(double scale) {
   return power && scale < kLimit && scale > 1 / kLimit;
 }
 
-// True if scale times a float has the exponent field of the same product in float, clamped to the
-// fields of normal numbers: a smaller scale might round a product up to the least normal one.
-bool is_exact_in_float(double scale) {
-  return is_moderate_power_of_two(scale) && scale >= 1 && scale <= 0x1p127;
+// True if `scale * x` in float has the same exponent as in double, after both are clamped to the
+// range of a format within float's. Below 1, a product may round up to the least normal number.
+// Above, it may become infinite, whose field is clamped to emax as that of the double is.
+bool keeps_exponent_in_float(double scale, const Format& format) {
+  return is_moderate_power_of_two(scale) && scale >= 1 && scale <= 0x1p127 &&
+         format.emin >= 1 - kFloatBias && format.emax <= kFloatBias;
 }
 
 class ComparePass {
@@ -57,7 +60,7 @@ class ComparePass {
         reference_(reference),
         scale_(scale),
         exact_inverse_(is_moderate_power_of_two(scale)),
-        exact_in_float_(is_exact_in_float(scale)),
+        short_path_(keeps_exponent_in_float(scale, format)),
         format_(format),
         emin_field_(format.emin + kDoubleBias),
         emax_field_(format.emax + kDoubleBias),
@@ -68,7 +71,7 @@ class ComparePass {
       VirtualLanes lanes[kCompareSums];
       const int64_t block_end = std::min(end, begin + kReductionBlock);
       const int64_t rows_end = begin + (block_end - begin) / kReductionLanes * kReductionLanes;
-      if (exact_in_float_ && all_finite(begin, rows_end)) {
+      if (short_path_ && all_finite(begin, rows_end)) {
         run_rows<true>(begin, rows_end, part, lanes);
       } else {
         run_rows<false>(begin, rows_end, part, lanes);
@@ -103,8 +106,8 @@ class ComparePass {
     return hn::BitCast(dd, hn::ShiftLeft<kDoubleFraction>(inverse_field));
   }
 
-  // 1 / ulp(scale x) for a vector of floats, in the upper halves of doubles.
-  HWY_INLINE VI32 inverse_ulps(hn::Vec<DF32> x) const {
+  // 1 / ulp(scale x) for a vector of floats, as the upper halves of doubles.
+  HWY_INLINE VI32 inverse_ulp_halves(hn::Vec<DF32> x) const {
     const DI32 di;
     const hn::Vec<DF32> scaled = hn::Mul(x, hn::Set(DF32(), static_cast<float>(scale_)));
     const VI32 bits = hn::And(hn::BitCast(di, scaled), hn::Set(di, kFloatMagnitude));
@@ -144,16 +147,17 @@ class ComparePass {
     }
   };
 
-  // Requires: all finite, and exact_in_float_.
+  // Requires: all finite, and short_path_.
   HWY_INLINE void add_finite_row(int64_t row, Accumulators& sums) const {
     const DD dd;
     const DF df;
     const hn::Rebind<int32_t, DD> di_half;
     constexpr int kFloats = static_cast<int>(hn::MaxLanes(DF32()));
+    static_assert(kReductionLanes % kFloats == 0);
     const VD scale = hn::Set(dd, scale_), inverse_scale = hn::Set(dd, 1 / scale_);
     HWY_ALIGN int32_t upper[kReductionLanes];
     for (int at = 0; at < kReductionLanes; at += kFloats) {
-      hn::Store(inverse_ulps(hn::LoadU(DF32(), reference_ + row + at)), DI32(), upper + at);
+      hn::Store(inverse_ulp_halves(hn::LoadU(DF32(), reference_ + row + at)), DI32(), upper + at);
     }
     for (int v = 0; v < kVectors; ++v) {
       const int64_t at = row + v * kLanes;
@@ -221,7 +225,7 @@ class ComparePass {
   const float* lane_;
   const float* reference_;
   double scale_;
-  bool exact_inverse_, exact_in_float_;
+  bool exact_inverse_, short_path_;
   const Format& format_;
   int64_t emin_field_, emax_field_, subnormal_step_up_;
 };

@@ -100,7 +100,7 @@ export function drawHeatMap(place, data, label, figure) {
       tooltip: tooltip({trigger: "item", formatter: ({data: cell}) => tip(tipOf(cells.get(keyOf(cell[1], cell[0]))))}),
       series: [{
         type: "custom", clip: true, encode: {x: 0, y: 1}, data: inView(), renderItem, z: 2, emphasis: {disabled: true},
-        progressive: 0,  // all cells at once: a tip is shown by the element of its cell
+        progressive: 0,  // draws all cells at once, because showTip needs the cell's element
         cursor: canOpenHistogram() ? "pointer" : "default",
       }],
     };

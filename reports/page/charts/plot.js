@@ -48,8 +48,8 @@ export const tooltip = (more) => ({
   ...more,
 });
 
-// Shows the tip of an item. By its index: a place in pixels would ask the axes as well, and axes without
-// a tip hide this one a moment later.
+// Shows the tip of an item, by its index. Given pixels, ECharts also updates its axis pointers, and a chart
+// whose axes have no tip then hides this one after 100 ms.
 export function showTip(chart, seriesIndex, dataIndex) {
   chart.dispatchAction({type: "showTip", seriesIndex, dataIndex});
 }

@@ -15,7 +15,7 @@ namespace lockstep {
 // From a lane's attribute; absent from older files. A number that is no cause is a problem.
 DeathCause read_death_cause(const StoredFields& lane);
 
-// Of a run's lanes (order_lanes).
+// The reference is the first lane of every run (order_lanes).
 inline constexpr int kReferenceIndex = 0;
 
 struct LaneInfo {

@@ -97,7 +97,8 @@ std::vector<Quantity> make_rows() {
        "training steps before the evaluation"},
       {"eval/loss", Axis::kOne, &Evaluation::loss, kTolerance, "held-out loss"},
       {"eval/accuracy", Axis::kOne, &Evaluation::accuracy, kTolerance, "held-out accuracy, 0..1"},
-      {"eval/example_count", Axis::kOne, &Evaluation::example_count, kExact, "examples held out"},
+      {"eval/example_count", Axis::kOne, &Evaluation::example_count, kExact,
+       "held-out examples of the evaluation"},
       {"sums/step", Axis::kOne, Gathered::kSampleSteps, kExact,
        "steps that sampled sums of products"},
   });
