@@ -15,7 +15,7 @@ from typing import Any
 import recipes_in_torch as recipes
 
 from .registry import Network
-from .specimen import _NO_OPERATORS, _seed, _train
+from .specimen import _failure, _seed, _train
 
 _FORMATS = {"bfloat16": "bf16", "float16": "fp16"}
 _LONGEST = 3000  # characters of a message
@@ -60,8 +60,7 @@ def examine(network: Network, autocast: str, program: pathlib.Path, folder: path
         said = _train(network, "", plain).said
         result.status, result.message = ("checked", "") if plain.exists() else ("refused", said[-_LONGEST:])
     except Exception as error:
-        absent = isinstance(error, ImportError) or _NO_OPERATORS in str(error)
-        result.status, result.message = "absent" if absent else "broken", traceback.format_exc()[-_LONGEST:]
+        result.status, result.message = _failure(error)
     if result.status == "checked":
         try:
             _check(result, network, _FORMATS[autocast], program, place)

@@ -74,9 +74,7 @@ def examine(network: Network, autocast: str, program: pathlib.Path, folder: path
     try:
         first = _train(network, autocast, None)
     except Exception as error:
-        absent = isinstance(error, ImportError) or _NO_OPERATORS in str(error)
-        result.status = "absent" if absent else "broken"
-        result.message = _text(error) if absent else traceback.format_exc()[-_LONGEST:]
+        result.status, result.message = _failure(error)
         return result
     _forget_peak()
     plain = _train(network, autocast, None)
@@ -177,6 +175,13 @@ def _same(a: Any, b: Any) -> bool:
         return torch.equal(a.to_dense(), b.to_dense())
     as_bytes = [x.detach().contiguous().reshape(-1).view(torch.uint8) for x in (a, b)]
     return torch.equal(*as_bytes)
+
+
+def _failure(error: Exception) -> tuple[str, str]:
+    """Of a network that does not train: absent (a package or its operators) or broken, and the message."""
+    if isinstance(error, ImportError) or _NO_OPERATORS in str(error):
+        return "absent", _text(error)
+    return "broken", traceback.format_exc()[-_LONGEST:]
 
 
 def _text(error: BaseException) -> str:
