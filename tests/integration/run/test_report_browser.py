@@ -116,7 +116,7 @@ def test_a_heat_map_cell_shows_its_share_and_opens_its_histogram(page_of, report
     figure.get_by_label("lane", exact=True).select_option(BROKEN)
     figure.get_by_label("measure", exact=True).select_option("zeroed")
     figure.get_by_label("role", exact=True).select_option("grad_activation")
-    assert page.url.endswith(f"#heat-map-chart-1={BROKEN}/zeroed/grad_activation")
+    page.wait_for_url(f"**#heat-map-chart-1={BROKEN}/zeroed/grad_activation")
     cell = figure.locator("svg path[fill^='var(--heat-']").first
     cell.hover()
     layer, shown, _ = tip_of(figure)
@@ -125,7 +125,7 @@ def test_a_heat_map_cell_shows_its_share_and_opens_its_histogram(page_of, report
     assert float(share.rstrip("%")) / 100 == pytest.approx(expected, rel=0.01)
 
     cell.click()
-    assert re.search(f"#histogram={BROKEN}/[0-9]+$", page.url)
+    page.wait_for_url(re.compile(f"#histogram={BROKEN}/[0-9]+$"))
     histogram = page.locator("figure#histogram-chart-1")
     assert histogram.get_by_label("lane", exact=True).input_value() == BROKEN
     assert histogram.locator(".facts b").inner_text().startswith(f"{layer} ")
@@ -133,7 +133,7 @@ def test_a_heat_map_cell_shows_its_share_and_opens_its_histogram(page_of, report
     box = histogram.bounding_box()
     assert 0 <= box["y"] < page.viewport_size["height"] / 2, "the page scrolled to the histogram"
     page.go_back()
-    assert page.url.endswith(f"#heat-map-chart-1={BROKEN}/zeroed/grad_activation")
+    page.wait_for_url(f"**#heat-map-chart-1={BROKEN}/zeroed/grad_activation")
 
 
 def test_the_rows_of_the_heat_map_are_the_worst_first_or_in_the_networks_order(page_of, report, run):
@@ -267,7 +267,7 @@ def test_a_chains_link_opens_the_histogram(page_of, report):
     link = page.locator("#chains a.open-histogram").first
     lane, site = link.get_attribute("data-lane"), link.get_attribute("data-site")
     link.click()
-    assert page.url.endswith(f"#histogram={lane}/{site}")
+    page.wait_for_url(f"**#histogram={lane}/{site}")
     assert page.locator("#histogram-chart-1").get_by_label("site", exact=True).input_value() == site
 
 
