@@ -43,7 +43,7 @@
 namespace lockstep {
 namespace {
 
-constexpr double kLossShare = 0.5, kChaosFactor = 2;
+constexpr double kLossShare = 0.5, kTimesChaos = 2;
 constexpr double kCosineFloor = 0.001, kCosineShare = 0.1;
 constexpr uint64_t kNoiseDraws = 4;
 
@@ -102,7 +102,7 @@ struct Cosines {
 
   double mean() const { return std::max(ours, 0.0) / static_cast<double>(count); }
   double chaos() const { return *std::ranges::max_element(versions) / static_cast<double>(count); }
-  double bound() const { return std::max(relative_bound(), kChaosFactor * kChaosFactor * chaos()); }
+  double bound() const { return std::max(relative_bound(), kTimesChaos * kTimesChaos * chaos()); }
   bool is_by_chaos() const { return bound() > relative_bound(); }
 
  private:
@@ -203,7 +203,7 @@ GateResult judge(const AmpFindings& found, GateResult gate) {
   const double emulated = found.emulated / n;
   const double noise = std::max(found.captured, found.noise);
   const double measured =
-      std::max({kLossShare * noise, kChaosFactor * chaos, kChaosFactor * found.fp32}) / n;
+      std::max({kLossShare * noise, kTimesChaos * chaos, kTimesChaos * found.fp32}) / n;
   const double bound = std::max(measured, found.ulps / n);
   const std::string by_ulp =
       bound > measured && emulated > measured
@@ -229,8 +229,7 @@ GateResult judge(const AmpFindings& found, GateResult gate) {
         found.captured / n <= bound && std::ranges::all_of(found.cosines, [](const auto& entry) {
           const Cosines& c = entry.second;
           const auto count = static_cast<double>(c.count);
-          return c.theirs / count <=
-                 std::max(kCosineFloor, kChaosFactor * kChaosFactor * c.chaos());
+          return c.theirs / count <= std::max(kCosineFloor, kTimesChaos * kTimesChaos * c.chaos());
         });
     if (fp32_would_pass) gate.figure += "; FP32 in its place would pass, too";
     return gate;
