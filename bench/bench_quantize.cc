@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "bench/ratio.h"
 #include "emulation/format/format.h"
@@ -147,8 +148,9 @@ void run(bench::Table& table, int64_t count) {
   const QuantizeSpec observe{.format = &find_format("fp32"), .measure_only = true};
   table.measure(row("measure only, fp32", 0), peer, [&] { quantize(observe, nullptr, &stats); });
   ErrorStats error;
-  for (const double scale : {1.0, 3.0}) {
-    const std::string name = scale == 1 ? "compare, fp16" : "compare, fp16, scale 3";
+  for (const auto& [scale, name] : {std::pair(1.0, std::string("compare, fp16")),
+                                    std::pair(0.5, std::string("compare, fp16, scale 0.5")),
+                                    std::pair(3.0, std::string("compare, fp16, scale 3"))}) {
     table.measure(row(name, 0), peer, [&] {
       active_kernels().f32.compare(a.from.get(), a.x.get(), count, scale, find_format("fp16"),
                                    &error);

@@ -7,7 +7,7 @@ namespace lockstep {
 namespace {
 
 // The shortest decimals that read as the same double.
-std::string shortest_text(double value) {
+std::string number(double value) {
   return fmt::format("{}", value);
 }
 
@@ -24,7 +24,7 @@ struct ChartRows {
     const auto add = [&](const std::string& name, const std::vector<double>& values) {
       rows[0].push_back(name);
       for (size_t i = 0; i < c.x.size(); ++i) {
-        rows[i + 1].push_back(i < values.size() ? shortest_text(values[i]) : "");
+        rows[i + 1].push_back(i < values.size() ? number(values[i]) : "");
       }
     };
     for (const CurvePanel& panel : c.panels) {
@@ -47,8 +47,7 @@ struct ChartRows {
     for (const HeatView& view : h.views) {
       for (const HeatCell& cell : view.cells) {
         std::vector<std::string> row = view.choice;
-        row.insert(row.end(),
-                   {h.rows.at(cell.row), h.columns.at(cell.column), shortest_text(cell.value)});
+        row.insert(row.end(), {h.rows.at(cell.row), h.columns.at(cell.column), number(cell.value)});
         rows.push_back(std::move(row));
       }
     }
@@ -76,19 +75,17 @@ struct ChartRows {
   CsvRows operator()(const Intervals& v) {
     CsvRows rows = {{"name", "low", "high", "low_set_by", "high_set_by"}};
     for (const IntervalRow& row : v.rows) {
-      rows.push_back(
-          {row.name, shortest_text(row.low), shortest_text(row.high), row.low_text, row.high_text});
+      rows.push_back({row.name, number(row.low), number(row.high), row.low_text, row.high_text});
     }
-    rows.push_back({"common to all", shortest_text(v.low), shortest_text(v.high), "", ""});
+    rows.push_back({"common to all", number(v.low), number(v.high), "", ""});
     return rows;
   }
 
   CsvRows operator()(const Scatter& s) {
     CsvRows rows = {{"name", "group", s.x_title, s.y_title, "y_high", "chosen"}};
     for (const ScatterPoint& point : s.points) {
-      rows.push_back({point.name, point.group, shortest_text(point.x), shortest_text(point.y),
-                      point.y_high ? shortest_text(*point.y_high) : "",
-                      point.is_chosen ? "1" : "0"});
+      rows.push_back({point.name, point.group, number(point.x), number(point.y),
+                      point.y_high ? number(*point.y_high) : "", point.is_chosen ? "1" : "0"});
     }
     return rows;
   }

@@ -14,15 +14,15 @@ namespace {
 
 using nlohmann::json;
 
-json chart_number(double value) {
+json number(double value) {
   if (!std::isfinite(value)) return nullptr;
   if (value == std::floor(value) && std::fabs(value) < 1e15) return static_cast<int64_t>(value);
   return std::strtod(fmt::format("{:.5g}", value).c_str(), nullptr);
 }
 
-json chart_numbers(std::span<const double> values) {
+json numbers(std::span<const double> values) {
   json out = json::array();
-  for (const double value : values) out.push_back(chart_number(value));
+  for (const double value : values) out.push_back(number(value));
   return out;
 }
 
@@ -45,7 +45,7 @@ json joined(std::span<const double> values, const Parts& parts, Join join) {
   for (size_t p = 0; p < parts.count && parts.end(p) <= values.size(); ++p) {
     out.push_back(join(values.subspan(parts.begin(p), parts.end(p) - parts.begin(p))));
   }
-  return chart_numbers(out);
+  return numbers(out);
 }
 
 double mean(std::span<const double> values) {
@@ -119,7 +119,7 @@ json json_of(const HeatMap& map) {
   for (const HeatView& view : map.views) {
     json cells = json::array();
     for (const HeatCell& cell : view.cells) {
-      cells.push_back({cell.row, cell.column, chart_number(cell.value), cell.site,
+      cells.push_back({cell.row, cell.column, number(cell.value), cell.site,
                        static_cast<int>(cell.is_measured)});
     }
     views.push_back({{"choice", view.choice},
@@ -134,7 +134,7 @@ json json_of(const HeatMap& map) {
           {"columns", map.columns},
           {"selectors", map.selectors},
           {"logarithmic", map.is_logarithmic},
-          {"floor", chart_number(map.floor)},
+          {"floor", number(map.floor)},
           {"otherOrder", map.other_order},
           {"orderNames", map.order_names},
           {"views", std::move(views)}};
@@ -171,8 +171,8 @@ json json_of(const Histograms& histograms) {
     gradients.push_back({{"site", gradient.site},
                          {"format", gradient.format},
                          {"reference", json_of(gradient.reference)},
-                         {"toZero", chart_numbers(gradient.to_zero)},
-                         {"overflow", chart_numbers(gradient.overflow)}});
+                         {"toZero", numbers(gradient.to_zero)},
+                         {"overflow", numbers(gradient.overflow)}});
   }
   return {{"kind", "histograms"},
           {"windows", std::move(windows)},
@@ -187,19 +187,19 @@ json json_of(const Intervals& intervals) {
   json rows = json::array(), marks = json::array();
   for (const IntervalRow& row : intervals.rows) {
     rows.push_back({{"name", row.name},
-                    {"low", chart_number(row.low)},
-                    {"high", chart_number(row.high)},
+                    {"low", number(row.low)},
+                    {"high", number(row.high)},
                     {"lowText", row.low_text},
                     {"highText", row.high_text}});
   }
   for (const IntervalMark& mark : intervals.marks) {
-    marks.push_back({{"name", mark.name}, {"value", chart_number(mark.value)}});
+    marks.push_back({{"name", mark.name}, {"value", number(mark.value)}});
   }
   return {{"kind", "intervals"},
           {"xTitle", intervals.x_title},
           {"rows", std::move(rows)},
-          {"low", chart_number(intervals.low)},
-          {"high", chart_number(intervals.high)},
+          {"low", number(intervals.low)},
+          {"high", number(intervals.high)},
           {"commonName", intervals.common_name},
           {"marks", std::move(marks)}};
 }
@@ -209,10 +209,10 @@ json json_of(const Scatter& scatter) {
   for (const ScatterPoint& point : scatter.points) {
     json one = {{"name", point.name},
                 {"group", point.group},
-                {"x", chart_number(point.x)},
-                {"y", chart_number(point.y)},
+                {"x", number(point.x)},
+                {"y", number(point.y)},
                 {"chosen", point.is_chosen}};
-    if (point.y_high) one["yHigh"] = chart_number(*point.y_high);
+    if (point.y_high) one["yHigh"] = number(*point.y_high);
     points.push_back(std::move(one));
   }
   return {{"kind", "scatter"},

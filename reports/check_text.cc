@@ -26,8 +26,7 @@ Tone tone_of(const CheckResult& result) {
   return exit_code_of(result.verdict) == 0 ? Tone::kGood : Tone::kDoubtful;
 }
 
-void add_short_list(Blocks& blocks, const std::string& title,
-                    const std::vector<std::string>& lines) {
+void add_list(Blocks& blocks, const std::string& title, const std::vector<std::string>& lines) {
   if (lines.empty()) return;
   const size_t shown = std::min(lines.size(), kShownLines);
   std::vector<std::string> some;
@@ -68,15 +67,15 @@ Blocks verdict_blocks(const CheckResult& result) {
   if (!result.first_difference.empty()) {
     blocks.push_back(paragraph("The first difference in bits: " + result.first_difference + "."));
   }
-  add_short_list(blocks, "What changed since the baseline:", result.changes);
+  add_list(blocks, "What changed since the baseline:", result.changes);
   // The headline has the first reason; alone, it is not said twice.
   const bool has_said_missing =
       result.verdict == CheckVerdict::kIncomplete && result.missing.size() == 1;
-  if (!has_said_missing) add_short_list(blocks, "Missing:", result.missing);
+  if (!has_said_missing) add_list(blocks, "Missing:", result.missing);
   const bool has_said_why =
       result.verdict == CheckVerdict::kInconclusive && result.why_inconclusive.size() == 1;
-  if (!has_said_why) add_short_list(blocks, "Not judged:", result.why_inconclusive);
-  if (result.problems.size() > 1) add_short_list(blocks, "All problems:", result.problems);
+  if (!has_said_why) add_list(blocks, "Not judged:", result.why_inconclusive);
+  if (result.problems.size() > 1) add_list(blocks, "All problems:", result.problems);
   return blocks;
 }
 
@@ -114,8 +113,8 @@ Blocks rest_blocks(const CheckResult& result) {
     ignored.push_back(fmt::format("{} until {}: {} ({})", counted(rule.alarms, "alarm"),
                                   rule.expires, rule.rule, rule.reason));
   }
-  add_short_list(blocks, "Ignored by rule:", ignored);
-  add_short_list(blocks, "Remarks:", result.remarks);
+  add_list(blocks, "Ignored by rule:", ignored);
+  add_list(blocks, "Remarks:", result.remarks);
   if (result.shared_nonfinite > 0) {
     blocks.push_back(paragraph(fmt::format(
         "{} NaN or infinite values here and in the baseline: expected, and judged by their share.",

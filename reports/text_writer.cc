@@ -12,7 +12,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::string_view kIndent = "  ";
-constexpr std::string_view kColumnGap = "  ";
+constexpr std::string_view kGap = "  ";
 
 std::string padded(const std::string& cell, int width, Align align) {
   const auto missing = static_cast<size_t>(std::max(0, width - display_width(cell)));
@@ -56,7 +56,7 @@ std::vector<int> widths_of(const TableBlock& table) {
 
 // By how much the table is too wide for the page; at most 0: it fits.
 int excess_of(std::span<const int> width, int page) {
-  int excess = static_cast<int>(kIndent.size() + kColumnGap.size() * (width.size() - 1)) - page;
+  int excess = static_cast<int>(kIndent.size() + kGap.size() * (width.size() - 1)) - page;
   for (const int w : width) excess += w;
   return excess;
 }
@@ -148,8 +148,8 @@ struct TextWriter {
     shrink_to_page(t, style.width, width);
     std::string line(kIndent), rule(kIndent);
     for (size_t i = 0; i < t.columns.size(); ++i) {
-      if (i > 0) line += kColumnGap;
-      if (i > 0) rule += kColumnGap;
+      if (i > 0) line += kGap;
+      if (i > 0) rule += kGap;
       line += padded(t.columns[i].title, width[i], t.columns[i].align);
       rule += std::string(static_cast<size_t>(width[i]), '-');
     }
@@ -157,7 +157,7 @@ struct TextWriter {
     for (const auto& row : t.rows) {
       line = kIndent;
       for (size_t i = 0; i < row.size(); ++i) {
-        if (i > 0) line += kColumnGap;
+        if (i > 0) line += kGap;
         line += padded(shortened(row[i].text, width[i]), width[i], t.columns[i].align);
       }
       out += trimmed_line(line);

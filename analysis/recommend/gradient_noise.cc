@@ -134,8 +134,9 @@ GradientNoise noise_of(std::span<const double> gradient_sq, std::span<const doub
 std::vector<GradientNoise> gradient_noise(const RunFile& run, const Graph& step) {
   const RunOptions& options = run.options();
   Series sums;
-  for (int64_t t = 0; t < run.steps(); ++t)
+  for (int64_t t = 0; t < run.steps(); ++t) {
     sums.push_back(run.moment(kReferenceIndex, "sum_sq", t));
+  }
   const std::vector<double> clips = clips_sq(run);
   // Of a capture, the file names the numbers of its first group only.
   const size_t groups = run.steps() == 0 ? 1 : run.lr(kReferenceIndex).size() / sums.size();

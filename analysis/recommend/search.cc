@@ -16,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kFindingsToRepair = 3;
+constexpr size_t kFindingsToFollow = 3;
 constexpr size_t kPointsAtOnce = 4;  // of the frontier, in one replay
 
 // A point of the frontier, and the layers in FP32 there.
@@ -72,7 +72,7 @@ class BaseSearch {
       const bool is_layer = std::ranges::count(network.layers, layer) > 0;
       if (is_layer) found = joined(std::move(found), {{layer, reason}});
     };
-    for (size_t i = 0; i < std::min(kFindingsToRepair, trial.findings.size()); ++i) {
+    for (size_t i = 0; i < std::min(kFindingsToFollow, trial.findings.size()); ++i) {
       const Finding& finding = trial.findings[i];
       if (finding.site < 0) continue;
       const FindingContext context{finding, network.sites, trial.candidate.scale.scales,
@@ -84,7 +84,7 @@ class BaseSearch {
       }
     }
     for (const auto& [layer, share] : trial.moved_by) {
-      if (found.size() > kFindingsToRepair) break;
+      if (found.size() > kFindingsToFollow) break;
       add(layer, moves_most(share));
     }
     return found;

@@ -53,7 +53,7 @@ BlockFormat mx_row(std::string name, std::vector<std::string> aliases, std::stri
           .source = "OCP Microscaling Formats (MX) 1.0, §5"};
 }
 
-const std::vector<BlockFormat>& block_table() {
+const std::vector<BlockFormat>& table() {
   static const std::vector<BlockFormat> rows = {
       mx_row("mxfp8_e4m3", {"mxfp8"}, "fp8_e4m3",
              "32 elements of 8 bits, max 448 times a power of two"),
@@ -77,7 +77,7 @@ const std::vector<BlockFormat>& block_table() {
 }
 
 const BlockFormat* find_row(const std::string& base) {
-  for (const BlockFormat& row : block_table()) {
+  for (const BlockFormat& row : table()) {
     if (row.name == base) return &row;
     for (const std::string& alias : row.aliases) {
       if (alias == base) return &row;
@@ -178,7 +178,7 @@ double BlockFormat::bits_per_element() const {
 }
 
 std::span<const BlockFormat> block_formats() {
-  return block_table();
+  return table();
 }
 
 bool names_block_format(std::string_view name) {
@@ -190,7 +190,7 @@ const BlockFormat& find_block_format(std::string_view name) {
   const BlockFormat* row = find_row(words[0]);
   if (row == nullptr) {
     std::vector<std::string> known;
-    for (const BlockFormat& format : block_table()) {
+    for (const BlockFormat& format : table()) {
       known.push_back(format.name);
       known.insert(known.end(), format.aliases.begin(), format.aliases.end());
     }

@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-constexpr auto kToInfinity = OverflowRule::kInfinity;
+constexpr auto kInfinity = OverflowRule::kInfinity;
 constexpr auto kNan = OverflowRule::kNan;
 constexpr auto kSaturate = OverflowRule::kSaturate;
 
@@ -31,7 +31,7 @@ const std::vector<Format>& table() {
        .exponent_bits = 11,
        .has_infinity = true,
        .has_nan = true,
-       .overflow = kToInfinity,
+       .overflow = kInfinity,
        .max_finite = 0x1.fffffffffffffp1023,
        .help = "64 bits, max (2 - 2^-52) 2^1023 = 1.8e308, normal from 2^-1022, least 2^-1074",
        .source = "IEEE 754-2019 binary64"},
@@ -43,7 +43,7 @@ const std::vector<Format>& table() {
        .exponent_bits = 8,
        .has_infinity = true,
        .has_nan = true,
-       .overflow = kToInfinity,
+       .overflow = kInfinity,
        .max_finite = 0x1.fffffep127,
        .help = "32 bits, max (2 - 2^-23) 2^127 = 3.4e38, normal from 2^-126, least 2^-149",
        .source = "IEEE 754-2019 binary32"},
@@ -55,7 +55,7 @@ const std::vector<Format>& table() {
        .exponent_bits = 8,
        .has_infinity = true,
        .has_nan = true,
-       .overflow = kToInfinity,
+       .overflow = kInfinity,
        .max_finite = 0x1.ffcp127,
        .help = "19 bits in a 32-bit register, max (2 - 2^-10) 2^127 = 3.4e38, least 2^-136",
        .source = "NVIDIA A100 whitepaper (2020), \"TensorFloat-32\""},
@@ -67,7 +67,7 @@ const std::vector<Format>& table() {
        .exponent_bits = 5,
        .has_infinity = true,
        .has_nan = true,
-       .overflow = kToInfinity,
+       .overflow = kInfinity,
        .max_finite = 65504.0,
        .help = "16 bits, max (2 - 2^-10) 2^15 = 65504, normal from 2^-14, least 2^-24",
        .source = "IEEE 754-2019 binary16"},
@@ -79,7 +79,7 @@ const std::vector<Format>& table() {
        .exponent_bits = 8,
        .has_infinity = true,
        .has_nan = true,
-       .overflow = kToInfinity,
+       .overflow = kInfinity,
        .max_finite = 0x1.fep127,
        .help = "16 bits, max (2 - 2^-7) 2^127 = 3.4e38, normal from 2^-126, least 2^-133",
        .source =
@@ -106,7 +106,7 @@ const std::vector<Format>& table() {
        .exponent_bits = 5,
        .has_infinity = true,
        .has_nan = true,
-       .overflow = kToInfinity,
+       .overflow = kInfinity,
        .max_finite = 57344.0,
        .help = "8 bits, IEEE rules, max 1.75 * 2^15 = 57344, normal from 2^-14, least 2^-16",
        .source = "OCP 8-bit Floating Point Specification (OFP8) 1.0, §5"},

@@ -7,12 +7,11 @@
 #include <limits>
 #include <stdexcept>
 
-#include "emulation/format/double_arithmetic.h"
-
 namespace lockstep {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kQuietNan = std::numeric_limits<double>::quiet_NaN();
 constexpr int kDoublePrecision = 53;
 
 // The spacing of the format's values around |x|, as an exponent of two.
@@ -90,7 +89,7 @@ double OraclePlace::beyond_range(bool negative, Rounding rounding) const {
   if (!to_infinity || format_.overflow == OverflowRule::kSaturate) {
     return sign * format_.max_finite;
   }
-  return format_.overflow == OverflowRule::kNan ? double_arithmetic::kQuietNan : sign * kInf;
+  return format_.overflow == OverflowRule::kNan ? kQuietNan : sign * kInfinity;
 }
 
 double OraclePlace::round(Rounding rounding, bool negative) const {
@@ -128,7 +127,7 @@ double oracle_round(const Exact& x, const Format& format, Rounding rounding) {
 }
 
 double oracle_round(double x, const Format& format, Rounding rounding) {
-  if (std::isnan(x)) return double_arithmetic::kQuietNan;
+  if (std::isnan(x)) return kQuietNan;
   if (x == 0) return format.has_negative_zero ? x : 0.0;
   if (!std::isinf(x)) return oracle_round(Exact(x), format, rounding);
   switch (format.overflow) {
@@ -137,9 +136,9 @@ double oracle_round(double x, const Format& format, Rounding rounding) {
     case OverflowRule::kSaturate:
       return std::copysign(format.max_finite, x);
     case OverflowRule::kNan:
-      return double_arithmetic::kQuietNan;
+      return kQuietNan;
   }
-  return double_arithmetic::kQuietNan;
+  return kQuietNan;
 }
 
 double oracle_probability_up(double x, const Format& format) {
@@ -162,8 +161,7 @@ double oracle_dot(std::span<const double> a, std::span<const double> b, double s
       // replaced by its sign, so that it cannot overflow in double.
       const bool product_finite = std::isfinite(a[k]) && std::isfinite(b[k]);
       const double sum = acc + (product_finite ? std::copysign(1.0, a[k]) : a[k] * b[k]);
-      acc = std::isnan(sum) ? double_arithmetic::kQuietNan
-                            : oracle_round(sum, accumulator, Rounding::kNearestEven);
+      acc = std::isnan(sum) ? kQuietNan : oracle_round(sum, accumulator, Rounding::kNearestEven);
       continue;
     }
     const Exact sum = Exact(acc) + Exact(a[k]) * Exact(b[k]);

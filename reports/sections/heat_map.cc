@@ -14,7 +14,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::string_view kAllRoles = "all roles";
-constexpr size_t kMostTableRows = 200;  // the chart has all cells
+constexpr size_t kMostRows = 200;  // of the table; the chart has all cells
 
 using Cells = std::map<std::pair<uint32_t, uint32_t>, StepCell>;  // by layer and column
 
@@ -100,7 +100,7 @@ TableBlock table_of(const Report& report, const std::vector<View>& views) {
                    {"worst"},
                    {"steps"},
                    {"where", Align::kLeft}};
-  for (size_t i = 0; i < std::min(rows.size(), kMostTableRows); ++i) {
+  for (size_t i = 0; i < std::min(rows.size(), kMostRows); ++i) {
     const auto& [view, cell] = rows[i];
     const StepMap& map = view->lane->views.map;
     const auto& [first, last] = map.columns[cell.column];
@@ -111,8 +111,8 @@ TableBlock table_of(const Report& report, const std::vector<View>& views) {
          first == last ? fmt::format("{}", first) : fmt::format("{}..{}", first, last),
          fmt::format("{} {}", site.op, to_string(site.point))});
   }
-  if (rows.size() > kMostTableRows) {
-    table.notes.push_back(fmt::format("... and {} more", rows.size() - kMostTableRows));
+  if (rows.size() > kMostRows) {
+    table.notes.push_back(fmt::format("... and {} more", rows.size() - kMostRows));
   }
   return table;
 }

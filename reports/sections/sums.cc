@@ -19,7 +19,7 @@ double relative_error(const AccumulatorHealth& h) {
   return h.exact_sq > 0 ? std::sqrt(h.err_sq / h.exact_sq) : 0;
 }
 
-Cell sum_error_cell(double error) {
+Cell error_cell(double error) {
   return {fmt::format("{:.2g}", error), error};
 }
 
@@ -52,7 +52,7 @@ Blocks write_sums(const Report& report) {
     }
     if (worst == nullptr) continue;
     table.rows.push_back({lane.info.name, count_cell(all.compared),
-                          sum_error_cell(std::sqrt(error_sq / ops)), sum_error_cell(worst_error),
+                          error_cell(std::sqrt(error_sq / ops)), error_cell(worst_error),
                           percent_cell(swamped_rate(all)), percent_cell(worst_rate),
                           worst->layer + " " + worst->op});
   }

@@ -24,16 +24,16 @@ constexpr haddr_t kPage = 4096;
 constexpr haddr_t kReserveAhead = 1 << 20;         // fewer calls; given back on close
 constexpr haddr_t kMaxAddress = haddr_t(1) << 62;  // fits off_t
 
-WriteFault planted_fault = WriteFault::kNone;
+WriteFault fault = WriteFault::kNone;
 int64_t fault_after = 0, writes = 0;
 bool is_rehearsal = false;
 
 // True if this write or reservation must fail with ENOSPC; does not return if it must kill.
 bool strike(int fd, const char* data, size_t size, haddr_t address) {
   const int64_t index = writes++;
-  if (planted_fault == WriteFault::kNone || index < fault_after) return false;
-  if (planted_fault == WriteFault::kFull) return true;
-  if (planted_fault == WriteFault::kTear && data != nullptr) {
+  if (fault == WriteFault::kNone || index < fault_after) return false;
+  if (fault == WriteFault::kFull) return true;
+  if (fault == WriteFault::kTear && data != nullptr) {
     const size_t first = static_cast<size_t>(std::min<haddr_t>(size, kPage - address % kPage));
     (void)!::pwrite(fd, data, first, static_cast<off_t>(address));
   }
@@ -352,7 +352,7 @@ void rehearse_commits() {
 }
 
 void set_write_fault(WriteFault kind, int64_t after) {
-  planted_fault = kind;
+  fault = kind;
   fault_after = after;
   writes = 0;
 }

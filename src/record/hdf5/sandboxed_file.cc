@@ -18,7 +18,7 @@ struct RowRequest {
   int64_t begin = 0, count = 0;
   uint64_t row_bytes = 0, path_bytes = 0;
 };
-constexpr char kRows = 'R', kRowsProblem = 'X';
+constexpr char kRows = 'R', kProblem = 'X';
 constexpr uint64_t kMostProblemBytes = 1 << 16;
 
 template <typename T>
@@ -48,7 +48,7 @@ void serve_rows(hid_t file, const SandboxRead& requests, const SandboxWrite& wri
       write({rows.data(), rows.size()});
     } catch (const hdf5::Error& error) {
       const std::string_view what = std::string_view(error.what()).substr(0, kMostProblemBytes);
-      write({&kRowsProblem, 1});
+      write({&kProblem, 1});
       write(bytes_of_value(static_cast<uint64_t>(what.size())));
       write(what);
     }
@@ -111,7 +111,7 @@ void SandboxedFile::read_rows(const std::string& path, int64_t begin, int64_t co
   if (kind == kRows) return take(out, static_cast<size_t>(count) * row_bytes);
   uint64_t length = 0;
   take(&length, sizeof length);
-  if (kind != kRowsProblem || length > kMostProblemBytes) {
+  if (kind != kProblem || length > kMostProblemBytes) {
     throw std::runtime_error("its reader gave no answer");
   }
   std::string problem(length, '\0');

@@ -16,7 +16,7 @@ def test_study_faults(lockstep, binary_dir, tmp_path):
             for call, (error, _) in syscall_faults.FAULTS.items()]
     table = "\n".join(["| call | error | calls | reported, exit code 2 | run complete anyway | not struck |", "|---" * 6 + "|", *rows])
     print("\n" + table)
-    assert sum(outcomes.values()) == sum(calls[call] for call in syscall_faults.FAULTS)
+    assert sum(outcomes[call, "not struck"] for call in syscall_faults.FAULTS) <= 10
     folder = os.environ.get("LOCKSTEP_STUDY_DIR")
     if folder:
         command = " ".join(["lockstep", *syscall_faults.ARGS])
