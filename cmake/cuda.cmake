@@ -49,9 +49,11 @@ if(CMAKE_CUDA_COMPILER AND LOCKSTEP_CUDA AND CMAKE_CUDA_COMPILER_LOADED)
     target_compile_options(lockstep_cuda PRIVATE -Werror=all-warnings)
   endif()
   target_sources(lockstep_emulation PRIVATE $<TARGET_OBJECTS:lockstep_cuda>)
-  set_source_files_properties(${CMAKE_SOURCE_DIR}/emulation/verify/nvidia/mma_device.cc PROPERTIES
-    COMPILE_DEFINITIONS LOCKSTEP_CUDA)
+  set(cuda_users emulation/verify/nvidia/mma_device.cc emulation/kernels/cuda/cublas_device.cc
+    emulation/kernels/cuda/gpu_presence.cc)
   find_package(CUDAToolkit REQUIRED)
+  set_source_files_properties(${cuda_users} PROPERTIES COMPILE_DEFINITIONS LOCKSTEP_CUDA
+    INCLUDE_DIRECTORIES "${CUDAToolkit_INCLUDE_DIRS}")
   target_link_libraries(lockstep_emulation PUBLIC $<LINK_ONLY:CUDA::cudart_static>)
   message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER_VERSION}, code for sm_ ${cuda_chips}")
 endif()

@@ -76,6 +76,7 @@ lockstep_tool(optimizer lockstep_train)   # optimizer steps, against torch.optim
 lockstep_tool(format lockstep_emulation)  # formats, against ml_dtypes
 lockstep_tool(op lockstep_train)          # one op, against PyTorch's
 lockstep_tool(scaler lockstep_policy)     # loss scalers on given overflows, against GradScaler
+lockstep_tool(gpu_products lockstep_emulation)  # the engine cuda on a GPU, against the models of tensor cores
 lockstep_tool(recipe lockstep_analysis)   # policies as Python modules, against PyTorch
 # Lockstep itself with one defect in its kernels, for tests/integration/check/test_check_kernels.py. The linker puts
 # planted_kernels.cc's function in the place of active_kernels(), so that the program needs no hook.

@@ -35,6 +35,10 @@ std::string verified(const std::string& instructions) {
   return instructions + ": no mismatch in `lockstep verify --hardware`";
 }
 
+std::string on_h100(const std::string& instructions) {
+  return verified(instructions + " of an H100, 10^9 random dot products each");
+}
+
 std::vector<const Format*> named(std::initializer_list<const char*> names) {
   std::vector<const Format*> formats;
   for (const char* name : names) formats.push_back(&find_format(name));
@@ -53,6 +57,7 @@ std::string block_help(const BlockSpec& s) {
     text += "; every " + std::to_string(s.promotion_interval) +
             " products added to the running sum by an IEEE addition";
   }
+  if (s.factors_as_fp16) text += "; factors are converted to FP16 first";
   if (s.order == ProductOrder::kPairsOfFour) text += "; k mod 4 in {0, 1} before {2, 3}";
   return text;
 }
@@ -202,30 +207,36 @@ class Table {
            "RTX PRO 6000, as the B200"}}) {
       const auto& [hardware, k16, k8, seen, seen_wmma] = g;
       const bool is_recorded = *seen == '\0';
-      const auto evidence = [&](BlockOutput out) {
-        return is_recorded ? recorded("H100 through WMMA", "wgmma, " + std::string(hidden_cut(out)))
+      const auto evidence = [&] {
+        return is_recorded ? Evidence{.recorded = "H100 through WMMA, finite numbers near 1",
+                                      .reported = on_h100("mma.sync, WMMA and wgmma")}
                            : Evidence{.reported = g.seen, .simulated = "everything"};
       };
       for (const BlockOutput out : {kFp32, kFp16}) {
         blocks(hardware, out == kFp32 ? "fp16" : "fp16_acc16", {"fp16"}, k16,
                spec(16, 25, out, (out == kFp32 ? kFp32Emin : kFp16Emin) - kHopper), kRecordings,
-               evidence(out));
+               evidence());
       }
       blocks(hardware, "bf16", {"bf16"}, k16, spec(16, 25, kFp32, kFp32Emin - kHopper), kRecordings,
-             evidence(kFp32));
+             evidence());
       blocks(hardware, "tf32", {"tf32"}, k8, spec(8, 25, kFp32, kFp32Emin - kHopper), kMmaSim,
-             {.simulated = "everything", .documented = "WMMA compiles to mma.sync k4"});
+             is_recorded ? Evidence{.reported = on_h100("mma.sync and wgmma")}
+                         : Evidence{.simulated = "everything",
+                                    .documented = "WMMA compiles to mma.sync k4"});
       // After the row that '@hardware' means.
-      Evidence wmma = is_recorded ? recorded("H100 through WMMA, K = 4", "")
-                                  : Evidence{.reported = seen_wmma, .simulated = "everything"};
+      Evidence wmma = is_recorded
+                          ? Evidence{.recorded = "H100 through WMMA, K = 4, finite numbers near 1",
+                                     .reported = on_h100("WMMA")}
+                          : Evidence{.reported = seen_wmma, .simulated = "everything"};
       wmma.documented =
           "two m16n8k4 instructions, by machine code of nvcc 13.0 (tests/gpu/README.md)";
       blocks(hardware, "tf32_wmma", {"tf32"}, "wmma m16n16k8",
              spec(4, 25, kFp32, kFp32Emin - kHopper), kRecordings, wmma);
     }
     blocks("hopper", "fp8", fp8, "wgmma k32", spec(32, 13, kE8m13), kRecordings,
-           recorded("H100 from zero", "an addend, "));
-    blocks("hopper", "fp8_acc16", fp8, "wgmma k32", spec(32, 13, kFp16), kMmaSim, simulated);
+           {.recorded = "H100 from zero, finite numbers near 1", .reported = on_h100("wgmma")});
+    blocks("hopper", "fp8_acc16", fp8, "wgmma k32", spec(32, 13, kFp16), kMmaSim,
+           {.reported = on_h100("wgmma")});
     add_promoted_wgmma();
     const std::initializer_list<const char*> narrow = {"fp8_e4m3", "fp8_e5m2", "fp6_e3m2",
                                                        "fp6_e2m3", "fp4_e2m1"};
@@ -254,7 +265,9 @@ class Table {
       Evidence fp32, fp16;
     };
     for (auto& [hardware, fp32, fp16] :
-         {Compiled{"hopper", {}, {.recorded = "H100: " + seen}},
+         {Compiled{"hopper",
+                   {.reported = on_h100("mma.sync")},
+                   {.recorded = "H100: " + seen, .reported = on_h100("mma.sync")}},
           {"blackwell",
            {.reported = "B200: that the addend comes last (the blocks are unsettled: U4)"},
            {.reported = "B200: " + seen}}}) {
@@ -263,7 +276,10 @@ class Table {
         BlockSpec compiled = {.length = 16, .fraction_bits = 25, .output = output};
         compiled.promotion_interval = 32;
         compiled.order = ProductOrder::kPairsOfFour;
-        evidence.simulated = "F, special values, as " + std::string(hardware) + as;
+        compiled.factors_as_fp16 = true;
+        if (std::string_view(hardware) != "hopper") {
+          evidence.simulated = "F, special values, as " + std::string(hardware) + as;
+        }
         evidence.documented = "machine code";
         blocks(hardware, unit, {"fp8_e4m3", "fp8_e5m2"}, "mma.sync m16n8k32", compiled, kSource,
                evidence);
@@ -354,13 +370,13 @@ template <bool (*kHasQuestion)(const Accumulator&)>
 constexpr auto keep = change<kHasQuestion, [](BlockSpec&) {}>;
 
 constexpr AccumulatorSwitch kSwitches[] = {
-    {"U1", "negative_zero", "a negative sum that rounds to zero gives -0", true,
-     "Khattak and Mikaitis's models; MMA-Sim's newer code", keep<is_any>},
-    {"U1", "positive_zero", "a negative sum that rounds to zero gives +0", false,
-     "MMA-Sim's older code, whose integers have no -0",
-     change<is_any, [](BlockSpec& block) { block.keeps_negative_zero = false; }>},
+    {"U1", "positive_zero", "a negative sum that rounds to zero gives +0", true,
+     "H100, `lockstep verify --hardware`; MMA-Sim's older code", keep<is_any>},
+    {"U1", "negative_zero", "a negative sum that rounds to zero gives -0", false,
+     "Khattak and Mikaitis's models; MMA-Sim's newer code; the H100 does otherwise",
+     change<is_any, [](BlockSpec& block) { block.keeps_negative_zero = true; }>},
     {"U2", "skip_zero_products", "products with a zero factor have no exponent", true,
-     "Khattak and Mikaitis's models; their recordings agree with every option", keep<is_any>},
+     "H100, `lockstep verify --hardware`; Khattak and Mikaitis's models", keep<is_any>},
     {"U2", "count_zero_products", "a zero factor has exponent emin in the search for the maximum",
      false, "the exponent that a field of zero encodes; no source claims this",
      change<is_any, [](BlockSpec& block) { block.zero_products = ZeroProducts::kFormatEmin; }>},
@@ -370,15 +386,16 @@ constexpr AccumulatorSwitch kSwitches[] = {
     {"U3", "carry_floor",
      "the common exponent is at least emin minus the integer bits of the sum's register (Volta 5, "
      "Turing to Ada 6, Hopper on 7)",
-     true, "Khattak and Mikaitis's models, measured on GPUs", keep<has_floor>},
+     true, "H100, `lockstep verify --hardware`; Khattak and Mikaitis's models, measured on GPUs",
+     keep<has_floor>},
     {"U3", "mmasim_floor", "the common exponent is at least -126, also where the sum is FP16",
      false, "MMA-Sim, where a zero addend has exponent -126",
      change<has_floor, [](BlockSpec& block) { block.exponent_floor = find_format("fp32").emin; }>},
     {"U3", "no_floor", "the common exponent has no lower bound", false, "no source claims this",
      change<has_floor, [](BlockSpec& block) { block.exponent_floor = BlockSpec::kNoFloor; }>},
     {"U4", "split_blocks", "FP8 mma.sync: two blocks of 16 products, k mod 4 in {0, 1} first", true,
-     "machine code of nvcc 13.0: two HMMA from zero, FADD last; B200 recordings agree. Other "
-     "compilers may differ",
+     "H100, `lockstep verify --hardware`; machine code of nvcc 13.0: two HMMA from zero, FADD "
+     "last; B200 recordings agree. Other compilers may differ",
      keep<is_compiled>},
     {"U4", "one_block", "FP8 mma.sync: one block of 32 products", false,
      "fits the same B200 recordings",
@@ -388,7 +405,7 @@ constexpr AccumulatorSwitch kSwitches[] = {
               block.order = ProductOrder::kAscending;
             }>},
     {"TF32", "truncate", "the low 13 bits of FP32 registers are cut off", true,
-     "MMA-Sim; its authors ran a test on GPUs: 7f800001 is an infinity", keep<has_tf32>},
+     "H100, `lockstep verify --hardware`; MMA-Sim: 7f800001 is an infinity", keep<has_tf32>},
     {"TF32", "nearest_away", "FP32 registers are rounded to TF32, ties away from zero", false,
      "PTX's cvt.rna.tf32.f32, if it runs before the product",
      change<has_tf32, [](BlockSpec& block) { block.tf32_input = Tf32Input::kNearestAway; }>},

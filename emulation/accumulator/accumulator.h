@@ -60,17 +60,24 @@ struct BlockSpec {
   BlockOutput output = BlockOutput::kFp32TowardZero;
   // E_floor: the common exponent is at least this. It has an effect only if the addend is zero.
   int exponent_floor = kNoFloor;
-  // The unsettled rules U1 and U2.
-  bool keeps_negative_zero = true;  // a negative sum that rounds to zero gives -0
+  // The rules U1 and U2.
+  bool keeps_negative_zero = false;  // a negative sum that rounds to zero gives -0
   ZeroProducts zero_products = ZeroProducts::kIgnored;
   // 0: the addend is a term of its block. Otherwise blocks run from zero over this many products.
   // One IEEE addition (to nearest even) then adds their result to the addend.
   int promotion_interval = 0;
   ProductOrder order = ProductOrder::kAscending;
+  // FP8 factors are converted to FP16 first: E4M3's subnormals then have exponents below its emin.
+  bool factors_as_fp16 = false;
   Tf32Input tf32_input = Tf32Input::kTruncate;  // of rows with TF32 factors
 
   static constexpr int kNoFloor = -9999;  // below every exponent that products can have
 };
+
+// The format whose exponents a block reads from factors of `format`.
+inline const Format& factor_format(const BlockSpec& spec, const Format& format) {
+  return spec.factors_as_fp16 ? find_format("fp16") : format;
+}
 
 // The evidence for a row, the strongest kind first; "" if there is none of a kind. A row without
 // any evidence is a definition.
@@ -109,8 +116,9 @@ std::span<const Accumulator> accumulators();
 // Throws: InputError with a did-you-mean; also for a switch that the row does not have.
 const Accumulator& find_accumulator(std::string_view name);
 
-// Names for the rules that no recording settles, and for the conversion of TF32 inputs
-// (docs/accumulators.md#unsettled-rules). The first option of each question is the default.
+// Names for the rules that no stored recording settles, and for the conversion of TF32 inputs
+// (docs/accumulators.md#rules-that-can-be-switched). The first option of each question is the
+// default: what an H100 does.
 struct AccumulatorSwitch {
   std::string_view question;  // "U1"
   std::string_view name;      // "positive_zero"

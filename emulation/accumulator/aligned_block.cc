@@ -98,6 +98,8 @@ double aligned_block_dot(const Accumulator& accumulator, const float* a, const F
                          const float* b, const Format& b_format, int64_t count, double start,
                          uint8_t* events, std::vector<BlockTrace>* traces) {
   const Format& format = *accumulator.register_format;
+  const Format& a_as = factor_format(accumulator.block, a_format);
+  const Format& b_as = factor_format(accumulator.block, b_format);
   const Tf32Input tf32_input = accumulator.block.tf32_input;
   const auto decoded = [=](const float* values, const Format& of) {
     std::vector<BlockFactor> factors(static_cast<size_t>(count));
@@ -108,9 +110,8 @@ double aligned_block_dot(const Accumulator& accumulator, const float* a, const F
   };
   const uint32_t addend = static_cast<uint32_t>(encode(start, format));
   BlockObserver observer(format, events, traces);
-  const uint32_t result =
-      block_chain(accumulator.block, count, decoded(a, a_format), decoded(b, b_format),
-                  a_format.precision - 1 + b_format.precision - 1, addend, observer);
+  const uint32_t result = block_chain(accumulator.block, count, decoded(a, a_as), decoded(b, b_as),
+                                      a_as.precision - 1 + b_as.precision - 1, addend, observer);
   return decode(result, format);
 }
 

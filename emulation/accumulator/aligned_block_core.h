@@ -91,6 +91,18 @@ LOCKSTEP_HOST_DEVICE inline BlockFactor decode_bits(uint32_t bits, const BlockEn
   return f;
 }
 
+// An FP8 factor with this many fraction bits as the FP16 number that an instruction converts it to.
+LOCKSTEP_HOST_DEVICE inline BlockFactor as_fp16(BlockFactor f, int fraction_bits) {
+  const BlockEncoding e = register_encoding(BlockOutput::kFp16NearestEven);
+  f.significand <<= e.fraction_bits() - fraction_bits;
+  if (f.significand == 0) f.exponent = e.emin;
+  while (f.exponent > e.emin && f.significand >> e.fraction_bits() == 0) {
+    f.significand <<= 1;
+    --f.exponent;
+  }
+  return f;
+}
+
 // An aligned sum before its rounding: sum * 2^(common_exponent - F), or a special value.
 struct BlockSum {
   BlockFactor::Class what = BlockFactor::Class::kFinite;

@@ -299,7 +299,7 @@ class Reader {
 }  // namespace
 
 std::vector<DotVector> read_dot_vectors(const std::string& path, const DotVectorOptions& options) {
-  constexpr size_t kMostBytes = size_t{16} << 20;
+  constexpr size_t kMostBytes = size_t{64} << 20;  // recordings have 20 MiB
   return Reader(path, options).read(read_text_file(path, kMostBytes));
 }
 

@@ -1,4 +1,4 @@
-// The kernel sets of the software engine, and the set of the `cpu` engine that builds on each.
+// The kernel sets of the software engine, and the sets of the other engines that build on each.
 #include "emulation/kernels/active_kernels.h"
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "emulation/kernels/cpu/kernels.h"
+#include "emulation/kernels/cuda/kernels.h"
 #include "emulation/kernels/scalar/kernels.h"
 #include "emulation/kernels/simd/kernels.h"
 #include "emulation/kernels/simd/targets.h"
@@ -19,13 +20,19 @@ namespace {
 // "this CPU cannot run it".
 struct SetRow {
   const KernelSet& (*software)();
-  const KernelSet& (*cpu)();  // the `cpu` engine's set on top of this one
+  // The other engines' sets on top of this one.
+  const KernelSet& (*cpu)();
+  const KernelSet& (*cuda)();
+  const KernelSet& (*cuda_host)();
   bool (*runs_here)();
 };
 constexpr SetRow kSets[] = {
-    {scalar_kernels, cpu_kernels<scalar_kernels>, [] { return true; }},
-    {avx2_kernels, cpu_kernels<avx2_kernels>, cpu_has_avx2},
-    {avx512_kernels, cpu_kernels<avx512_kernels>, cpu_has_avx512},
+    {scalar_kernels, cpu_kernels<scalar_kernels>, cuda_kernels<scalar_kernels>,
+     cuda_host_kernels<scalar_kernels>, [] { return true; }},
+    {avx2_kernels, cpu_kernels<avx2_kernels>, cuda_kernels<avx2_kernels>,
+     cuda_host_kernels<avx2_kernels>, cpu_has_avx2},
+    {avx512_kernels, cpu_kernels<avx512_kernels>, cuda_kernels<avx512_kernels>,
+     cuda_host_kernels<avx512_kernels>, cpu_has_avx512},
 };
 
 std::atomic<const KernelSet*> chosen{nullptr};
@@ -48,10 +55,23 @@ const KernelSet& active_kernels() {
   return set != nullptr ? *set : *available_kernel_sets().back();
 }
 
-const KernelSet& cpu_engine_kernels() {
+namespace {
+
+const SetRow& active_row() {
   const KernelSet* active = &active_kernels();
-  return std::ranges::find_if(kSets, [&](const SetRow& row) { return &row.software() == active; })
-      ->cpu();
+  return *std::ranges::find_if(kSets, [&](const SetRow& row) { return &row.software() == active; });
+}
+
+}  // namespace
+
+const KernelSet& cpu_engine_kernels() {
+  return active_row().cpu();
+}
+const KernelSet& cuda_engine_kernels() {
+  return active_row().cuda();
+}
+const KernelSet& cuda_host_engine_kernels() {
+  return active_row().cuda_host();
 }
 
 void select_kernels(std::string_view name) {

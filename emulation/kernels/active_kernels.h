@@ -17,7 +17,9 @@ const KernelSet& active_kernels();
 // Throws: InputError when the name is unknown or this CPU lacks it.
 void select_kernels(std::string_view name);
 
-// The `cpu` engine's set on top of the one in use (emulation/kernels/cpu/kernels.h).
+// The engines' sets on top of the one in use (cpu/kernels.h, cuda/kernels.h).
 const KernelSet& cpu_engine_kernels();
+const KernelSet& cuda_engine_kernels();
+const KernelSet& cuda_host_engine_kernels();
 
 }  // namespace lockstep

@@ -181,12 +181,10 @@ Listing list_ops() {
 }
 
 Listing list_engines() {
-  Listing out{{"target", "kind", "in this build", "meaning"}, {}};
-  for (const Engine& e : engines()) {
-    out.rows.push_back({str(e.name), "engine", e.in_this_build ? "yes" : "no", str(e.help)});
-  }
+  Listing out{{"target", "kind", "meaning"}, {}};
+  for (const Engine& e : engines()) out.rows.push_back({str(e.name), "engine", str(e.help)});
   for (const Hardware& h : hardware()) {
-    out.rows.push_back({str(h.name), "hardware", "yes",
+    out.rows.push_back({str(h.name), "hardware",
                         "the software engine with the accumulators of " + str(h.help)});
   }
   return out;

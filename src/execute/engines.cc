@@ -8,6 +8,7 @@
 #include "emulation/kernels/active_kernels.h"
 #include "src/core/error.h"
 #include "src/execute/cpu_engine.h"
+#include "src/execute/cuda_engine.h"
 
 namespace lockstep {
 namespace {
@@ -21,10 +22,15 @@ constexpr Hardware kThisCpu = {.name = "avx512-bf16",
                                .runs_other_sums = true};
 
 constexpr Engine kEngines[] = {
-    {"software", "emulation in FP32 containers (FP64 for the truth lane), on any CPU", true},
-    {"cpu", "the CPU's own F16C, AVX512-BF16, AVX512-FP16 and AMX instructions", true,
-     cpu_engine_kernels, &kThisCpu, survey_cpu_engine},
-    {"cuda", "cuBLAS and tensor cores of an NVIDIA GPU; not in this build yet", false},
+    {"software", "emulation in FP32 containers (FP64 for the truth lane), on any CPU"},
+    {"cpu", "the CPU's own F16C, AVX512-BF16, AVX512-FP16 and AMX instructions", cpu_engine_kernels,
+     [] { return &kThisCpu; }, survey_cpu_engine},
+    {"cuda", "cuBLAS on the tensor cores of an NVIDIA GPU; software for everything but products",
+     cuda_engine_kernels, gpu_hardware, survey_cuda_engine, why_no_gpu},
+    {"cuda-host",
+     "the code of the engine cuda on this CPU, which plays an H100: a test of packing and layouts, "
+     "not of a GPU",
+     cuda_host_engine_kernels, played_hardware, survey_cuda_engine},
 };
 
 }  // namespace
@@ -38,9 +44,11 @@ const Engine& find_engine(std::string_view target) {
   std::vector<std::string> names;
   for (const Engine& engine : kEngines) {
     if (engine.name == target) {
-      if (engine.in_this_build) return engine;
-      throw InputError("target '" + std::string(target) + "': this engine is not in this build yet",
-                       "leave '@" + std::string(target) + "' out to run the software engine");
+      const std::string why_not = engine.why_not != nullptr ? engine.why_not() : "";
+      if (why_not.empty()) return engine;
+      throw InputError("target '" + std::string(target) + "': " + why_not,
+                       "leave '@" + std::string(target) +
+                           "' out to run the software engine, or name a chip: '@hopper'");
     }
     names.emplace_back(engine.name);
   }

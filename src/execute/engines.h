@@ -17,12 +17,13 @@ namespace lockstep {
 
 struct Engine {
   std::string_view name, help;
-  bool in_this_build;
   const KernelSet& (*kernels)() = active_kernels;
   // The accumulators and conversions of its lanes; null: the policy's own.
-  const Hardware* hardware = nullptr;
+  const Hardware* (*hardware)() = nullptr;
   // Null: it computes every program.
   EngineSurvey (*survey)(const Graph& graph, const Program& program) = nullptr;
+  // Why it computes nothing here, "" if it does; null: it always does.
+  std::string (*why_not)() = nullptr;
 };
 std::span<const Engine> engines();
 

@@ -80,6 +80,7 @@ enum class RoundsInside : uint8_t {
   kNever,
   kAlways,  // several kernels in PyTorch
   kOnCpu,   // where the policy imitates PyTorch's CPU kernel ([softmax] log)
+  kLogits,  // to that of operand 0 before autocast widened it ([autocast] cross_entropy)
 };
 
 // Other systems' names of an op, where they differ from ours, separated by blanks. One of their

@@ -59,9 +59,21 @@ const Format* ClassFormats::own_format(const Node& node, const OpDef& op,
   return in_.container->is_fp64() || !contains(*in_.container, written) ? in_.container : &written;
 }
 
-bool ClassFormats::rounds_inside(const OpDef& op) const {
-  return op.rounds_inside == RoundsInside::kAlways ||
-         (op.rounds_inside == RoundsInside::kOnCpu && in_.policy.rounds_log_softmax);
+// What a forward node and its backward partners round to inside; null: nothing.
+const Format* ClassFormats::inner_format(const Node& node, const OpDef& op, const Format* compute,
+                                         const Format* output) const {
+  switch (op.rounds_inside) {
+    case RoundsInside::kNever:
+      return nullptr;
+    case RoundsInside::kAlways:
+      return output;
+    case RoundsInside::kOnCpu:
+      return in_.policy.rounds_log_softmax ? output : nullptr;
+    case RoundsInside::kLogits:
+      return in_.policy.splits_cross_entropy && compute == nullptr ? formats_inside(node)[0]
+                                                                   : nullptr;
+  }
+  throw std::logic_error("inner_format: unknown rule");
 }
 
 // The format of operands and output by the node's class; null: they follow the operands.
@@ -116,9 +128,8 @@ NodeFormats ClassFormats::of_forward(const Node& node, const OpDef& op, const Fo
     formats.low = low != nullptr ? low : first;
     op.cpu_formats(node, formats);
   }
-  if (rounds_inside(op) && !contains(*formats.outputs[0], *in_.container)) {
-    formats.inner = {formats.outputs[0]};
-  }
+  const Format* inner = inner_format(node, op, compute, formats.outputs[0]);
+  if (inner != nullptr && !contains(*inner, *in_.container)) formats.inner = {inner};
   return formats;
 }
 

@@ -46,7 +46,8 @@ class ClassFormats {
  private:
   CastClass class_of(const Node& node, const OpDef& op, bool autocast) const;
   const Format* own_format(const Node& node, const OpDef& op, const Format* by_class) const;
-  bool rounds_inside(const OpDef& op) const;
+  const Format* inner_format(const Node& node, const OpDef& op, const Format* compute,
+                             const Format* output) const;
   const Format* class_format(const Node& node, const OpDef& op, const Format* compute,
                              bool autocast) const;
   std::vector<const Format*> formats_inside(const Node& node) const;

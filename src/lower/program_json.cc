@@ -28,6 +28,7 @@ ordered_json op_json(const Program& program, const Instruction& i, const Node& n
                      {"op", node.op},    {"backward", node.is_backward()},
                      {"inputs", inputs}, {"outputs", outputs}};
   if (find_op(node.op).has_gemm_accumulator) op["accumulator"] = i.gemm_accumulator->name;
+  if (const Format* inside = format_inside(i)) op["inside"] = inside->name;
   return op;
 }
 

@@ -121,6 +121,7 @@ class ProgramText {
         row[0] = std::to_string(i.node);
         row[1] = node.layer;
         row[2] = node.op;
+        if (const Format* inside = format_inside(i)) row[2] += " (" + inside->name + " inside)";
         if (is_gemm) row[5] = i.gemm_accumulator->name;
       }
       if (line < i.inputs.size()) {

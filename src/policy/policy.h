@@ -104,6 +104,9 @@ struct Policy {
   // A weight is cast once, and the parts of its gradient are summed in the cast's format; otherwise
   // each is widened first (torch.autocast(cache_enabled=False)).
   bool weight_cache = true;
+  // Autocast sees log_softmax and nll_loss, not cross_entropy: log-probabilities and their gradient
+  // are rounded to the format of the logits.
+  bool splits_cross_entropy = false;
 
   // [gemm]: operands of sums of products are rounded to this (TF32); results are unchanged.
   const Format* gemm_operand = nullptr;

@@ -59,7 +59,7 @@ LaneDescription describe_lane(std::string_view text, const std::string* policy_t
   try {
     const Engine& engine = find_engine(name.target);
     lane.engine = engine.name;
-    if (engine.hardware != nullptr) hardware = engine.hardware;
+    if (engine.hardware != nullptr) hardware = engine.hardware();
   } catch (const InputError& error) {
     for (const std::string& problem : error.problems()) problems.add(problem);
   }

@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# Checks the models of NVIDIA's tensor cores. Builds a folder that runs on any x86-64 Linux machine with
-# an NVIDIA GPU and its driver, and runs it there. README.md in this folder has the steps.
-#   run.sh pack FOLDER [VECTORS.csv] [RECORDINGS]   on a machine with nvcc; at most 64 MiB
+# Everything that needs an NVIDIA GPU. Builds a folder that runs on any x86-64 Linux machine with a GPU
+# and its driver, and runs it there. README.md in this folder has the steps.
+#   run.sh pack FOLDER [VECTORS.csv] [RECORDINGS]   on a machine with nvcc; at most 64 MiB packed
 #   FOLDER/run.sh check OUT [OPTION...]             on the machine with the GPU
-# `check` writes OUT/verify-hardware.json and .txt and ends with the exit code of `lockstep verify`: 3
-# if no unit of a GPU ran.
+# `check` writes to OUT
+#   verify-hardware.json, .txt   tensor cores against their models; OPTIONs are this command's
+#   products.md                  cuBLAS's products against the models
+#   lanes/                       lanes @cuda beside their software lanes: run files and reports
+#   captures/                    networks trained by PyTorch on the GPU, if python3 has torch and h5py
+# and ends with the exit code of `lockstep verify`: 3 if no unit of a GPU ran.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -12,15 +16,17 @@ fail() { printf 'run.sh: %s\n' "$*" >&2; exit 2; }
 
 pack() {
   [ $# -ge 1 ] || fail "pack FOLDER [VECTORS.csv] [RECORDINGS]"
-  local root folder=$1 vectors=${2:-} recordings=${3:-} build library
+  local root folder=$1 vectors=${2:-} recordings=${3:-} build library program
   root=$(cd "$here/../.." && pwd)
   build=${LOCKSTEP_GPU_BUILD:-$root/build/gpu}
   [ ! -e "$folder" ] || fail "$folder: exists, must be a new folder"
   cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_CUDA=ON >/dev/null
-  ninja -C "$build" lockstep
+  ninja -C "$build" lockstep lockstep_gpu_products_tool
   mkdir -p "$folder/lib" "$folder/libc"
   cp "$here/run.sh" "$folder/"
-  strip -o "$folder/lockstep" "$build/lockstep"
+  for program in lockstep lockstep_gpu_products_tool; do
+    strip -o "$folder/$program" "$build/$program"
+  done
   # The C library's parts are separate: they are used only if the machine's are too old.
   while read -r library; do
     case "${library##*/}" in
@@ -29,37 +35,81 @@ pack() {
       *) cp -L "$library" "$folder/lib/" ;;
     esac
   done < <(ldd "$build/lockstep" | grep -o '/[^ ]*')
+  # As in the repository, for captures.py.
+  folder=$(cd "$folder" && pwd)
+  (cd "$root" && cp --parents tests/gpu/{captures,compare_lanes}.py examples/pytorch/{gpt,training_loop}.py "$folder")
+  mkdir -p "$folder/python"
+  cp -r "$root/python/lockstep_capture" "$folder/python/"
   if [ -n "$vectors" ]; then
     cp "$vectors" "$folder/vectors.csv"
     [ -z "$recordings" ] ||
       python3 "$here/recordings_to_csv.py" "$recordings" 1000000 >>"$folder/vectors.csv"
   fi
   local kilobytes limit=$((64 * 1024))
-  kilobytes=$(du -sk "$folder" | cut -f1)
-  echo "$folder: $kilobytes KiB"
+  kilobytes=$(tar -C "$folder" -cz . | wc -c | awk '{print int($1 / 1024)}')
+  echo "$folder: $kilobytes KiB as .tar.gz"
   [ "$kilobytes" -le $limit ] || fail "$folder: $kilobytes KiB, must be at most $limit"
+}
+
+# Folders with cuBLAS: the toolkit's, and those of Python packages.
+cublas_folders() {
+  {
+    find /usr/local/cuda*/ -name 'libcublasLt.so.1[23]' 2>/dev/null || true
+    python3 -c 'import sys; print("\n".join(sys.path))' 2>/dev/null |
+      while read -r path; do find "$path/nvidia" -name 'libcublasLt.so.1[23]' 2>/dev/null || true; done
+  } | xargs -r -n 1 dirname | sort -u | paste -sd :
+}
+
+# Lanes on the GPU beside their software lanes.
+run_lanes() {
+  local out=$1 model options
+  shift
+  mkdir -p "$out"
+  for model in lenet resnet20 gpt; do
+    case $model in
+      lenet) options=(--data synthetic:500 --steps 20 --batch 32) ;;
+      resnet20) options=(--data shapes:100 --steps 3 --batch 8) ;;
+      gpt) options=(--data grammar:20000 --steps 3 --batch 4 --size layers=2,width=128,context=64) ;;
+    esac
+    for policy in torch-autocast-fp16 torch-autocast-bf16 tf32 fp8-current; do
+      "$@" replay $model "${options[@]}" --lanes "fp32,$policy@hopper,$policy@cuda" --quiet --overwrite \
+        -o "$out/$model-$policy.h5" && "$@" report "$out/$model-$policy.h5" -o "$out/$model-$policy.txt" --overwrite
+      rm -f "$out/$model-$policy.h5."*
+    done
+  done
+  python3 "$here/tests/gpu/compare_lanes.py" "$out"/*.h5
 }
 
 check() {
   [ $# -ge 1 ] || fail "check OUT [OPTION...]"
-  local out=$1 options=() code=0
+  local out=$1 options=() code=0 cublas
   shift
   mkdir -p "$out"
-  export LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-  local program=("$here/lockstep")
-  if ! "${program[@]}" --version >/dev/null 2>&1; then
-    program=("$here/libc/ld-linux-x86-64.so.2" --library-path "$here/libc:$LD_LIBRARY_PATH"
-      "$here/lockstep")
-    "${program[@]}" --version >/dev/null || fail "lockstep does not start with either C library"
+  cublas=$(cublas_folders)
+  local libraries="$here/lib${cublas:+:$cublas}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+  local start=(env "LD_LIBRARY_PATH=$libraries")
+  if ! "${start[@]}" "$here/lockstep" --version >/dev/null 2>&1; then
+    start=("$here/libc/ld-linux-x86-64.so.2" --library-path "$here/libc:$libraries")
+    "${start[@]}" "$here/lockstep" --version >/dev/null || fail "lockstep does not start with either C library"
   fi
   [ ! -f "$here/vectors.csv" ] || options=(--vectors "$here/vectors.csv")
   {
-    nvidia-smi -L 2>/dev/null || echo "no nvidia-smi"
-    "${program[@]}" verify --hardware "${options[@]}" --require "NVIDIA GPUs" \
+    nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null || echo "no nvidia-smi"
+    "${start[@]}" "$here/lockstep" verify --hardware "${options[@]}" --require "NVIDIA GPUs" \
       --json "$out/verify-hardware.json" --overwrite "$@" || code=$?
     echo "exit code $code"
   } >"$out/verify-hardware.txt" 2>&1
   cat "$out/verify-hardware.txt"
+  "${start[@]}" "$here/lockstep_gpu_products_tool" "$out" >"$out/products.md" 2>&1 || echo "products: exit code $?"
+  cat "$out/products.md"
+  run_lanes "$out/lanes" "${start[@]}" "$here/lockstep" >"$out/lanes.txt" 2>&1 || echo "lanes: exit code $?"
+  cat "$out/lanes.txt"
+  if python3 -c 'import h5py, torch; assert torch.cuda.is_available()' 2>/dev/null; then
+    python3 "$here/tests/gpu/captures.py" "$out/captures" >"$out/captures.txt" 2>&1 || echo "captures: exit code $?"
+    cat "$out/captures.txt"
+  else
+    echo "captures: not run: python3 has no torch with a GPU, or no h5py"
+  fi
   return $code
 }
 

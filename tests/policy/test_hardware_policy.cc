@@ -104,10 +104,10 @@ TEST_CASE("hardware: a named unit must be the lane's own, a named chain is kept"
       problems_on("extends = 'torch-autocast-fp16'\n[gemm]\naccumulator = 'hopper_fp16'", "ampere"),
       "hopper_fp16 is a unit of hopper, not of ampere"));
   const Lowered net = lower_on(
-      "extends = 'torch-autocast-bf16'\n[gemm]\naccumulator = 'hopper_bf16+positive_zero'\n"
+      "extends = 'torch-autocast-bf16'\n[gemm]\naccumulator = 'hopper_bf16+negative_zero'\n"
       "[[rule]]\nlayer = 'fc1'\naccumulator = 'fp32_fused'",
       "hopper");
-  CHECK(unit(net, "conv1", "conv2d") == "hopper_bf16+positive_zero");
+  CHECK(unit(net, "conv1", "conv2d") == "hopper_bf16+negative_zero");
   CHECK(unit(net, "fc1", "linear") == "fp32_fused");
   // Where the named unit does not fit, the hardware's own does.
   const Lowered mixed = lower_on(
@@ -141,8 +141,8 @@ TEST_CASE("accumulators with operand formats: by policy where they fit, by rule 
             "no sum of products has factors that it takes; `lockstep list accumulators` shows "
             "them; without the accumulator `lockstep explain` shows every sum's factors"));
   CHECK(has(problems_of(small_net(),
-                        "[[rule]]\nop = 'linear'\naccumulator = 'hopper_bf16+positive_zero'"),
-            "hopper_bf16+positive_zero does not take fp32 x fp32"));
+                        "[[rule]]\nop = 'linear'\naccumulator = 'hopper_bf16+negative_zero'"),
+            "hopper_bf16+negative_zero does not take fp32 x fp32"));
   CHECK(has(problems_of(small_net(), "[reduce]\naccumulator = 'hopper_fp16'"),
             "forms sums of products only"));
   CHECK(has(problems_of(small_net(), "[gemm]\ntf32_input = 'truncate'"), "operand = \"tf32\""));

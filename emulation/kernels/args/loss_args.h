@@ -18,6 +18,11 @@ enum class LossReduction : uint8_t { kMean, kSum, kNone };
 //   loss   = sum of rows / (sum of w[t] over rows not ignored)            kMean: NaN where none is
 //   dx[c]  = (softmax(x)[c] k - label_smoothing / C w[c] - (1 - label_smoothing) w[t] [c == t]) g,
 //            k = (1 - label_smoothing) w[t] + label_smoothing / C sum w,  g = dloss / divisor
+// With `log_probabilities`, PyTorch's parts: log p[c] = (x[c] - max) - lse and its gradient
+//   dlog p[c] = -(label_smoothing / C w[c] + (1 - label_smoothing) w[t] [c == t]) g
+// are rounded to this format, nearest even (both terms of the latter and their sum);
+//   nll = -w[t] log p[t],  smooth = -sum over c of w[c] log p[c],
+//   dx[c] = dlog p[c] - exp(log p[c]) (sum over classes of dlog p).
 // Requires: every target is ignore_index or in [0, C) (checked by the caller).
 template <typename T>
 struct CrossEntropyArgs {
@@ -31,6 +36,7 @@ struct CrossEntropyArgs {
   const T* dloss = nullptr;  // backward: a scalar; kNone: (N,S)
   T* out = nullptr;          // the loss, a scalar or (N,S); backward: dx (N,C,S)
   const Accumulator* accumulator = nullptr;
+  const Format* log_probabilities = nullptr;  // null: not rounded
 };
 
 // Losses that are sums of one term per element; the terms are in scalar/pointwise_loss.h.

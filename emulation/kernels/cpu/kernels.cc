@@ -1,20 +1,18 @@
-// Convolutions run as matrix products on the units, over the columns of
-// emulation/kernels/simd/conv2d.cc.
 #include "emulation/kernels/cpu/kernels.h"
 
 #include "emulation/kernels/cpu/gemm.h"
 #include "emulation/kernels/cpu/quantize.h"
 #include "emulation/kernels/scalar/kernels.h"
-#include "emulation/kernels/simd/conv2d.h"
 #include "emulation/kernels/simd/kernels.h"
 
 namespace lockstep {
 namespace {
 
 template <SoftwareKernels kSoftware>
-void gemm(const GemmArgs<float>& args) {
-  cpu_gemm(args, kSoftware().f32.gemm);
-}
+struct UnitProducts {
+  static bool is_own(const Accumulator& accumulator) { return is_unit_sum(accumulator); }
+  static void gemm(const GemmArgs<float>& args) { cpu_gemm(args, kSoftware().f32.gemm); }
+};
 
 template <SoftwareKernels kSoftware>
 KernelSet make_set() {
@@ -25,20 +23,7 @@ KernelSet make_set() {
                         TensorStats* stats) {
     cpu_quantize(before, after, count, spec, stats, kSoftware().f32.quantize);
   };
-  set.f32.gemm = gemm<kSoftware>;
-  set.f32.rounded_gemm = nullptr;
-  set.f32.conv2d_forward = [](const ConvArgs<float>& args) {
-    if (!is_unit_sum(*args.accumulator)) return kSoftware().f32.conv2d_forward(args);
-    conv2d_forward_by(gemm<kSoftware>, args);
-  };
-  set.f32.conv2d_backward_input = [](const ConvArgs<float>& args) {
-    if (!is_unit_sum(*args.accumulator)) return kSoftware().f32.conv2d_backward_input(args);
-    conv2d_backward_input_by(gemm<kSoftware>, args);
-  };
-  set.f32.conv2d_backward_weight = [](const ConvArgs<float>& args) {
-    if (!is_unit_sum(*args.accumulator)) return kSoftware().f32.conv2d_backward_weight(args);
-    conv2d_backward_weight_by(gemm<kSoftware>, args);
-  };
+  use_products<UnitProducts<kSoftware>, kSoftware>(set);
   return set;
 }
 

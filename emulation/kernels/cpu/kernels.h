@@ -3,12 +3,10 @@
 // set of the software engine: its results are the hardware's.
 #pragma once
 
+#include "emulation/kernels/engine_products.h"
 #include "emulation/kernels/kernel_set.h"
 
 namespace lockstep {
-
-// The set that computes what no unit computes.
-using SoftwareKernels = const KernelSet& (*)();
 
 // The set on top of scalar_kernels, avx2_kernels or avx512_kernels.
 template <SoftwareKernels kSoftware>

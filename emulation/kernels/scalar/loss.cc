@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "emulation/accumulator/fast_round.h"
+#include "emulation/kernels/scalar/nearest_round.h"
 #include "emulation/kernels/scalar/softmax.h"
 #include "src/core/chunks.h"
 
@@ -141,6 +142,7 @@ template <typename T>
 void cross_entropy_with(const RowFunctions<T>& functions, const CrossEntropyArgs<T>& args) {
   const int64_t rows = args.batch * args.spatial, classes = args.classes;
   const Smoothing<T> smoothing = smoothing_of(args);
+  const PartRound<T> round(args.log_probabilities);
   std::vector<T> own(static_cast<size_t>(args.reduction == LossReduction::kNone ? 0 : rows));
   T* row_loss = args.reduction == LossReduction::kNone ? args.out : own.data();
   for_tiles(functions, args, [&](Tile<T>& tile, int64_t begin, int64_t end) {
@@ -153,11 +155,11 @@ void cross_entropy_with(const RowFunctions<T>& functions, const CrossEntropyArgs
       }
       const T log_sum = tile.sum(row - begin);
       const T* shifted = tile.shifted(row - begin);
-      T loss = weight_of(args, target) * (log_sum - shifted[target]);
+      T loss = weight_of(args, target) * round(log_sum - shifted[target]);
       if (smoothing.any) {
         T* terms = tile.exponentials(row - begin);
         for (int64_t c = 0; c < classes; ++c) {
-          terms[c] = weight_of(args, c) * (log_sum - shifted[c]);
+          terms[c] = weight_of(args, c) * round(log_sum - shifted[c]);
         }
         const T smooth =
             static_cast<T>(sum_array<T>(terms, classes, *args.accumulator, functions.block_sum));
@@ -172,6 +174,31 @@ void cross_entropy_with(const RowFunctions<T>& functions, const CrossEntropyArgs
   *args.out = canonical_nan(sum / divisor(functions, args));
 }
 
+// dx of one row from its log-probabilities; `factor` is dloss / divisor.
+template <typename T>
+void write_rounded_gradient(const RowFunctions<T>& functions, const CrossEntropyArgs<T>& args,
+                            const Smoothing<T>& smoothing, const PartRound<T>& round,
+                            int32_t target, T factor, const T* shifted, T log_sum, T* out) {
+  const int64_t classes = args.classes;
+  const auto gradient = [&](int64_t c) {  // of log p[c]
+    const T hit = c == target ? round(-(smoothing.hit * weight_of(args, c)) * factor) : T(0);
+    if (!smoothing.any) return hit;
+    return round(hit + round(-(smoothing.spread * weight_of(args, c)) * factor));
+  };
+  T sum = gradient(target);
+  if (smoothing.any) {
+    sum = static_cast<T>(sum_terms<T>(classes, *args.accumulator, functions.block_sum,
+                                      [&](int64_t begin, int64_t n, T* buffer) {
+                                        for (int64_t i = 0; i < n; ++i) {
+                                          buffer[i] = gradient(begin + i);
+                                        }
+                                      }));
+  }
+  for (int64_t c = 0; c < classes; ++c) out[c] = round(shifted[c] - log_sum);
+  functions.exp(out, out, classes);
+  for (int64_t c = 0; c < classes; ++c) out[c] = canonical_nan(gradient(c) - out[c] * sum);
+}
+
 template <typename T>
 void cross_entropy_backward_with(const RowFunctions<T>& functions,
                                  const CrossEntropyArgs<T>& args) {
@@ -179,6 +206,7 @@ void cross_entropy_backward_with(const RowFunctions<T>& functions,
   const Smoothing<T> smoothing = smoothing_of(args);
   const bool is_scalar = args.reduction != LossReduction::kNone;
   const T shared = is_scalar ? *args.dloss / divisor(functions, args) : T(0);
+  const PartRound<T> round(args.log_probabilities);
   T spread_weight = 0;  // label_smoothing / C sum w
   if (smoothing.any) {
     spread_weight = smoothing.spread *
@@ -190,6 +218,7 @@ void cross_entropy_backward_with(const RowFunctions<T>& functions,
                                                 }));
   }
   for_tiles(functions, args, [&](Tile<T>& tile, int64_t begin, int64_t end) {
+    if (args.log_probabilities != nullptr) tile.take_logs(end - begin);
     for (int64_t row = begin; row < end; ++row) {
       T* out = tile.exponentials(row - begin);
       const int32_t target = args.target[row];
@@ -198,6 +227,11 @@ void cross_entropy_backward_with(const RowFunctions<T>& functions,
         continue;
       }
       const T sum = tile.sum(row - begin), factor = is_scalar ? shared : args.dloss[row];
+      if (args.log_probabilities != nullptr) {
+        write_rounded_gradient(functions, args, smoothing, round, target, factor,
+                               tile.shifted(row - begin), sum, out);
+        continue;
+      }
       const T hit = smoothing.hit * weight_of(args, target);
       const T k = smoothing.any ? hit + spread_weight : hit;
       for (int64_t c = 0; c < classes; ++c) out[c] = out[c] / sum * k;

@@ -22,8 +22,8 @@ struct BlockRules {
   // Requires: takes(g).
   explicit BlockRules(const GemmArgs<float>& g)
       : spec(g.accumulator->block),
-        a_format(*operand(*g.accumulator, g.a_format)),
-        b_format(*operand(*g.accumulator, g.b_format)) {
+        a_format(factor_format(spec, *operand(*g.accumulator, g.a_format))),
+        b_format(factor_format(spec, *operand(*g.accumulator, g.b_format))) {
     splits_sum = !fits_int32(spec.length);
   }
 
@@ -41,11 +41,12 @@ struct BlockRules {
     constexpr int kFloatPrecision = 24;
     const BlockSpec& spec = accumulator.block;
     const int interval = spec.promotion_interval != 0 ? spec.promotion_interval : spec.length;
-    return a->precision + b->precision <= kFloatPrecision &&
+    const BlockRules rules(g);
+    return rules.a_format.precision + rules.b_format.precision <= kFloatPrecision &&
            spec.fraction_bits <= kMostFractionBits && spec.length <= kLongestBlock &&
            spec.length % kUnroll == 0 && kMostLines % spec.length == 0 &&
            kLongestInterval % interval == 0 && interval % spec.length == 0 &&
-           BlockRules(g).fits_int32((spec.length + 1) / 2);
+           rules.fits_int32((spec.length + 1) / 2);
   }
 
   // Is the sum of `count` terms and an addend below 2^31 in units of 2^(E - F)? A factor's

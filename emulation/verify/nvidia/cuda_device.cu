@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "emulation/kernels/cuda/gpu_presence.h"
 #include "emulation/verify/nvidia/mma_device.h"
 #include "emulation/verify/nvidia/mma_kernels.h"
 
@@ -243,14 +244,8 @@ class CudaDevice : public Device {
 };
 
 std::unique_ptr<Device> open_device(std::string& why_not) {
-  int count = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status != cudaSuccess || count == 0) {
-    const bool usual = status == cudaSuccess || status == cudaErrorNoDevice ||
-                       status == cudaErrorInsufficientDriver;  // also where there is no driver
-    why_not = usual ? "no GPU" : std::string("no GPU: ") + cudaGetErrorString(status);
-    return nullptr;
-  }
+  why_not = cuda::why_no_gpu();
+  if (!why_not.empty()) return nullptr;
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, 0), "properties");
   cudaFuncAttributes attributes;

@@ -28,15 +28,16 @@ struct RowFactors {
   const uint32_t* words;
   int k;
   Type type;
-  Tf32Input tf32_input;
+  BlockSpec block;
 
   LOCKSTEP_HOST_DEVICE BlockFactor operator()(int64_t i) const {
     uint32_t bits = 0;
     if (i < k) {
       bits = packed_number(words, static_cast<int>(i), bits_of(type));
-      if (type == Type::kTf32) bits = tf32_register(bits, tf32_input);
+      if (type == Type::kTf32) bits = tf32_register(bits, block.tf32_input);
     }
-    return decode_bits(bits, encoding_of(type));
+    const BlockFactor factor = decode_bits(bits, encoding_of(type));
+    return block.factors_as_fp16 ? as_fp16(factor, encoding_of(type).fraction_bits()) : factor;
   }
 };
 
@@ -50,11 +51,15 @@ LOCKSTEP_HOST_DEVICE inline uint32_t tile_addend(const Shape& shape, const Tile&
 LOCKSTEP_HOST_DEVICE inline uint32_t tile_dot(const Rule& rule, const Shape& shape,
                                               const Tile& tile, int row, int column,
                                               uint32_t start) {
-  const RowFactors a{tile.a + row * shape.row_words(), shape.k, shape.a, rule.block.tf32_input};
-  const RowFactors b{tile.b + column * shape.row_words(), shape.k, shape.b, rule.block.tf32_input};
+  const RowFactors a{tile.a + row * shape.row_words(), shape.k, shape.a, rule.block};
+  const RowFactors b{tile.b + column * shape.row_words(), shape.k, shape.b, rule.block};
+  const auto fraction_bits = [&](Type type) {
+    return rule.block.factors_as_fp16
+               ? register_encoding(BlockOutput::kFp16NearestEven).fraction_bits()
+               : encoding_of(type).fraction_bits();
+  };
   IgnoreBlocks nobody;
-  return block_chain(rule.block, shape.k, a, b,
-                     encoding_of(shape.a).fraction_bits() + encoding_of(shape.b).fraction_bits(),
+  return block_chain(rule.block, shape.k, a, b, fraction_bits(shape.a) + fraction_bits(shape.b),
                      start, nobody);
 }
 

@@ -77,6 +77,7 @@ export function drawHeatMap(place, data, label, figure) {
       const isMeasured = api.value(3) === 1;
       return {
         type: "rect",
+        emphasisDisabled: true,  // a cell lifted above its neighbours moves in the document, and a click on it is lost
         shape: {x: x - w / 2, y: y - h / 2, width: Math.max(1, w - (w > 6 ? 1 : 0)), height: Math.max(1, h - 1)},
         style: {
           fill: color(`heat-${api.value(2)}`), stroke: isMeasured ? color("ink") : "none", lineWidth: isMeasured ? 1.5 : 0,

@@ -73,6 +73,7 @@ CrossEntropyArgs<T> arguments(const OpCall& call, size_t count) {
   args.reduction = loss_reduction(call.node);
   args.out = output<T>(call, 0);
   args.accumulator = &call.reduce_accumulator;
+  args.log_probabilities = inner_format(call);
   return args;
 }
 
@@ -110,8 +111,8 @@ std::vector<OpDef> cross_entropy_ops() {
            "logsumexp(x) - x[target] per position, weighted by the target's class, reduced (the "
            "mean divides by the weights of positions not ignored); x (N,C) or (N,C,d1,...), "
            "target (N) or (N,d1,...) integers in [0,C), class_weight? (C)",
-       .source = "torch.nn.functional.cross_entropy; CUDA autocast: log_softmax and nll_loss, both "
-                 "fp32",
+       .source = "torch.nn.functional.cross_entropy; CUDA autocast: log_softmax with the logits' "
+                 "dtype, then nll_loss in fp32",
        .cast_class = CastClass::kFp32,
        .min_inputs = 2,
        .max_inputs = 3,
@@ -119,8 +120,8 @@ std::vector<OpDef> cross_entropy_ops() {
        .infer = infer_cross_entropy,
        .vjp = cross_entropy_vjp,
        .run = run_cross_entropy,
-       .is_loss = true,  // On CUDA torch's cross_entropy is log_softmax followed by nll_loss, both
-                         // on the fp32 list.
+       .rounds_inside = RoundsInside::kLogits,
+       .is_loss = true,
        .foreign_names = {.torch = "nll_loss cross_entropy_loss", .mxnet = "softmax_cross_entropy"}},
       {.name = "cross_entropy_backward",
        .help = "dx = (softmax(x) - onehot(target)) dloss / N, with weights and smoothing as the "

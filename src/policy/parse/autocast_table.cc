@@ -35,6 +35,7 @@ void read_autocast(TomlTable& table, Policy& policy, bool is_preset) {
   read_format_or_none(table, "format", policy.low, policy.notes);
   read_name(table, "unlisted", find_class, policy.unlisted);
   if (const auto cache = table.boolean("weight_cache")) policy.weight_cache = *cache;
+  read_name(table, "cross_entropy", second_of("whole", "parts"), policy.splits_cross_entropy);
   OpNames names = OpNames::kTorch;
   read_name(table, "names", find_op_names, names);
   std::map<std::string, std::string_view> listed;  // op -> its list in this file

@@ -79,7 +79,7 @@ TEST_CASE(
   // Switches are drawn too.
   for (const char* name : {"hopper_bf16+mmasim_floor", "hopper_bf16+no_floor",
                            "hopper_bf16+mmasim_zero", "hopper_bf16+count_zero_products",
-                           "hopper_bf16+positive_zero", "hopper_fp8_mma+one_block"}) {
+                           "hopper_bf16+negative_zero", "hopper_fp8_mma+one_block"}) {
     CHECK(!drawn.contains(accumulator_picture(find_accumulator(name))));
   }
 }

@@ -35,6 +35,7 @@ void check_same_spec(const Accumulator& x, const Accumulator& y) {
   CHECK(x.block.zero_products == y.block.zero_products);
   CHECK(x.block.promotion_interval == y.block.promotion_interval);
   CHECK(x.block.order == y.block.order);
+  CHECK(x.block.factors_as_fp16 == y.block.factors_as_fp16);
   CHECK((x.block.tf32_input == y.block.tf32_input));
   CHECK(x.format == y.format);
   CHECK(x.register_format == y.register_format);
@@ -44,19 +45,19 @@ void check_same_spec(const Accumulator& x, const Accumulator& y) {
 }  // namespace
 
 TEST_CASE("accumulator names: the same switches in any order give one object") {
-  const Accumulator& both = find_accumulator("hopper_bf16+positive_zero+no_floor");
-  CHECK(both.name == "hopper_bf16+positive_zero+no_floor");
-  CHECK(&find_accumulator("hopper_bf16+no_floor+positive_zero") == &both);
-  CHECK(&find_accumulator("hopper_bf16+no_floor+positive_zero+no_floor") == &both);
-  CHECK(&find_accumulator("hopper_bf16+skip_zero_products+positive_zero+no_floor") == &both);
+  const Accumulator& both = find_accumulator("hopper_bf16+negative_zero+no_floor");
+  CHECK(both.name == "hopper_bf16+negative_zero+no_floor");
+  CHECK(&find_accumulator("hopper_bf16+no_floor+negative_zero") == &both);
+  CHECK(&find_accumulator("hopper_bf16+no_floor+negative_zero+no_floor") == &both);
+  CHECK(&find_accumulator("hopper_bf16+skip_zero_products+negative_zero+no_floor") == &both);
   CHECK(&find_accumulator(both.name) == &both);
-  CHECK(!both.block.keeps_negative_zero);
+  CHECK(both.block.keeps_negative_zero);
   CHECK((both.block.zero_products == ZeroProducts::kIgnored));
   CHECK(both.block.exponent_floor == BlockSpec::kNoFloor);
   CHECK(both.help.size() > find_accumulator("hopper_bf16").help.size());
 
   // Defaults are the row itself.
-  CHECK(&find_accumulator("hopper_bf16+carry_floor+negative_zero") ==
+  CHECK(&find_accumulator("hopper_bf16+carry_floor+positive_zero") ==
         &find_accumulator("hopper_bf16"));
   CHECK(&find_accumulator("hopper_fp8_mma+split_blocks") == &find_accumulator("hopper_fp8_mma"));
   // MMA-Sim's floor is FP32's emin for sums in FP16 too.
@@ -113,16 +114,16 @@ TEST_CASE("accumulator names: hardware by compute capability, chips without a so
 
 TEST_CASE("accumulator names: what is refused, and why") {
   CHECK(holds(refusal("hoper_fp16"), "did you mean 'hopper_fp16'?"));
-  CHECK(holds(refusal("hoper_fp16+positive_zero"), "did you mean 'hopper_fp16'?"));
-  CHECK(holds(refusal("hopper_fp16+positive_zer"), "did you mean 'positive_zero'?"));
-  CHECK(holds(refusal("hopper_fp16++positive_zero"), "unknown switch ''"));
+  CHECK(holds(refusal("hoper_fp16+negative_zero"), "did you mean 'hopper_fp16'?"));
+  CHECK(holds(refusal("hopper_fp16+negative_zer"), "did you mean 'negative_zero'?"));
+  CHECK(holds(refusal("hopper_fp16++negative_zero"), "unknown switch ''"));
   CHECK(holds(refusal("hopper_fp16+"), "unknown switch ''"));
   const std::string two = refusal("hopper_bf16+mmasim_floor+no_floor");
   CHECK(holds(two, "'mmasim_floor' and 'no_floor' answer the same question"));
   CHECK(holds(refusal("hopper_bf16+carry_floor+no_floor"), "answer the same question"));
   // Rows without the question: no blocks, no floor, a settled order.
   for (const char* name :
-       {"fp32_fused+positive_zero", "avx512_bf16+no_floor", "hopper_fp8+mmasim_floor",
+       {"fp32_fused+negative_zero", "avx512_bf16+no_floor", "hopper_fp8+mmasim_floor",
         "hopper_fp8+carry_floor", "hopper_fp16+one_block", "hopper_fp8_mma_acc16+one_block",
         "hopper_fp8_mma_acc16+split_blocks", "hopper_fp16+nearest_away", "fp32_fused+truncate"}) {
     CAPTURE(name);

@@ -150,9 +150,9 @@ std::vector<const Accumulator*> rows_and_variants() {
   for (const Accumulator& row : accumulators()) {
     if (row.kind != AccumulatorKind::kAlignedBlocks) continue;
     out.push_back(&row);
-    std::vector<std::string> variants = {"+positive_zero", "+count_zero_products", "+mmasim_zero"};
+    std::vector<std::string> variants = {"+negative_zero", "+count_zero_products", "+mmasim_zero"};
     if (row.block.exponent_floor != BlockSpec::kNoFloor) {
-      variants.insert(variants.end(), {"+mmasim_floor", "+positive_zero+no_floor"});
+      variants.insert(variants.end(), {"+mmasim_floor", "+negative_zero+no_floor"});
     }
     const bool is_compiled = row.block.order == ProductOrder::kPairsOfFour;
     if (is_compiled && row.register_format->is_fp32()) variants.emplace_back("+one_block");
@@ -198,7 +198,8 @@ TEST_CASE("aligned blocks: every row equals the rule in exact rationals, results
             scramble_ignored_bits(x.a, words);
             scramble_ignored_bits(x.b, words);
           }
-          const auto counted_exponent = [&](double x, const Format& format) {
+          const auto counted_exponent = [&](double x, const Format& own) {
+            const Format& format = row->block.factors_as_fp16 ? find_format("fp16") : own;
             const bool is_mmasim = row->block.zero_products == ZeroProducts::kFp32Emin;
             return x == 0 && is_mmasim ? -126 : encoded_exponent(x, format);
           };

@@ -262,7 +262,7 @@ TEST_CASE("mma check: silicon that follows another rule is detected and the rule
     CHECK(result.mismatches > 0);
     CHECK(result.first_mismatch != "");
     const std::string other = probe.question == kTf32Question ? "nearest_away"
-                              : probe.question == "U1"        ? "positive_zero"
+                              : probe.question == "U1"        ? "negative_zero"
                               : probe.question == "U2"        ? "count_zero_products"
                               : probe.question == "U3"        ? "mmasim_floor"
                                                               : "one_block";

@@ -1,0 +1,265 @@
+// cuBLAS on the machine's first GPU; in builds without nvcc, no device. Row-major C = A B' is the
+// column-major C' = B A': cuBLAS sees B as its first matrix, transposed, and A as its second. Only
+// this order of both exists for FP8.
+#include "emulation/kernels/cuda/device.h"
+
+#ifdef LOCKSTEP_CUDA
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <stdexcept>
+
+#include "emulation/kernels/cuda/cublas_lt.h"
+#include "emulation/kernels/cuda/gpu_presence.h"
+
+namespace lockstep::cuda {
+namespace lt {
+namespace {
+
+struct Loaded {
+  Library functions{};
+  std::string problem;
+};
+
+Loaded load() {
+  Loaded loaded;
+  void* handle = nullptr;
+  for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"}) {
+    handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (handle != nullptr) break;
+  }
+  if (handle == nullptr) {
+    loaded.problem = "no cuBLAS: libcublasLt.so.13 and .12 are not on the loader's path";
+    return loaded;
+  }
+  const auto find = [&](auto& function, const char* name) {
+    void* symbol = dlsym(handle, name);
+    if (symbol == nullptr) loaded.problem = fmt::format("cuBLAS has no function {}", name);
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(symbol);
+  };
+  Library& l = loaded.functions;
+  find(l.create, "cublasLtCreate");
+  find(l.desc_create, "cublasLtMatmulDescCreate");
+  find(l.desc_set, "cublasLtMatmulDescSetAttribute");
+  find(l.desc_destroy, "cublasLtMatmulDescDestroy");
+  find(l.layout_create, "cublasLtMatrixLayoutCreate");
+  find(l.layout_destroy, "cublasLtMatrixLayoutDestroy");
+  find(l.preference_create, "cublasLtMatmulPreferenceCreate");
+  find(l.preference_set, "cublasLtMatmulPreferenceSetAttribute");
+  find(l.preference_destroy, "cublasLtMatmulPreferenceDestroy");
+  find(l.heuristic, "cublasLtMatmulAlgoGetHeuristic");
+  find(l.matmul, "cublasLtMatmul");
+  find(l.algo_get, "cublasLtMatmulAlgoConfigGetAttribute");
+  find(l.version, "cublasLtGetVersion");
+  return loaded;
+}
+
+}  // namespace
+
+const Library* library(std::string* why_not) {
+  static const Loaded loaded = load();
+  if (loaded.problem.empty()) return &loaded.functions;
+  if (why_not != nullptr) *why_not = loaded.problem;
+  return nullptr;
+}
+
+}  // namespace lt
+
+namespace {
+
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // as PyTorch's on Hopper
+
+void check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  throw std::runtime_error(fmt::format("GPU: {}: {}", what, cudaGetErrorString(status)));
+}
+void check_lt(lt::Status status, const char* what) {
+  if (status != 0) throw std::runtime_error(fmt::format("cuBLAS: {}: status {}", what, status));
+}
+
+int type_number(Type type) {
+  switch (type) {
+    case Type::kFp16:
+      return lt::kF16;
+    case Type::kBf16:
+      return lt::kBf16;
+    case Type::kTf32:
+      return lt::kF32;
+    case Type::kE4m3:
+      return lt::kE4m3;
+    case Type::kE5m2:
+      return lt::kE5m2;
+  }
+  throw std::logic_error("type_number: unknown type");
+}
+
+// A descriptor that is destroyed with the scope.
+template <typename T>
+class Owned {
+ public:
+  explicit Owned(lt::Status (*destroy)(T)) : destroy_(destroy) {}
+  ~Owned() {
+    if (value_ != nullptr) destroy_(value_);
+  }
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
+  T* out() { return &value_; }
+  T get() const { return value_; }
+
+ private:
+  lt::Status (*destroy_)(T);
+  T value_ = nullptr;
+};
+
+class CublasDevice final : public Device {
+ public:
+  CublasDevice(const lt::Library& library, const cudaDeviceProp& properties,
+               const Hardware& hardware)
+      : lt_(library), name_(properties.name), hardware_(hardware) {
+    check_lt(lt_.create(&handle_), "cublasLtCreate");
+    name_ += fmt::format(", cuBLASLt {}", lt_.version());
+  }
+
+  std::string name() const override { return name_; }
+  const Hardware& hardware() const override { return hardware_; }
+  void* allocate(size_t bytes) override {
+    void* memory = nullptr;
+    check(cudaMalloc(&memory, bytes), "cudaMalloc");
+    return memory;
+  }
+  void release(void* memory) override { check(cudaFree(memory), "cudaFree"); }
+  void upload(void* to, const void* from, size_t bytes) override {
+    check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "copying to the GPU");
+  }
+  void download(void* to, const void* from, size_t bytes) override {
+    check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "copying from the GPU");
+  }
+
+  std::string multiply(const Product& p) override {
+    const bool is_fp8 = bytes_of(p.a) == 1;
+    const int compute = p.halves             ? lt::kCompute16F
+                        : p.a == Type::kTf32 ? lt::kCompute32FTf32
+                                             : lt::kCompute32F;
+    const int sum_type = p.halves ? lt::kF16 : lt::kF32;
+    Owned<lt::MatmulDesc> desc(lt_.desc_destroy);
+    check_lt(lt_.desc_create(desc.out(), compute, sum_type), "cublasLtMatmulDescCreate");
+    const int32_t transpose = lt::kTranspose, none = lt::kNone;
+    set(desc, lt::kTransA, transpose);
+    set(desc, lt::kTransB, none);
+    if (is_fp8) {
+      // Without promotion the sums stay in the tensor core.
+      set(desc, lt::kFastAccumulation,
+          static_cast<int8_t>(p.accumulator->block.promotion_interval == 0));
+    }
+    Owned<lt::Layout> a(lt_.layout_destroy), b(lt_.layout_destroy), c(lt_.layout_destroy);
+    layout(a, type_number(p.a), p.k, p.m, p.k);
+    layout(b, type_number(p.b), p.k, p.n, p.k);
+    layout(c, sum_type, p.n, p.m, p.n);
+
+    Owned<lt::Preference> preference(lt_.preference_destroy);
+    check_lt(lt_.preference_create(preference.out()), "cublasLtMatmulPreferenceCreate");
+    check_lt(lt_.preference_set(preference.get(), lt::kMostWorkspace, &kWorkspaceBytes,
+                                sizeof kWorkspaceBytes),
+             "cublasLtMatmulPreferenceSetAttribute");
+    lt::Heuristic chosen{};
+    int found = 0;
+    const lt::Status status = lt_.heuristic(handle_, desc.get(), b.get(), a.get(), c.get(), c.get(),
+                                            preference.get(), 1, &chosen, &found);
+    if (status != 0 || found == 0) {
+      throw std::runtime_error(fmt::format("cuBLAS: no algorithm for {} x {}, {}x{}x{} (status {})",
+                                           format_of(p.a).name, format_of(p.b).name, p.m, p.n, p.k,
+                                           status));
+    }
+    if (workspace_ == nullptr) workspace_ = allocate(kWorkspaceBytes);
+    const float one = 1, beta = p.adds_to_c ? 1.0f : 0.0f;
+    const uint16_t half_one = 0x3c00, half_beta = p.adds_to_c ? half_one : uint16_t{0};
+    const void* alpha = p.halves ? static_cast<const void*>(&half_one) : &one;
+    const void* weight = p.halves ? static_cast<const void*>(&half_beta) : &beta;
+    check_lt(lt_.matmul(handle_, desc.get(), alpha, p.b_data, b.get(), p.a_data, a.get(), weight,
+                        p.c_data, c.get(), p.c_data, c.get(), &chosen.algo, workspace_,
+                        kWorkspaceBytes, nullptr),
+             "cublasLtMatmul");
+    check(cudaStreamSynchronize(nullptr), "cublasLtMatmul");
+    return algorithm_text(chosen.algo);
+  }
+
+ private:
+  template <typename T>
+  void set(const Owned<lt::MatmulDesc>& desc, int attribute, const T& value) const {
+    check_lt(lt_.desc_set(desc.get(), attribute, &value, sizeof value),
+             "cublasLtMatmulDescSetAttribute");
+  }
+  void layout(Owned<lt::Layout>& out, int type, int64_t rows, int64_t cols, int64_t ld) const {
+    check_lt(lt_.layout_create(out.out(), type, static_cast<uint64_t>(rows),
+                               static_cast<uint64_t>(cols), ld),
+             "cublasLtMatrixLayoutCreate");
+  }
+  std::string algorithm_text(const lt::Algo& algo) const {
+    const auto number = [&](int attribute) {
+      int32_t value = -1;
+      size_t written = 0;
+      lt_.algo_get(&algo, attribute, &value, sizeof value, &written);
+      return value;
+    };
+    return fmt::format("id {} tile {} stages {} split-k {} reduction {}", number(lt::kId),
+                       number(lt::kTile), number(lt::kStages), number(lt::kSplitK),
+                       number(lt::kReduction));
+  }
+
+  const lt::Library& lt_;
+  lt::Handle handle_ = nullptr;
+  std::string name_;
+  const Hardware& hardware_;
+  void* workspace_ = nullptr;
+};
+
+struct Found {
+  std::unique_ptr<CublasDevice> device;
+  std::string why_not;
+};
+
+Found find_gpu() {
+  Found found;
+  found.why_not = why_no_gpu();
+  if (!found.why_not.empty()) return found;
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, 0), "properties");
+  const int capability = 10 * properties.major + properties.minor;
+  const Hardware* hardware = hardware_of_capability(capability);
+  if (hardware == nullptr) {
+    found.why_not = fmt::format("{} (compute capability {}): no model of its tensor cores",
+                                properties.name, capability / 10.0);
+    return found;
+  }
+  const lt::Library* library = lt::library(&found.why_not);
+  if (library != nullptr) {
+    found.device = std::make_unique<CublasDevice>(*library, properties, *hardware);
+  }
+  return found;
+}
+
+}  // namespace
+
+Device* gpu_device(std::string* why_not) {
+  static const Found& found = *new Found(find_gpu());
+  if (found.device == nullptr && why_not != nullptr) *why_not = found.why_not;
+  return found.device.get();
+}
+
+}  // namespace lockstep::cuda
+
+#else
+
+namespace lockstep::cuda {
+
+Device* gpu_device(std::string* why_not) {
+  if (why_not != nullptr) *why_not = "built without nvcc";
+  return nullptr;
+}
+
+}  // namespace lockstep::cuda
+
+#endif

@@ -1,0 +1,11 @@
+// Is there a GPU?
+#pragma once
+
+#include <string>
+
+namespace lockstep::cuda {
+
+// Why there is none for this program, or "". Defined in builds with nvcc only.
+std::string why_no_gpu();
+
+}  // namespace lockstep::cuda

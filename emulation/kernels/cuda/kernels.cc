@@ -1,0 +1,54 @@
+#include "emulation/kernels/cuda/kernels.h"
+
+#include "emulation/kernels/cuda/gemm.h"
+#include "emulation/kernels/scalar/kernels.h"
+#include "emulation/kernels/simd/kernels.h"
+
+namespace lockstep {
+namespace {
+
+cuda::Device& gpu() {
+  return *cuda::gpu_device();
+}
+
+template <SoftwareKernels kSoftware, cuda::Device& (*kDevice)()>
+struct DeviceProducts {
+  static bool is_own(const Accumulator& accumulator) { return cuda::is_device_sum(accumulator); }
+  static void gemm(const GemmArgs<float>& args) {
+    cuda::cuda_gemm(args, kSoftware().f32.gemm, kDevice());
+  }
+};
+
+template <SoftwareKernels kSoftware, cuda::Device& (*kDevice)()>
+KernelSet make_set(std::string_view name, std::string_view help) {
+  KernelSet set = kSoftware();
+  set.name = name;
+  set.help = help;
+  use_products<DeviceProducts<kSoftware, kDevice>, kSoftware>(set);
+  return set;
+}
+
+}  // namespace
+
+template <SoftwareKernels kSoftware>
+const KernelSet& cuda_kernels() {
+  static const KernelSet set =
+      make_set<kSoftware, gpu>("cuda", "cuBLAS on the tensor cores of an NVIDIA GPU");
+  return set;
+}
+
+template <SoftwareKernels kSoftware>
+const KernelSet& cuda_host_kernels() {
+  static const KernelSet set = make_set<kSoftware, cuda::host_device>(
+      "cuda-host", "the cuda engine on the host, which plays an H100");
+  return set;
+}
+
+template const KernelSet& cuda_kernels<scalar_kernels>();
+template const KernelSet& cuda_kernels<avx2_kernels>();
+template const KernelSet& cuda_kernels<avx512_kernels>();
+template const KernelSet& cuda_host_kernels<scalar_kernels>();
+template const KernelSet& cuda_host_kernels<avx2_kernels>();
+template const KernelSet& cuda_host_kernels<avx512_kernels>();
+
+}  // namespace lockstep

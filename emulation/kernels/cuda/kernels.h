@@ -1,0 +1,16 @@
+// The kernels of the `cuda` engine: a software set whose products of 16 bits and fewer, and of
+// TF32, run on a device. Everything else is the software set's.
+#pragma once
+
+#include "emulation/kernels/engine_products.h"
+#include "emulation/kernels/kernel_set.h"
+
+namespace lockstep {
+
+// On top of scalar_kernels, avx2_kernels or avx512_kernels.
+template <SoftwareKernels kSoftware>
+const KernelSet& cuda_kernels();  // on the GPU. Requires: cuda::gpu_device() is not null
+template <SoftwareKernels kSoftware>
+const KernelSet& cuda_host_kernels();  // on the host that plays a GPU
+
+}  // namespace lockstep

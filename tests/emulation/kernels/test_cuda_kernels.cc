@@ -1,0 +1,299 @@
+// The engine `cuda` on the host that plays a GPU: packing, layouts, buffers and fallbacks, without
+// tensor cores. Products must equal the software kernels under the same accumulator bit for bit;
+// devices with a planted fault must not.
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "emulation/accumulator/accumulator_event.h"
+#include "emulation/kernels/active_kernels.h"
+#include "emulation/kernels/cuda/codes.h"
+#include "emulation/kernels/cuda/gemm.h"
+#include "src/core/random.h"
+
+namespace lockstep {
+namespace {
+
+using cuda::Type;
+
+constexpr Type kTypes[] = {Type::kFp16, Type::kBf16, Type::kTf32, Type::kE4m3, Type::kE5m2};
+
+struct Kind {
+  const char *accumulator, *a, *b;
+  bool runs_on_device;
+};
+constexpr Kind kKinds[] = {
+    {"hopper_fp16", "fp16", "fp16", true},
+    {"hopper_fp16_acc16", "fp16", "fp16", true},
+    {"hopper_bf16", "bf16", "bf16", true},
+    {"hopper_tf32", "tf32", "tf32", true},
+    {"ampere_tf32", "tf32", "tf32", true},
+    {"hopper_fp8", "fp8_e4m3", "fp8_e5m2", true},
+    {"hopper_fp8_promoted", "fp8_e4m3", "fp8_e4m3", true},
+    // cuBLAS has no such products.
+    {"hopper_fp8", "fp8_e5m2", "fp8_e5m2", false},
+    {"hopper_fp8_acc16", "fp8_e4m3", "fp8_e4m3", false},
+    {"fp32_fused", "fp16", "fp16", false},
+    {"fp16", "fp16", "fp16", false},
+};
+
+// Values of the format, special values among them once in `rare` (0: none).
+std::vector<float> values_of(const Format& format, int64_t count, uint32_t stream, uint32_t rare) {
+  const RandomStream random(31, RandomPurpose::kTest, stream);
+  const bool is_tf32 = format.name == "tf32";
+  const auto codes = is_tf32 ? 0u : (1u << format.storage_bits()) - 1;
+  std::vector<float> values(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    const auto n = static_cast<uint64_t>(i);
+    const uint32_t bits = random.bits(2 * n);
+    float x = static_cast<float>(round_to_format(std::ldexp(static_cast<int32_t>(bits), -31), format,
+                                                 Rounding::kNearestEven));
+    if (rare != 0 && random.bits(2 * n + 1) % rare == 0) {
+      x = is_tf32 ? std::bit_cast<float>(bits & 0xffffe000)
+                  : static_cast<float>(decode(bits & codes, format));
+    }
+    values[static_cast<size_t>(i)] = x;
+  }
+  return values;
+}
+
+struct Shape {
+  int64_t m, n, k;
+  bool transpose_a, transpose_b, from_c;
+  int64_t spare;  // by which rows are longer than they must be
+};
+
+// One product by `gemm`; C is a rows of n + spare, of which the rest must stay.
+template <typename Gemm>
+std::vector<float> product(const Kind& kind, const Shape& s, uint32_t rare, Gemm gemm,
+                           std::vector<uint8_t>* events = nullptr) {
+  const Format &fa = find_format(kind.a), &fb = find_format(kind.b);
+  const Accumulator& accumulator = find_accumulator(kind.accumulator);
+  const int64_t lda = (s.transpose_a ? s.m : s.k) + s.spare;
+  const int64_t ldb = (s.transpose_b ? s.k : s.n) + s.spare, ldc = s.n + s.spare;
+  const std::vector<float> a = values_of(fa, (s.transpose_a ? s.k : s.m) * lda, 1, rare);
+  const std::vector<float> b = values_of(fb, (s.transpose_b ? s.n : s.k) * ldb, 2, rare);
+  std::vector<float> c = values_of(*accumulator.format, s.m * ldc, 3, rare);
+  if (events != nullptr) events->assign(static_cast<size_t>(s.m * s.n), 0);
+  gemm(GemmArgs<float>{.transpose_a = s.transpose_a,
+                       .transpose_b = s.transpose_b,
+                       .m = s.m,
+                       .n = s.n,
+                       .k = s.k,
+                       .a = a.data(),
+                       .lda = lda,
+                       .b = b.data(),
+                       .ldb = ldb,
+                       .c = c.data(),
+                       .ldc = ldc,
+                       .start_from_c = s.from_c,
+                       .accumulator = &accumulator,
+                       .a_format = &fa,
+                       .b_format = &fb,
+                       .events = events != nullptr ? events->data() : nullptr});
+  return c;
+}
+
+std::vector<float> in_software(const Kind& kind, const Shape& s, uint32_t rare) {
+  return product(kind, s, rare, active_kernels().f32.gemm);
+}
+std::vector<float> on(cuda::Device& device, const Kind& kind, const Shape& s, uint32_t rare,
+                      std::vector<uint8_t>* events = nullptr) {
+  return product(
+      kind, s, rare,
+      [&](const GemmArgs<float>& args) {
+        cuda::cuda_gemm(args, active_kernels().f32.gemm, device);
+      },
+      events);
+}
+
+bool same_bits(const std::vector<float>& x, const std::vector<float>& y) {
+  return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0;
+}
+
+// Every size class, transpose and start.
+std::vector<Shape> shapes() {
+  std::vector<Shape> all;
+  const int64_t sizes[][3] = {{1, 1, 1}, {2, 3, 5}, {16, 16, 16}, {33, 17, 65}, {7, 40, 129}};
+  for (const auto& [m, n, k] : sizes) {
+    for (int bits = 0; bits < 16; ++bits) {
+      all.push_back({m, n, k, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) / 8 * 3});
+    }
+  }
+  return all;
+}
+
+// The host device with one fault.
+class FaultyDevice : public cuda::Device {
+ public:
+  enum class Fault { kSwapsFactors, kSkipsLastProduct, kDropsLastRow, kForgetsC, kNarrowsSums };
+  explicit FaultyDevice(Fault fault) : fault_(fault) {}
+
+  std::string name() const override { return "faulty"; }
+  const Hardware& hardware() const override { return host_.hardware(); }
+  void* allocate(size_t bytes) override { return host_.allocate(bytes); }
+  void release(void* memory) override { host_.release(memory); }
+  void upload(void* to, const void* from, size_t bytes) override { host_.upload(to, from, bytes); }
+  void download(void* to, const void* from, size_t bytes) override {
+    host_.download(to, from, bytes);
+  }
+  std::string multiply(const cuda::Product& product) override {
+    cuda::Product p = product;
+    const int64_t width = p.halves ? 2 : 4;
+    if (fault_ == Fault::kSwapsFactors) std::swap(p.a_data, p.b_data);
+    if (fault_ == Fault::kForgetsC) p.adds_to_c = false;
+    if (fault_ == Fault::kDropsLastRow) --p.m;
+    std::string algorithm = p.m > 0 ? host_.multiply(p) : "";
+    auto* c = static_cast<uint8_t*>(p.c_data);
+    if (fault_ == Fault::kSkipsLastProduct) std::memset(c + (p.m * p.n - 1) * width, 0x11, width);
+    for (int64_t i = 0; fault_ == Fault::kNarrowsSums && i < p.m * p.n; ++i) c[i * width] &= 0xfe;
+    return algorithm;
+  }
+
+ private:
+  cuda::Device& host_ = cuda::host_device();
+  Fault fault_;
+};
+
+}  // namespace
+
+TEST_CASE("cuda engine: every code of a type is packed and unpacked") {
+  for (const Type type : kTypes) {
+    const Format& format = cuda::format_of(type);
+    CAPTURE(format.name);
+    if (type == Type::kTf32) continue;  // FP32 words are copied
+    const int64_t count = int64_t{1} << format.storage_bits();
+    const int64_t width = cuda::bytes_of(type);
+    std::vector<uint8_t> codes(static_cast<size_t>(count * width)), packed(codes.size());
+    for (int64_t code = 0; code < count; ++code) {
+      for (int64_t byte = 0; byte < width; ++byte) {
+        codes[static_cast<size_t>(code * width + byte)] = static_cast<uint8_t>(code >> (8 * byte));
+      }
+    }
+    std::vector<float> values(static_cast<size_t>(count));
+    cuda::unpack_values(codes.data(), type, values.data(), count);
+    cuda::pack_codes(values.data(), type, packed.data(), count);
+    int64_t nans = 0;
+    for (int64_t code = 0; code < count; ++code) {
+      const float want = static_cast<float>(decode(static_cast<uint64_t>(code), format));
+      const float x = values[static_cast<size_t>(code)];
+      if (std::isnan(want)) {
+        ++nans;
+        CHECK(std::isnan(x));
+        continue;
+      }
+      REQUIRE(std::bit_cast<uint32_t>(x) == std::bit_cast<uint32_t>(want));
+      REQUIRE(std::memcmp(&packed[static_cast<size_t>(code * width)],
+                          &codes[static_cast<size_t>(code * width)],
+                          static_cast<size_t>(width)) == 0);
+    }
+    CHECK(nans > 0);
+    // The chips' NaN: all bits but the sign.
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    uint16_t word = 0;
+    cuda::pack_codes(&nan, type, &word, 1);
+    CHECK(word == (1u << (format.storage_bits() - 1)) - 1);
+  }
+}
+
+TEST_CASE("cuda engine: products on the host device have the bits of the software kernels") {
+  int64_t on_device = 0;
+  for (const Kind& kind : kKinds) {
+    CAPTURE(kind.accumulator);
+    CAPTURE(kind.a);
+    for (const Shape& s : shapes()) {
+      CAPTURE(s.m);
+      CAPTURE(s.n);
+      CAPTURE(s.k);
+      CAPTURE(s.transpose_a);
+      CAPTURE(s.transpose_b);
+      CAPTURE(s.from_c);
+      CAPTURE(s.spare);
+      for (const uint32_t rare : {0u, 20u}) {
+        const int64_t before = cuda::traffic(cuda::host_device()).products;
+        REQUIRE(same_bits(on(cuda::host_device(), kind, s, rare), in_software(kind, s, rare)));
+        const int64_t products = cuda::traffic(cuda::host_device()).products - before;
+        REQUIRE(products == (kind.runs_on_device ? 1 : 0));
+        on_device += products;
+      }
+    }
+  }
+  CHECK(on_device == 7 * 80 * 2);
+}
+
+TEST_CASE("cuda engine: a sum of no products never reaches the device") {
+  const Kind& kind = kKinds[0];
+  const Shape none{3, 4, 0, false, false, false, 0};
+  const int64_t before = cuda::traffic(cuda::host_device()).products;
+  CHECK(same_bits(on(cuda::host_device(), kind, none, 0), in_software(kind, none, 0)));
+  CHECK(cuda::traffic(cuda::host_device()).products == before);
+}
+
+TEST_CASE("cuda engine: buffers are kept, and copies are counted") {
+  static FaultyDevice device(FaultyDevice::Fault::kForgetsC);  // of its own: counts begin at 0
+  const Shape s{32, 16, 64, false, true, false, 0};
+  on(device, kKinds[0], s, 0);
+  const cuda::Traffic first = cuda::traffic(device);
+  CHECK(first.products == 1);
+  CHECK(first.allocations == 3);
+  CHECK(first.bytes_up == 2 * (32 * 64 + 16 * 64));
+  CHECK(first.bytes_down == 4 * 32 * 16);
+  REQUIRE(first.algorithms.size() == 1);
+  CHECK(first.algorithms.begin()->first == "fp16 x fp16 to fp32 32x16x64");
+  CHECK(first.algorithms.begin()->second == "model hopper_fp16");
+  on(device, kKinds[0], s, 0);
+  CHECK(cuda::traffic(device).allocations == 3);
+  CHECK(cuda::traffic(device).bytes_up == 2 * first.bytes_up);
+  // FP8 matrices are filled up to multiples of 16.
+  on(device, kKinds[5], {17, 5, 20, false, true, false, 0}, 0);
+  CHECK(cuda::traffic(device).bytes_up == 2 * first.bytes_up + (32 + 16) * 32);
+  CHECK(cuda::traffic(device).algorithms.size() == 2);
+}
+
+TEST_CASE("cuda engine: planted faults of a device change results") {
+  using Fault = FaultyDevice::Fault;
+  for (const Fault fault : {Fault::kSwapsFactors, Fault::kSkipsLastProduct, Fault::kDropsLastRow,
+                            Fault::kForgetsC, Fault::kNarrowsSums}) {
+    FaultyDevice device(fault);
+    CAPTURE(static_cast<int>(fault));
+    for (const Kind& kind : kKinds) {
+      if (!kind.runs_on_device) continue;
+      CAPTURE(kind.accumulator);
+      const Shape s{16, 16, 48, false, false, true, 0};
+      // E8M13's sums end in zeros: the lowest bit is never set.
+      if (fault == Fault::kNarrowsSums && std::string_view(kind.accumulator) == "hopper_fp8") continue;
+      CHECK_FALSE(same_bits(on(device, kind, s, 0), in_software(kind, s, 0)));
+    }
+  }
+}
+
+TEST_CASE("cuda engine: events are the infinities and NaN of results") {
+  std::vector<uint8_t> events;
+  const Shape s{8, 8, 16, false, true, false, 0};
+  const std::vector<float> c = on(cuda::host_device(), kKinds[0], s, 6, &events);
+  int seen = 0;
+  for (size_t i = 0; i < c.size(); ++i) {
+    const uint8_t want = std::isnan(c[i]) ? kStepNan : std::isinf(c[i]) ? kStepToInfinity : 0;
+    CHECK(events[i] == want);
+    seen += want != 0 ? 1 : 0;
+  }
+  CHECK(seen > 0);
+}
+
+TEST_CASE("cuda engine: without a GPU there is no device, and a reason") {
+  std::string why_not;
+  if (cuda::gpu_device(&why_not) != nullptr) {
+    CHECK(why_not.empty());
+    return;
+  }
+  CHECK_FALSE(why_not.empty());
+}
+
+}  // namespace lockstep
