@@ -81,6 +81,7 @@ enum class RoundsInside : uint8_t {
   kAlways,  // several kernels in PyTorch
   kOnCpu,   // where the policy imitates PyTorch's CPU kernel ([softmax] log)
   kLogits,  // to that of operand 0 before autocast widened it ([autocast] cross_entropy)
+  kBias,    // before operand 2 is added ([gemm] conv_bias)
 };
 
 // Other systems' names of an op, where they differ from ours, separated by blanks. One of their

@@ -145,7 +145,8 @@ class Lowering {
     NodeFormats formats = formats_.of_forward(node, op, compute, autocast);
     Lowered& used = lowered_[node.id];
     used.gradient = std::move(formats.gradients);
-    used.inner = std::move(formats.inner);
+    // A bias has no part in the gradients.
+    if (op.rounds_inside != RoundsInside::kBias) used.inner = formats.inner;
     used.compute = compute;
     std::vector<int> inputs;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -157,7 +158,7 @@ class Lowering {
     }
     if (!autocast) checks_.check_region(node, op, used.gradient);
     scales_.set_forward(node, rules_.loss_scale(node));
-    ops_.add(node, op, std::move(inputs), {formats.outputs, used.seen, used.inner, compute});
+    ops_.add(node, op, std::move(inputs), {formats.outputs, used.seen, formats.inner, compute});
   }
 
   void lower_backward(const Node& node) {

@@ -69,6 +69,8 @@ const Format* ClassFormats::inner_format(const Node& node, const OpDef& op, cons
       return output;
     case RoundsInside::kOnCpu:
       return in_.policy.rounds_log_softmax ? output : nullptr;
+    case RoundsInside::kBias:
+      return in_.policy.rounds_before_conv_bias && node.inputs.size() > 2 ? output : nullptr;
     case RoundsInside::kLogits:
       return in_.policy.splits_cross_entropy && compute == nullptr ? formats_inside(node)[0]
                                                                    : nullptr;

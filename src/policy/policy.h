@@ -117,6 +117,8 @@ struct Policy {
   std::optional<Rounding> tf32_input;
   const Accumulator* gemm_accumulator;
   const Accumulator* reduce_accumulator;
+  // A convolution is rounded before its bias is added; otherwise the bias enters the sum.
+  bool rounds_before_conv_bias = false;
   const Hardware* hardware = nullptr;  // after '@' in the lane's name; see hardware_policy.h
 
   // [dropout]: 1/(1 - p) is rounded to the format of the output before it multiplies.

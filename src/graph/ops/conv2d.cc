@@ -1,6 +1,7 @@
 // conv2d: 2-d convolution (cross-correlation, as usual in the field), over all channels or in
 // groups, with its three gradients. As in linear, the bias is added to the sum of products in the
-// container's precision, before the rounding.
+// container's precision, before the rounding; or after one ([gemm] conv_bias), as PyTorch does with
+// cuDNN.
 #include "src/graph/ops/conv_attributes.h"
 
 namespace lockstep {
@@ -118,6 +119,7 @@ std::vector<OpDef> conv2d_ops() {
        .vjp = Rules::vjp,
        .run = run_conv2d,
        .products = forward_products,
+       .rounds_inside = RoundsInside::kBias,
        .foreign_names = {.mxnet = "Convolution"},
        .first_values = FirstValues::kFanIn},
       {.name = "conv2d_backward_input",

@@ -114,13 +114,18 @@ void run_pass(const OpCall& call, ConvPass pass, ConvArgs<T> conv) {
   run_conv(call, pass, conv, conv_attributes(call.node).groups);
 }
 
-// Adds the bias, operand 2, if there is one.
+// Adds the bias, operand 2, if there is one; to the rounded sums, if the node rounds inside.
 template <typename T>
 void add_bias(const OpCall& call) {
   if (call.inputs.size() < 3) return;
   if (call.sums_ready) call.sums_ready();
-  const Shape& y = output_shape(call, 0);
-  call.kernels.of<T>().add_channels(output<T>(call, 0), input<T>(call, 2), y[0], y[1], y[2] * y[3]);
+  const Shape& shape = output_shape(call, 0);
+  const Kernels<T>& kernels = call.kernels.of<T>();
+  T* y = output<T>(call, 0);
+  if (const Format* format = inner_format(call)) {
+    kernels.quantize(y, y, element_count(shape), {.format = format}, nullptr);
+  }
+  kernels.add_channels(y, input<T>(call, 2), shape[0], shape[1], shape[2] * shape[3]);
 }
 
 }  // namespace lockstep

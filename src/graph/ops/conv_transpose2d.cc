@@ -117,6 +117,7 @@ std::vector<OpDef> conv_transpose2d_ops() {
        .vjp = Rules::vjp,
        .run = run,
        .products = forward_products,
+       .rounds_inside = RoundsInside::kBias,
        .foreign_names = {.mxnet = "Deconvolution"},
        .first_values = FirstValues::kFanIn},
       {.name = "conv_transpose2d_backward_input",

@@ -75,6 +75,7 @@ void read_gemm(TomlTable& table, Policy& policy, bool is_preset) {
   read_tf32_input(table, policy);
   read_accumulator(table, policy.gemm_accumulator);
   read_tf32_switch(table, policy);
+  read_name(table, "conv_bias", second_of("fused", "rounded"), policy.rounds_before_conv_bias);
   table.finish();
 }
 
