@@ -60,10 +60,12 @@ void add_sums(const Policy& p, const Policy& torch, std::vector<std::string>& un
   }
   if (p.rounds_dropout_scale != torch.rounds_dropout_scale ||
       p.flash_kernel != torch.flash_kernel || p.rounds_log_softmax != torch.rounds_log_softmax ||
-      p.recurrent_cells != torch.recurrent_cells || p.cpu_threads != torch.cpu_threads) {
+      p.recurrent_cells != torch.recurrent_cells || p.cpu_threads != torch.cpu_threads ||
+      p.splits_cross_entropy != torch.splits_cross_entropy ||
+      p.rounds_before_conv_bias != torch.rounds_before_conv_bias) {
     unsaid.push_back(
-        "Roundings inside dropout, softmax, attention or recurrent layers follow the policy's "
-        "tables: torch rounds as its kernels on the device do.");
+        "Roundings inside dropout, softmax, cross_entropy, convolutions, attention or recurrent "
+        "layers follow the policy's tables: torch rounds as its kernels on the device do.");
   }
 }
 

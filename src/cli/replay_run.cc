@@ -12,6 +12,7 @@
 #include <optional>
 #include <system_error>
 
+#include "emulation/kernels/cuda_devices.h"
 #include "reports/section.h"
 #include "src/cli/capture_argument.h"
 #include "src/cli/command.h"
@@ -56,6 +57,7 @@ void print_end(const std::string& path, bool finished, bool quiet) {
   const std::string seeds =
       options.seeds == 1 ? "" : fmt::format(" from each of {} seeds", options.seeds);
   const int width = std::min(output_style().width, kTextWidth);
+  print_text(cuda_summary());
   fmt::print(
       "Recorded {} steps{} in {}. Next:\n  lockstep report {}\n{}", first.steps(), seeds,
       printable(path), shell_path(path),

@@ -3,25 +3,10 @@
 
 #include <algorithm>
 
-#include "emulation/kernels/cuda/device.h"
-#include "emulation/kernels/cuda/gemm.h"
+#include "emulation/kernels/cuda_devices.h"
 #include "src/graph/op.h"
 
 namespace lockstep {
-
-std::string why_no_gpu() {
-  std::string why_not;
-  cuda::gpu_device(&why_not);
-  return why_not;
-}
-
-const Hardware* gpu_hardware() {
-  return &cuda::gpu_device()->hardware();
-}
-
-const Hardware* played_hardware() {
-  return &cuda::host_device().hardware();
-}
 
 EngineSurvey survey_cuda_engine(const Graph& graph, const Program& program) {
   EngineSurvey survey;
@@ -31,9 +16,18 @@ EngineSurvey survey_cuda_engine(const Graph& graph, const Program& program) {
   for (const Instruction& instruction : program.instructions) {
     if (instruction.kind != InstructionKind::kOp) continue;
     const Node& node = graph.nodes[static_cast<size_t>(instruction.node)];
-    if (!find_op(node.op).has_gemm_accumulator) {
+    const OpDef& op = find_op(node.op);
+    // Gradients of convolution weights go on from image to image.
+    const bool goes_on = node.op.starts_with("conv") && node.op.ends_with("_backward_weight");
+    if (!op.has_gemm_accumulator || goes_on) {
       fall_back(node.op);
-    } else if (!cuda::is_device_sum(*instruction.gemm_accumulator)) {
+      continue;
+    }
+    const auto factor = [&](size_t i) {
+      return instruction.factor_formats.at(static_cast<size_t>(op.product_operands.at(i)));
+    };
+    const Format *a = factor(0), *b = factor(1);
+    if (a == nullptr || b == nullptr || !is_cuda_sum(*instruction.gemm_accumulator, *a, *b)) {
       fall_back("sums by " + instruction.gemm_accumulator->name);
     }
   }

@@ -21,7 +21,11 @@ def compare(path):
             policy, _, target = name.partition("@")
             if target not in ENGINES:
                 continue
-            software = next(other for other in lanes if other.startswith(f"{policy}@") and other != name)
+            software = next((other for other in lanes if other.startswith(f"{policy}@")
+                             and other.partition("@")[2] not in ENGINES), None)
+            if software is None:
+                print(f"{path}: {name}: no lane {policy}@CHIP to compare with")
+                continue
             ours, theirs = lanes[software], lanes[name]
             losses = np.stack([ours["loss"][:], theirs["loss"][:]])
             apart = np.abs(losses[0] - losses[1]) / np.abs(losses[0])
@@ -35,7 +39,7 @@ def compare(path):
                 site = min(others, key=lambda index: file["sites/order"][int(index)])
                 where = " ".join(file[f"sites/{key}"].asstr()[int(site)] for key in ("layer", "op", "role", "point"))
                 text += f"; first others: step {step}, {where}"
-            print(f"{text}; losses apart by at most {apart.max():.1e}")
+            print(f"{text}; losses apart by at most {apart.max():.1e} of their size")
 
 
 if __name__ == "__main__":

@@ -55,9 +55,9 @@ pack() {
 cublas_folders() {
   {
     find /usr/local/cuda*/ -name 'libcublasLt.so.1[23]' 2>/dev/null || true
-    python3 -c 'import sys; print("\n".join(sys.path))' 2>/dev/null |
+    { python3 -c 'import sys; print("\n".join(sys.path))' 2>/dev/null || true; } |
       while read -r path; do find "$path/nvidia" -name 'libcublasLt.so.1[23]' 2>/dev/null || true; done
-  } | xargs -r -n 1 dirname | sort -u | paste -sd :
+  } | xargs -r -d '\n' -n 1 dirname | sort -u | paste -sd :
 }
 
 # Lanes on the GPU beside their software lanes.

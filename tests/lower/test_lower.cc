@@ -140,6 +140,16 @@ TEST_CASE("fp16 autocast: the formats PyTorch gives each op, by hand") {
   CHECK(net.writes(net.op("loss", "cross_entropy")) == "fp32");
   CHECK(net.format(net.program.external.at("seed")) == "fp32");
   CHECK(net.writes(net.op("loss", "cross_entropy_backward")) == "fp32");
+  // Log-probabilities and their gradients are in the logits' format; a bias comes after a rounding, and
+  // has no part in gradients.
+  const auto inside = [&](const char* layer, const char* op) {
+    const Format* format = format_inside(net.op(layer, op));
+    return format != nullptr ? format->name : "";
+  };
+  CHECK(inside("loss", "cross_entropy") == "fp16");
+  CHECK(inside("loss", "cross_entropy_backward") == "fp16");
+  CHECK(inside("conv1", "conv2d") == "fp16");
+  CHECK(inside("conv1", "conv2d_backward_weight") == "");
   CHECK(net.reads(net.op("fc1", "linear_backward_weight")) == "fp16 fp16");
   CHECK(net.format(net.program.results.at("grad:fc1.weight")) == "fp16");
   CHECK(net.format(net.program.results.at("grad:bn1.weight")) == "fp32");

@@ -12,7 +12,10 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <fstream>
+#include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,91 +65,183 @@ double milliseconds_since(std::chrono::steady_clock::time_point begin) {
       .count();
 }
 
-void compare(cuda::Device& device, const Kind& kind, const Size& size, const std::string& folder) {
-  std::string name(device.hardware().name);
+bool same_bits(const float* x, const float* y, int64_t count) {
+  return std::memcmp(x, y, static_cast<size_t>(count) * sizeof(float)) == 0;
+}
+
+// How a library may divide a sum over k: into parts of `length`, each a chain of its own; the parts
+// are added in the sums' format, ascending. What a part has beyond multiples of `tile` comes first.
+struct Division {
+  int64_t length, tile;
+};
+
+// The first `rows` rows of the product, in (rows, N).
+std::vector<float> divided(GemmArgs<float> args, const Division& division, int64_t rows) {
+  const auto count = static_cast<size_t>(rows * args.n);
+  std::vector<float> sum(count), part(count);
+  args.m = rows;
+  args.c = part.data();
+  const int64_t k = args.k;
+  const float *a = args.a, *b = args.b;
+  const auto add_chain = [&](int64_t begin, int64_t end, bool goes_on) {
+    args.a = a + begin, args.b = b + begin, args.k = end - begin;
+    args.start_from_c = goes_on;
+    active_kernels().f32.gemm(args);
+  };
+  for (int64_t begin = 0; begin < k; begin += division.length) {
+    const int64_t end = std::min(k, begin + division.length);
+    const int64_t rest = (end - begin) % division.tile;
+    if (rest != 0) add_chain(begin, begin + rest, false);
+    if (begin + rest < end) add_chain(begin + rest, end, rest != 0);
+    for (size_t i = 0; i < count; ++i) {
+      const double both = static_cast<double>(sum[i]) + part[i];
+      sum[i] = begin == 0 ? part[i]
+                          : static_cast<float>(round_to_format(
+                                both, *args.accumulator->register_format, Rounding::kNearestEven));
+    }
+  }
+  return sum;
+}
+
+// The division that gives these results, in words, or "".
+std::string explained(const GemmArgs<float>& args, const std::vector<float>& results) {
+  constexpr int64_t kMostParts = 64, kFewRows = 4;
+  const int64_t rows = std::min(args.m, kFewRows);
+  std::set<int64_t, std::greater<>> lengths;
+  for (int64_t parts = 1; parts <= kMostParts; ++parts) {
+    for (const int64_t tile : {4, 8, 16, 32, 64, 128}) {
+      const int64_t even = (args.k + parts - 1) / parts;
+      lengths.insert(std::min(args.k, (even + tile - 1) / tile * tile));
+    }
+  }
+  for (const int64_t length : lengths) {
+    for (const int64_t tile : {1, 8, 16, 32, 64, 128}) {
+      const Division division{length, tile};
+      if (!same_bits(divided(args, division, rows).data(), results.data(), rows * args.n)) continue;
+      if (!same_bits(divided(args, division, args.m).data(), results.data(), args.m * args.n)) {
+        continue;
+      }
+      const int64_t parts = (args.k + length - 1) / length;
+      std::string text = parts == 1 ? "one chain" : fmt::format("{} parts of {}", parts, length);
+      if (tile > 1 && length % tile != 0) text += fmt::format(", k modulo {} first", tile);
+      return text;
+    }
+  }
+  return "";
+}
+
+// What a device made of a product.
+struct Made {
+  std::vector<float> results;
+  std::string algorithm;
+  double engine_ms = 0, product_ms = 0;
+};
+
+Made on_device(cuda::Device& device, GemmArgs<float> args) {
+  Made made;
+  made.results.resize(static_cast<size_t>(args.m * args.n));
+  args.c = made.results.data();
+  const int64_t products = cuda::traffic(device).products;
+  cuda::cuda_gemm(args, active_kernels().f32.gemm, device);  // loads the library's kernels
+  const double before = cuda::traffic(device).seconds;
+  const auto begin = std::chrono::steady_clock::now();
+  cuda::cuda_gemm(args, active_kernels().f32.gemm, device);
+  made.engine_ms = milliseconds_since(begin);
+  const cuda::Traffic after = cuda::traffic(device);
+  made.product_ms = 1e3 * (after.seconds - before);
+  const auto found = after.algorithms.find(
+      fmt::format("{} {} x {} {}x{}x{}", args.accumulator->name, args.a_format->name,
+                  args.b_format->name, args.m, args.n, args.k));
+  const bool ran = after.products != products && found != after.algorithms.end();
+  made.algorithm = ran ? found->second.text : "software";
+  return made;
+}
+
+// `device`: null reads results from `folder`.
+void compare(cuda::Device* device, const Hardware& hardware, const Kind& kind, const Size& size,
+             const std::string& folder) {
+  std::string name(hardware.name);
   std::ranges::replace(name, '-', '_');
-  const Accumulator& accumulator = find_accumulator(name + "_" + kind.accumulator);
+  const std::string row = name + "_" + kind.accumulator;
+  const auto all = accumulators();
+  const auto known = std::ranges::find(all, row, &Accumulator::name);
+  if (known == all.end()) return;  // the chip has no such unit
+  const Accumulator& accumulator = *known;
   const Format &fa = find_format(kind.a), &fb = find_format(kind.b);
+  const std::string path = fmt::format("{}/{}_{}_{}_{}x{}x{}.f32", folder, accumulator.name,
+                                       fa.name, fb.name, size.m, size.n, size.k);
+  if (device == nullptr && !std::ifstream(path)) return;
   const std::vector<float> a =
       normal_values(RandomStream(1, RandomPurpose::kTest, 1), size.m * size.k, fa);
   const std::vector<float> b =
       normal_values(RandomStream(1, RandomPurpose::kTest, 2), size.n * size.k, fb);
-  std::vector<float> ours(static_cast<size_t>(size.m * size.n)), theirs(ours.size());
-  GemmArgs<float> args{.transpose_b = true,
-                       .m = size.m,
-                       .n = size.n,
-                       .k = size.k,
-                       .a = a.data(),
-                       .lda = size.k,
-                       .b = b.data(),
-                       .ldb = size.k,
-                       .c = ours.data(),
-                       .ldc = size.n,
-                       .accumulator = &accumulator,
-                       .a_format = &fa,
-                       .b_format = &fb};
-  auto begin = std::chrono::steady_clock::now();
+  std::vector<float> ours(static_cast<size_t>(size.m * size.n));
+  const GemmArgs<float> args{.transpose_b = true,
+                             .m = size.m,
+                             .n = size.n,
+                             .k = size.k,
+                             .a = a.data(),
+                             .lda = size.k,
+                             .b = b.data(),
+                             .ldb = size.k,
+                             .c = ours.data(),
+                             .ldc = size.n,
+                             .accumulator = &accumulator,
+                             .a_format = &fa,
+                             .b_format = &fb};
+  const auto begin = std::chrono::steady_clock::now();
   active_kernels().f32.gemm(args);
   const double software_ms = milliseconds_since(begin);
-
-  args.c = theirs.data();
-  const auto products = cuda::traffic(device).products;
-  cuda::cuda_gemm(args, active_kernels().f32.gemm, device);  // loads the library's kernels
-  const double before = cuda::traffic(device).seconds;
-  begin = std::chrono::steady_clock::now();
-  cuda::cuda_gemm(args, active_kernels().f32.gemm, device);
-  const double engine_ms = milliseconds_since(begin);
-  std::string algorithm = "software";
-  const cuda::Traffic after = cuda::traffic(device);
-  if (after.products != products) {
-    const auto is_this = [&](const auto& row) {
-      return row.first == fmt::format("{} x {} to {} {}x{}x{}", fa.name, fb.name,
-                                      accumulator.register_format->name, size.m, size.n, size.k);
-    };
-    const auto found = std::ranges::find_if(after.algorithms, is_this);
-    if (found != after.algorithms.end()) algorithm = found->second;
+  Made made{.results = std::vector<float>(ours.size()), .algorithm = "saved"};
+  if (device != nullptr) {
+    made = on_device(*device, args);
+  } else {
+    std::ifstream(path, std::ios::binary)
+        .read(reinterpret_cast<char*>(made.results.data()),
+              static_cast<std::streamsize>(made.results.size() * sizeof(float)));
   }
 
   int64_t different = 0;
   double largest = 0;
   for (size_t i = 0; i < ours.size(); ++i) {
-    if (std::memcmp(&ours[i], &theirs[i], sizeof(float)) == 0) continue;
+    if (same_bits(&ours[i], &made.results[i], 1)) continue;
     ++different;
     const double root = std::sqrt(static_cast<double>(size.k));  // the results' typical size
-    largest = std::max(largest, std::abs(static_cast<double>(ours[i]) - theirs[i]) / root);
+    largest = std::max(largest, std::abs(static_cast<double>(ours[i]) - made.results[i]) / root);
   }
-  fmt::print("| {} | {} x {} | {}x{}x{} | {} | {} of {} | {} | {:.2f} | {:.2f} | {:.3f} |\n",
-             accumulator.name, fa.name, fb.name, size.m, size.n, size.k, algorithm, different,
+  fmt::print("| {} | {} x {} | {}x{}x{} | {} | {} of {} | {} | {} | {:.2f} | {:.2f} | {:.3f} |\n",
+             accumulator.name, fa.name, fb.name, size.m, size.n, size.k, made.algorithm, different,
              ours.size(), different == 0 ? std::string("0") : fmt::format("{:.1e}", largest),
-             software_ms, engine_ms, 1e3 * (after.seconds - before));
+             different == 0 ? "" : explained(args, made.results), software_ms, made.engine_ms,
+             made.product_ms);
   std::fflush(stdout);
   constexpr size_t kMostSaved = 1 << 18;
-  if (folder.empty() || different == 0 || theirs.size() > kMostSaved) return;
-  std::ofstream(fmt::format("{}/{}_{}_{}_{}x{}x{}.f32", folder, accumulator.name, fa.name, fb.name,
-                            size.m, size.n, size.k),
-                std::ios::binary)
-      .write(reinterpret_cast<const char*>(theirs.data()),
-             static_cast<std::streamsize>(theirs.size() * sizeof(float)));
+  if (device == nullptr || folder.empty() || different == 0 || ours.size() > kMostSaved) return;
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(made.results.data()),
+             static_cast<std::streamsize>(made.results.size() * sizeof(float)));
 }
 
-int run(bool host, const std::string& folder) {
+enum class Source { kGpu, kHost, kSaved };
+
+int run(Source source, const std::string& folder) {
   std::string why_not;
-  cuda::Device* device = host ? &cuda::host_device() : cuda::gpu_device(&why_not);
+  cuda::Device* device = source == Source::kGpu ? cuda::gpu_device(&why_not) : &cuda::host_device();
   if (device == nullptr) {
     fmt::print("not run: {}\n", why_not);
     return 3;
   }
-  fmt::print("Device: {}\n\n", device->name());
+  const Hardware& hardware = device->hardware();
+  if (source == Source::kSaved) device = nullptr;
+  fmt::print("Device: {}\n\n", device != nullptr ? device->name() : "results in " + folder);
   fmt::print(
       "| model | factors | m x n x k | algorithm | different from the model | largest difference / "
-      "sqrt(k) | software, ms | engine, ms | of it the product, ms "
-      "|\n|---|---|---|---|---|---|---|---|---|\n");
+      "sqrt(k) | equal to the model in | software, ms | engine, ms | of it the product, ms "
+      "|\n|---|---|---|---|---|---|---|---|---|---|\n");
   for (const Kind& kind : kKinds) {
-    for (const Size& size : kSizes) compare(*device, kind, size, folder);
+    for (const Size& size : kSizes) compare(device, hardware, kind, size, folder);
   }
-  const cuda::Traffic all = cuda::traffic(*device);
-  fmt::print("\n{} products, {} bytes to the device, {} back, {} allocations\n", all.products,
-             all.bytes_up, all.bytes_down, all.allocations);
+  fmt::print("\n{}", cuda::traffic_text());
   return 0;
 }
 
@@ -154,14 +249,25 @@ int run(bool host, const std::string& folder) {
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  bool host = false;
+  lockstep::Source source = lockstep::Source::kGpu;
   std::string folder;
   for (int i = 1; i < argc; ++i) {
-    if (std::string_view(argv[i]) == "--host") {
-      host = true;
+    const std::string_view argument = argv[i];
+    if (argument == "--host") {
+      source = lockstep::Source::kHost;
+    } else if (argument == "--saved") {
+      source = lockstep::Source::kSaved;
+    } else if (argument.starts_with("-")) {
+      fmt::print(stderr, "unknown option {}: must be --host or --saved\n", argument);
+      return 2;
     } else {
-      folder = argv[i];
+      folder = argument;
     }
   }
-  return lockstep::run(host, folder);
+  try {
+    return lockstep::run(source, folder);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 2;
+  }
 }

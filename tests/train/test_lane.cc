@@ -6,9 +6,9 @@
 #include <set>
 
 #include "emulation/kernels/active_kernels.h"
+#include "emulation/kernels/cuda_devices.h"
 #include "emulation/kernels/quantize.h"
 #include "src/core/error.h"
-#include "src/execute/cuda_engine.h"
 #include "src/execute/engines.h"
 #include "tests/train/small_runs.h"
 

@@ -10,6 +10,7 @@ namespace {
 
 template <SoftwareKernels kSoftware>
 struct UnitProducts {
+  static constexpr bool kContinuesSums = true;
   static bool is_own(const Accumulator& accumulator) { return is_unit_sum(accumulator); }
   static void gemm(const GemmArgs<float>& args) { cpu_gemm(args, kSoftware().f32.gemm); }
 };

@@ -3,8 +3,8 @@
 // set of the software engine: its results are the hardware's.
 #pragma once
 
-#include "emulation/kernels/engine_products.h"
 #include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/simd/engine_products.h"
 
 namespace lockstep {
 

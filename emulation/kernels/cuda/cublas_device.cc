@@ -8,12 +8,14 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 
 #include "emulation/kernels/cuda/cublas_lt.h"
 #include "emulation/kernels/cuda/gpu_presence.h"
+#include "src/core/error.h"
 
 namespace lockstep::cuda {
 namespace lt {
@@ -72,12 +74,16 @@ namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // as PyTorch's on Hopper
 
+// Nothing is lost: steps are recorded one by one.
+[[noreturn]] void fail(const std::string& what) {
+  throw InputError(what, "steps that were recorded are kept, and --resume continues the run");
+}
+
 void check(cudaError_t status, const char* what) {
-  if (status == cudaSuccess) return;
-  throw std::runtime_error(fmt::format("GPU: {}: {}", what, cudaGetErrorString(status)));
+  if (status != cudaSuccess) fail(fmt::format("GPU: {}: {}", what, cudaGetErrorString(status)));
 }
 void check_lt(lt::Status status, const char* what) {
-  if (status != 0) throw std::runtime_error(fmt::format("cuBLAS: {}: status {}", what, status));
+  if (status != 0) fail(fmt::format("cuBLAS: {}: status {}", what, status));
 }
 
 int type_number(Type type) {
@@ -127,7 +133,10 @@ class CublasDevice final : public Device {
   const Hardware& hardware() const override { return hardware_; }
   void* allocate(size_t bytes) override {
     void* memory = nullptr;
-    check(cudaMalloc(&memory, bytes), "cudaMalloc");
+    if (cudaMalloc(&memory, bytes) != cudaSuccess) {
+      throw InputError(fmt::format("GPU: no memory for a matrix of {} bytes", bytes),
+                       "a smaller --batch needs less; --resume continues from the last checkpoint");
+    }
     return memory;
   }
   void release(void* memory) override { check(cudaFree(memory), "cudaFree"); }
@@ -138,7 +147,7 @@ class CublasDevice final : public Device {
     check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "copying from the GPU");
   }
 
-  std::string multiply(const Product& p) override {
+  Algorithm multiply(const Product& p) override {
     const bool is_fp8 = bytes_of(p.a) == 1;
     const int compute = p.halves             ? lt::kCompute16F
                         : p.a == Type::kTf32 ? lt::kCompute32FTf32
@@ -169,21 +178,20 @@ class CublasDevice final : public Device {
     const lt::Status status = lt_.heuristic(handle_, desc.get(), b.get(), a.get(), c.get(), c.get(),
                                             preference.get(), 1, &chosen, &found);
     if (status != 0 || found == 0) {
-      throw std::runtime_error(fmt::format("cuBLAS: no algorithm for {} x {}, {}x{}x{} (status {})",
-                                           format_of(p.a).name, format_of(p.b).name, p.m, p.n, p.k,
-                                           status));
+      fail(fmt::format("cuBLAS: no algorithm for {} x {}, {}x{}x{} (status {})",
+                       format_of(p.a).name, format_of(p.b).name, p.m, p.n, p.k, status));
     }
     if (workspace_ == nullptr) workspace_ = allocate(kWorkspaceBytes);
-    const float one = 1, beta = p.adds_to_c ? 1.0f : 0.0f;
-    const uint16_t half_one = 0x3c00, half_beta = p.adds_to_c ? half_one : uint16_t{0};
+    const float one = 1, zero = 0;
+    const uint16_t half_one = 0x3c00, half_zero = 0;
     const void* alpha = p.halves ? static_cast<const void*>(&half_one) : &one;
-    const void* weight = p.halves ? static_cast<const void*>(&half_beta) : &beta;
+    const void* weight = p.halves ? static_cast<const void*>(&half_zero) : &zero;
     check_lt(lt_.matmul(handle_, desc.get(), alpha, p.b_data, b.get(), p.a_data, a.get(), weight,
                         p.c_data, c.get(), p.c_data, c.get(), &chosen.algo, workspace_,
                         kWorkspaceBytes, nullptr),
              "cublasLtMatmul");
     check(cudaStreamSynchronize(nullptr), "cublasLtMatmul");
-    return algorithm_text(chosen.algo);
+    return described(chosen.algo);
   }
 
  private:
@@ -197,16 +205,17 @@ class CublasDevice final : public Device {
                                static_cast<uint64_t>(cols), ld),
              "cublasLtMatrixLayoutCreate");
   }
-  std::string algorithm_text(const lt::Algo& algo) const {
+  Algorithm described(const lt::Algo& algo) const {
     const auto number = [&](int attribute) {
       int32_t value = -1;
       size_t written = 0;
       lt_.algo_get(&algo, attribute, &value, sizeof value, &written);
       return value;
     };
-    return fmt::format("id {} tile {} stages {} split-k {} reduction {}", number(lt::kId),
-                       number(lt::kTile), number(lt::kStages), number(lt::kSplitK),
-                       number(lt::kReduction));
+    const int32_t parts = number(lt::kSplitK);  // -1: not set
+    return {fmt::format("id {} tile {} stages {} split-k {} reduction {}", number(lt::kId),
+                        number(lt::kTile), number(lt::kStages), parts, number(lt::kReduction)),
+            std::max(1, parts)};
   }
 
   const lt::Library& lt_;

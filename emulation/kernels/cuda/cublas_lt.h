@@ -38,8 +38,6 @@ enum Operation : int { kNone = 0, kTranspose = 1 };
 enum DescAttribute : int {
   kTransA = 3,
   kTransB = 4,
-  kAScalePointer = 17,
-  kBScalePointer = 18,
   kFastAccumulation = 25,
 };
 // cublasLtMatmulPreferenceAttributes_t

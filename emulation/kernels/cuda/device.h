@@ -1,7 +1,7 @@
 // What does the `cuda` engine ask of a device?
 // Memory, copies and matrix products. Two devices have this interface: cuBLAS on the machine's
-// first GPU, and the host, which plays a GPU with the software kernels, so that packing, shapes,
-// buffers and fallbacks run where there is none. Knows nothing of lanes and tensors.
+// first GPU, and the host, which stands in for a GPU with the software kernels, so that packing,
+// shapes, buffers and fallbacks run where there is none. Knows nothing of lanes and tensors.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include <string>
 
 #include "emulation/accumulator/accumulator.h"
+#include "emulation/kernels/args/gemm_args.h"
 
 namespace lockstep::cuda {
 
@@ -17,36 +18,44 @@ enum class Type : uint8_t { kFp16, kBf16, kTf32, kE4m3, kE5m2 };
 const Format& format_of(Type type);
 int64_t bytes_of(Type type);
 
-// C[m,n] = sum over k of A[m,k] * B[n,k], or that plus C. A (M,K), B (N,K), C (M,N), all row-major,
-// dense, in the device's memory. C and the sums are FP32 or, with `halves`, FP16.
+// C[m,n] = sum over k of A[m,k] * B[n,k]. A (M,K), B (N,K), C (M,N), all row-major, dense, in the
+// device's memory. C and the sums are FP32 or, with `halves`, FP16.
 struct Product {
   Type a = Type::kFp16, b = Type::kFp16;
-  bool halves = false, adds_to_c = false;
+  bool halves = false;
   int64_t m = 0, n = 0, k = 0;
   const void *a_data = nullptr, *b_data = nullptr;
   void* c_data = nullptr;
-  // The model of the sum that the lane declares. A GPU sums as its library chooses.
+  // The model of the sum that the lane declares, and the software kernel that forms such sums. A
+  // GPU sums as its library chooses.
   const Accumulator* accumulator = nullptr;
+  void (*software)(const GemmArgs<float>&) = nullptr;
 };
 
+// How a device formed a product.
+struct Algorithm {
+  std::string text;  // "id 66 tile 20 stages 36 split-k 1 reduction 0"
+  int parts = 1;     // of k, summed apart and then added: no software lane models more than one
+};
+
+// Devices live until the program ends: the engine keeps their buffers.
 class Device {
  public:
   virtual ~Device() = default;
   virtual std::string name() const = 0;  // "NVIDIA H100 80GB HBM3"
   virtual const Hardware& hardware() const = 0;
-  // Throws, as all below: std::runtime_error if the device fails.
+  // Throws, as all below: InputError if the device fails or has too little memory.
   virtual void* allocate(size_t bytes) = 0;
   virtual void release(void* memory) = 0;
   virtual void upload(void* to, const void* from, size_t bytes) = 0;
   virtual void download(void* to, const void* from, size_t bytes) = 0;
-  // Returns the algorithm that was chosen: "id 66 tile 20 stages 36 split-k 1".
-  virtual std::string multiply(const Product& product) = 0;
+  virtual Algorithm multiply(const Product& product) = 0;
 };
 
 // The machine's first GPU through cuBLAS, the same object at every call; or null and the reason: no
 // nvcc at build time, no driver, no GPU, no cuBLAS, or no model of this chip's tensor cores.
 Device* gpu_device(std::string* why_not = nullptr);
-// Plays an H100: memory is the host's, products are those of the accumulator that the lane
+// Stands in for an H100: memory is the host's, products are those of the accumulator that the lane
 // declares.
 Device& host_device();
 

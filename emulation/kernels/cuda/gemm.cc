@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "emulation/accumulator/fast_round.h"
 #include "emulation/kernels/cuda/codes.h"
 #include "src/core/chunks.h"
+#include "src/core/counted.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -33,6 +35,10 @@ std::optional<Type> type_of(const Accumulator& accumulator, const Format* given)
 
 bool is_fp8(Type type) {
   return bytes_of(type) == 1;
+}
+
+bool has_halves(const Accumulator& accumulator) {
+  return accumulator.block.output == BlockOutput::kFp16NearestEven;
 }
 
 // A device's buffer that grows.
@@ -66,11 +72,18 @@ struct State {
 };
 
 // Never destroyed: at the end of the program the driver may be gone before it.
+struct States {
+  std::mutex mutex;
+  std::map<Device*, State*> of_device;
+};
+States& states() {
+  static auto& all = *new States;
+  return all;
+}
+
 State& state_of(Device& device) {
-  static std::mutex mutex;
-  static auto& states = *new std::map<Device*, State*>();
-  const std::lock_guard lock(mutex);
-  State*& state = states[&device];
+  const std::lock_guard lock(states().mutex);
+  State*& state = states().of_device[&device];
   if (state == nullptr) state = new State(device);
   return *state;
 }
@@ -88,17 +101,18 @@ struct Factors {
 
 class DeviceGemm {
  public:
-  DeviceGemm(const GemmArgs<float>& args, Type a, Type b, Device& device)
+  DeviceGemm(const GemmArgs<float>& args, Type a, Type b, Device& device,
+             void (*software)(const GemmArgs<float>&))
       : args_(args), device_(device), state_(state_of(device)) {
     const bool pads = is_fp8(a);
     product_ = {.a = a,
                 .b = b,
-                .halves = args.accumulator->block.output == BlockOutput::kFp16NearestEven,
-                .adds_to_c = args.start_from_c,
+                .halves = has_halves(*args.accumulator),
                 .m = padded(args.m, pads),
                 .n = padded(args.n, pads),
                 .k = padded(args.k, pads),
-                .accumulator = args.accumulator};
+                .accumulator = args.accumulator,
+                .software = software};
   }
 
   void run() {
@@ -112,18 +126,16 @@ class DeviceGemm {
     product_.b_data = send({args_.b, b_line, b_k, args_.n, args_.k, product_.n, product_.k},
                            product_.b, state_.b);
     product_.c_data = state_.c.reserve(bytes_of_sums(), state_.traffic);
-    state_.sums.assign(static_cast<size_t>(product_.m * product_.n), 0);
-    if (product_.adds_to_c) send_sums();
+    state_.sums.resize(static_cast<size_t>(product_.m * product_.n));
     const auto begin = std::chrono::steady_clock::now();
-    std::string algorithm = device_.multiply(product_);
+    Algorithm algorithm = device_.multiply(product_);
     state_.traffic.seconds +=
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     receive_sums();
     ++state_.traffic.products;
     state_.traffic.algorithms.insert_or_assign(
-        fmt::format("{} x {} to {} {}x{}x{}", format_of(product_.a).name,
-                    format_of(product_.b).name, product_.halves ? "fp16" : "fp32", args_.m, args_.n,
-                    args_.k),
+        fmt::format("{} {} x {} {}x{}x{}", args_.accumulator->name, format_of(product_.a).name,
+                    format_of(product_.b).name, args_.m, args_.n, args_.k),
         std::move(algorithm));
   }
 
@@ -157,20 +169,6 @@ class DeviceGemm {
     return out.data();
   }
 
-  void send_sums() {
-    for (int64_t i = 0; i < args_.m; ++i) {
-      std::copy_n(args_.c + i * args_.ldc, args_.n, state_.sums.data() + i * product_.n);
-    }
-    const void* from = state_.sums.data();
-    if (product_.halves) {
-      state_.codes.resize(bytes_of_sums());
-      pack_codes(state_.sums.data(), Type::kFp16, state_.codes.data(), product_.m * product_.n);
-      from = state_.codes.data();
-    }
-    device_.upload(product_.c_data, from, bytes_of_sums());
-    state_.traffic.bytes_up += static_cast<int64_t>(bytes_of_sums());
-  }
-
   void receive_sums() {
     if (product_.halves) {
       state_.codes.resize(bytes_of_sums());
@@ -183,15 +181,25 @@ class DeviceGemm {
     for (int64_t i = 0; i < args_.m; ++i) {
       const float* from = state_.sums.data() + i * product_.n;
       for (int64_t j = 0; j < args_.n; ++j) args_.c[i * args_.ldc + j] = canonical_nan(from[j]);
-      if (args_.events != nullptr) note_events(from, args_.events + i * args_.n);
+      if (args_.events != nullptr) note_events(i, from);
     }
   }
 
-  void note_events(const float* sums, uint8_t* events) const {
+  // Of row i of the results.
+  void note_events(int64_t i, const float* sums) const {
+    uint8_t* events = args_.events + i * args_.n;
     for (int64_t j = 0; j < args_.n; ++j) {
       if (std::isnan(sums[j])) events[j] |= kStepNan;
-      if (std::isinf(sums[j])) events[j] |= kStepToInfinity;
+      if (std::isinf(sums[j]) && has_finite_factors(i, j)) events[j] |= kStepToInfinity;
     }
+  }
+  bool has_finite_factors(int64_t i, int64_t j) const {
+    for (int64_t k = 0; k < args_.k; ++k) {
+      const float a = args_.transpose_a ? args_.a[k * args_.lda + i] : args_.a[i * args_.lda + k];
+      const float b = args_.transpose_b ? args_.b[j * args_.ldb + k] : args_.b[k * args_.ldb + j];
+      if (!std::isfinite(a) || !std::isfinite(b)) return false;
+    }
+    return true;
   }
 
   const GemmArgs<float>& args_;
@@ -202,20 +210,46 @@ class DeviceGemm {
 
 }  // namespace
 
-bool is_device_sum(const Accumulator& accumulator) {
-  return accumulator.kind == AccumulatorKind::kAlignedBlocks;
+bool is_device_sum(const Accumulator& accumulator, const Format* a, const Format* b) {
+  const bool is_of_libraries =
+      accumulator.kind == AccumulatorKind::kAlignedBlocks && !accumulator.block.factors_as_fp16 &&
+      accumulator.name.find('+') == std::string::npos && !accumulator.name.ends_with("_wmma");
+  const std::optional<Type> x = type_of(accumulator, a), y = type_of(accumulator, b);
+  if (!is_of_libraries || !x || !y || is_fp8(*x) != is_fp8(*y)) return false;
+  return !is_fp8(*x) || !(has_halves(accumulator) || (*x == Type::kE5m2 && *y == Type::kE5m2));
 }
 
 void cuda_gemm(const GemmArgs<float>& args, void (*software)(const GemmArgs<float>&),
                Device& device) {
-  if (!is_device_sum(*args.accumulator) || args.k == 0) return software(args);
-  const std::optional<Type> a = type_of(*args.accumulator, args.a_format);
-  const std::optional<Type> b = type_of(*args.accumulator, args.b_format);
-  const bool halves = args.accumulator->block.output == BlockOutput::kFp16NearestEven;
-  const bool is_taken = a && b && is_fp8(*a) == is_fp8(*b) &&
-                        !(is_fp8(*a) && (halves || (*a == Type::kE5m2 && *b == Type::kE5m2)));
-  if (!is_taken) return software(args);
-  DeviceGemm(args, *a, *b, device).run();
+  if (args.k == 0 || args.start_from_c ||
+      !is_device_sum(*args.accumulator, args.a_format, args.b_format)) {
+    return software(args);
+  }
+  DeviceGemm(args, *type_of(*args.accumulator, args.a_format),
+             *type_of(*args.accumulator, args.b_format), device, software)
+      .run();
+}
+
+std::string traffic_text() {
+  std::vector<Device*> devices;
+  {
+    const std::lock_guard lock(states().mutex);
+    for (const auto& [device, state] : states().of_device) devices.push_back(device);
+  }
+  std::string text;
+  for (Device* device : devices) {
+    const Traffic done = traffic(*device);
+    const auto split = std::ranges::count_if(done.algorithms,
+                                             [](const auto& row) { return row.second.parts > 1; });
+    text += fmt::format(
+        "{}: {} in {:.1f} s, of {} kinds and sizes, {} of which were summed in parts (split-k), "
+        "which "
+        "software lanes never do; {:.1f} MB copied there, {:.1f} MB back.\n",
+        device->name(), counted(static_cast<uint64_t>(done.products), "product"), done.seconds,
+        done.algorithms.size(), split, static_cast<double>(done.bytes_up) / 1e6,
+        static_cast<double>(done.bytes_down) / 1e6);
+  }
+  return text;
 }
 
 Traffic traffic(Device& device) {

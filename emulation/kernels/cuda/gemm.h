@@ -11,13 +11,15 @@
 
 namespace lockstep::cuda {
 
-// True if a device forms sums under this accumulator: those of tensor cores.
-bool is_device_sum(const Accumulator& accumulator);
+// True if a device forms sums of these factors under this accumulator: a row of tensor cores that
+// cuBLAS can be asked for. Not FP8 with sums in FP16 or with two factors in E5M2, nor rows of
+// instructions that it does not use (mma.sync of FP8, WMMA of TF32), nor switched rules. Formats
+// may be null, as in GemmArgs.
+bool is_device_sum(const Accumulator& accumulator, const Format* a, const Format* b);
 
-// `software` forms the other sums; those without products; and those whose types cuBLAS does not
-// take: FP8 with sums in FP16, FP8 with two factors in E5M2.
-// Events: only infinities and NaN of the results (kStepToInfinity, kStepNan). What happens inside a
-// GPU's sum cannot be seen.
+// `software` forms the other sums, sums of no products, and sums that start from C: a library adds
+// C at the end. Events: a result that is NaN, or infinite although its factors are finite. What
+// happens inside a GPU's sum cannot be seen.
 void cuda_gemm(const GemmArgs<float>& args, void (*software)(const GemmArgs<float>&),
                Device& device);
 
@@ -27,9 +29,11 @@ struct Traffic {
   int64_t bytes_up = 0, bytes_down = 0;  // copied to the device and back
   int64_t allocations = 0;               // of device memory
   double seconds = 0;                    // of the products alone, without packing and copies
-  // "fp16 x fp16 to fp32 128x64x256" -> the algorithm that the device chose
-  std::map<std::string, std::string> algorithms;
+  // "hopper_fp16 fp16 x fp16 128x64x256" -> the algorithm that the device chose
+  std::map<std::string, Algorithm> algorithms;
 };
 Traffic traffic(Device& device);
+// A sentence per device that has multiplied, for people; "" if none has.
+std::string traffic_text();
 
 }  // namespace lockstep::cuda

@@ -1,16 +1,15 @@
-// Products decode their factors and run on the software set in use.
+// Products decode their factors and run on the software kernel.
 #include <cstring>
 #include <memory>
 #include <vector>
 
-#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/cuda/codes.h"
 #include "emulation/kernels/cuda/device.h"
 
 namespace lockstep::cuda {
 namespace {
 
-constexpr int kPlayedCapability = 90;
+constexpr int kCapability = 90;  // of an H100
 
 std::vector<float> decoded(const void* data, Type type, int64_t count) {
   std::vector<float> values(static_cast<size_t>(count));
@@ -21,46 +20,35 @@ std::vector<float> decoded(const void* data, Type type, int64_t count) {
 class HostDevice final : public Device {
  public:
   std::string name() const override { return "host"; }
-  const Hardware& hardware() const override { return *hardware_of_capability(kPlayedCapability); }
+  const Hardware& hardware() const override { return *hardware_of_capability(kCapability); }
   void* allocate(size_t bytes) override { return new std::byte[bytes]; }
   void release(void* memory) override { delete[] static_cast<std::byte*>(memory); }
   void upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
 
-  std::string multiply(const Product& p) override {
+  Algorithm multiply(const Product& p) override {
     const std::vector<float> a = decoded(p.a_data, p.a, p.m * p.k);
     const std::vector<float> b = decoded(p.b_data, p.b, p.n * p.k);
     std::vector<float> c(static_cast<size_t>(p.m * p.n));
-    if (p.adds_to_c) read_sums(p, c);
-    active_kernels().f32.gemm({.transpose_b = true,
-                               .m = p.m,
-                               .n = p.n,
-                               .k = p.k,
-                               .a = a.data(),
-                               .lda = p.k,
-                               .b = b.data(),
-                               .ldb = p.k,
-                               .c = c.data(),
-                               .ldc = p.n,
-                               .start_from_c = p.adds_to_c,
-                               .accumulator = p.accumulator,
-                               .a_format = &format_of(p.a),
-                               .b_format = &format_of(p.b)});
+    p.software({.transpose_b = true,
+                .m = p.m,
+                .n = p.n,
+                .k = p.k,
+                .a = a.data(),
+                .lda = p.k,
+                .b = b.data(),
+                .ldb = p.k,
+                .c = c.data(),
+                .ldc = p.n,
+                .accumulator = p.accumulator,
+                .a_format = &format_of(p.a),
+                .b_format = &format_of(p.b)});
     if (p.halves) {
       pack_codes(c.data(), Type::kFp16, p.c_data, p.m * p.n);
     } else {
       std::memcpy(p.c_data, c.data(), c.size() * sizeof(float));
     }
-    return "model " + p.accumulator->name;
-  }
-
- private:
-  static void read_sums(const Product& p, std::vector<float>& c) {
-    if (p.halves) {
-      unpack_values(p.c_data, Type::kFp16, c.data(), p.m * p.n);
-    } else {
-      std::memcpy(c.data(), p.c_data, c.size() * sizeof(float));
-    }
+    return {"model " + p.accumulator->name};
   }
 };
 

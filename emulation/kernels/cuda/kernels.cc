@@ -13,7 +13,10 @@ cuda::Device& gpu() {
 
 template <SoftwareKernels kSoftware, cuda::Device& (*kDevice)()>
 struct DeviceProducts {
-  static bool is_own(const Accumulator& accumulator) { return cuda::is_device_sum(accumulator); }
+  static constexpr bool kContinuesSums = false;
+  static bool is_own(const Accumulator& accumulator) {
+    return accumulator.kind == AccumulatorKind::kAlignedBlocks;
+  }
   static void gemm(const GemmArgs<float>& args) {
     cuda::cuda_gemm(args, kSoftware().f32.gemm, kDevice());
   }
@@ -40,7 +43,7 @@ const KernelSet& cuda_kernels() {
 template <SoftwareKernels kSoftware>
 const KernelSet& cuda_host_kernels() {
   static const KernelSet set = make_set<kSoftware, cuda::host_device>(
-      "cuda-host", "the cuda engine on the host, which plays an H100");
+      "cuda-host", "the cuda engine on the host, which stands in for an H100");
   return set;
 }
 

@@ -2,8 +2,8 @@
 // TF32, run on a device. Everything else is the software set's.
 #pragma once
 
-#include "emulation/kernels/engine_products.h"
 #include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/simd/engine_products.h"
 
 namespace lockstep {
 
@@ -11,6 +11,6 @@ namespace lockstep {
 template <SoftwareKernels kSoftware>
 const KernelSet& cuda_kernels();  // on the GPU. Requires: cuda::gpu_device() is not null
 template <SoftwareKernels kSoftware>
-const KernelSet& cuda_host_kernels();  // on the host that plays a GPU
+const KernelSet& cuda_host_kernels();  // on the host that stands in for a GPU
 
 }  // namespace lockstep

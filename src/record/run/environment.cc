@@ -11,6 +11,7 @@
 
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/cpu_unit.h"
+#include "emulation/kernels/cuda_devices.h"
 #include "emulation/kernels/kernel_set.h"
 #include "src/core/parallel.h"
 
@@ -50,7 +51,7 @@ std::map<std::string, std::string> describe_environment() {
   return {
       {"cpu", cpu_model()},
       {"cpu_features", cpu_features()},
-      {"gpu", "none"},
+      {"gpu", used_gpu()},
       {"compiler", LOCKSTEP_COMPILER},
       {"compile_flags", LOCKSTEP_COMPILE_FLAGS},
       {"kernels", std::string(active_kernels().name)},

@@ -229,9 +229,13 @@ TEST_CASE("dot: recordings show F unless a row's evidence leaves it to a simulat
     CAPTURE(row.name);
     constexpr int64_t kFew = 50;
     const bool is_left = row.evidence.simulated.find("F, ") != std::string::npos;
-    // `verify --hardware` on the chip shows it, too.
-    const bool is_verified = !row.evidence.reported.empty();
-    CHECK((fewest < kFew) == (is_left || (fewest < kFew && is_verified)));
+    // What no recording shows, `verify --hardware` on the chip may have shown.
+    const bool is_verified = row.evidence.reported.find("verify --hardware") != std::string::npos;
+    if (is_left) {
+      CHECK(fewest < kFew);
+    } else if (!is_verified) {
+      CHECK(fewest >= kFew);
+    }
   }
 }
 
@@ -466,6 +470,7 @@ TEST_CASE("dot: what an H100 answered, `lockstep verify --hardware` on 2026-11-2
   const std::vector<DotVector> rows = read_dot_vectors(file.path(), {});
   REQUIRE(rows.size() == std::size(names));
   for (size_t i = 0; i < rows.size(); ++i) {
+    CAPTURE(i);
     CHECK(rows[i].accumulator->name == names[i]);
     const double result = accumulate_dot(*rows[i].accumulator, rows[i].operands(), rows[i].c);
     CHECK(result_word(result, *rows[i].accumulator) == *rows[i].d_word);

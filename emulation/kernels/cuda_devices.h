@@ -1,0 +1,25 @@
+// The devices of the `cuda` engine, for code that is not of its kernels (emulation/kernels/cuda).
+#pragma once
+
+#include <string>
+
+#include "emulation/accumulator/accumulator.h"
+
+namespace lockstep {
+
+// Why products cannot run on a GPU here, or "": no nvcc at build time, no GPU, no cuBLAS, ...
+std::string why_no_gpu();
+// Of the GPU. Requires: there is one.
+const Hardware& gpu_hardware();
+// Of the GPU that the host stands in for, with `cuda-host`.
+const Hardware& stand_in_hardware();
+
+// True if the engine forms sums of these factors under this accumulator on its device.
+bool is_cuda_sum(const Accumulator& accumulator, const Format& a, const Format& b);
+
+// The GPU and its library if a lane has been given it, for the record of a run; else "none".
+std::string used_gpu();
+// What the devices have done since the program began, a sentence per device; "" if nothing.
+std::string cuda_summary();
+
+}  // namespace lockstep
