@@ -7,7 +7,7 @@ says "hopper_fp16"
 says "2^(E-25)"
 says "k = 0 to 15 with c"
 says "recorded: H100 through WMMA"
-says "simulated: wgmma"
+says 'of an H100, 10^9 random dot products each'
 that test "$(grep -c '2^(E-' out.txt)" = 1
 expect 0 list accumulators hopper_fp16+no_floor
 says "hopper_fp16+no_floor"
