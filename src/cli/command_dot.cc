@@ -363,8 +363,8 @@ std::function<int()> declare_dot(CLI::App& app) {
   app.add_option("B", args->b, "the same number of factors")->type_name("");
   app.add_option("C", args->c, "start value of the sum")->type_name("")->capture_default_str();
   app.add_option("--accumulator", args->accumulator,
-                 "how the sum is formed (see `lockstep list accumulators`), with +SWITCH for an "
-                 "unsettled rule; with --csv: used for every row [the row's own]")
+                 "how the sum is formed (see `lockstep list accumulators`), with +SWITCH for "
+                 "another rule; with --csv: used for every row [the row's own]")
       ->type_name("ACC");
   app.add_option(
          "--format", args->format,

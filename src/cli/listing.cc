@@ -184,8 +184,8 @@ Listing list_engines() {
   Listing out{{"target", "kind", "meaning"}, {}};
   for (const Engine& e : engines()) out.rows.push_back({str(e.name), "engine", str(e.help)});
   for (const Hardware& h : hardware()) {
-    out.rows.push_back({str(h.name), "hardware",
-                        "the software engine with the accumulators of " + str(h.help)});
+    out.rows.push_back(
+        {str(h.name), "hardware", "the software engine with the accumulators of " + str(h.help)});
   }
   return out;
 }
@@ -341,7 +341,8 @@ constexpr std::array kTopics = {
     ListTopic{"accumulators", "how sums of products are formed; with a NAME, also as a drawing",
               list_accumulators},
     ListTopic{"pictures", "drawings of all accumulators", list_pictures},
-    ListTopic{"switches", "unsettled rules of tensor cores, after '+' in an accumulator's name",
+    ListTopic{"switches",
+              "rules of tensor cores that can be switched, after '+' in an accumulator's name",
               list_switches},
     ListTopic{"metrics", "what `lockstep check` judges a run by", list_metrics},
     ListTopic{"statistics", "what is recorded of every tensor", list_statistics},

@@ -17,9 +17,7 @@ EngineSurvey survey_cuda_engine(const Graph& graph, const Program& program) {
     if (instruction.kind != InstructionKind::kOp) continue;
     const Node& node = graph.nodes[static_cast<size_t>(instruction.node)];
     const OpDef& op = find_op(node.op);
-    // Gradients of convolution weights go on from image to image.
-    const bool goes_on = node.op.starts_with("conv") && node.op.ends_with("_backward_weight");
-    if (!op.has_gemm_accumulator || goes_on) {
+    if (!op.has_gemm_accumulator) {
       fall_back(node.op);
       continue;
     }

@@ -446,6 +446,29 @@ TEST_CASE("[softmax]: log_softmax rounds at its end, except in PyTorch's CPU aut
         std::string::npos);
 }
 
+TEST_CASE("CUDA's autocast: cross_entropy in two parts, convolutions rounded before their bias") {
+  const Policy plain = parse_policy("", "mine.toml");
+  CHECK_FALSE(plain.splits_cross_entropy);
+  CHECK_FALSE(plain.rounds_before_conv_bias);
+  for (const char* on_cuda :
+       {"torch-autocast-fp16:2.11", "torch-autocast-fp16", "torch-autocast-bf16", "fp8-current",
+        "fp8-delayed", "mxfp8", "nvfp4"}) {
+    CAPTURE(on_cuda);
+    CHECK(find_policy(on_cuda).splits_cross_entropy);
+    CHECK(find_policy(on_cuda).rounds_before_conv_bias);
+  }
+  for (const char* other :
+       {"torch-autocast-fp16-cpu", "torch-autocast-bf16-cpu", "fp32", "pure-fp16"}) {
+    CAPTURE(other);
+    CHECK_FALSE(find_policy(other).splits_cross_entropy);
+    CHECK_FALSE(find_policy(other).rounds_before_conv_bias);
+  }
+  CHECK(problems_of("[autocast]\nformat = 'fp16'\ncross_entropy = 'both'")
+            .find("must be whole or parts") != std::string::npos);
+  CHECK(problems_of("[gemm]\nconv_bias = 'none'").find("must be fused or rounded") !=
+        std::string::npos);
+}
+
 TEST_CASE("[recurrent]: cells are fused, except in PyTorch's CPU autocast") {
   CHECK(parse_policy("", "mine.toml").recurrent_cells == RecurrentCells::kFused);
   CHECK(parse_policy("[recurrent]\ncells = 'torch_cpu'", "mine.toml").recurrent_cells ==

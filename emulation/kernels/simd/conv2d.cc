@@ -291,4 +291,46 @@ void conv2d_backward_weight_by(FloatGemm gemm, const ConvArgs<float>& args) {
   backward_weight<float>(gemm, args);
 }
 
+void conv2d_backward_weight_at_once(FloatGemm gemm, const ConvArgs<float>& args) {
+  constexpr int64_t kMostElements = int64_t{1} << 26;  // of gathered columns: 256 MB
+  const ConvShape& s = args.shape;
+  const int64_t pixels = s.out_height * s.out_width, k = s.batch * pixels, m = s.out_channels;
+  const int64_t columns = s.in_channels * s.kernel_height * s.kernel_width;
+  const int64_t image_size = s.in_channels * s.in_height * s.in_width;
+  std::vector<float> factors(static_cast<size_t>(m * k));  // (O, N P Q)
+  parallel_for(m, [&](int64_t o) {
+    for (int64_t image = 0; image < s.batch; ++image) {
+      std::copy_n(args.dy + (image * m + o) * pixels, pixels,
+                  factors.data() + o * k + image * pixels);
+    }
+  });
+  const int64_t at_once = std::clamp<int64_t>(kMostElements / std::max<int64_t>(1, k), 1, columns);
+  std::vector<float> gathered(static_cast<size_t>(at_once * k));  // (columns, N P Q)
+  for (int64_t first = 0; first < columns; first += at_once) {
+    const int64_t n = std::min(at_once, columns - first);
+    parallel_for(n, [&](int64_t i) {
+      for (int64_t image = 0; image < s.batch; ++image) {
+        forward_column_row(s, args.x + image * image_size, first + i, 0, s.out_height,
+                           gathered.data() + i * k + image * pixels);
+      }
+    });
+    std::vector<uint8_t> events(args.events != nullptr ? static_cast<size_t>(m * n) : 0);
+    gemm({.transpose_b = true,
+          .m = m,
+          .n = n,
+          .k = k,
+          .a = factors.data(),
+          .lda = k,
+          .b = gathered.data(),
+          .ldb = k,
+          .c = args.out + first,
+          .ldc = columns,
+          .accumulator = args.accumulator,
+          .a_format = args.dy_format,
+          .b_format = args.x_format,
+          .events = args.events != nullptr ? events.data() : nullptr});
+    if (args.events != nullptr) scatter_events(events.data(), m, n, args.events + first, columns);
+  }
+}
+
 }  // namespace lockstep

@@ -16,5 +16,8 @@ using FloatGemm = void (*)(const GemmArgs<float>&);
 void conv2d_forward_by(FloatGemm gemm, const ConvArgs<float>& args);
 void conv2d_backward_input_by(FloatGemm gemm, const ConvArgs<float>& args);
 void conv2d_backward_weight_by(FloatGemm gemm, const ConvArgs<float>& args);
+// The weight gradient as products over all images at once, for a gemm that cannot go on from C as the
+// accumulator does. The same bits where it can.
+void conv2d_backward_weight_at_once(FloatGemm gemm, const ConvArgs<float>& args);
 
 }  // namespace lockstep

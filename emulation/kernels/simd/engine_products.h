@@ -13,9 +13,7 @@ using SoftwareKernels = const KernelSet& (*)();
 // `Products` has
 //   static bool is_own(const Accumulator&)      the engine forms such sums itself
 //   static void gemm(const GemmArgs<float>&)    its product, of other sums too
-//   static constexpr bool kContinuesSums        products that start from C have the software's
-//   bits;
-//                                               gradients of convolution weights need this
+//   static constexpr bool kContinuesSums        products that start from C have the software's bits
 template <typename Products, SoftwareKernels kSoftware>
 void use_products(KernelSet& set) {
   set.f32.gemm = Products::gemm;
@@ -28,10 +26,13 @@ void use_products(KernelSet& set) {
     if (!Products::is_own(*args.accumulator)) return kSoftware().f32.conv2d_backward_input(args);
     conv2d_backward_input_by(Products::gemm, args);
   };
-  if constexpr (!Products::kContinuesSums) return;
   set.f32.conv2d_backward_weight = [](const ConvArgs<float>& args) {
     if (!Products::is_own(*args.accumulator)) return kSoftware().f32.conv2d_backward_weight(args);
-    conv2d_backward_weight_by(Products::gemm, args);
+    if constexpr (Products::kContinuesSums) {
+      conv2d_backward_weight_by(Products::gemm, args);
+    } else {
+      conv2d_backward_weight_at_once(Products::gemm, args);
+    }
   };
 }
 

@@ -1,6 +1,6 @@
-// The engine `cuda` on the host that stands in for a GPU: packing, layouts, buffers and fallbacks, without
-// tensor cores. Products must equal the software kernels under the same accumulator bit for bit;
-// devices with a planted fault must not.
+// The engine `cuda` on the host that stands in for a GPU: packing, layouts, buffers and fallbacks,
+// without tensor cores. Products must equal the software kernels under the same accumulator bit for
+// bit; devices with a planted fault must not.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -240,6 +240,51 @@ TEST_CASE("cuda engine: products on the host device have the bits of the softwar
     }
   }
   CHECK(on_device == 7 * 40 * 2);
+}
+
+TEST_CASE("cuda engine: convolutions and their gradients have the bits of the software kernels") {
+  struct Case {
+    int64_t batch, channels, size, out, kernel, stride, pad, dilation;
+  };
+  const Kernels<float>&device = cuda_host_engine_kernels().f32, &software = active_kernels().f32;
+  for (const Case& x : {Case{1, 1, 5, 1, 1, 1, 0, 1},
+                        {3, 2, 7, 5, 3, 1, 1, 1},
+                        {2, 3, 9, 4, 3, 2, 1, 1},
+                        {2, 2, 11, 3, 3, 1, 2, 2},
+                        {5, 4, 6, 17, 2, 2, 0, 1}}) {
+    CAPTURE(x.channels);
+    const Kind& kind = kKinds[2];
+    ConvShape s{};
+    s.batch = x.batch, s.in_channels = x.channels, s.in_height = s.in_width = x.size;
+    s.out_channels = x.out, s.kernel_height = s.kernel_width = x.kernel;
+    s.stride_h = s.stride_w = x.stride, s.pad_h = s.pad_w = x.pad;
+    s.dilation_h = s.dilation_w = x.dilation;
+    s.out_height = s.out_width =
+        (x.size + 2 * x.pad - x.dilation * (x.kernel - 1) - 1) / x.stride + 1;
+    const Format& format = find_format(kind.a);
+    const int64_t x_size = x.batch * x.channels * x.size * x.size;
+    const int64_t w_size = x.out * x.channels * x.kernel * x.kernel;
+    const int64_t y_size = x.batch * x.out * s.out_height * s.out_width;
+    const std::vector<float> image = values_of(format, x_size, 4, 0),
+                             w = values_of(format, w_size, 5, 0),
+                             dy = values_of(format, y_size, 6, 0);
+    const auto run = [&](void (*pass)(const ConvArgs<float>&), int64_t size) {
+      std::vector<float> out(static_cast<size_t>(size), -1);
+      ConvArgs<float> args{.shape = s};
+      args.x = image.data(), args.w = w.data(), args.dy = dy.data(), args.out = out.data();
+      args.x_format = args.w_format = args.dy_format = &format;
+      args.accumulator = &find_accumulator(kind.accumulator);
+      pass(args);
+      return out;
+    };
+    const int64_t before = cuda::traffic(cuda::host_device()).products;
+    CHECK(same_bits(run(device.conv2d_forward, y_size), run(software.conv2d_forward, y_size)));
+    CHECK(same_bits(run(device.conv2d_backward_input, x_size),
+                    run(software.conv2d_backward_input, x_size)));
+    CHECK(same_bits(run(device.conv2d_backward_weight, w_size),
+                    run(software.conv2d_backward_weight, w_size)));
+    CHECK(cuda::traffic(cuda::host_device()).products >= before + 3);
+  }
 }
 
 TEST_CASE("cuda engine: a sum of no products never reaches the device") {
