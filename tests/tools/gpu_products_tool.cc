@@ -1,10 +1,13 @@
 // How far are cuBLAS's products from the models of its tensor cores?
-// Random matrices go through the engine `cuda` on the GPU and through the software kernels under
-// the accumulator that a lane @cuda declares. A product that cuBLAS forms in one chain, k
-// ascending, is equal bit for bit; the table shows for the others which algorithm was chosen and
-// how far apart the results are. Ends with exit code 3 if there is no GPU.
-//   lockstep_gpu_products_tool [--host]      --host: the device that the host plays, a test of this
-//   program
+// Random matrices go through the engine `cuda` on the GPU and through the software kernels under the
+// accumulator that a lane @cuda declares. A product that cuBLAS forms in one chain, k ascending, is
+// equal bit for bit. For the others the table shows which algorithm was chosen, how far apart the
+// results are, and which division of the sum into chains of the model gives them, if one does. Ends
+// with exit code 3 if there is no GPU.
+//   lockstep_gpu_products_tool [--host | --saved] [FOLDER]
+// --host: the device that stands in for a GPU, a test of this program. FOLDER: results that differ
+// are written there, (M,N) of FP32, if they are not large. --saved: reads such results instead of
+// using a GPU.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-"""Whole lanes of the engine cuda on the host that plays an H100: the same run as the software lane @hopper."""
+"""Whole lanes of the engine cuda on the host that stands in for an H100: the same run as the software lane @hopper."""
 
 import re
 import shutil
