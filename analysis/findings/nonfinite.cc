@@ -36,6 +36,12 @@ bool NonfiniteOrigins::is_sum(const Site& site) const {
          });
 }
 
+int32_t NonfiniteOrigins::rounded_inside_as(const Site& site) const {
+  if (!is_in_graph(site) || !is_backward(site) || site.point != Point::kOutput) return -1;
+  const bool rounds = find_op(site.op).rounds_inside == RoundsInside::kLogits;
+  return rounds ? sites_.find(site.node, Point::kOperand, 0) : -1;
+}
+
 std::vector<int32_t> NonfiniteOrigins::consequences_of(size_t origin,
                                                        const std::vector<bool>& bad) const {
   std::vector<bool> reached(bad.size(), false);
@@ -111,6 +117,12 @@ Finding NonfiniteOrigins::describe(int64_t step, const Site& site, const StepEvi
   f.value = std::isfinite(lane.abs_max[i]) ? lane.abs_max[i] : expected;
   f.share =
       static_cast<double>(lane.to_infinity[i] + lane.nan[i]) / static_cast<double>(lane.count[i]);
+  if (const int32_t as = rounded_inside_as(site); as >= 0 && !formats_.empty()) {
+    f.format = formats_[static_cast<size_t>(as)];
+    if (!f.format.empty()) f.limit = find_format(f.format).max_finite;
+    f.value = expected;
+    return f;
+  }
   // Infinite before the rounding.
   const bool formed_before = lane.to_infinity[i] == 0 || std::isinf(lane.abs_max[i]);
   if (lane.nan[i] > 0 || formed_before) f.cause = vanished_operand(site, lane, reference);

@@ -41,6 +41,9 @@ class NonfiniteOrigins {
   // itself: none did.
   int32_t stored_cause(int32_t site, const StepEvidence& lane, const StepEvidence& reference) const;
   bool is_sum(const Site& site) const;
+  // The operand in whose format the op rounds gradients inside, where they overflow although all
+  // operands are finite; -1: the op does not.
+  int32_t rounded_inside_as(const Site& site) const;
   Finding describe(int64_t step, const Site& site, const StepEvidence& lane,
                    const StepEvidence& reference) const;
   std::vector<int32_t> consequences_of(size_t origin, const std::vector<bool>& bad) const;

@@ -296,7 +296,8 @@ class Table {
     promoted.promotion_interval = kPromotion;
     blocks("hopper", "fp8_promoted", {"fp8_e4m3", "fp8_e5m2"}, "wgmma k32, FADD", promoted,
            "CUTLASS's default promotion (4 instructions); DeepSeek-V3 report, section 3.3.2",
-           {.documented = "the promotion; blocks as hopper_fp8"});
+           {.reported = "cuBLASLt's FP8 products of an H100 without fast accumulation, 12 sizes",
+            .documented = "the promotion; blocks as hopper_fp8"});
     rows_.back().format = &find_format("fp32");
   }
 

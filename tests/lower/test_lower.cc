@@ -140,8 +140,8 @@ TEST_CASE("fp16 autocast: the formats PyTorch gives each op, by hand") {
   CHECK(net.writes(net.op("loss", "cross_entropy")) == "fp32");
   CHECK(net.format(net.program.external.at("seed")) == "fp32");
   CHECK(net.writes(net.op("loss", "cross_entropy_backward")) == "fp32");
-  // Log-probabilities and their gradients are in the logits' format; a bias comes after a rounding, and
-  // has no part in gradients.
+  // Log-probabilities and their gradients are in the logits' format; a bias comes after a rounding,
+  // and has no part in gradients.
   const auto inside = [&](const char* layer, const char* op) {
     const Format* format = format_inside(net.op(layer, op));
     return format != nullptr ? format->name : "";

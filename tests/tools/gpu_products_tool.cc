@@ -1,13 +1,13 @@
 // How far are cuBLAS's products from the models of its tensor cores?
-// Random matrices go through the engine `cuda` on the GPU and through the software kernels under the
-// accumulator that a lane @cuda declares. A product that cuBLAS forms in one chain, k ascending, is
-// equal bit for bit. For the others the table shows which algorithm was chosen, how far apart the
-// results are, and which division of the sum into chains of the model gives them, if one does. Ends
-// with exit code 3 if there is no GPU.
+// Random matrices go through the engine `cuda` on the GPU and through the software kernels under
+// the accumulator that a lane @cuda declares. A product that cuBLAS forms in one chain, k
+// ascending, is equal bit for bit. For the others the table shows which algorithm was chosen, how
+// far apart the results are, and which division of the sum into chains of the model gives them, if
+// one does. Ends with exit code 3 if there is no GPU.
 //   lockstep_gpu_products_tool [--host | --saved] [FOLDER]
 // --host: the device that stands in for a GPU, a test of this program. FOLDER: results that differ
-// are written there, (M,N) of FP32, if they are not large. --saved: reads such results instead of
-// using a GPU.
+// are written there, (M,N) of FP32, if they are not large. --saved: reads such results of an H100
+// instead of using a GPU.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,6 +26,7 @@
 #include "emulation/format/rounding.h"
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/cuda/gemm.h"
+#include "src/core/error.h"
 #include "src/core/random.h"
 
 namespace lockstep {
@@ -126,7 +127,8 @@ std::string explained(const GemmArgs<float>& args, const std::vector<float>& res
       }
       const int64_t parts = (args.k + length - 1) / length;
       std::string text = parts == 1 ? "one chain" : fmt::format("{} parts of {}", parts, length);
-      if (tile > 1 && length % tile != 0) text += fmt::format(", k modulo {} first", tile);
+      const bool begins_with_rest = length % tile != 0 || args.k % length % tile != 0;
+      if (tile > 1 && begins_with_rest) text += fmt::format(", k modulo {} first", tile);
       return text;
     }
   }
@@ -199,9 +201,10 @@ void compare(cuda::Device* device, const Hardware& hardware, const Kind& kind, c
   if (device != nullptr) {
     made = on_device(*device, args);
   } else {
-    std::ifstream(path, std::ios::binary)
-        .read(reinterpret_cast<char*>(made.results.data()),
-              static_cast<std::streamsize>(made.results.size() * sizeof(float)));
+    const auto bytes = static_cast<std::streamsize>(made.results.size() * sizeof(float));
+    std::ifstream file(path, std::ios::binary);
+    file.read(reinterpret_cast<char*>(made.results.data()), bytes);
+    if (file.gcount() != bytes) throw InputError(path + ": has fewer results than the product");
   }
 
   int64_t different = 0;
@@ -266,6 +269,10 @@ int main(int argc, char** argv) {
     } else {
       folder = argument;
     }
+  }
+  if (source == lockstep::Source::kSaved && folder.empty()) {
+    fmt::print(stderr, "--saved needs a folder\n");
+    return 2;
   }
   try {
     return lockstep::run(source, folder);

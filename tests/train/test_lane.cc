@@ -96,8 +96,8 @@ TEST_CASE("an overflowing loss scale skips the step, halves the scale and names 
     CHECK(scaler.scale == std::ldexp(1.0, 40 - static_cast<int>(s)));
     CHECK(scaler.growth_tracker == 0);
     REQUIRE(scaler.culprit_site >= 0);
-    // The gradient of the log-probabilities, inside the loss, is the first number that 2^40 drives out
-    // of FP16.
+    // The gradient of the log-probabilities, inside the loss, is the first number that 2^40
+    // drives out of FP16.
     const Site& culprit = sites.sites[scaler.culprit_site];
     CAPTURE(culprit.label());
     CHECK(culprit.layer == "loss");

@@ -130,7 +130,7 @@ TEST_CASE("evaluation covers every held-out example, whatever the batch size") {
 }
 
 TEST_CASE("wrong options are refused together") {
-  RunOptions options = small_run({"fp33", "tf32@cuda", "tf32", "tf32"}, 0);
+  RunOptions options = small_run({"fp33", "tf32@cudda", "tf32", "tf32"}, 0);
   options.model = "lenett";
   options.data = "syntetic";
   options.optimizer.name = "sdg";
@@ -141,7 +141,7 @@ TEST_CASE("wrong options are refused together") {
   } catch (const InputError& error) {
     const std::string text = error.what();
     for (const char* part :
-         {"fp33", "cuda", "listed twice", "steps 0", "batch 0", "lenet", "synthetic", "sgd"}) {
+         {"fp33", "cudda", "listed twice", "steps 0", "batch 0", "lenet", "synthetic", "sgd"}) {
       CAPTURE(part);
       CHECK(text.find(part) != std::string::npos);
     }

@@ -133,10 +133,13 @@ class CublasDevice final : public Device {
   const Hardware& hardware() const override { return hardware_; }
   void* allocate(size_t bytes) override {
     void* memory = nullptr;
-    if (cudaMalloc(&memory, bytes) != cudaSuccess) {
-      throw InputError(fmt::format("GPU: no memory for a matrix of {} bytes", bytes),
-                       "a smaller --batch needs less; --resume continues from the last checkpoint");
+    const cudaError_t status = cudaMalloc(&memory, bytes);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // it is told here
+      throw InputError(fmt::format("GPU: no memory for {} bytes", bytes),
+                       "start again with a smaller --batch");
     }
+    check(status, "cudaMalloc");
     return memory;
   }
   void release(void* memory) override { check(cudaFree(memory), "cudaFree"); }

@@ -34,8 +34,8 @@ struct Product {
 
 // How a device formed a product.
 struct Algorithm {
-  std::string text;  // "id 66 tile 20 stages 36 split-k 1 reduction 0"
-  int parts = 1;     // of k, summed apart and then added: no software lane models more than one
+  std::string text;    // "id 66 tile 20 stages 36 split-k 1 reduction 0"
+  int most_parts = 1;  // of k, which may be summed apart and then added, as no software lane does
 };
 
 // Devices live until the program ends: the engine keeps their buffers.

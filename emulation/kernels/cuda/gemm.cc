@@ -156,7 +156,8 @@ class DeviceGemm {
   }
 
   const float* dense(const Factors& x) {
-    if (x.k_step == 1 && x.line_step == x.k_out && x.lines == x.lines_out) return x.data;
+    const bool is_dense = x.k_step == 1 && x.line_step == x.k_out && x.k == x.k_out;
+    if (is_dense && x.lines == x.lines_out) return x.data;
     std::vector<float>& out = state_.line_major;
     out.assign(static_cast<size_t>(x.lines_out * x.k_out), 0);
     parallel_chunks(x.lines, row_grain(x.k), [&](int64_t begin, int64_t end) {
@@ -239,15 +240,18 @@ std::string traffic_text() {
   std::string text;
   for (Device* device : devices) {
     const Traffic done = traffic(*device);
-    const auto split = std::ranges::count_if(done.algorithms,
-                                             [](const auto& row) { return row.second.parts > 1; });
-    text += fmt::format(
-        "{}: {} in {:.1f} s, of {} kinds and sizes, {} of which were summed in parts (split-k), "
-        "which "
-        "software lanes never do; {:.1f} MB copied there, {:.1f} MB back.\n",
-        device->name(), counted(static_cast<uint64_t>(done.products), "product"), done.seconds,
-        done.algorithms.size(), split, static_cast<double>(done.bytes_up) / 1e6,
-        static_cast<double>(done.bytes_down) / 1e6);
+    if (done.products == 0) continue;
+    const auto split = std::ranges::count_if(
+        done.algorithms, [](const auto& row) { return row.second.most_parts > 1; });
+    text += fmt::format("{}: {} of {} in {:.1f} s; {:.1f} MB copied there, {:.1f} MB back.\n",
+                        device->name(), counted(static_cast<uint64_t>(done.products), "product"),
+                        counted(done.algorithms.size(), "size"), done.seconds,
+                        static_cast<double>(done.bytes_up) / 1e6,
+                        static_cast<double>(done.bytes_down) / 1e6);
+    if (split > 0) {
+      text += fmt::format(
+          "For {} of these it was free to sum in parts, as software lanes never do.\n", split);
+    }
   }
   return text;
 }

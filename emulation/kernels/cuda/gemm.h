@@ -33,7 +33,7 @@ struct Traffic {
   std::map<std::string, Algorithm> algorithms;
 };
 Traffic traffic(Device& device);
-// A sentence per device that has multiplied, for people; "" if none has.
+// A line or two per device that has multiplied, for people; "" if none has.
 std::string traffic_text();
 
 }  // namespace lockstep::cuda

@@ -291,8 +291,8 @@ void conv2d_backward_weight_by(FloatGemm gemm, const ConvArgs<float>& args) {
   backward_weight<float>(gemm, args);
 }
 
-void conv2d_backward_weight_at_once(FloatGemm gemm, const ConvArgs<float>& args) {
-  constexpr int64_t kMostElements = int64_t{1} << 26;  // of gathered columns: 256 MB
+void conv2d_backward_weight_at_once(FloatGemm gemm, const ConvArgs<float>& args,
+                                    int64_t most_elements) {
   const ConvShape& s = args.shape;
   const int64_t pixels = s.out_height * s.out_width, k = s.batch * pixels, m = s.out_channels;
   const int64_t columns = s.in_channels * s.kernel_height * s.kernel_width;
@@ -304,7 +304,7 @@ void conv2d_backward_weight_at_once(FloatGemm gemm, const ConvArgs<float>& args)
                   factors.data() + o * k + image * pixels);
     }
   });
-  const int64_t at_once = std::clamp<int64_t>(kMostElements / std::max<int64_t>(1, k), 1, columns);
+  const int64_t at_once = std::clamp<int64_t>(most_elements / std::max<int64_t>(1, k), 1, columns);
   std::vector<float> gathered(static_cast<size_t>(at_once * k));  // (columns, N P Q)
   for (int64_t first = 0; first < columns; first += at_once) {
     const int64_t n = std::min(at_once, columns - first);

@@ -84,7 +84,7 @@ std::vector<DotVector> vectors_of(const VerifyOptions& options) {
   return read_dot_vectors(options.vectors, {});
 }
 
-// The unsettled rules with the fewest different results.
+// The switched rules with the fewest different results.
 std::string best_choice(Device& device, const Variant& variant, const CaseStream& stream,
                         uint64_t tile_count) {
   const auto models = combined_models(device.capability(), variant.instruction);

@@ -17,7 +17,7 @@ struct NvidiaModel {
   Accumulator accumulator;  // the table's row
   mma::Rule rule;
   std::string name;    // of the row
-  std::string choice;  // which unsettled rules it follows instead of the defaults, or ""
+  std::string choice;  // which rules it follows instead of the defaults, or ""
 };
 
 // Requires: instruction.runs_on(capability), a capability with hardware.

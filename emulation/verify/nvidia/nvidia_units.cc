@@ -1,4 +1,4 @@
-// The rows: the layout check, every instruction, the unsettled rules.
+// The rows: the layout check, every instruction, the rules that can be switched.
 #include "emulation/verify/nvidia/nvidia_units.h"
 
 #include <stdexcept>

@@ -132,7 +132,8 @@ std::vector<OpDef> cross_entropy_ops() {
        .max_inputs = 4,
        .attributes = attributes,
        .infer = infer_backward,
-       .run = run_backward},
+       .run = run_backward,
+       .rounds_inside = RoundsInside::kLogits},
   };
 }
 

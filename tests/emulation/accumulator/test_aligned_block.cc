@@ -1,6 +1,6 @@
 // Does a tensor core's block follow the rule in docs/accumulators.md?
 // The rule of its section 2 is written again on exact rationals and the rows' parameters alone, and
-// compared with every row, every pair of factor formats and every unsettled option. Then events by
+// compared with every row, every pair of factor formats and every switched rule. Then events by
 // hand. Shares no arithmetic with emulation/accumulator/aligned_block_core.h.
 #include <doctest/doctest.h>
 

@@ -125,7 +125,7 @@ class FakeMasks(twins.Masks):
 
 
 def run_fake_cuda_twin(name, low):
-    """The ops of a twin whose tensors have no values and claim to be on a GPU."""
+    """The ops of a twin whose tensors have no values and name a GPU as their device."""
     make, sizes, classes, dropout = steps.MODELS[name]
     keep = {k: v for k, v in sizes.items() if k != "context" or name in ("gpt", "bert")}
     model = make(**keep, **({"classes": classes} if classes else {})).train()

@@ -542,7 +542,7 @@ class CudaLogSoftmax(torch.autograd.Function):
 
 
 def cross_entropy_in_parts(x, target, weight, reduction, smoothing):
-    """at::cross_entropy_loss as autocast sees it, part by part."""
+    """at::cross_entropy_loss part by part, as CUDA's autocast runs it."""
     log_p = CudaLogSoftmax.apply(x)
     nll = F.nll_loss(log_p.float(), target, weight, reduction=reduction)
     if smoothing == 0:
@@ -577,7 +577,9 @@ def test_cross_entropy_rounds_log_probabilities_as_cuda_autocast_does(tmp_path, 
     operands = [x, target] + ([weight] if weighted else [])
     (y, *_), (dx, *_) = run_op("cross_entropy", operands, {"reduction": reduction, "label_smoothing": smoothing}, dy,
                                dtype="fp32", policy=str(cuda_policy(tmp_path)), constants=[2] if weighted else [])
-    np.testing.assert_allclose(y, expected.detach().numpy(), rtol=2e-6)
+    # A flip of one rounding, where the two exponentials or logarithms differ in FP32's last bit.
+    flip = 2.0**-11 * np.abs(expected.detach().numpy()).max()
+    assert np.abs(y - expected.detach().numpy()).max() <= flip + 2e-6 * np.abs(y).max()
     ulps = distance_in_fp16_ulps(dx.astype(np.float16), logits.grad.double().numpy())  # cast where it enters a layer
     assert ulps.max() <= 1 and (ulps == 0).mean() > 0.98, (ulps.max(), (ulps == 0).mean())
 

@@ -21,15 +21,7 @@ def twin_of(name):
 
 
 def formats_of_policy(program, name):
-    ours = []
-    for op in casts.forward_ops(program):
-        if op["op"] in casts.MOVES:
-            continue
-        runs = casts.ATEN.get(op["op"], [op["op"]])
-        if op["op"] == "lstm":
-            runs = ["mkldnn_rnn_layer"] * steps.MODELS[name][1]["layers"]
-        ours += [(run, op["outputs"][0]["format"]) for run in runs]
-    return casts.by_op(ours)
+    return casts.by_op(casts.runs_of(program, ["mkldnn_rnn_layer"] * steps.MODELS[name][1].get("layers", 0)))
 
 
 def graph_of(lockstep, folder, name):
