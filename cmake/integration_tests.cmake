@@ -39,7 +39,7 @@ lockstep_integration_tests(run everyday run_file read_run report_page report_bro
 lockstep_integration_tests(run slow kill_resume syscall_faults mnist report_models)
 lockstep_integration_tests(compare everyday torch_models torch_ops_elementwise torch_ops_shapes
   torch_ops_nn torch_optimizers torch_casts torch_attention torch_bf16_recurrent torch_loss_scale
-  torch_loss_passes torch_recipe ml_dtypes scaled_linear)
+  torch_loss_passes torch_recipe torch_cuda_parts ml_dtypes scaled_linear)
 lockstep_integration_tests(compare slow torch_bf16)
 lockstep_integration_tests(study everyday recipes)
 lockstep_integration_tests(study slow learning diagnosis fixes zoo zoo_recipes kills)

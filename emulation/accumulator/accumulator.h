@@ -91,7 +91,7 @@ struct Evidence {
 };
 
 struct Accumulator {
-  std::string name;  // "fp32_fused", "hopper_bf16", with switches "hopper_bf16+positive_zero"
+  std::string name;  // "fp32_fused", "hopper_bf16", with switches "hopper_bf16+negative_zero"
   AccumulatorKind kind;
   const Format* format;                 // of the values the running sum can take
   const Format* register_format;        // of the addend that enters: fp32 or fp16 (fp64)

@@ -75,7 +75,7 @@ struct NodeFormats {
   std::vector<const Format*> stored = {}, operands = {}, gradients = {}, outputs = {}, inner = {};
 };
 
-// Whether an op rounds inside to the format of its output 0, see OpCall.
+// Whether an op rounds inside, to the format of its output 0 unless said otherwise; see OpCall.
 enum class RoundsInside : uint8_t {
   kNever,
   kAlways,  // several kernels in PyTorch

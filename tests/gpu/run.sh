@@ -6,7 +6,7 @@
 # `check` writes to OUT
 #   verify-hardware.json, .txt   tensor cores against their models; OPTIONs are this command's
 #   products.md                  cuBLAS's products against the models
-#   lanes/                       lanes @cuda beside their software lanes: run files and reports
+#   lanes/, lanes.txt            lanes @cuda and their software lanes: run files, reports, differences
 #   captures/                    networks trained by PyTorch on the GPU, if python3 has torch and h5py
 # and ends with the exit code of `lockstep verify`: 3 if no unit of a GPU ran.
 set -euo pipefail
@@ -60,7 +60,7 @@ cublas_folders() {
   } | xargs -r -d '\n' -n 1 dirname | sort -u | paste -sd :
 }
 
-# Lanes on the GPU beside their software lanes.
+# Lanes on the GPU and their software lanes.
 run_lanes() {
   local out=$1 model options
   shift

@@ -170,7 +170,10 @@ void compare(cuda::Device* device, const Hardware& hardware, const Kind& kind, c
   const std::string row = name + "_" + kind.accumulator;
   const auto all = accumulators();
   const auto known = std::ranges::find(all, row, &Accumulator::name);
-  if (known == all.end()) return;  // the chip has no such unit
+  if (known == all.end()) {
+    fmt::print("| {} | not run: {} has no such unit |\n", row, hardware.name);
+    return;
+  }
   const Accumulator& accumulator = *known;
   const Format &fa = find_format(kind.a), &fb = find_format(kind.b);
   const std::string path = fmt::format("{}/{}_{}_{}_{}x{}x{}.f32", folder, accumulator.name,

@@ -135,7 +135,7 @@ class CublasDevice final : public Device {
     void* memory = nullptr;
     const cudaError_t status = cudaMalloc(&memory, bytes);
     if (status == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // it is told here
+      cudaGetLastError();  // clears the error
       throw InputError(fmt::format("GPU: no memory for {} bytes", bytes),
                        "start again with a smaller --batch");
     }

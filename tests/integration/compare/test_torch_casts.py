@@ -102,13 +102,19 @@ class RandomMasks(twins.Masks):
         return x if self.p == 0 else self.apply(x, torch.rand(x.shape) >= self.p)
 
 
-def run_twin(name, low):
+def make_twin(name):
+    """A twin in training mode, a batch for it, and its rate of dropout."""
     make, sizes, classes, dropout = steps.MODELS[name]
     torch.manual_seed(0)
     torch.set_num_threads(1)
     keep = {k: v for k, v in sizes.items() if k != "context" or name in ("gpt", "bert")}
     model = make(**keep, **({"classes": classes} if classes else {})).train()
-    batch, masks = torch_batch(name, sizes, classes), RandomMasks(dropout)
+    return model, torch_batch(name, sizes, classes), dropout
+
+
+def run_twin(name, low):
+    model, batch, dropout = make_twin(name)
+    masks = RandomMasks(dropout)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with torch.autocast("cpu", DTYPES[low]), Recorder() as recorder:
@@ -126,10 +132,7 @@ class FakeMasks(twins.Masks):
 
 def run_fake_cuda_twin(name, low):
     """The ops of a twin whose tensors have no values and name a GPU as their device."""
-    make, sizes, classes, dropout = steps.MODELS[name]
-    keep = {k: v for k, v in sizes.items() if k != "context" or name in ("gpt", "bert")}
-    model = make(**keep, **({"classes": classes} if classes else {})).train()
-    batch = torch_batch(name, sizes, classes)
+    model, batch, dropout = make_twin(name)
     with torch.no_grad(), FakeTensorMode(), torch.device("cuda"):
         def fake(tensor):
             return None if tensor is None else torch.empty(tensor.shape, dtype=tensor.dtype)

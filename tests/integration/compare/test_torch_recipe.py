@@ -12,12 +12,8 @@ LAYER_OPS = {"linear", "conv2d", "conv_transpose2d", "batch_norm", "layer_norm"}
 
 
 def twin_of(name):
-    make, sizes, classes, dropout = steps.MODELS[name]
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    keep = {k: v for k, v in sizes.items() if k != "context" or name in ("gpt", "bert")}
-    model = make(**keep, **({"classes": classes} if classes else {})).train()
-    return model, casts.torch_batch(name, sizes, classes), casts.RandomMasks(dropout)
+    model, batch, dropout = casts.make_twin(name)
+    return model, batch, casts.RandomMasks(dropout)
 
 
 def formats_of_policy(program, name):
