@@ -180,7 +180,7 @@ class Steps {
     options.lanes = std::move(lanes);
     options.steps = int64_t{1} << 40;
     options.optimizer.values = {{"lr", 0.01}};
-    options.measure = measure;
+    options.measuring.on = measure;
     run_ = std::make_unique<LockstepRun>(options);
   }
   void step() { run_->run(stop_); }

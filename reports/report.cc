@@ -30,7 +30,9 @@ void read_accuracy(LaneReport& out) {
 
 double weight_distance(const RunFile& run, int lane) {
   const int64_t died_at = run.lanes()[static_cast<size_t>(lane)].died_at;
-  const int64_t last = died_at >= 0 ? std::min(died_at, run.steps() - 1) : run.steps() - 1;
+  const int64_t last =
+      run.last_measured(died_at >= 0 ? std::min(died_at, run.steps() - 1) : run.steps() - 1);
+  if (last < 0) return kNan;
   const std::vector<double> err_sq = run.moment(lane, "err_sq", last);
   const std::vector<double> ref_sq = run.moment(0, "sum_sq", last);
   const std::vector<uint64_t> nan = run.count(lane, "nan", last);
@@ -75,6 +77,7 @@ void read_health(const RunFile& run, int lane, LaneReport& out) {
   IntendedInfinities intended(run.sites());
   const int64_t end = out.nonfinite_loss_at >= 0 ? out.nonfinite_loss_at + 1 : run.steps();
   for (int64_t step = 0; step < end; ++step) {
+    if (!run.measured()[static_cast<size_t>(step)]) continue;
     const StepCounts counts = intended.read_counts(run, lane, step);
     if (step != out.nonfinite_loss_at) {
       tally.add(step, counts);
@@ -168,6 +171,8 @@ Report read_report(const RunFile& run, ReportSeeds which, ReportPictures picture
                 .verification = run.verification(),
                 .environment = run.environment(),
                 .steps = run.steps(),
+                .unmeasured_steps = run.steps() - run.measured_steps(),
+                .last_measured = run.last_measured(run.steps() - 1),
                 .sites = run.sites(),
                 .lanes = {},
                 .twins = {},

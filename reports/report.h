@@ -52,7 +52,8 @@ struct LaneReport {
   // Over several seeds: their mean.
   double accuracy = 0;
   double seconds = 0;  // the lane's own work, all steps
-  // sqrt(sum (w - w_ref)^2 / sum w_ref^2) over all weights after the last step; NaN: not measured.
+  // sqrt(sum (w - w_ref)^2 / sum w_ref^2) over all weights after the last measured step; NaN: not
+  // measured.
   double weight_distance = 0;
   std::vector<int64_t> skips;           // the steps
   std::vector<ScalerReport> scalers;    // at least one
@@ -84,6 +85,8 @@ struct Report {
   std::optional<Verification> verification;  // of the capture that was replayed
   std::map<std::string, std::string> environment;
   int64_t steps = 0;
+  int64_t unmeasured_steps = 0;  // of them: without statistics of sites
+  int64_t last_measured = 0;     // the last step with statistics
   SiteTable sites;
   std::vector<LaneReport> lanes;  // the reference first
   std::vector<int> twins;         // lane indices
@@ -98,6 +101,7 @@ struct Report {
   std::vector<uint64_t> seeds = {1};       // on which the outcomes rest
   std::vector<uint64_t> unfinished_seeds;  // left out, because they have fewer steps
   std::vector<std::vector<double>> reference_losses = {};  // by seed and step; of several seeds
+  int64_t measured_steps() const { return steps - unmeasured_steps; }
   bool has_several_seeds() const { return seeds.size() > 1; }
 
   const LaneReport& reference() const { return lanes.front(); }
@@ -107,7 +111,8 @@ struct Report {
 // What the sentences of a lane's finding refer to.
 inline FindingContext context_of(const Report& report, const LaneReport& lane,
                                  const Finding& finding) {
-  return {finding, report.sites, lane.has_scaler, report.steps};
+  return {finding, report.sites, lane.has_scaler, report.measured_steps(),
+          report.unmeasured_steps == 0};
 }
 
 // Whether outcomes rest on all seeds of the file, or on the one that `run` reads.

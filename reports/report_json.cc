@@ -39,6 +39,7 @@ nlohmann::ordered_json report_object(const Report& report) {
                       {"mode", options.mode == LaneMode::kFree ? "free" : "synced"},
                       {"steps", report.steps},
                       {"steps_asked", options.steps},
+                      {"measured_steps", report.measured_steps()},
                       {"seeds", report.seeds},
                       {"unfinished_seeds", report.unfinished_seeds},
                       {"environment", report.environment}};

@@ -180,7 +180,7 @@ void describe_finding(const RunFile& run, int lane, const std::string& kind, Ala
   for (const Finding& finding : find_findings(run, lane)) {
     const FindingKindRow& row = row_of(finding.kind);
     if (row.name != kind) continue;
-    alarm.sentence = row.sentence({finding, run.sites(), has_scaler, run.steps()});
+    alarm.sentence = row.sentence(context_of(run, finding, has_scaler));
     alarm.step = finding.first_step;
     if (finding.site >= 0) {
       alarm.site = finding.site;

@@ -14,8 +14,8 @@
 namespace lockstep {
 namespace {
 
-// The options that affect the numbers, as text. Steps and the intervals of evaluations and
-// histograms only decide how much is recorded.
+// The options that affect the numbers, as text: statistics of other steps are other numbers. Steps
+// and the intervals of evaluations and histograms only decide how much is recorded.
 std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
   return {
       {"model", o.capture_hash.empty() ? o.model : "capture with SHA-256 " + o.capture_hash},
@@ -36,6 +36,7 @@ std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
       {"rewrites of the graph", join(o.rewrites, ",")},
       {"changed numbers of the loop", hyper_values_text(o.loop_changes)},
       {"start_from", o.start_from},
+      {"statistics-every", fmt::format("{}", o.measuring.statistics_every)},
   };
 }
 
@@ -126,10 +127,11 @@ void compare_setup(const RunFile& run, const RunFile& baseline, ExactResult& res
     result.remarks.push_back(fmt::format("data: '{}' here, '{}' in the baseline",
                                          run.options().data, baseline.options().data));
   }
-  if (run.options().histogram_every != baseline.options().histogram_every) {
-    result.remarks.push_back(
-        fmt::format("histograms: every {} steps here, every {} in the baseline",
-                    run.options().histogram_every, baseline.options().histogram_every));
+  const int64_t histograms = run.options().measuring.histogram_every;
+  const int64_t earlier = baseline.options().measuring.histogram_every;
+  if (histograms != earlier) {
+    result.remarks.push_back(fmt::format(
+        "histograms: every {} steps here, every {} in the baseline", histograms, earlier));
   }
   const int64_t examples = last_evaluation_size(run), before = last_evaluation_size(baseline);
   if (examples != before) {

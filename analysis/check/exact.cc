@@ -154,8 +154,8 @@ void add_new_findings(const RunFile& run, const RunFile& baseline, const LanePai
     const bool is_known = std::ranges::any_of(
         before, [&](const Finding& old) { return is_same_finding(old, finding); });
     if (is_known) continue;
-    const FindingContext context{finding, run.sites(), has_scaler, run.steps()};
-    result.new_findings.push_back({pair.name, row_of(finding.kind).sentence(context)});
+    result.new_findings.push_back(
+        {pair.name, row_of(finding.kind).sentence(context_of(run, finding, has_scaler))});
   }
 }
 

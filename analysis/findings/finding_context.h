@@ -10,7 +10,8 @@ struct FindingContext {
   const Finding& finding;
   const SiteTable& sites;
   bool has_scaler = false;  // the lane multiplies its loss
-  int64_t steps = 0;        // of the run
+  int64_t steps = 0;        // of the run that were measured
+  bool all_steps = true;    // no others
 
   const Site& site() const { return sites.sites[static_cast<size_t>(finding.site)]; }
 };

@@ -160,12 +160,16 @@ std::string weights_note(const FindingContext& c) {
   return fmt::format(", so the weight gradient made from it is wrong by {}",
                      share_text(c.finding.spoilt_error));
 }
+// "3 of 200 steps", "3 of 20 measured steps"
+std::string steps_text(const FindingContext& c) {
+  return fmt::format("{} of {} {}steps", c.finding.steps, c.steps, c.all_steps ? "" : "measured ");
+}
 std::string no_scaler_sentence(const FindingContext& c) {
   const Finding& f = c.finding;
   std::string how =
       fmt::format("{} loses {} of its energy", what_of(c.site()), share_text(f.share));
   if (f.share >= 1) {
-    how = fmt::format("the whole gradient became zero in {} of {} steps", f.steps, c.steps);
+    how = "the whole gradient became zero in " + steps_text(c);
   }
   return fmt::format(
       "no loss scale although gradients vanish: {}: {}, largest {}, {}'s smallest {}{}",
@@ -174,13 +178,12 @@ std::string no_scaler_sentence(const FindingContext& c) {
 }
 std::string no_gradient_sentence(const FindingContext& c) {
   if (c.finding.cause >= 0) {
-    return fmt::format("{}: no gradient passes in {} of {} steps: rounded to {}, {} has no slope",
-                       place_text(c.site()), c.finding.steps, c.steps, format_of(c),
+    return fmt::format("{}: no gradient passes in {}: rounded to {}, {} has no slope",
+                       place_text(c.site()), steps_text(c), format_of(c),
                        what_elsewhere(c.sites.sites[static_cast<size_t>(c.finding.cause)]));
   }
-  return fmt::format("{}: the whole gradient became zero in {} in {} of {} steps{}{}",
-                     place_text(c.site()), format_of(c), c.finding.steps, c.steps, scale_note(c),
-                     more_layers(c));
+  return fmt::format("{}: the whole gradient became zero in {} in {}{}{}", place_text(c.site()),
+                     format_of(c), steps_text(c), scale_note(c), more_layers(c));
 }
 std::string underflow_sentence(const FindingContext& c) {
   const std::string outlier =

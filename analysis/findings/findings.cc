@@ -75,13 +75,14 @@ std::vector<OptimizerState> states_of(const SiteTable& sites, const RunOptions& 
   return out;
 }
 
-// By site id, of the first one-ulp twin in the last step; empty without one.
+// By site id, of the first one-ulp twin in the last measured step; empty without one.
 std::vector<double> errors_of_twin(const RunFile& run) {
   const auto twin = std::ranges::find_if(
       run.lanes(), [](const LaneInfo& lane) { return twin_number(lane.name) > 0; });
-  if (twin == run.lanes().end() || run.steps() == 0) return {};
+  const int64_t step = run.last_measured(run.steps() - 1);
+  if (twin == run.lanes().end() || step < 0) return {};
   const auto lane = static_cast<int>(twin - run.lanes().begin());
-  const StepEvidence last = read_evidence(run, lane, run.steps() - 1);
+  const StepEvidence last = read_evidence(run, lane, step);
   std::vector<double> errors(run.sites().sites.size());
   for (size_t i = 0; i < errors.size(); ++i) errors[i] = share_of(last.err_sq[i], last.ref_sq[i]);
   return errors;
@@ -92,6 +93,11 @@ std::vector<double> errors_of_twin(const RunFile& run) {
 bool is_candidate(const LaneInfo& lane) {
   return !lane.is_reference && lane.name != kTruthLane && twin_number(lane.name) == 0 &&
          lane.name != kCapturedLane;
+}
+
+FindingContext context_of(const RunFile& run, const Finding& finding, bool has_scaler) {
+  return {finding, run.sites(), has_scaler, run.measured_steps(),
+          run.measured_steps() == run.steps()};
 }
 
 std::vector<Finding> find_findings(const RunFile& run, int lane) {
@@ -107,6 +113,7 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
   const int64_t nonfinite_at = first_nonfinite_loss(run.loss(lane), scalers);
   const int64_t end = nonfinite_at < 0 ? run.steps() : nonfinite_at;
   for (int64_t step = 0; step < run.steps(); ++step) {
+    if (!run.measured()[static_cast<size_t>(step)]) continue;
     StepEvidence mine = read_evidence(run, lane, step);
     StepEvidence reference = read_evidence(run, 0, step);
     const bool skipped = scalers[static_cast<size_t>(step)].skipped;
@@ -135,8 +142,8 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
   const Policy policy = policy_of(info);
   if (auto flipped =
           find_flipped_decisions(lane, run.sites(), run.decisions(lane), run.decisions(0))) {
-    flipped->last_step = std::max<int64_t>(run.steps() - 1, 0);
-    flipped->steps = run.steps();
+    flipped->last_step = std::max<int64_t>(run.last_measured(run.steps() - 1), 0);
+    flipped->steps = run.measured_steps();
     const auto site = static_cast<size_t>(flipped->site);
     if (site < info.site_formats.size()) flipped->format = info.site_formats[site];
     all.push_back(*flipped);

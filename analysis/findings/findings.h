@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "analysis/findings/finding.h"
+#include "analysis/findings/finding_context.h"
 #include "src/record/run/run_file.h"
 
 namespace lockstep {
@@ -16,5 +16,8 @@ bool is_candidate(const LaneInfo& lane);
 // Of one lane, the gravest first. Only candidates have findings. Cost: reads every step of the lane
 // and of the reference.
 std::vector<Finding> find_findings(const RunFile& run, int lane);
+
+// What a finding's sentence refers to. `has_scaler`: see FindingContext. Valid as long as both.
+FindingContext context_of(const RunFile& run, const Finding& finding, bool has_scaler);
 
 }  // namespace lockstep

@@ -52,6 +52,7 @@ SettledScale settled(const std::vector<double>& scales, const std::vector<bool>&
 
 std::vector<ScaleCourse> scale_courses(const RunFile& run) {
   std::vector<ScaleCourse> courses;
+  if (run.measured_steps() < run.steps()) return courses;
   for (size_t l = 0; l < run.lanes().size(); ++l) {
     const LaneInfo& lane = run.lanes()[l];
     const int index = static_cast<int>(l);

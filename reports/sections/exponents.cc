@@ -130,7 +130,9 @@ Blocks write_exponents(const Report& report) {
   }
   const int64_t covered = report.reference().views.exponent_steps;
   const std::string steps =
-      covered == report.steps ? "all steps" : fmt::format("{} of {} steps", covered, report.steps);
+      report.unmeasured_steps > 0 ? "the measured steps"
+      : covered == report.steps            ? "all steps"
+                                : fmt::format("{} of {} steps", covered, report.steps);
   return {paragraph(fmt::format(
               "Magnitudes before rounding, by their power of two, over {}. For a gradient, the "
               "slider shifts the reference's values by a loss scale.",

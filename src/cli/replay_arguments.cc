@@ -274,9 +274,11 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
         "steps between held-out evaluations; 0: at the end");
   whole(group, "--eval-examples", o.eval_examples, 0, kLargestCount,
         "held-out examples per evaluation; 0: as many as were trained on");
-  whole(group, "--histogram-every", o.histogram_every, 1, kLargestCount,
+  whole(group, "--statistics-every", o.measuring.statistics_every, 0, kLargestCount,
+        "steps between measured ones; 0: the first alone. Steps that break are measured, too");
+  whole(group, "--histogram-every", o.measuring.histogram_every, 1, kLargestCount,
         "steps between full histograms");
-  whole(group, "--sums-every", o.sums_every, 0, kLargestCount,
+  whole(group, "--sums-every", o.measuring.sums_every, 0, kLargestCount,
         "steps between exact recomputations of 64 outputs of every sum of products; 0: never");
   whole(group, "--checkpoint-every", o.checkpoint_every, 1, kLargestCount,
         "steps between checkpoints");

@@ -113,8 +113,9 @@ std::string replay_command(const RunOptions& o, const std::string& lanes,
     words.push_back("--eval-batch-norm " + shell_quoted(join(o.eval_batch_norm, ",")));
   }
   if (o.batch_norm_eps) words.push_back(fmt::format("--batch-norm-eps {}", *o.batch_norm_eps));
-  add(words, "--histogram-every", o.histogram_every, d.histogram_every);
-  add(words, "--sums-every", o.sums_every, d.sums_every);
+  add(words, "--statistics-every", o.measuring.statistics_every, d.measuring.statistics_every);
+  add(words, "--histogram-every", o.measuring.histogram_every, d.measuring.histogram_every);
+  add(words, "--sums-every", o.measuring.sums_every, d.measuring.sums_every);
   add(words, "--checkpoint-every", o.checkpoint_every, d.checkpoint_every);
   words.push_back("-o " + shell_quoted(output));
 

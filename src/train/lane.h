@@ -39,6 +39,9 @@ class Lane {
   bool alive_at(int64_t step) const { return died_at_ < 0 || step < died_at_; }
   DeathCause died_of() const { return died_of_; }
 
+  // Whether what follows is measured, until the next call; at first, what the lane stores before
+  // its first step is.
+  void measure(bool on) { measures_ = on; }
   // The stages of a step, in this order. `reference` is null for the reference itself.
   void restart_from(const Lane& reference, int64_t step);  // synced mode: its state, rounded
   void observe_stored();  // synced mode, the reference: what the others restart from
@@ -56,6 +59,11 @@ class Lane {
   // reduced: entering gradients are compared with its own.
   void enter_all_reduce(const Lane* reference, LaneStep& record);
   void all_reduce(const Lane* reference, LaneStep& record);
+  // After all passes of the step: whether its loss and gradients, still scaled, are finite.
+  bool is_finite(const LaneStep& record) const;
+  bool weights_finite() const;
+  // Some number of the optimizer has a smaller range than FP32.
+  bool update_may_overflow() const;
   // Replay: whether the policy runs the step's batch again after this many attempts. If so, the
   // scaler has moved, and every lane that repeats the step discards the attempt's buffer updates.
   bool may_replay() const { return description_.policy.loss_scale_use.replay; }
@@ -143,7 +151,6 @@ class Lane {
   std::vector<std::vector<bool>> found_inf() const;
   void record_scalers(const std::vector<std::vector<bool>>& found, const std::vector<bool>& skips,
                       LaneStep& record) const;
-  bool weights_finite() const;
   void follow_death();
   template <typename T>
   void update_parameter(ParameterState& parameter, bool skip, const ParameterState* reference,
@@ -169,6 +176,7 @@ class Lane {
   // Of weights, buffers and constants by storage site, until the step that they belong to ends.
   std::map<int32_t, SiteRecord> stored_;
   std::vector<LossScaleState> scales_;  // one, or one per loss (LaneDescription::scaler_losses)
+  bool measures_;                       // the statistics of sites
   int64_t step_ = -1;                   // the step in progress
   int64_t micro_step_ = -1;             // number of earlier passes, over all steps and workers
   // By parameter group: steps taken, without skipped ones.

@@ -1,4 +1,7 @@
 // The forward and backward passes of a lane's step, one for every micro-batch and worker.
+#include <algorithm>
+#include <cmath>
+
 #include "src/train/lane.h"
 
 namespace lockstep {
@@ -25,17 +28,17 @@ void Lane::begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& bat
   StepPass pass{.key = key(),
                 .loss_scales = {},
                 .loss_divisor = context_.loss_divisor(step, micro_batch),
-                .sample_sums = context_.options->samples_sums(step)};
+                .sample_sums = context_.options->measuring.samples_sums(step)};
   for (size_t i = 0; i < pass_count(*context_.step_graph); ++i) {
     pass.loss_scales.push_back(scale(scaler_of(i)));
   }
   runner_->begin(pass, batch, reference == nullptr ? nullptr : reference->runner_,
-                 context_.options->measure ? sites : std::span<SiteRecord>());
+                 measures_ ? sites : std::span<SiteRecord>());
 }
 
 void Lane::run_node(int node, const Lane* reference, std::vector<SiteRecord>& sites) {
   const std::span<SiteRecord> records =
-      context_.options->measure ? std::span<SiteRecord>(sites) : std::span<SiteRecord>();
+      measures_ ? std::span<SiteRecord>(sites) : std::span<SiteRecord>();
   runner_->run_node(node, reference == nullptr ? nullptr : reference->runner_, records);
 }
 
@@ -64,6 +67,13 @@ void Lane::finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t wor
 void Lane::tap(ValueTap* tap) {
   tap_ = tap;
   for (const auto& runner : runners_) runner->executor().tap(tap);
+}
+
+bool Lane::is_finite(const LaneStep& record) const {
+  const auto is_found = [](const std::vector<bool>& groups) {
+    return std::ranges::count(groups, true) > 0;
+  };
+  return std::isfinite(record.loss) && std::ranges::none_of(found_inf(), is_found);
 }
 
 void Lane::take_buffers_back() {

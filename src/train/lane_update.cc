@@ -50,6 +50,17 @@ bool Lane::weights_finite() const {
   return true;
 }
 
+bool Lane::update_may_overflow() const {
+  const Policy& policy = description_.policy;
+  const int emax = find_format("fp32").emax;
+  return std::ranges::any_of(parameters_, [&](const ParameterState& p) {
+    if (!p.trains) return false;
+    const Format* formats[] = {p.format, policy.arithmetic_of(p.format), policy.state_of(p.format),
+                               policy.update_of(p.format)};
+    return std::ranges::any_of(formats, [&](const Format* f) { return f->emax < emax; });
+  });
+}
+
 // died_at is the first step that is not run. The reference never stops: the others need it. A
 // synced lane whose weights are lost does not stop either: its next step starts from the
 // reference's. A scaler that stops training stops the lane in both modes.
@@ -120,7 +131,7 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
   std::optional<TensorStats> of_weight, of_update, of_states[kMaxOptimizerStates];
   UpdateStats update;
   Tensor own_update;  // the reference keeps its own: the others are compared with it
-  if (!description_.is_reference && context_.options->measure) {
+  if (!description_.is_reference && measures_) {
     own_update = Tensor(weight.shape(), weight.container());
   }
   Tensor& dw = description_.is_reference ? p.update : own_update;
@@ -140,7 +151,7 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
       gradient = &unscaled_;
     }
     OptimizerArrays<T> call = arrays_of<T>(p, *gradient, optimizer_steps_[p.group] - p.missed + 1);
-    if (context_.options->measure) call.update = dw.as<T>().data();
+    if (measures_) call.update = dw.as<T>().data();
     const QuantizeSpec rounding = update_rounding(weight_format, weight_site);
     call.formats = {policy.arithmetic_of(p.format), state_format, weight_format, rounding.rounding,
                     rounding.key};
@@ -149,7 +160,7 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
       return std::is_same_v<T, double> ? format->is_fp64() : format->is_fp32();
     };
     const bool native_steps = native(policy.arithmetic_of(p.format));
-    const bool measure = context_.options->measure;
+    const bool measure = measures_;
     if (measure && !native(weight_format)) call.measured.weight = &of_weight.emplace();
     if (measure && !native(update_format)) call.measured.update = &of_update.emplace();
     for (size_t k = 0; k < p.states.size(); ++k) {
@@ -163,9 +174,9 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
     const OptimizerGroup& group = context_.groups[p.group];
     optimizer_step(this->kernels(), *group.optimizer, context_.numbers(p.group, step_),
                    context_.lr(p.group, step_), call,
-                   context_.options->measure ? &update : nullptr);
+                   measures_ ? &update : nullptr);
   }
-  if (!context_.options->measure) {
+  if (!measures_) {
     if (p.master.empty() || skip) return;
     kernels.quantize(p.master.as<T>().data(), p.weight.as<T>().data(), p.master.size(),
                      rounding_to(p.format, sites.weight), nullptr);
@@ -252,7 +263,7 @@ void Lane::finish_step(const Lane* reference, LaneStep& record) {
   record_scalers(found, skips, record);
   if (separates_losses()) add_up_losses();
   if (keeps_gradients()) record.gradient_norm = clip_gradients();
-  if (context_.loop != nullptr && context_.options->measure) {
+  if (context_.loop != nullptr && context_.options->measuring.on) {
     record.gradient_norms = gradient_norms();
   }
   for (ParameterState& p : parameters_) {

@@ -44,7 +44,12 @@ struct LockstepRun::Impl : PreparedRun {
   // work(lane's index, the reference or null, the lane's record), timed.
   template <typename Work>
   void each_active(Work work);
+  void prepare(int64_t step);
   void run_batches(int64_t step);
+  void measure(bool on);
+  void clear_attempt(LaneStep& out, int32_t attempts) const;
+  bool breaks();
+  void finish_step();
   void replay_overflows(int64_t step);
   void run_micro_batch(int64_t step, int64_t micro, int64_t worker);
   void run_step(int64_t step);
@@ -57,6 +62,7 @@ struct LockstepRun::Impl : PreparedRun {
   StepRecord record;                                 // reused: its histograms are large
   std::vector<std::vector<SiteRecord>> micro_sites;  // by lane: of one micro-batch among several
   std::vector<bool> active;                          // by lane: takes part in this attempt
+  std::vector<bool> finished;                        // by lane: its update is done
   bool repeats = false;                              // this attempt is not the first
   LaneStep reference_again;                          // the reference's measurements in repetitions
   int64_t steps_done = 0;
@@ -88,6 +94,14 @@ void LockstepRun::Impl::clear(LaneStep& lane, bool alive) const {
   lane.attempts = 1;
   lane.scalers.assign(1, {});
   clear_sites(lane.sites);
+}
+
+// For another attempt at the step. Its time adds up.
+void LockstepRun::Impl::clear_attempt(LaneStep& out, int32_t attempts) const {
+  const double seconds = out.seconds;
+  clear(out, true);
+  out.seconds = seconds;
+  out.attempts = attempts;
 }
 
 void LockstepRun::Impl::clear_sites(std::vector<SiteRecord>& records) const {
@@ -149,12 +163,45 @@ void LockstepRun::Impl::run_step(int64_t step) {
   record.step = step;
   if (tap != nullptr) tap->values.clear();  // of the step before; a lane that stopped has none
   active.clear();
+  finished.assign(lanes.size(), false);
   for (size_t l = 0; l < lanes.size(); ++l) {
     clear(record.lanes[l], lanes[l]->alive_at(step));
     record.lanes[l].died_of = lanes[l]->died_of();
     active.push_back(record.lanes[l].alive);
   }
-  const bool replays = std::ranges::any_of(lanes, [](const auto& l) { return l->may_replay(); });
+  measure(options.measuring.is_due(step));
+  prepare(step);
+  run_batches(step);
+  // A step that was not due to be measured but broke in some lane is computed once more, with
+  // statistics: the same numbers, and a culprit.
+  if (!record.is_measured && options.measuring.on && breaks()) {
+    each_active([&](size_t l, const Lane*, LaneStep& out) {
+      clear_attempt(out, out.attempts);
+      lanes[l]->take_buffers_back();
+    });
+    measure(true);
+    prepare(step);
+    run_batches(step);
+  }
+  replay_overflows(step);
+  finish_step();
+  if (record.lanes.size() > lanes.size()) {
+    LaneStep& captured = record.lanes.back();
+    clear(captured, true);
+    fill_captured_step(*capture, context, step, captured);
+  }
+}
+
+void LockstepRun::Impl::measure(bool on) {
+  record.is_measured = on;
+  for (const auto& lane : lanes) lane->measure(on);
+}
+
+// What lanes do before their first batch of the step; doing it again changes nothing.
+void LockstepRun::Impl::prepare(int64_t step) {
+  const bool runs_again =
+      !record.is_measured ||
+      std::ranges::any_of(lanes, [](const auto& lane) { return lane->may_replay(); });
   each_active([&](size_t l, const Lane* ref, LaneStep&) {
     Lane& lane = *lanes[l];
     const bool synced = options.mode == LaneMode::kSynced;
@@ -162,16 +209,37 @@ void LockstepRun::Impl::run_step(int64_t step) {
     if (synced && ref == nullptr && step > 0) lane.observe_stored();
     const bool is_twin = twin_number(lane.description().policy.name) > 0;
     if (is_twin && (synced || step == 0)) lane.move_weights_by_one_ulp(step);
-    if (replays) lane.keep_buffers();
+    if (runs_again) lane.keep_buffers();
   });
-  run_batches(step);
-  replay_overflows(step);
-  each_active([&](size_t l, const Lane* ref, LaneStep& out) { lanes[l]->finish_step(ref, out); });
-  if (record.lanes.size() > lanes.size()) {
-    LaneStep& captured = record.lanes.back();
-    clear(captured, true);
-    fill_captured_step(*capture, context, step, captured);
-  }
+}
+
+// Whether the loss, a gradient or a weight of some lane is not finite in this step, all of whose
+// passes have run. Only the update tells whether weights stay finite: lanes where it may overflow
+// finish the step here, and begin it again if one breaks.
+bool LockstepRun::Impl::breaks() {
+  bool broken = false;
+  each_active([&](size_t l, const Lane*, LaneStep& out) {
+    broken = broken || !lanes[l]->is_finite(out);
+  });
+  if (broken) return true;
+  std::map<size_t, LaneState> before;
+  each_active([&](size_t l, const Lane*, LaneStep& out) {
+    if (!lanes[l]->update_may_overflow()) return;
+    before.emplace(l, copy_of(lanes[l]->state()));
+    lanes[l]->finish_step(nullptr, out);
+    finished[l] = true;
+    broken = broken || !lanes[l]->weights_finite();
+  });
+  if (!broken) return false;
+  for (auto& [l, state] : before) lanes[l]->restore(std::move(state));
+  finished.assign(lanes.size(), false);
+  return true;
+}
+
+void LockstepRun::Impl::finish_step() {
+  each_active([&](size_t l, const Lane* ref, LaneStep& out) {
+    if (!finished[l]) lanes[l]->finish_step(ref, out);
+  });
 }
 
 void LockstepRun::Impl::run_batches(int64_t step) {
@@ -205,11 +273,7 @@ void LockstepRun::Impl::replay_overflows(int64_t step) {
     if (std::ranges::count(active, true) == 0) break;
     active[0] = repeats = true;
     each_active([&](size_t l, const Lane*, LaneStep& out) {
-      const double seconds = out.seconds;
-      const int32_t attempts = out.attempts + 1;
-      clear(out, true);
-      out.seconds = seconds;
-      out.attempts = attempts;
+      clear_attempt(out, out.attempts + 1);
       lanes[l]->take_buffers_back();
     });
     run_batches(step);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "src/train/measuring.h"
 #include "src/update/optimizer_spec.h"
 
 namespace lockstep {
@@ -60,8 +61,8 @@ struct RunOptions {
   // Held-out examples per evaluation, or all if there are fewer; 0: as many as were trained on.
   int64_t eval_examples = 0;
   bool held_out = true;  // false: no evaluations, and no answers to judge a lane by
-  int64_t histogram_every = 10, checkpoint_every = 50;
-  int64_t sums_every = 50;  // steps between samples of the sums of products; 0: never
+  Measuring measuring;
+  int64_t checkpoint_every = 50;
   uint64_t seed = 1;
   // Every weight starts one ulp (FP32) up or down, by signs drawn from this number: an equally good
   // version of the same run. 0: as drawn, captured or read. Runs that differ in nothing else show
@@ -70,9 +71,6 @@ struct RunOptions {
   // Runs of the same lanes in one run file, from seed, seed + 1, ... LockstepRun is one of them:
   // `seed` is its own.
   int64_t seeds = 1;
-  // False: nothing is measured, and records hold only loss, scale and time. For benchmarks; a run
-  // file needs everything.
-  bool measure = true;
   // By lane: the TOML text of its policy file when the run began. A resumed run
   // (RunFile::options) uses these texts, even if the files have changed or gone. Empty: the files
   // are read.
@@ -80,7 +78,6 @@ struct RunOptions {
 
   // The number of forward and backward passes in a step.
   int64_t micro_steps() const { return accumulate * workers; }
-  bool samples_sums(int64_t step) const { return sums_every > 0 && step % sums_every == 0; }
 };
 
 }  // namespace lockstep

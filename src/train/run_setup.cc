@@ -109,8 +109,9 @@ void check_run_numbers(const RunOptions& options, ProblemList& problems) {
   }
   at_least("eval-every", options.eval_every, 0);
   at_least("eval-examples", options.eval_examples, 0);
-  at_least("histogram-every", options.histogram_every, 1);
-  at_least("sums-every", options.sums_every, 0);
+  at_least("statistics-every", options.measuring.statistics_every, 0);
+  at_least("histogram-every", options.measuring.histogram_every, 1);
+  at_least("sums-every", options.measuring.sums_every, 0);
   at_least("checkpoint-every", options.checkpoint_every, 1);
 }
 

@@ -39,7 +39,9 @@ struct LaneStep {
   std::vector<SiteRecord> sites;  // by site id
 };
 struct StepRecord {
-  int64_t step = 0;             // 0-based
+  int64_t step = 0;  // 0-based
+  // False: records of sites are empty (Measuring::is_due).
+  bool is_measured = true;
   std::vector<LaneStep> lanes;  // as RunDescription::lanes
 };
 struct EvaluationRecord {

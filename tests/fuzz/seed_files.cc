@@ -49,7 +49,7 @@ void make_seed_files(const std::string& folder) {
   many.steps = 12;
   many.groups = {{"fc2", {"adamw", {{"lr", 0.01}}}}};
   many.eval_every = 4;
-  many.sums_every = 3;
+  many.measuring.sums_every = 3;
   record(file("many.h5"), many);
   const RunFile run(file("run.h5"));
   const std::vector<RunSummary> ulps = {summarize(run)};

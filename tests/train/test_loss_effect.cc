@@ -62,7 +62,7 @@ TEST_CASE("to first order, the effects of all roundings add up to the difference
     options.accumulate = 2;
     const FirstStep merged = first_step(options);
     CHECK(merged.weighed == doctest::Approx(merged.difference).epsilon(0.1));
-    options.sums_every = 0;
+    options.measuring.sums_every = 0;
     CHECK(first_step(options).sites == 0);
   }
 }

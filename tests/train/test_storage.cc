@@ -147,7 +147,7 @@ TEST_CASE("storage: inputs in every step; the rest once, or in synced mode in ev
 TEST_CASE("storage: a run without measurements has no records") {
   const Stored net;
   RunOptions options;
-  options.measure = false;
+  options.measuring.on = false;
   const LaneStep step = steps_of(net, "pure-fp16", 1, options).at(0);
   for (const SiteRecord& record : step.sites) CHECK_FALSE(record.measured);
 }

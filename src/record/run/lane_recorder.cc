@@ -35,9 +35,8 @@ std::vector<uint64_t> bits_hash_row(const LaneStep& lane, int64_t site_count) {
 LaneExtent lane_extent(const RunDescription& description, const LaneDescription& lane) {
   const int64_t groups = static_cast<int64_t>(description.options->groups.size()) + 1;
   LaneExtent extent{static_cast<int64_t>(description.sites->sites.size()),
-                    description.options->histogram_every,
-                    description.options->sums_every,
                     groups,
+                    description.options->measuring,
                     loss_names(*description.step_graph),
                     {},
                     lane.scaler_losses,
@@ -202,7 +201,7 @@ void LaneRecorder::seal(Gathered checksums, int64_t at) {
   if (column < datasets_.size()) datasets_[column].write(at, &sum);
 }
 
-void LaneRecorder::write_step(int64_t step, const LaneStep& lane) {
+void LaneRecorder::write_step(int64_t step, bool is_measured, const LaneStep& lane) {
   if (!lane.alive && !died_) {
     died_ = true;
     hdf5::write_attribute(group_.id(), run_names::kDiedAt, step);
@@ -212,13 +211,13 @@ void LaneRecorder::write_step(int64_t step, const LaneStep& lane) {
   checksums_[Gathered::kStepChecksums] ^= death_checksum(step, died_, lane.died_of);
   seal(Gathered::kStepChecksums, step);
   seal(Gathered::kSecondsChecksums, step);
-  if (extent_.sums_every > 0 && step % extent_.sums_every == 0) {
-    const int64_t row = step / extent_.sums_every;
+  if (extent_.measuring.samples_sums(step)) {
+    const int64_t row = extent_.measuring.sample_number(step);
     write(Gathered::kSampleSteps, row, &step);
     write(sample_rows(columns_, lane), row);
     seal(Gathered::kSampleChecksums, row);
   }
-  if (keeps_histogram(step, lane)) write_histogram(step, lane);
+  if (keeps_histogram(step, is_measured, lane)) write_histogram(step, lane);
   add_to_sums(lane);
   if ((step + 1) % kHistogramBlock == 0) {
     write_sums(step + 1);
@@ -247,9 +246,9 @@ std::vector<uint64_t> LaneRecorder::recorded_bits_hash(int64_t step) const {
   return row;
 }
 
-bool LaneRecorder::keeps_histogram(int64_t step, const LaneStep& lane) const {
-  if (!lane.alive) return false;
-  if (step < kHistogramFirstSteps || step % extent_.histogram_every == 0) return true;
+bool LaneRecorder::keeps_histogram(int64_t step, bool is_measured, const LaneStep& lane) const {
+  if (!lane.alive || !is_measured) return false;
+  if (step < kHistogramFirstSteps || extent_.measuring.keeps_histogram(step)) return true;
   for (const ScalerRecord& scaler : lane.scalers) {
     if (scaler.skipped) return true;
   }

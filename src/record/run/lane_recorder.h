@@ -16,8 +16,9 @@ namespace lockstep {
 
 // The numbers that decide the widths of a lane's rows.
 struct LaneExtent {
-  int64_t sites = 0, histogram_every = 1, sums_every = 0, groups = 1;  // groups: of parameters
-  std::vector<std::string> losses;                                     // loss_names()
+  int64_t sites = 0, groups = 1;  // groups: of parameters
+  Measuring measuring;
+  std::vector<std::string> losses;  // loss_names()
   std::vector<bool> stat_exempt;                                       // by site
   // Columns of loss_scale: one, or one for each of these losses; then one per group, if groups skip
   // on their own.
@@ -43,7 +44,8 @@ class LaneRecorder {
   static LaneRecorder open(hid_t lanes, const LaneDescription& lane, const LaneExtent& extent,
                            int64_t steps_complete, std::vector<uint64_t> unfinished_sums);
 
-  void write_step(int64_t step, const LaneStep& lane);
+  // `is_measured`: see StepRecord.
+  void write_step(int64_t step, bool is_measured, const LaneStep& lane);
   // For a step that is already in the file: only updates the unfinished sums.
   void pass_step(int64_t step, const LaneStep& lane);
   std::vector<uint64_t> recorded_bits_hash(int64_t step) const;  // [site]
@@ -75,7 +77,7 @@ class LaneRecorder {
   void write_sums(int64_t steps_done);
   void write_length(int64_t steps_done);
   void add_to_sums(const LaneStep& lane);
-  bool keeps_histogram(int64_t step, const LaneStep& lane) const;
+  bool keeps_histogram(int64_t step, bool is_measured, const LaneStep& lane) const;
   void write_histogram(int64_t step, const LaneStep& lane);
 
   hdf5::Handle group_;

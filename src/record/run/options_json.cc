@@ -140,8 +140,9 @@ Json to_object(const RunOptions& o) {
       {"decisions", o.decisions == Decisions::kRecorded ? "recorded" : "own"},
       {"eval_every", o.eval_every},
       {"eval_examples", o.eval_examples},
-      {"histogram_every", o.histogram_every},
-      {"sums_every", o.sums_every},
+      {"statistics_every", o.measuring.statistics_every},
+      {"histogram_every", o.measuring.histogram_every},
+      {"sums_every", o.measuring.sums_every},
       {"checkpoint_every", o.checkpoint_every},
       {"seed", o.seed},
       {"seeds", o.seeds},
@@ -233,8 +234,9 @@ RunOptions options_from_json(std::string_view json) {
   o.eval_every = field<int64_t>(j, "eval_every");
   // Older runs evaluated all.
   o.eval_examples = field(j, "eval_examples", std::numeric_limits<int64_t>::max());
-  o.histogram_every = field<int64_t>(j, "histogram_every");
-  o.sums_every = field(j, "sums_every", int64_t{0});  // older files sampled nothing
+  o.measuring.statistics_every = field(j, "statistics_every", int64_t{1});  // older files have all
+  o.measuring.histogram_every = field<int64_t>(j, "histogram_every");
+  o.measuring.sums_every = field(j, "sums_every", int64_t{0});  // older files sampled nothing
   o.checkpoint_every = field<int64_t>(j, "checkpoint_every");
   o.seed = field<uint64_t>(j, "seed");
   o.seeds = field(j, "seeds", int64_t{1});  // older files hold one
@@ -245,8 +247,9 @@ RunOptions options_from_json(std::string_view json) {
   require_at_least("workers", o.workers, 1);
   require_at_least("eval_every", o.eval_every, 0);
   require_at_least("eval_examples", o.eval_examples, 0);
-  require_at_least("histogram_every", o.histogram_every, 1);
-  require_at_least("sums_every", o.sums_every, 0);
+  require_at_least("statistics_every", o.measuring.statistics_every, 0);
+  require_at_least("histogram_every", o.measuring.histogram_every, 1);
+  require_at_least("sums_every", o.measuring.sums_every, 0);
   require_at_least("checkpoint_every", o.checkpoint_every, 1);
   require_at_least("seeds", o.seeds, 1);
   return o;

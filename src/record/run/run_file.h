@@ -98,6 +98,11 @@ class RunFile {
 
   const std::string& path() const;
   int64_t steps() const;              // steps_complete
+  // By step: whether sites were measured (RunOptions::measuring).
+  const std::vector<bool>& measured() const;
+  int64_t measured_steps() const;
+  // The last measured step up to this one; -1: none.
+  int64_t last_measured(int64_t step) const;
   const RunOptions& options() const;  // as the run was started, policy files' texts included
   // Of all runs in the file, in the order in which they were recorded; the last may be unfinished.
   const std::vector<uint64_t>& seeds() const;

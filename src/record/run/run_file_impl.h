@@ -55,6 +55,7 @@ struct RunFile::Impl {
   SiteTable sites;
   std::vector<LaneInfo> lanes;
   RunDatasets datasets;
+  mutable std::vector<bool> measured;  // by step, once it was asked for
 
   template <typename Work>
   auto guard(Work work) const {

@@ -411,7 +411,7 @@ void RunFileWriter::on_step(const StepRecord& step) {
       if (recorded) {
         impl.lanes[i].pass_step(step.step, step.lanes.at(i));
       } else {
-        impl.lanes[i].write_step(step.step, step.lanes.at(i));
+        impl.lanes[i].write_step(step.step, step.is_measured, step.lanes.at(i));
       }
     }
     impl.steps_done = step.step + 1;

@@ -160,7 +160,7 @@ TEST_CASE("steps: fewer are missing, more have no baseline") {
 
 TEST_CASE("a difference that affects no number is a remark") {
   Pair pair;
-  pair.compare([](Described& d) { d.options.histogram_every = 7; });
+  pair.compare([](Described& d) { d.options.measuring.histogram_every = 7; });
   CHECK(only(pair.result.remarks) == "histograms: every 7 steps here, every 10 in the baseline");
   pair.compare([](Described& d) { d.options.data = "synthetic:200"; });
   CHECK(only(pair.result.remarks) == "data: 'synthetic:200' here, 'synthetic:100' in the baseline");

@@ -60,7 +60,7 @@ TEST_CASE("a rule reads the numbers of the file") {
   const TempDir dir;
   RunOptions options = small_run();
   options.eval_every = 2;
-  options.sums_every = 2;
+  options.measuring.sums_every = 2;
   const RunFile run = record(dir.file("run.h5"), options);
   LaneView view(run, 1);
   view.load_step(1);
@@ -154,7 +154,7 @@ TEST_CASE("a sum of both signs is compared relative to the product of the norms"
 TEST_CASE("a fault planted in any quantity is found by its rule") {
   const TempDir dir;
   RunOptions options = small_run();
-  options.sums_every = 1;
+  options.measuring.sums_every = 1;
   options.lanes = {"fp32", "torch-autocast-fp16"};
   const RunFile base = record(dir.file("base.h5"), options);
   size_t update = 0, sum = 0;

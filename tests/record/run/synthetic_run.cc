@@ -41,7 +41,7 @@ SyntheticRun::SyntheticRun(int64_t steps, int64_t site_count, int64_t lane_count
   options.steps = steps;
   options.eval_every = 40;
   options.checkpoint_every = 25;
-  options.histogram_every = 10;
+  options.measuring.histogram_every = 10;
   options.lanes = {"fp32"};
   description.step_graph = &graph;
   description.sites = &sites;

@@ -1,0 +1,169 @@
+// Runs of which not every step is measured: the numbers of training, the statistics of measured
+// steps and the end are those of a run that measures everything, and steps that break have
+// statistics.
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "src/core/error.h"
+#include "tests/train/small_runs.h"
+
+using namespace lockstep;
+
+namespace {
+
+// Measured steps are equal in all numbers, others in those of lanes. Returns the measured ones.
+std::vector<int64_t> compare(const Recorder& some, const Recorder& all) {
+  std::vector<int64_t> measured;
+  REQUIRE(some.steps.size() == all.steps.size());
+  for (size_t s = 0; s < some.steps.size(); ++s) {
+    CAPTURE(s);
+    const StepRecord &a = some.steps[s], &b = all.steps[s];
+    REQUIRE(b.is_measured);
+    for (size_t l = 0; l < a.lanes.size(); ++l) {
+      CHECK(same(a.lanes[l].loss, b.lanes[l].loss));
+      CHECK(same(a.lanes[l].gradient_norm, b.lanes[l].gradient_norm));
+      CHECK(a.lanes[l].attempts == b.lanes[l].attempts);
+      CHECK(a.lanes[l].alive == b.lanes[l].alive);
+      for (size_t i = 0; i < a.lanes[l].scalers.size(); ++i) {
+        CHECK(a.lanes[l].scalers[i].scale == b.lanes[l].scalers[i].scale);
+        CHECK(a.lanes[l].scalers[i].skipped == b.lanes[l].scalers[i].skipped);
+        CHECK(a.lanes[l].scalers[i].culprit_site == b.lanes[l].scalers[i].culprit_site);
+      }
+    }
+    if (a.is_measured) {
+      measured.push_back(a.step);
+      CHECK(check_same_step(a, b) > 50);
+      continue;
+    }
+    for (const LaneStep& lane : a.lanes) {
+      for (const SiteRecord& site : lane.sites) {
+        REQUIRE_FALSE(site.measured);
+        REQUIRE_FALSE(site.update.measured);
+        REQUIRE(site.health.samples == 0);
+      }
+    }
+  }
+  return measured;
+}
+
+// Of a run that measures every `every`-th step.
+std::vector<int64_t> measured_steps(RunOptions options, int64_t every) {
+  Recorder all, some;
+  const RunState end = run(options, all);
+  options.measuring.statistics_every = every;
+  check_same_state(run(options, some), end);
+  return compare(some, all);
+}
+
+using Steps = std::vector<int64_t>;
+
+}  // namespace
+
+TEST_CASE("measuring: histograms and sums take the first measured step at or after their multiples") {
+  for (const int64_t every : {0, 1, 2, 3, 5, 7, 10, 60}) {
+    for (const int64_t period : {1, 2, 7, 10, 50}) {
+      CAPTURE(every);
+      CAPTURE(period);
+      const Measuring measuring{
+          .statistics_every = every, .histogram_every = period, .sums_every = period};
+      int64_t samples = 0, next = 0;  // the first step that a sample is due at
+      for (int64_t step = 0; step < 500; ++step) {
+        const bool measured = every == 0 ? step == 0 : step % every == 0;
+        CHECK(measuring.is_due(step) == measured);
+        const bool takes = measured && step >= next;
+        CHECK(measuring.samples_sums(step) == takes);
+        CHECK(measuring.keeps_histogram(step) == takes);
+        if (!takes) continue;
+        CHECK(measuring.sample_number(step) == samples++);
+        while (next <= step) next += period;
+      }
+    }
+  }
+  CHECK_FALSE(Measuring{.sums_every = 0}.samples_sums(0));
+  CHECK_FALSE(Measuring{.on = false}.is_due(0));
+}
+
+TEST_CASE("measuring: a part of the steps gives the numbers of a run that measures all") {
+  RunOptions options = small_run(kAllLanes, 7);
+  CHECK(measured_steps(options, 3) == Steps{0, 3, 6});
+  CHECK(measured_steps(options, 0) == Steps{0});
+  options.mode = LaneMode::kSynced;
+  options.lanes = {"fp32", "torch-autocast-fp16", "pure-fp16"};
+  CHECK(measured_steps(options, 2) == Steps{0, 2, 4, 6});
+}
+
+TEST_CASE("measuring: micro-batches, workers, clipping and buffers") {
+  RunOptions options = small_run({"fp32", "torch-autocast-fp16", "pure-fp16"}, 5);
+  options.model = "lenet";
+  options.clip_norm = 0.5;
+  options.accumulate = 2;
+  CHECK(measured_steps(options, 4) == Steps{0, 4});
+  options.workers = 2;
+  CHECK(measured_steps(options, 4) == Steps{0, 4});
+}
+
+TEST_CASE("measuring: steps whose gradients overflow are measured and have a culprit") {
+  // 2^19 overflows in FP16 until it has fallen, then grows into the limit again.
+  const std::string lane = write_policy("overflows_now_and_then",
+                                        "extends = \"torch-autocast-fp16\"\n[loss_scale]\n"
+                                        "init_scale = 67108864\ngrowth_interval = 4\n");
+  RunOptions options = small_run({"fp32", lane}, 24);
+  options.model = "lenet";
+  Recorder all;
+  run(options, all);
+  Steps expected;
+  int64_t late = 0;
+  for (const StepRecord& step : all.steps) {
+    const bool skipped = step.lanes[1].scalers[0].skipped;
+    if (step.step == 0 || skipped) expected.push_back(step.step);
+    if (skipped) CHECK(step.lanes[1].scalers[0].culprit_site >= 0);
+    late += skipped && step.step > 8;
+  }
+  REQUIRE(late > 0);
+  REQUIRE(expected.size() < all.steps.size());
+  CHECK(measured_steps(options, 0) == expected);
+}
+
+TEST_CASE("measuring: a lane whose weights overflow in an update, and all that it does until it stops") {
+  RunOptions options = small_run({"fp32", "pure-fp16"}, 12);
+  options.optimizer.values = {{"lr", 3e6}};
+  options.clip_norm = 1;
+  Recorder all;
+  run(options, all);
+  // The gradients of the first broken step are finite: only its update shows that it breaks.
+  const int64_t weights = [&] {
+    for (const StepRecord& step : all.steps) {
+      if (step.step == 0) continue;
+      for (size_t s = 0; s < step.lanes[1].sites.size(); ++s) {
+        const Site& site = all.description->sites->sites[s];
+        const bool overflows = site.role == Role::kWeight && site.node.starts_with("optimizer") &&
+                               step.lanes[1].sites[s].stats.to_infinity > 0;
+        if (overflows && !step.lanes[1].scalers[0].found_inf) return step.step;
+      }
+    }
+    return int64_t{-1};
+  }();
+  CAPTURE(weights);
+  const Steps measured = measured_steps(options, 0);
+  CHECK(measured.size() > 1);
+  CHECK(std::ranges::count(measured, weights) == 1);
+}
+
+TEST_CASE("measuring: a batch that is replayed") {
+  const std::string lane = write_policy("replays_unmeasured",
+                                        "extends = \"torch-autocast-fp16\"\n[loss_scale]\n"
+                                        "init_scale = 1099511627776\nreplay = true\n"
+                                        "growth_interval = 3\n");
+  RunOptions options = small_run({"fp32", lane, "tf32"}, 10);
+  options.model = "lenet";
+  const Steps measured = measured_steps(options, 0);
+  CHECK(measured.size() > 1);
+  CHECK(measured.size() < 10);
+}
+
+TEST_CASE("measuring: statistics-every must be 0 or more") {
+  RunOptions options = small_run({"fp32"}, 2);
+  options.measuring.statistics_every = -1;
+  CHECK_THROWS_AS(LockstepRun{options}, InputError);
+}
