@@ -1,9 +1,11 @@
-// Measures how long a training step takes.
-//   An FP32 step without measurements, against PyTorch's step of the same model
-//   (bench/torch_step.py, a separate process on the same CPUs that takes turns; LOCKSTEP_PYTHON
-//   names an interpreter with torch). All of PyTorch's settings are tried; the row names the
-//   fastest, which it uses.
-//   FP32 and three emulated lanes with all statistics and errors, against four plain FP32 steps
+// Measures how long a training step takes, against PyTorch's FP32 step of the same model
+// (bench/torch_step.py, a separate process on the same CPUs that takes turns; LOCKSTEP_PYTHON names
+// an interpreter with torch). All of PyTorch's settings are tried; rows name the fastest, which
+// they use.
+//   An FP32 step without measurements
+//   One emulated lane's part of a step, with all statistics and errors
+//   FP32 and three emulated lanes with all statistics and errors, in every step or every tenth;
+//   also against four plain FP32 steps
 // Only Lockstep's steps include drawing the batch. Memory is the peak above the resident memory
 // before the first step: activations, gradients and optimizer states on both sides.
 #include <fcntl.h>
@@ -33,13 +35,17 @@ namespace {
 struct Case {
   std::string model, size;
   int64_t batch;
-  std::map<std::string, double> sizes;
-  double lanes_target;  // of FP32 + 3 lanes against four plain steps
+  std::map<std::string, double> sizes = {};
+  // Of one lane, and of FP32 + 3 lanes, against PyTorch's step; 0: none, and no rows of lanes.
+  double lane_target = 0, lanes_target = 0;
 };
 const Case kCases[] = {
-    {"mlp", "784-512-512-10, batch 128", 128, {{"hidden1", 512}, {"hidden2", 512}}, 0},
-    {"resnet20", "3x32x32, batch 64", 64, {}, 1.3},
-    {"gpt", "4 layers, width 256, context 128, batch 8", 8, {}, 1.15},
+    {"mlp", "784-512-512-10, batch 128", 128, {{"hidden1", 512}, {"hidden2", 512}}},
+    {"resnet20", "3x32x32, batch 64", 64, {}, 1.3, 5},
+    {"gpt", "4 layers, width 256, context 128, batch 8", 8, {}, 1.3, 5},
+    {"bert", "2 layers, width 128, context 64, batch 16", 16},
+    {"lstm", "2 layers, hidden 256, context 64, batch 16", 16},
+    {"unet", "width 16, 3x32x32, batch 16", 16},
 };
 
 // PyTorch's settings; the fastest one differs by model and by machine.
@@ -125,7 +131,7 @@ class TorchPeer {
 // The fastest setting, from a few steps of each; null without PyTorch.
 const TorchSetting* tune_torch(const Case& of, const bench::Options& options) {
   constexpr int kWarmUp = 3, kSteps = 7;
-  const bool has_images = of.model == "resnet20";  // mlp flattens its images first
+  const bool has_images = of.model == "resnet20" || of.model == "unet";  // mlp flattens its own
   const TorchSetting* best = nullptr;
   double least = 0;
   for (const TorchSetting& setting : kTorchSettings) {
@@ -170,9 +176,10 @@ class PeakMemory {
 };
 
 // A run that is executed step by step.
-class Steps {
+class Steps : public Observer {
  public:
-  Steps(const Case& of, std::vector<std::string> lanes, bool measure) {
+  Steps(const Case& of, std::vector<std::string> lanes, bool measure,
+        int64_t statistics_every = 1) {
     RunOptions options;
     options.model = of.model;
     options.sizes = of.sizes;
@@ -181,52 +188,95 @@ class Steps {
     options.steps = int64_t{1} << 40;
     options.optimizer.values = {{"lr", 0.01}};
     options.measuring.on = measure;
+    options.measuring.statistics_every = statistics_every;
     run_ = std::make_unique<LockstepRun>(options);
+    run_->add_observer(this);
   }
   void step() { run_->run(stop_); }
+  // Of the last step: what the last lane took.
+  double last_lane_seconds() const { return last_lane_seconds_; }
+
+  void on_step(const StepRecord& record) override {
+    last_lane_seconds_ = record.lanes.back().seconds;
+  }
 
  private:
+  double last_lane_seconds_ = 0;
   std::unique_ptr<LockstepRun> run_;
   const std::atomic<bool> stop_{true};  // after each step
 };
 
+const std::vector<std::string> kLanes = {"fp32", "torch-autocast-fp16", "torch-autocast-bf16",
+                                         "tf32"};
+constexpr int64_t kSparse = 10;  // --statistics-every
+
+bench::Row row_of(const Case& of, const std::string& work, const std::string& peer,
+                  double target = 0) {
+  return {.work = of.model + " " + work,
+          .size = of.size,
+          .unit = bench::Unit::kMilliseconds,
+          .peer = peer,
+          .target = target};
+}
+
 // False without PyTorch to compare with.
 bool measure_step(const Case& of, const bench::Options& options, bench::Table& table) {
-  bench::Row step{.work = of.model + " FP32 step",
-                  .size = of.size,
-                  .unit = bench::Unit::kMilliseconds,
-                  .peer = "PyTorch",
-                  .target = options.threads == 1 ? 1.0 : 1.2};
-  if (!table.wants(step)) return true;
+  bench::Row step = row_of(of, "FP32 step", "PyTorch", 1.0);
+  bench::Row lane = row_of(of, "one FP16 lane, all statistics", "PyTorch", of.lane_target);
+  bench::Row lanes = row_of(of, "FP32 + 3 lanes, all statistics", "PyTorch", of.lanes_target);
+  bench::Row sparse = row_of(of, "FP32 + 3 lanes, statistics every 10", "PyTorch");
+  const bool has_lanes = of.lanes_target > 0;
+  const auto wants_lanes = [&](const bench::Row& row) { return has_lanes && table.wants(row); };
+  if (!table.wants(step) && !wants_lanes(lane) && !wants_lanes(lanes) && !wants_lanes(sparse)) {
+    return true;
+  }
   const TorchSetting* setting = tune_torch(of, options);
   if (setting == nullptr) {
     fmt::print(stderr, "{}: PyTorch skipped, LOCKSTEP_PYTHON has no torch\n", of.model);
     return false;
   }
-  step.peer = setting->name;
+  for (bench::Row* row : {&step, &lane, &lanes, &sparse}) row->peer = setting->name;
   TorchPeer torch(of, options, *setting);
-  torch.ask("step");  // starts it before this process reads its own memory
-  Steps plain(of, {"fp32"}, /*measure=*/false);
-  const PeakMemory memory;
-  table.measure_timed(
-      step, [&] { return torch.ask("step"); }, [&] { plain.step(); });
-  table.add({.work = of.model + " peak memory of steps",
-             .size = of.size,
-             .unit = bench::Unit::kMegabytes,
-             .peer = "PyTorch"},
-            torch.ask("memory"), memory.bytes());
+  const auto ask = [&] { return torch.ask("step"); };
+  ask();  // starts it before this process reads its own memory
+  if (table.wants(step)) {
+    Steps plain(of, {"fp32"}, /*measure=*/false);
+    const PeakMemory memory;
+    table.measure_timed(step, ask, [&] { return bench::seconds_of([&] { plain.step(); }); });
+    table.add({.work = of.model + " peak memory of steps",
+               .size = of.size,
+               .unit = bench::Unit::kMegabytes,
+               .peer = "PyTorch"},
+              torch.ask("memory"), memory.bytes());
+  }
+  if (wants_lanes(lane)) {
+    Steps one(of, {kLanes[0], kLanes[1]}, /*measure=*/true);
+    table.measure_timed(lane, ask, [&] {
+      one.step();
+      return one.last_lane_seconds();
+    });
+  }
+  if (wants_lanes(lanes)) {
+    Steps all(of, kLanes, /*measure=*/true);
+    table.measure_timed(lanes, ask, [&] { return bench::seconds_of([&] { all.step(); }); });
+  }
+  if (wants_lanes(sparse)) {
+    Steps some(of, kLanes, /*measure=*/true, kSparse);
+    table.measure_timed(sparse, ask, [&] {
+      return bench::seconds_of([&] {
+               for (int64_t i = 0; i < kSparse; ++i) some.step();
+             }) /
+             kSparse;
+    });
+  }
   return true;
 }
 
 void measure_lanes(const Case& of, bench::Table& table) {
-  const bench::Row lanes{.work = of.model + " FP32 + 3 lanes, all statistics",
-                         .size = of.size,
-                         .unit = bench::Unit::kMilliseconds,
-                         .peer = "4 FP32 steps",
-                         .target = of.lanes_target};
-  if (!table.wants(lanes)) return;
+  const bench::Row lanes = row_of(of, "FP32 + 3 lanes, all statistics", "4 FP32 steps");
+  if (!table.wants(lanes) || of.lanes_target == 0) return;
   Steps plain(of, {"fp32"}, /*measure=*/false);
-  Steps all(of, {"fp32", "torch-autocast-fp16", "torch-autocast-bf16", "tf32"}, /*measure=*/true);
+  Steps all(of, kLanes, /*measure=*/true);
   double plain_bytes = 0, all_bytes = 0;
   {
     const PeakMemory memory;
@@ -241,7 +291,7 @@ void measure_lanes(const Case& of, bench::Table& table) {
   table.measure(
       lanes,
       [&] {
-        for (int i = 0; i < 4; ++i) plain.step();
+        for (size_t i = 0; i < kLanes.size(); ++i) plain.step();
       },
       [&] { all.step(); });
   table.add({.work = of.model + " peak memory of FP32 + 3 lanes",

@@ -148,14 +148,14 @@ void Table::measure(const Row& row, const std::function<void()>& peer,
 }
 
 void Table::measure_timed(const Row& row, const std::function<double()>& peer,
-                          const std::function<void()>& work) {
+                          const std::function<double()>& work) {
   if (!wants(row)) return;
   peer(), work();
   std::vector<double> peer_times, times, ratios;
   const auto end = Clock::now() + std::chrono::duration<double>(options_.seconds);
   while (static_cast<int>(times.size()) < kFewestTurns || Clock::now() < end) {
     peer_times.push_back(peer());
-    times.push_back(seconds_of(work, 1));
+    times.push_back(work());
     ratios.push_back(times.back() / peer_times.back());
   }
   rows_.push_back({row, median(peer_times), median(times), median(ratios)});
@@ -212,6 +212,10 @@ int Table::print() const {
   }
   if (targets > 0) fmt::print("\n{} of {} targets missed\n", missed, targets);
   return missed;
+}
+
+double seconds_of(const std::function<void()>& work) {
+  return seconds_of(work, 1);
 }
 
 double median_seconds(const Options& options, const std::function<void()>& work) {

@@ -56,9 +56,10 @@ class Table {
   // Runs both in turns and keeps the row; does nothing if the filter excludes it.
   void measure(const Row& row, const std::function<void()>& peer,
                const std::function<void()>& work);
-  // The same for a peer in another process: `peer` returns the seconds it took by its own clock.
+  // The same for two that return the seconds they took by their own clocks: a peer in another
+  // process, a part of a step.
   void measure_timed(const Row& row, const std::function<double()>& peer,
-                     const std::function<void()>& work);
+                     const std::function<double()>& work);
   // A row measured elsewhere (another process): seconds of one call of each.
   void add(const Row& row, double peer_seconds, double seconds);
   // All rows: `work | size | threads | value | peer's value | ratio | target`, aligned text or
@@ -74,6 +75,8 @@ class Table {
   std::vector<Measured> rows_;
 };
 
+// The seconds of one call.
+double seconds_of(const std::function<void()>& work);
 // Median seconds of one call, in turns like those of measure(): for a row whose peer runs
 // elsewhere.
 double median_seconds(const Options& options, const std::function<void()>& work);

@@ -15,10 +15,26 @@ import torch
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "tests", "integration", "compare"))
 import torch_models as twins  # noqa: E402
 
+
+class Lstm(twins.Lstm):
+    """With nn.LSTM's own loop over the layers, which is faster than the twin's."""
+
+    def __init__(self, classes):
+        super().__init__(classes=classes)
+        self.rnn.dropout = 0.1
+
+    def forward(self, batch, masks):
+        x = masks(self.rnn(self.embed(batch["tokens"]))[0])
+        return torch.nn.functional.cross_entropy(self.head(x.flatten(0, 1)), batch["labels"])
+
+
 MODELS = {
     "mlp": (lambda classes: twins.Mlp(512, 512, classes), (1, 28, 28), 0),
     "resnet20": (lambda classes: twins.Resnet20(classes=classes), (3, 32, 32), 0),
     "gpt": (lambda classes: twins.Gpt(classes=classes), None, 128),
+    "bert": (lambda classes: twins.Bert(classes=classes), None, 64),
+    "lstm": (lambda classes: Lstm(classes), None, 64),
+    "unet": (lambda classes: twins.Unet(classes=classes), (3, 32, 32), 0),
 }
 IDLE_SECONDS = 5e-3  # until OpenMP's threads stop spinning, which would slow down the other program
 
@@ -38,7 +54,8 @@ def main() -> None:
     make, image, context = MODELS[name]
     model = make(classes)
     if image:
-        data = {"images": torch.randn(batch, *image), "labels": torch.randint(0, classes, (batch,))}
+        of_pixels = image[1:] if name == "unet" else ()
+        data = {"images": torch.randn(batch, *image), "labels": torch.randint(0, classes, (batch, *of_pixels))}
     else:
         data = {"tokens": torch.randint(0, classes, (batch, context)),
                 "labels": torch.randint(0, classes, (batch * context,))}

@@ -77,9 +77,9 @@ double measured_score(const SensitivityTable& table, const MeasuredSensitivity& 
   return score_of(measured.loss_error, measured.error_to_noise, table.batch_noise);
 }
 
-class Measuring {
+class SensitivityRuns {
  public:
-  Measuring(TrialRuns& runs, const Network& network, const std::map<std::string, int>& scales,
+  SensitivityRuns(TrialRuns& runs, const Network& network, const std::map<std::string, int>& scales,
             const std::function<bool()>& may_go_on, SensitivityTable& table)
       : runs_(runs), network_(network), scales_(scales), may_go_on_(may_go_on), table_(table) {}
 
@@ -253,18 +253,18 @@ void measure_some(TrialRuns& runs, const Network& network,
     }
   }
   table.is_measured = true;
-  Measuring measuring(runs, network, scale_exponents, may_go_on, table);
+  SensitivityRuns sensitivity(runs, network, scale_exponents, may_go_on, table);
   const std::vector<size_t> first(some.begin(), some.end());
-  measuring.layers(first);
+  sensitivity.layers(first);
   table.of_layers = correlation(table, table.layers, first);
   if (!(table.of_layers.value >= kLeastRankCorrelation)) {
     std::vector<size_t> rest;
     std::ranges::set_difference(top_third, some, std::back_inserter(rest));
-    measuring.layers(rest);
+    sensitivity.layers(rest);
     table.measured_top_third = true;
   }
   const std::vector<size_t> roles = role_rows(network, table);
-  measuring.roles(roles);
+  sensitivity.roles(roles);
   table.of_roles = correlation(table, table.roles, roles);
   for (LayerSensitivity& layer : table.layers) {
     if (layer.measured) layer.score = measured_score(table, *layer.measured);

@@ -59,7 +59,8 @@ class Lane {
   // reduced: entering gradients are compared with its own.
   void enter_all_reduce(const Lane* reference, LaneStep& record);
   void all_reduce(const Lane* reference, LaneStep& record);
-  // After all passes of the step: whether its loss and gradients, still scaled, are finite.
+  // After all passes of the step: whether its loss, its gradients, still scaled, and the buffers
+  // are finite.
   bool is_finite(const LaneStep& record) const;
   bool weights_finite() const;
   // Some number of the optimizer has a smaller range than FP32.

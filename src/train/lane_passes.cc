@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/execute/finite.h"
 #include "src/train/lane.h"
 
 namespace lockstep {
@@ -73,7 +74,12 @@ bool Lane::is_finite(const LaneStep& record) const {
   const auto is_found = [](const std::vector<bool>& groups) {
     return std::ranges::count(groups, true) > 0;
   };
-  return std::isfinite(record.loss) && std::ranges::none_of(found_inf(), is_found);
+  const auto is_lost = [&](const auto& buffer) {
+    const Tensor& values = buffer.second;
+    return values.container() != Container::kI32 && !all_finite(kernels(), values);
+  };
+  return std::isfinite(record.loss) && std::ranges::none_of(found_inf(), is_found) &&
+         std::ranges::none_of(buffers_, is_lost);
 }
 
 void Lane::take_buffers_back() {

@@ -213,8 +213,8 @@ void LockstepRun::Impl::prepare(int64_t step) {
   });
 }
 
-// Whether the loss, a gradient or a weight of some lane is not finite in this step, all of whose
-// passes have run. Only the update tells whether weights stay finite: lanes where it may overflow
+// Whether the loss, a gradient, a buffer or a weight of some lane is not finite in this step, all of
+// whose passes have run. Only the update tells whether weights stay finite: lanes where it may overflow
 // finish the step here, and begin it again if one breaks.
 bool LockstepRun::Impl::breaks() {
   bool broken = false;

@@ -2,6 +2,7 @@
 #include "emulation/kernels/simd/kernels.h"
 
 #include "emulation/kernels/scalar/kernels.h"
+#include "emulation/kernels/simd/batch_norm.h"
 #include "emulation/kernels/simd/block_quantize.h"
 #include "emulation/kernels/simd/conv2d.h"
 #include "emulation/kernels/simd/elementwise.h"
@@ -27,6 +28,7 @@ KernelSet make_set(SimdTarget target, std::string_view name, std::string_view he
   use_simd_select(set, target);
   use_simd_functions(set, target);
   use_simd_row_norm(set, target);
+  use_simd_batch_norm(set, target);
   use_simd_max_pool2d(set, target);
   use_simd_gemm(set, target);
   use_simd_conv2d(set, target);

@@ -6,7 +6,6 @@
 
 #include "emulation/accumulator/fast_round.h"
 #include "emulation/kernels/reduction.h"
-#include "emulation/kernels/scalar/batch_norm.h"
 #include "emulation/kernels/scalar/reduce.h"
 #include "emulation/kernels/scalar/row_kernels.h"
 #include "emulation/kernels/simd/exp_log.h"
@@ -137,14 +136,6 @@ void use_channel_sum(Kernels<T>& kernels) {
   };
 }
 
-template <BlockSum<float> kSum>
-void use_batch_norm(Kernels<float>& kernels) {
-  kernels.batch_norm = [](const BatchNormArgs<float>& a) { batch_norm_with<float>(kSum, a); };
-  kernels.batch_norm_backward = [](const BatchNormBackwardArgs<float>& a) {
-    batch_norm_backward_with<float>(kSum, a);
-  };
-}
-
 }  // namespace
 
 double avx2_block_sum(const float* terms, int64_t count, const Accumulator& accumulator) {
@@ -166,13 +157,11 @@ void use_simd_sums(KernelSet& set, SimdTarget target) {
   if (target == SimdTarget::kAvx2) {
     use_channel_sum<float, avx2_block_sum, N_AVX2::sum_columns<float>>(set.f32);
     use_channel_sum<double, scalar_block_sum<double>, N_AVX2::sum_columns<double>>(set.f64);
-    use_batch_norm<avx2_block_sum>(set.f32);
     use_row_functions<float, kAvx2Float>(set.f32);
     use_row_functions<double, kAvx2Double>(set.f64);
   } else {
     use_channel_sum<float, avx512_block_sum, N_AVX3::sum_columns<float>>(set.f32);
     use_channel_sum<double, scalar_block_sum<double>, N_AVX3::sum_columns<double>>(set.f64);
-    use_batch_norm<avx512_block_sum>(set.f32);
     use_row_functions<float, kAvx512Float>(set.f32);
     use_row_functions<double, kAvx512Double>(set.f64);
   }
