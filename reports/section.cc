@@ -50,13 +50,16 @@ std::string page_title(const Report& report) {
   return report.options.model;
 }
 
+std::string measured_note(const Report& report) {
+  return report.unmeasured_steps == 0 ? ""
+                                      : fmt::format(" ({} measured)", report.measured_steps());
+}
+
 std::string page_subtitle(const Report& report) {
   const size_t lanes = report.lanes.size() - report.twins.size();
   std::string text = counted(static_cast<uint64_t>(report.steps), "step");
   if (report.steps < report.options.steps) text += fmt::format(" of {}", report.options.steps);
-  if (report.unmeasured_steps > 0) {
-    text += fmt::format(" ({} measured)", report.measured_steps());
-  }
+  text += measured_note(report);
   text += ", " + counted(lanes, "lane");
   if (!report.twins.empty()) text += " and " + counted(report.twins.size(), "one-ulp twin");
   return text + ", " + report.path;

@@ -25,6 +25,8 @@ std::span<const Section> sections();
 
 // "0", "1", ...: the steps, as the x axis of a curve.
 std::vector<std::string> step_labels(const Report& report);
+// " (20 measured)"; empty if all steps were.
+std::string measured_note(const Report& report);
 
 struct WrittenSection {
   std::string_view name, title;

@@ -21,10 +21,15 @@
 
 namespace lockstep {
 
-// One task of the pool: 16 blocks, 256 KiB of floats, about ten microseconds of work. Smaller
-// arrays run on the calling thread.
+// One task of the pool: 16 blocks, 256 KiB of floats, tens of microseconds of work.
 inline constexpr int64_t kChunkBlocks = 16;
 inline constexpr int64_t kChunk = kChunkBlocks * kReductionBlock;
+// Arrays of a few such chunks are cut finer, so that all threads get a part; the smallest run on
+// the calling thread.
+inline int64_t chunk_blocks(int64_t count) {
+  constexpr int64_t kFewest = 8, kFine = 4;
+  return count >= kFewest * kChunk ? kChunkBlocks : kFine;
+}
 
 // The 16 virtual lanes of one block's sum.
 struct VirtualLanes {
@@ -64,14 +69,15 @@ BlockSums<kSums> join_sums(const std::vector<BlockSums<kSums>>& blocks) {
 template <int kSums, typename Part, typename Chunk>
 BlockSums<kSums> for_each_chunk(int64_t count, Part* whole, Chunk chunk) {
   const int64_t blocks = (count + kReductionBlock - 1) / kReductionBlock;
-  const int64_t chunks = (count + kChunk - 1) / kChunk;
+  const int64_t chunk_size = chunk_blocks(count) * kReductionBlock;
+  const int64_t chunks = (count + chunk_size - 1) / chunk_size;
   std::vector<BlockSums<kSums>> sums(static_cast<size_t>(blocks));
   std::vector<Part> parts(static_cast<size_t>(chunks > 1 ? chunks : 0));
   parallel_for(chunks, [&](int64_t i) {
-    const int64_t begin = i * kChunk;
-    const int64_t end = begin + kChunk < count ? begin + kChunk : count;
+    const int64_t begin = i * chunk_size;
+    const int64_t end = begin + chunk_size < count ? begin + chunk_size : count;
     Part* part = chunks > 1 ? &parts[static_cast<size_t>(i)] : whole;
-    chunk(begin, end, *part, sums.data() + i * kChunkBlocks);
+    chunk(begin, end, *part, sums.data() + begin / kReductionBlock);
   });
   for (const Part& part : parts) whole->merge(part);
   return join_sums(sums);

@@ -67,15 +67,15 @@ std::vector<Cell> row_of(const LaneReport& lane, size_t tail) {
 }
 
 // "8 steps of batch 64", "8 steps of up to 2 micro-batches of batch 8" (captured steps may have
-// fewer).
+// fewer), "200 steps of batch 64 (20 measured)".
 std::string steps_text(const Report& report) {
   const RunOptions& o = report.options;
   const std::string micro = o.accumulate == 1
                                 ? ""
                                 : fmt::format("{}{} micro-batches of ",
                                               o.capture_hash.empty() ? "" : "up to ", o.accumulate);
-  return fmt::format("{} of {}batch {}", counted(static_cast<uint64_t>(report.steps), "step"),
-                     micro, o.batch);
+  return fmt::format("{} of {}batch {}{}", counted(static_cast<uint64_t>(report.steps), "step"),
+                     micro, o.batch, measured_note(report));
 }
 
 std::string seeds_note(const Report& report) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <utility>
 
 #include "reports/number_text.h"
@@ -56,6 +57,22 @@ std::string scales_text(const LaneStep& lane, const std::string& name, size_t co
   return is_scaled ? " " + name + text : "";
 }
 
+// Memory that programs can still get on this machine; 0: unknown.
+int64_t available_bytes() {
+  constexpr int64_t kKibi = 1024;
+  std::ifstream info("/proc/meminfo");
+  for (std::string word; info >> word;) {
+    int64_t kibibytes = 0;
+    if (word == "MemAvailable:" && info >> kibibytes) return kibibytes * kKibi;
+  }
+  return 0;
+}
+
+std::string memory_text(const ProcessMemory& memory) {
+  return fmt::format("{} of memory ({} of it weights and optimizer states)",
+                     bytes_text(memory.bytes()), bytes_text(memory.state_bytes));
+}
+
 }  // namespace
 
 Progress::Progress(int64_t first_step, int64_t step_count, std::string seed_text)
@@ -72,9 +89,15 @@ void Progress::on_start(const RunDescription& run) {
   start_ = std::chrono::steady_clock::now();
   last_drawn_ = start_ - kRedrawEvery;
   next_line_ = first_step_ + 1;
-  show(fmt::format("{}{}, {} lane{}, steps {}..{}\n", seed_text_.empty() ? "" : seed_text_ + ": ",
-                   printable(run.data), lane_names_.size(), lane_names_.size() == 1 ? "" : "s",
-                   first_step_, step_count_ - 1));
+  show(fmt::format("{}{}, {} lane{}, steps {}..{}, about {}\n",
+                   seed_text_.empty() ? "" : seed_text_ + ": ", printable(run.data),
+                   lane_names_.size(), lane_names_.size() == 1 ? "" : "s", first_step_,
+                   step_count_ - 1, memory_text(run.memory)));
+  const int64_t available = available_bytes();
+  if (available > 0 && run.memory.bytes() > available) {
+    show(fmt::format("warning: only {} are available; a smaller --batch or fewer --lanes need less\n",
+                     bytes_text(available)));
+  }
 }
 
 void Progress::on_step(const StepRecord& step) {

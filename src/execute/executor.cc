@@ -133,6 +133,9 @@ void Executor::assign_slots() {
       } else {
         slot_of_[v] = slot_count++;
         candidates.emplace_back(slot_of_[v], last_use[v]);
+        const bool is_int = value.type.element == ElementType::kInt;
+        value_bytes_ += element_count(value.type.shape) *
+                        static_cast<int64_t>(bytes_of(is_int ? Container::kI32 : container_));
       }
     }
   }

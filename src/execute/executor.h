@@ -48,7 +48,9 @@ class Executor {
   void give_mask(std::string_view id, const Tensor& mask);
   void forget_masks() { given_masks_.assign(given_masks_.size(), nullptr); }
 
-  // Releases the memory of all computed values; bound values stay.
+  // The memory of all computed values of a step.
+  int64_t value_bytes() const { return value_bytes_; }
+  // Releases that memory; bound values stay.
   void forget_values() { slots_.assign(slots_.size(), Tensor()); }
 
   // `loss_scales` are the factors by which the values of scaled sites are multiplied, by backward
@@ -160,6 +162,7 @@ class Executor {
   std::vector<Tensor> constants_;                      // as in the graph, in the lane's formats
   std::vector<int> slot_of_;                           // by program value
   std::vector<Tensor> slots_;                          // allocated when first written
+  int64_t value_bytes_ = 0;                            // of all slots
   std::vector<float> value_scale_;                     // by program value, of scaled casts
   const ScalingState* scaling_ = nullptr;
   ScalingState* learning_ = nullptr;

@@ -16,6 +16,7 @@
 #include "src/policy/loss_scale.h"
 #include "src/train/lane_context.h"
 #include "src/train/lane_name.h"
+#include "src/train/run_description.h"
 #include "src/train/run_state.h"
 #include "src/train/step_record.h"
 #include "src/update/stored_parameter.h"
@@ -76,6 +77,8 @@ class Lane {
   void take_buffers_back();
   void finish_step(const Lane* reference, LaneStep& record);
 
+  // Adds what this lane keeps in memory.
+  void add_memory(ProcessMemory& memory) const;
   LaneStateView state() const;
   // Throws: InputError when a tensor is missing or has another shape.
   void restore(LaneState state);
@@ -174,6 +177,7 @@ class Lane {
   std::map<std::string, Tensor> buffers_, kept_buffers_;
   std::map<std::string, Tensor> next_buffers_;  // worker 0's, while the others run
   Tensor unscaled_;                             // scratch: one gradient after unscaling
+  std::map<Shape, Tensor> updates_;             // scratch: dw of a weight of that shape
   // Of weights, buffers and constants by storage site, until the step that they belong to ends.
   std::map<int32_t, SiteRecord> stored_;
   std::vector<LossScaleState> scales_;  // one, or one per loss (LaneDescription::scaler_losses)

@@ -2,6 +2,7 @@
 // which tensors a checkpoint has.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -157,6 +158,25 @@ void Lane::visit_tensors(Self& self, Visit visit) {
   }
   for (auto& [name, tensor] : self.buffers_) visit("buffer/" + name, tensor);
   for (auto& [name, tensor] : self.scaling_.tensors()) visit("scaling/" + name, tensor);
+}
+
+// Values of one shape at a time are in memory.
+void Lane::add_memory(ProcessMemory& memory) const {
+  int64_t values = 0;
+  for (const auto& runner : runners_) {
+    values = std::max(values, runner->executor().value_bytes());
+  }
+  memory.value_bytes += values;
+  const auto add = [&](const Tensor& tensor) {
+    memory.state_bytes += static_cast<int64_t>(tensor.bytes());
+  };
+  visit_tensors(*this, [&](const std::string&, const Tensor& tensor) { add(tensor); });
+  for (const ParameterState& p : parameters_) {
+    add(p.sum);
+    add(p.update);
+    for (const Tensor& sum : p.of_losses) add(sum);
+    for (const auto& workers : p.of_workers) std::ranges::for_each(workers, add);
+  }
 }
 
 LaneStateView Lane::state() const {

@@ -130,11 +130,9 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
   // Statistics of the optimizer's roundings; unset if all formats are the container's own.
   std::optional<TensorStats> of_weight, of_update, of_states[kMaxOptimizerStates];
   UpdateStats update;
-  Tensor own_update;  // the reference keeps its own: the others are compared with it
-  if (!description_.is_reference && measures_) {
-    own_update = Tensor(weight.shape(), weight.container());
-  }
-  Tensor& dw = description_.is_reference ? p.update : own_update;
+  // The reference keeps its own: the others are compared with it.
+  Tensor& dw = description_.is_reference ? p.update : updates_[weight.shape()];
+  if (measures_ && dw.empty()) dw = Tensor(weight.shape(), weight.container());
   if (skip) {
     dw.fill_zero();
     update.count = static_cast<uint64_t>(weight.size());

@@ -187,6 +187,7 @@ void PreparedRun::make_lanes(std::vector<Graph> forward,
     }
     collect_problems(problems, [&] {
       lanes.push_back(std::make_unique<Lane>(context, lane, initial));
+      lanes.back()->add_memory(description.memory);
       lane = lanes.back()->description();           // with the engine's fallbacks
       if (container_of(lane) == Container::kF32) {  // FP64 loses none
         lane.warnings = vanishing_constants(lane.policy, groups, group_names);

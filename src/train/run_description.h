@@ -27,13 +27,21 @@ struct LaneDescription {
   std::vector<std::string> scaler_losses;
 };
 
+// What a run keeps in this machine's memory, besides its data and statistics.
+struct ProcessMemory {
+  int64_t state_bytes = 0;  // of all lanes: weights, masters, optimizer states, kept gradients, buffers
+  int64_t value_bytes = 0;  // of all lanes: what a step computes
+  int64_t bytes() const { return state_bytes + value_bytes; }
+};
+
 // Constant over the run.
 struct RunDescription {
   const Graph* step_graph = nullptr;
   const SiteTable* sites = nullptr;
   const RunOptions* options = nullptr;
   std::vector<LaneDescription> lanes;  // the reference first
-  std::string data;                    // DataSet::describe()
+  ProcessMemory memory;
+  std::string data;  // DataSet::describe()
   // Of the batches and masks of a capture, 16 hexadecimal digits; empty: drawn by the seed.
   std::string batches_hash;
 };

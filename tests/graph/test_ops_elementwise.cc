@@ -9,6 +9,7 @@
 #include "src/graph/builder.h"
 #include "src/lower/lower.h"
 #include "src/policy/find_policy.h"
+#include "tests/graph/one_op.h"
 #include "tests/graph/run_graph.h"
 #include "tests/lower/lowered.h"
 
@@ -69,6 +70,59 @@ TEST_CASE("gradients: reductions and softmaxes over any dimension") {
       CHECK(error_of(op, {{3, 4, 2}}, {{"dim", dim}}) <= kGradientTolerance);
     }
   }
+}
+
+TEST_CASE("broadcasting: operands that are repeated as a whole are read again, with the same result") {
+  using testing::run_op;
+  // {1, 3, 64, 64} is repeated as a whole, {4, 1, 64, 64} is not; {64} is, but it is short.
+  const Shape whole = {4, 3, 64, 64};
+  const auto filled = [](const Shape& shape, double step) {
+    Tensor tensor(shape, Container::kF64);
+    double x = 0.25;
+    for (double& value : tensor.as<double>()) value = x += step;
+    return tensor;
+  };
+  const auto mask_of = [](const Shape& shape) {
+    Tensor tensor(shape, Container::kI32);
+    int32_t i = 0;
+    for (int32_t& value : tensor.as<int32_t>()) value = (++i * 7 % 11) % 3 == 0;
+    return tensor;
+  };
+  const Tensor x = filled(whole, 0.5);
+  int compared = 0;
+  for (const Shape& shape :
+       {Shape{64, 64}, Shape{1, 64, 64}, Shape{3, 64, 64}, Shape{1, 3, 64, 64}, Shape{1, 1, 64, 64},
+        Shape{64}, Shape{1}, Shape{4, 1, 64, 64}, Shape{4, 3, 1, 64}, Shape{3, 64, 1}, whole}) {
+    CAPTURE(to_string(shape));
+    const Tensor small = filled(shape, 0.125), mask = mask_of(shape);
+    const Tensor large = run_op("expand", {small}, {{"shape", whole}})[0];
+    for (const char* op : {"add", "sub", "mul", "div", "minimum", "pow"}) {
+      CAPTURE(op);
+      CHECK(run_op(op, {x, small})[0].same_bits(run_op(op, {x, large})[0]));
+      CHECK(run_op(op, {small, x})[0].same_bits(run_op(op, {large, x})[0]));
+      ++compared;
+    }
+    const Tensor zeros(whole, Container::kF64);
+    // The mask itself, repeated, as numbers.
+    const Tensor repeated = run_op("masked_fill", {zeros, mask}, {{"value", 1.0}})[0];
+    const auto flags = mask.as<int32_t>();
+    const auto seen = repeated.as<double>();
+    const Tensor as_numbers = [&] {
+      Tensor numbers(shape, Container::kF64);
+      for (size_t i = 0; i < flags.size(); ++i) numbers.as<double>()[i] = flags[i];
+      return run_op("expand", {numbers}, {{"shape", whole}})[0];
+    }();
+    CHECK(repeated.same_bits(as_numbers));
+    const Tensor passed = run_op("where_backward", {mask, x}, {{"branch", true}})[0];
+    const Tensor blocked = run_op("where_backward", {mask, x}, {{"branch", false}})[0];
+    bool equal = true;
+    for (size_t i = 0; i < seen.size(); ++i) {
+      equal &= passed.as<double>()[i] == (seen[i] != 0 ? x.as<double>()[i] : 0);
+      equal &= blocked.as<double>()[i] == (seen[i] != 0 ? 0 : x.as<double>()[i]);
+    }
+    CHECK(equal);
+  }
+  CHECK(compared == 11 * 6);
 }
 
 TEST_CASE("autocast classes of the elementwise ops are those of torch's CUDA lists") {

@@ -13,6 +13,7 @@
 #include "emulation/kernels/simd/piece_quantizer.h"
 #include "emulation/kernels/simd/quantize_plan.h"
 #include "emulation/kernels/simd/targets.h"
+#include "src/core/chunks.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "emulation/kernels/simd/quantize.cc"
@@ -205,9 +206,8 @@ void run_pass(const float* before, float* after, int64_t count, const QuantizeSp
   const QuantizePass<kPath> pass(before, spec, plan, is_streamed(count, before, after));
   if (stats == nullptr) {
     if (spec.measure_only) return;
-    parallel_for((count + kChunk - 1) / kChunk, [&](int64_t chunk) {
-      const int64_t begin = chunk * kChunk;
-      pass.round(begin, std::min(count, begin + kChunk), after + begin);
+    parallel_chunks(count, chunk_blocks(count) * kReductionBlock, [&](int64_t begin, int64_t end) {
+      pass.round(begin, end, after + begin);
     });
     return;
   }

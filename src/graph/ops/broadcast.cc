@@ -30,6 +30,13 @@ Shape broadcast_shape(const Node& node, const Shape& a, const Shape& b) {
   return shape;
 }
 
+bool repeats_as_a_whole(const Shape& from, const Shape& to) {
+  size_t dim = 0;
+  while (dim < to.size() && aligned_extent(from, to.size(), dim) == 1) ++dim;
+  while (dim < to.size() && aligned_extent(from, to.size(), dim) == to[dim]) ++dim;
+  return dim == to.size();
+}
+
 template <typename T>
 const T* expand(const KernelSet& kernels, const T* x, const Shape& from, const Shape& to,
                 std::vector<T>& storage) {

@@ -20,6 +20,13 @@ template <typename T>
 const T* expand(const KernelSet& kernels, const T* x, const Shape& from, const Shape& to,
                 std::vector<T>& storage);
 
+// Whether all of an operand is repeated, one copy after the other: its last dimensions are those of
+// `to`, the others 1.
+bool repeats_as_a_whole(const Shape& from, const Shape& to);
+// Repeated operands of at least this size are read again where that is possible; of smaller ones a
+// copy takes less time than the calls.
+inline constexpr int64_t kLeastRepeated = 4096;
+
 // The vector-Jacobian product for one operand of a broadcasting op. `gradient` is the gradient of
 // the repeated operand; adds a sum_to if one is needed.
 void reduce_gradient(GradientBuilder& builder, const Node& node, size_t operand,
@@ -59,6 +66,22 @@ void run_binary(const OpCall& call, Kernel kernel) {
   const Shape& shape = call.outputs[0]->shape();
   std::vector<T> storage[2];
   const T* operands[2] = {};
+  // One operand repeated, the other as large as the output.
+  for (size_t i = 0; call.inputs.size() == 2 && i < 2; ++i) {
+    const Tensor &repeated = *call.inputs[i], &whole = *call.inputs[1 - i];
+    const int64_t size = repeated.size(), count = call.outputs[0]->size();
+    if (size < kLeastRepeated || size == count || whole.size() != count ||
+        !repeats_as_a_whole(repeated.shape(), shape)) {
+      continue;
+    }
+    T* y = call.outputs[0]->as<T>().data();
+    const T *again = repeated.as<T>().data(), *once = whole.as<T>().data();
+    parallel_for(count / size, [&](int64_t piece) {
+      const int64_t begin = piece * size;
+      kernel(i == 0 ? again : once + begin, i == 0 ? once + begin : again, y + begin, size);
+    });
+    return;
+  }
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     operands[i] = expand(call.kernels, call.inputs[i]->as<T>().data(), call.inputs[i]->shape(),
                          shape, storage[i]);

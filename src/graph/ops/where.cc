@@ -20,6 +20,21 @@ const T* repeated(const OpCall& call, size_t index, std::vector<T>& storage) {
                 output_shape(call, 0), storage);
 }
 
+// Calls choose(mask, begin, count) on pieces of the output, each with the part of the mask at
+// operand `index` that belongs to it.
+template <typename Choose>
+void with_mask(const OpCall& call, size_t index, Choose choose) {
+  const int64_t size = call.inputs[index]->size(), count = call.outputs[0]->size();
+  std::vector<int32_t> storage;
+  if (size >= kLeastRepeated && size < count &&
+      repeats_as_a_whole(input_shape(call, index), output_shape(call, 0))) {
+    const int32_t* mask = input<int32_t>(call, index);
+    parallel_for(count / size, [&](int64_t piece) { choose(mask, piece * size, size); });
+  } else {
+    choose(repeated(call, index, storage), 0, count);
+  }
+}
+
 void run_where(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     std::vector<int32_t> condition;
@@ -52,11 +67,12 @@ std::vector<TensorType> infer_where_backward(const Node& node, std::span<const T
 void run_where_backward(const OpCall& call) {
   const bool branch = bool_attribute(call.node, "branch", true);
   dispatch(call, [&]<typename T>(T*) {
-    std::vector<int32_t> condition;
     const T* dy = input<T>(call, 1);
-    call.kernels.of<T>().select(repeated(call, 0, condition), branch ? dy : nullptr,
-                                branch ? nullptr : dy, T(0), output<T>(call, 0),
-                                call.outputs[0]->size());
+    T* dx = output<T>(call, 0);
+    with_mask(call, 0, [&](const int32_t* condition, int64_t begin, int64_t count) {
+      call.kernels.of<T>().select(condition, branch ? dy + begin : nullptr,
+                                  branch ? nullptr : dy + begin, T(0), dx + begin, count);
+    });
   });
 }
 
@@ -73,10 +89,12 @@ std::vector<TensorType> infer_masked_fill(const Node& node, std::span<const Tens
 
 void run_masked_fill(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
-    std::vector<int32_t> mask;
-    call.kernels.of<T>().select(repeated(call, 1, mask), nullptr, input<T>(call, 0),
-                                static_cast<T>(double_attribute(call.node, "value", 0)),
-                                output<T>(call, 0), call.outputs[0]->size());
+    const T value = static_cast<T>(double_attribute(call.node, "value", 0));
+    const T* x = input<T>(call, 0);
+    T* y = output<T>(call, 0);
+    with_mask(call, 1, [&](const int32_t* mask, int64_t begin, int64_t count) {
+      call.kernels.of<T>().select(mask, nullptr, x + begin, value, y + begin, count);
+    });
   });
 }
 

@@ -72,11 +72,11 @@ def cpu_seconds_of_children():
     return used.ru_utime + used.ru_stime
 
 
-def learn(lockstep, run, path, data_spec):
-    """({lane: measured figure}, CPU seconds of the whole run); asserts nothing."""
+def learn(lockstep, run, path, data_spec, *more):
+    """({lane: measured figure}, CPU seconds of the whole run, with `more` options); asserts nothing."""
     data = ["--data", data_spec] if data_spec else []
     before = cpu_seconds_of_children()
-    lockstep("replay", run.model, *data, *run.options, "--lanes", ",".join(LANES), "-o", path)
+    lockstep("replay", run.model, *data, *run.options, "--lanes", ",".join(LANES), "-o", path, *more)
     cpu_seconds = cpu_seconds_of_children() - before
     kind, _ = run.figure
     found = {}

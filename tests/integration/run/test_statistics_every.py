@@ -1,0 +1,121 @@
+"""`replay --statistics-every`: which rows the run file has, that a killed run resumes to the same file, and what the
+report, the check and --save-values make of steps that were not measured."""
+
+import json
+import subprocess
+import time
+
+import h5py
+import numpy as np
+
+from conftest import assert_same_run
+
+# The scale overflows until it has fallen, and again when it has grown.
+SCALER = ('extends = "torch-autocast-fp16"\n[loss_scale]\ninit_scale = 67108864\ngrowth_interval = 4\n')
+STEPS = 30
+
+
+def arguments(folder):
+    policy = folder / "scaler.toml"
+    policy.write_text(SCALER)
+    return ["replay", "lenet", "--data", "synthetic:400", "--steps", STEPS, "--batch", 16, "--lanes", f"fp32,{policy}",
+            "--twins", 1, "--eval-every", 10, "--sums-every", 7, "--histogram-every", 8, "--checkpoint-every", 4]
+
+
+def measured_of(path):
+    with h5py.File(path) as file:
+        return (file["lanes/fp32/counts/count"][:] > 0).any(axis=1)
+
+
+def test_rows_of_measured_steps_are_those_of_a_full_run(lockstep, tmp_path):
+    some, whole = tmp_path / "some.h5", tmp_path / "whole.h5"
+    lockstep(*arguments(tmp_path), "-o", whole)
+    lockstep(*arguments(tmp_path), "-o", some, "--statistics-every", 5)
+    measured = measured_of(some)
+    with h5py.File(some) as a, h5py.File(whole) as b:
+        broken = np.zeros(STEPS, bool)
+        for lane in b["lanes"].values():
+            broken |= (lane["loss_scale/found_inf"][:] > 0).any(axis=1)
+        due = np.arange(STEPS) % 5 == 0
+        assert (broken & ~due).sum() > 3 and (~broken & ~due).sum() > 3
+        assert (measured == (due | broken)).all()
+        compared = 0
+        for lane, group in a["lanes"].items():
+            other = b["lanes"][lane]
+            for kind in ("loss", "lr", "attempts", "loss_scale/scale", "loss_scale/skipped", "loss_scale/culprit_site",
+                         "eval/loss"):
+                assert (group[kind][:] == other[kind][:]).all(), kind
+            for folder in ("counts", "moments", "updates"):
+                for name in group[folder]:
+                    mine, theirs = group[folder][name][:], other[folder][name][:]
+                    same = (mine == theirs) | (np.isnan(mine) & np.isnan(theirs))
+                    assert same[measured].all(), (lane, name)
+                    # Not measured is not zero: a count of 0 says that there is nothing.
+                    rest = mine[~measured]
+                    assert (rest == 0).all() if mine.dtype.kind == "u" else np.isnan(rest).all(), (lane, name)
+                    compared += 1
+            # The first measured step at or after 0, 7, 14, ...
+            assert list(group["sums/step"][:]) == [0, 10, 15, 25]
+            kept = list(group["exponent_histogram_step"][:])
+            assert all(measured[kept]) and {0, 10, 20, 25} <= set(kept)
+        assert compared > 40
+
+
+def test_a_killed_run_resumes_to_the_same_file(lockstep, binary_dir, tmp_path):
+    whole, killed = tmp_path / "whole.h5", tmp_path / "killed.h5"
+    run = [*arguments(tmp_path), "--statistics-every", 5]
+    lockstep(*run, "-o", whole)
+    for _ in range(20):
+        process = subprocess.Popen([str(binary_dir / "lockstep"), *map(str, run), "-o", str(killed), "--overwrite"],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        snapshot, steps = killed.with_suffix(".h5.progress.json"), 0
+        while process.poll() is None and steps < 6:
+            time.sleep(0.005)
+            if snapshot.exists():
+                steps = json.loads(snapshot.read_text())["steps_done"]
+        process.kill()
+        process.wait()
+        with h5py.File(killed) as file:
+            done = int(file.attrs["steps_complete"])
+        if 0 < done < STEPS:
+            break
+    assert 0 < done < STEPS
+    lockstep("replay", "--resume", killed)
+    assert assert_same_run(whole, killed) > 50
+    lockstep("verify", killed)
+
+
+def test_reports_say_how_many_steps_were_measured(lockstep, tmp_path):
+    run = tmp_path / "run.h5"
+    lockstep(*arguments(tmp_path), "-o", run, "--statistics-every", 0)
+    count = int(measured_of(run).sum())
+    assert 1 < count < STEPS
+    found = json.loads(lockstep("report", run, "--format", "json").stdout)
+    assert found["measured_steps"] == count and found["steps"] == STEPS
+    page = tmp_path / "run.html"
+    lockstep("report", run, "--format", "html", "-o", page)
+    assert f"{STEPS} steps ({count} measured)" in page.read_text()
+    said = " ".join(lockstep("report", run).stdout.split())
+    assert f"{STEPS} steps of batch 16 ({count} measured)" in said
+    last = int(np.flatnonzero(measured_of(run))[-1])
+    assert last < STEPS - 1 and f"after the last step that was measured ({last})" in said
+
+
+def test_values_of_a_step_that_is_not_measured_are_refused(lockstep, tmp_path):
+    npy, run = tmp_path / "v.npy", tmp_path / "run.h5"
+    for every, hint in [(5, "take step 5"), (0, "take step 0")]:
+        done = lockstep(*arguments(tmp_path), "-o", run, "--statistics-every", every, "--save-values", npy,
+                        "--at", "7 fp32 #40", code=2)
+        assert f"step 7: not measured with --statistics-every {every}" in done.stderr and hint in done.stderr
+        assert not run.exists() and not npy.exists()
+
+
+def test_runs_with_other_measured_steps_are_not_compared(lockstep, tmp_path):
+    one, two = tmp_path / "one.h5", tmp_path / "two.h5"
+    small = ["replay", "mlp", "--data", "synthetic:100", "--steps", 4, "--batch", 8, "--twins", 0]
+    lockstep(*small, "-o", one)
+    lockstep(*small, "-o", two, "--statistics-every", 2)
+    done = lockstep("check", two, "--baseline", one, "--exact", code=3)
+    assert "statistics-every: '2' here, '1' in the baseline" in done.stdout
+    lockstep("check", two, "--baseline", two, "--exact")
+    assert "0 <= N" in lockstep(*small, "-o", one, "--statistics-every", -1, code=2).stderr
