@@ -51,8 +51,7 @@ std::string page_title(const Report& report) {
 }
 
 std::string measured_note(const Report& report) {
-  return report.unmeasured_steps == 0 ? ""
-                                      : fmt::format(" ({} measured)", report.measured_steps());
+  return report.unmeasured_steps == 0 ? "" : fmt::format(" ({} measured)", report.measured_steps());
 }
 
 std::string page_subtitle(const Report& report) {

@@ -80,7 +80,7 @@ double measured_score(const SensitivityTable& table, const MeasuredSensitivity& 
 class SensitivityRuns {
  public:
   SensitivityRuns(TrialRuns& runs, const Network& network, const std::map<std::string, int>& scales,
-            const std::function<bool()>& may_go_on, SensitivityTable& table)
+                  const std::function<bool()>& may_go_on, SensitivityTable& table)
       : runs_(runs), network_(network), scales_(scales), may_go_on_(may_go_on), table_(table) {}
 
   void layers(std::span<const size_t> rows) {

@@ -166,10 +166,9 @@ Blocks write_heat_map(const Report& report) {
       "Each cell is the worst site and step of a layer{}; shares below {} are left out{}.",
       report.steps > static_cast<int64_t>(columns) ? " in some neighbouring steps" : "",
       percent(kLeastShownShare),
-      report.unmeasured_steps == 0
-          ? ""
-          : fmt::format(", and so are the {} steps that were not measured",
-                        report.unmeasured_steps));
+      report.unmeasured_steps == 0 ? ""
+                                   : fmt::format(", and so are the {} steps that were not measured",
+                                                 report.unmeasured_steps));
   return {paragraph(about),
           chart("What was lost, by layer and step", std::move(map), table_of(report, views))};
 }

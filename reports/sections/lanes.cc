@@ -90,13 +90,12 @@ std::string seeds_note(const Report& report) {
 }
 
 std::string distance_note(const Report& report) {
-  std::string text =
-      "gap: loss minus the reference's (" + report.reference().info.name +
-      "). distance: |w - w_ref| / |w_ref| over all weights after the last step" +
-      (report.unmeasured_steps == 0 || report.last_measured == report.steps - 1
-           ? ""
-           : fmt::format(" that was measured ({})", report.last_measured)) +
-      ", against the same reference.";
+  std::string text = "gap: loss minus the reference's (" + report.reference().info.name +
+                     "). distance: |w - w_ref| / |w_ref| over all weights after the last step" +
+                     (report.unmeasured_steps == 0 || report.last_measured == report.steps - 1
+                          ? ""
+                          : fmt::format(" that was measured ({})", report.last_measured)) +
+                     ", against the same reference.";
   if (report.truth >= 0) {
     text += " The fp64 row's distance is the reference's own error against the truth.";
   }

@@ -95,8 +95,9 @@ void Progress::on_start(const RunDescription& run) {
                    step_count_ - 1, memory_text(run.memory)));
   const int64_t available = available_bytes();
   if (available > 0 && run.memory.bytes() > available) {
-    show(fmt::format("warning: only {} are available; a smaller --batch or fewer --lanes need less\n",
-                     bytes_text(available)));
+    show(fmt::format(
+        "warning: only {} are available; a smaller --batch or fewer --lanes need less\n",
+        bytes_text(available)));
   }
 }
 

@@ -73,10 +73,10 @@ SavedValues::SavedValues(std::string path, const std::string& at, LockstepRun& r
   }
   const int64_t every = run.description().options->measuring.statistics_every;
   if (!run.description().options->measuring.is_due(step_)) {
-    throw InputError(fmt::format("--at: step {}: not measured with --statistics-every {}", step_,
-                                 every),
-                     every == 0 ? "take step 0, or leave --statistics-every out"
-                                : fmt::format("take step {}", step_ - step_ % every));
+    throw InputError(
+        fmt::format("--at: step {}: not measured with --statistics-every {}", step_, every),
+        every == 0 ? "take step 0, or leave --statistics-every out"
+                   : fmt::format("take step {}", step_ - step_ % every));
   }
   tap_.site = find_site(*run.description().sites, at.substr(second + 1));
   lane_name_ = at.substr(first + 1, second - first - 1);

@@ -147,8 +147,7 @@ void Lane::all_reduce(const Lane* reference, LaneStep& record) {
       TensorStats stats;
       Tensor& sum = p.sum_of(k);
       lockstep::all_reduce(kernels(), how, how.format == nullptr ? *p.format : *how.format,
-                           *p.format, p.of_workers[k], sum,
-                           measures_ ? &stats : nullptr);
+                           *p.format, p.of_workers[k], sum, measures_ ? &stats : nullptr);
       if (!measures_) continue;
       record.sites[context_.updates.at(p.name).reduced[k]] = gradient_record(
           sum, stats, *p.format, ref == nullptr ? nullptr : &ref->sum_of(k), scale(scaler_of(k)));

@@ -171,8 +171,7 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
     }
     const OptimizerGroup& group = context_.groups[p.group];
     optimizer_step(this->kernels(), *group.optimizer, context_.numbers(p.group, step_),
-                   context_.lr(p.group, step_), call,
-                   measures_ ? &update : nullptr);
+                   context_.lr(p.group, step_), call, measures_ ? &update : nullptr);
   }
   if (!measures_) {
     if (p.master.empty() || skip) return;

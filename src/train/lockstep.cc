@@ -199,9 +199,9 @@ void LockstepRun::Impl::measure(bool on) {
 
 // What lanes do before their first batch of the step; doing it again changes nothing.
 void LockstepRun::Impl::prepare(int64_t step) {
-  const bool runs_again =
-      !record.is_measured ||
-      std::ranges::any_of(lanes, [](const auto& lane) { return lane->may_replay(); });
+  const bool runs_again = !record.is_measured || std::ranges::any_of(lanes, [](const auto& lane) {
+    return lane->may_replay();
+  });
   each_active([&](size_t l, const Lane* ref, LaneStep&) {
     Lane& lane = *lanes[l];
     const bool synced = options.mode == LaneMode::kSynced;
@@ -213,14 +213,13 @@ void LockstepRun::Impl::prepare(int64_t step) {
   });
 }
 
-// Whether the loss, a gradient, a buffer or a weight of some lane is not finite in this step, all of
-// whose passes have run. Only the update tells whether weights stay finite: lanes where it may overflow
-// finish the step here, and begin it again if one breaks.
+// Whether the loss, a gradient, a buffer or a weight of some lane is not finite in this step, all
+// of whose passes have run. Only the update tells whether weights stay finite: lanes where it may
+// overflow finish the step here, and begin it again if one breaks.
 bool LockstepRun::Impl::breaks() {
   bool broken = false;
-  each_active([&](size_t l, const Lane*, LaneStep& out) {
-    broken = broken || !lanes[l]->is_finite(out);
-  });
+  each_active(
+      [&](size_t l, const Lane*, LaneStep& out) { broken = broken || !lanes[l]->is_finite(out); });
   if (broken) return true;
   std::map<size_t, LaneState> before;
   each_active([&](size_t l, const Lane*, LaneStep& out) {

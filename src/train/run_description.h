@@ -29,7 +29,8 @@ struct LaneDescription {
 
 // What a run keeps in this machine's memory, besides its data and statistics.
 struct ProcessMemory {
-  int64_t state_bytes = 0;  // of all lanes: weights, masters, optimizer states, kept gradients, buffers
+  int64_t state_bytes =
+      0;  // of all lanes: weights, masters, optimizer states, kept gradients, buffers
   int64_t value_bytes = 0;  // of all lanes: what a step computes
   int64_t bytes() const { return state_bytes + value_bytes; }
 };

@@ -72,7 +72,8 @@ TEST_CASE("gradients: reductions and softmaxes over any dimension") {
   }
 }
 
-TEST_CASE("broadcasting: operands that are repeated as a whole are read again, with the same result") {
+TEST_CASE(
+    "broadcasting: operands that are repeated as a whole are read again, with the same result") {
   using testing::run_op;
   // {1, 3, 64, 64} is repeated as a whole, {4, 1, 64, 64} is not; {64} is, but it is short.
   const Shape whole = {4, 3, 64, 64};

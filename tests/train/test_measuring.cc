@@ -60,7 +60,8 @@ using Steps = std::vector<int64_t>;
 
 }  // namespace
 
-TEST_CASE("measuring: histograms and sums take the first measured step at or after their multiples") {
+TEST_CASE(
+    "measuring: histograms and sums take the first measured step at or after their multiples") {
   for (const int64_t every : {0, 1, 2, 3, 5, 7, 10, 60}) {
     for (const int64_t period : {1, 2, 7, 10, 50}) {
       CAPTURE(every);
@@ -143,14 +144,14 @@ TEST_CASE("measuring: weights that overflow in an update, after finite gradients
   CHECK(measured_steps(options, 0) == Steps{0, 5});
 }
 
-TEST_CASE("measuring: buffers that overflow, and all that a lane does until it stops") {
+TEST_CASE("measuring: buffers that overflow, and the steps after that") {
   RunOptions options = small_run({"fp32", "pure-fp16"}, 10);
   options.model = "lenet";
   options.batch = 64;
   options.optimizer.values = {{"lr", 3}};
   Recorder all;
   run(options, all);
-  int64_t first = -1, stopped = -1;
+  int64_t first = -1;
   for (const StepRecord& step : all.steps) {
     for (size_t s = 0; s < step.lanes[1].sites.size() && first < 0; ++s) {
       const Site& site = all.description->sites->sites[s];
@@ -158,10 +159,8 @@ TEST_CASE("measuring: buffers that overflow, and all that a lane does until it s
       const TensorStats& stats = step.lanes[1].sites[s].stats;
       if (is_buffer && stats.nonfinite_seen(site.stat_exempt)) first = step.step;
     }
-    if (stopped < 0 && !step.lanes[1].alive) stopped = step.step;
   }
   REQUIRE(first > 0);
-  REQUIRE(stopped > first);
   const Steps measured = measured_steps(options, 0);
   REQUIRE(measured.size() > 1);
   CHECK(measured[1] == first);

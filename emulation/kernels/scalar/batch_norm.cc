@@ -79,8 +79,7 @@ T sum_channel(const Args& a, BlockSum<T> block_sum, int64_t channel,
     }
     terms(in, buffer, n);
   };
-  return static_cast<T>(
-      sum_terms<T>(a.batch * a.spatial, *a.accumulator, block_sum, fill));
+  return static_cast<T>(sum_terms<T>(a.batch * a.spatial, *a.accumulator, block_sum, fill));
 }
 
 // to = map(from) for every element of channel c: map(in, out, count) computes some.
@@ -136,10 +135,10 @@ void batch_norm_with(const BatchNormLoops<T>& loops, const BatchNormArgs<T>& a) 
     if (a.training) {
       mean = sum_channel<T, 1>(a, loops.block_sum, c, {a.x}, copy_terms<T>) / n;
       const T centre = a.spatial == 1 ? round(mean) : mean;
-      const T squares = round(sum_channel<T, 1>(
-          a, loops.block_sum, c, {a.x}, [&](const auto& in, T* out, int64_t count) {
-            loops.squares(in[0], centre, out, count);
-          }));
+      const T squares = round(sum_channel<T, 1>(a, loops.block_sum, c, {a.x},
+                                                [&](const auto& in, T* out, int64_t count) {
+                                                  loops.squares(in[0], centre, out, count);
+                                                }));
       mean = round(mean);
       var = round(squares / round(n));
       const T unbiased = narrow ? round(squares / round(n - 1)) : var * (n / (n - 1));
@@ -199,8 +198,9 @@ void batch_norm_backward_with(const BatchNormLoops<T>& loops, const BatchNormBac
 }
 
 template <typename T>
-constexpr BatchNormLoops<T> kScalarLoops = {scalar_block_sum<T>, squares<T>,      normalise<T>,
-                                            scale_and_add<T>,    weight_terms<T>, input_gradient<T>};
+constexpr BatchNormLoops<T> kScalarLoops = {scalar_block_sum<T>, squares<T>,
+                                            normalise<T>,        scale_and_add<T>,
+                                            weight_terms<T>,     input_gradient<T>};
 
 template <typename T>
 void scalar_batch_norm(const BatchNormArgs<T>& args) {
@@ -212,11 +212,11 @@ void scalar_batch_norm_backward(const BatchNormBackwardArgs<T>& args) {
   batch_norm_backward_with<T>(kScalarLoops<T>, args);
 }
 
-#define LOCKSTEP_INSTANTIATE(T)                                                                  \
-  template void batch_norm_with(const BatchNormLoops<T>&, const BatchNormArgs<T>&);              \
-  template void batch_norm_backward_with(const BatchNormLoops<T>&,                               \
-                                         const BatchNormBackwardArgs<T>&);                       \
-  template void scalar_batch_norm(const BatchNormArgs<T>&);                                      \
+#define LOCKSTEP_INSTANTIATE(T)                                                     \
+  template void batch_norm_with(const BatchNormLoops<T>&, const BatchNormArgs<T>&); \
+  template void batch_norm_backward_with(const BatchNormLoops<T>&,                  \
+                                         const BatchNormBackwardArgs<T>&);          \
+  template void scalar_batch_norm(const BatchNormArgs<T>&);                         \
   template void scalar_batch_norm_backward(const BatchNormBackwardArgs<T>&);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)

@@ -1,94 +1,115 @@
-// Elements are independent; rows of the batch are spread over the threads.
+// Rows of the batch are spread over the threads. A row's sigmoids and tanh are calls of the kernel
+// set, so that they run in vectors where it has them.
 #include "emulation/kernels/scalar/recurrent.h"
 
-#include "emulation/math/exp_log.h"
-#include "emulation/math/functions.h"
+#include <vector>
+
+#include "emulation/kernels/kernel_set.h"
 #include "src/core/chunks.h"
 
 namespace lockstep {
 namespace {
 
-// body(state element, index of the element's first gate, H) for every element of the batch.
-template <typename Body>
-void for_states(int64_t batch, int64_t hidden, int64_t gates, Body body) {
+// body(the row's first state element, its first gate, room for H numbers) for every row.
+template <typename T, typename Body>
+void for_rows(int64_t batch, int64_t hidden, int64_t gates, Body body) {
   parallel_chunks(batch, row_grain(gates * hidden), [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      for (int64_t j = 0; j < hidden; ++j) body(n * hidden + j, n * gates * hidden + j);
-    }
+    std::vector<T> room(static_cast<size_t>(hidden));
+    for (int64_t n = begin; n < end; ++n) body(n * hidden, n * gates * hidden, room.data());
   });
 }
 constexpr int64_t kLstmGates = 4, kGruGates = 3;
 
+template <typename T>
+void sigmoid(const Kernels<T>& kernels, T* x, int64_t count) {
+  kernels.unary(Unary::kSigmoid, {}, x, x, count);
+}
+template <typename T>
+void tanh(const Kernels<T>& kernels, const T* x, T* y, int64_t count) {
+  kernels.unary(Unary::kTanh, {}, x, y, count);
+}
+
 }  // namespace
 
 template <typename T>
-void lstm_step(const RecurrentStep<T>& s) {
-  const int64_t h = s.hidden;
-  for_states(s.batch, h, kLstmGates, [&](int64_t at, int64_t gate) {
-    const auto sum = [&](int64_t k) { return s.x_gates[gate + k * h] + s.h_gates[gate + k * h]; };
-    const T i = lockstep_sigmoid<T>(sum(0)), f = lockstep_sigmoid<T>(sum(1));
-    const T g = lockstep_tanh<T>(sum(2)), o = lockstep_sigmoid<T>(sum(3));
-    const T c = f * s.c_prev[at] + i * g;
-    s.saved[gate] = i, s.saved[gate + h] = f, s.saved[gate + 2 * h] = g, s.saved[gate + 3 * h] = o;
-    s.c[at] = c;
-    s.h[at] = o * lockstep_tanh<T>(c);
+void lstm_step(const Kernels<T>& kernels, const RecurrentStep<T>& s) {
+  const int64_t size = s.hidden;
+  for_rows<T>(s.batch, size, kLstmGates, [&](int64_t at, int64_t gate, T*) {
+    T *i = s.saved + gate, *f = i + size, *g = f + size, *o = g + size;
+    kernels.add(s.x_gates + gate, s.h_gates + gate, i, kLstmGates * size);
+    sigmoid(kernels, i, 2 * size);
+    tanh(kernels, g, g, size);
+    sigmoid(kernels, o, size);
+    const T* c_prev = s.c_prev + at;
+    T *c = s.c + at, *h = s.h + at;
+    for (int64_t j = 0; j < size; ++j) c[j] = f[j] * c_prev[j] + i[j] * g[j];
+    tanh(kernels, c, h, size);
+    for (int64_t j = 0; j < size; ++j) h[j] = o[j] * h[j];
   });
 }
 
 template <typename T>
-void lstm_step_backward(const RecurrentStepBackward<T>& s) {
-  const int64_t h = s.hidden;
-  for_states(s.batch, h, kLstmGates, [&](int64_t at, int64_t gate) {
-    const T i = s.saved[gate], f = s.saved[gate + h];
-    const T g = s.saved[gate + 2 * h], o = s.saved[gate + 3 * h];
-    const T tanh_c = lockstep_tanh<T>(s.c[at]), dh = s.dh[at];
-    const T dc = s.dc[at] + dh * o * (T(1) - tanh_c * tanh_c);
-    s.dx_gates[gate] = dc * g * (i * (T(1) - i));
-    s.dx_gates[gate + h] = dc * s.c_prev[at] * (f * (T(1) - f));
-    s.dx_gates[gate + 2 * h] = dc * i * (T(1) - g * g);
-    s.dx_gates[gate + 3 * h] = dh * tanh_c * (o * (T(1) - o));
-    s.dc[at] = dc * f;
+void lstm_step_backward(const Kernels<T>& kernels, const RecurrentStepBackward<T>& s) {
+  const int64_t size = s.hidden;
+  for_rows<T>(s.batch, size, kLstmGates, [&](int64_t at, int64_t gate, T* tanh_c) {
+    const T *i = s.saved + gate, *f = i + size, *g = f + size, *o = g + size;
+    T *di = s.dx_gates + gate, *df = di + size, *dg = df + size, *d_o = dg + size;
+    const T *dh = s.dh + at, *c_prev = s.c_prev + at;
+    T* dc_row = s.dc + at;
+    tanh(kernels, s.c + at, tanh_c, size);
+    for (int64_t j = 0; j < size; ++j) {
+      const T dc = dc_row[j] + dh[j] * o[j] * (T(1) - tanh_c[j] * tanh_c[j]);
+      di[j] = dc * g[j] * (i[j] * (T(1) - i[j]));
+      df[j] = dc * c_prev[j] * (f[j] * (T(1) - f[j]));
+      dg[j] = dc * i[j] * (T(1) - g[j] * g[j]);
+      d_o[j] = dh[j] * tanh_c[j] * (o[j] * (T(1) - o[j]));
+      dc_row[j] = dc * f[j];
+    }
   });
 }
 
 template <typename T>
-void gru_step(const RecurrentStep<T>& s) {
-  const int64_t h = s.hidden;
-  for_states(s.batch, h, kGruGates, [&](int64_t at, int64_t gate) {
-    const int64_t saved = gate + at / h * h;  // rows of 4 saved values, rows of 3 gates
-    const T r = lockstep_sigmoid<T>(s.x_gates[gate] + s.h_gates[gate]);
-    const T z = lockstep_sigmoid<T>(s.x_gates[gate + h] + s.h_gates[gate + h]);
-    const T q = s.h_gates[gate + 2 * h];
-    const T n = lockstep_tanh<T>(s.x_gates[gate + 2 * h] + r * q);
-    s.saved[saved] = r, s.saved[saved + h] = z;
-    s.saved[saved + 2 * h] = n, s.saved[saved + 3 * h] = q;
-    s.h[at] = (s.h_prev[at] - n) * z + n;
+void gru_step(const Kernels<T>& kernels, const RecurrentStep<T>& s) {
+  const int64_t size = s.hidden;
+  for_rows<T>(s.batch, size, kGruGates, [&](int64_t at, int64_t gate, T*) {
+    // Rows of 4 saved values, rows of 3 gates.
+    T *r = s.saved + kSavedGates * at, *z = r + size, *n = z + size, *q = n + size;
+    const T *x_n = s.x_gates + gate + 2 * size, *h_n = s.h_gates + gate + 2 * size;
+    kernels.add(s.x_gates + gate, s.h_gates + gate, r, 2 * size);
+    sigmoid(kernels, r, 2 * size);
+    for (int64_t j = 0; j < size; ++j) {
+      q[j] = h_n[j];
+      n[j] = x_n[j] + r[j] * q[j];
+    }
+    tanh(kernels, n, n, size);
+    const T* h_prev = s.h_prev + at;
+    T* h = s.h + at;
+    for (int64_t j = 0; j < size; ++j) h[j] = (h_prev[j] - n[j]) * z[j] + n[j];
   });
 }
 
 template <typename T>
 void gru_step_backward(const RecurrentStepBackward<T>& s) {
-  const int64_t h = s.hidden;
-  for_states(s.batch, h, kGruGates, [&](int64_t at, int64_t gate) {
-    const int64_t saved = gate + at / h * h;
-    const T r = s.saved[saved], z = s.saved[saved + h];
-    const T n = s.saved[saved + 2 * h], q = s.saved[saved + 3 * h];
-    const T dh = s.dh[at];
-    const T dn = dh * (T(1) - z) * (T(1) - n * n);
-    const T dr = dn * q * (r * (T(1) - r));
-    const T dz = dh * (s.h_prev[at] - n) * (z * (T(1) - z));
-    s.dx_gates[gate] = s.dh_gates[gate] = dr;
-    s.dx_gates[gate + h] = s.dh_gates[gate + h] = dz;
-    s.dx_gates[gate + 2 * h] = dn;
-    s.dh_gates[gate + 2 * h] = dn * r;
-    s.dh_direct[at] = dh * z;
+  const int64_t size = s.hidden;
+  for_rows<T>(s.batch, size, kGruGates, [&](int64_t at, int64_t gate, T*) {
+    const T *r = s.saved + kSavedGates * at, *z = r + size, *n = z + size, *q = n + size;
+    const T *dh = s.dh + at, *h_prev = s.h_prev + at;
+    T *dx = s.dx_gates + gate, *dh_gates = s.dh_gates + gate, *direct = s.dh_direct + at;
+    for (int64_t j = 0; j < size; ++j) {
+      const T dn = dh[j] * (T(1) - z[j]) * (T(1) - n[j] * n[j]);
+      dx[j] = dh_gates[j] = dn * q[j] * (r[j] * (T(1) - r[j]));
+      dx[size + j] = dh_gates[size + j] = dh[j] * (h_prev[j] - n[j]) * (z[j] * (T(1) - z[j]));
+      dx[2 * size + j] = dn;
+      dh_gates[2 * size + j] = dn * r[j];
+      direct[j] = dh[j] * z[j];
+    }
   });
 }
 
-#define LOCKSTEP_INSTANTIATE(T)                                      \
-  template void lstm_step(const RecurrentStep<T>&);                  \
-  template void gru_step(const RecurrentStep<T>&);                   \
-  template void lstm_step_backward(const RecurrentStepBackward<T>&); \
+#define LOCKSTEP_INSTANTIATE(T)                                                         \
+  template void lstm_step(const Kernels<T>&, const RecurrentStep<T>&);                  \
+  template void gru_step(const Kernels<T>&, const RecurrentStep<T>&);                   \
+  template void lstm_step_backward(const Kernels<T>&, const RecurrentStepBackward<T>&); \
   template void gru_step_backward(const RecurrentStepBackward<T>&);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)

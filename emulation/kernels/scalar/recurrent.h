@@ -1,6 +1,6 @@
 // One time step of an LSTM or GRU cell, after the products with the weight matrices.
 // The model is a fused cell: everything from the sums of products to the new state is computed in
-// T; the caller rounds only the returned values. Scalar only.
+// T, sigmoids and tanh by the given kernels; the caller rounds only the returned values.
 //
 // LSTM, gates in torch's order i, f, g, o; x_gates = W_ih x + b_ih, h_gates = W_hh h + b_hh:
 //   i, f, o = sigmoid(x_gates + h_gates), g = tanh(x_gates + h_gates)
@@ -14,6 +14,9 @@
 
 namespace lockstep {
 
+template <typename T>
+struct Kernels;  // emulation/kernels/kernel_set.h
+
 inline constexpr int64_t kSavedGates = 4;
 
 // Shapes: h, c (N,H); saved (N,4H); gates (N,GH), G = 4 for LSTM and 3 for GRU.
@@ -25,9 +28,9 @@ struct RecurrentStep {
   T *saved = nullptr, *h = nullptr, *c = nullptr;
 };
 template <typename T>
-void lstm_step(const RecurrentStep<T>& step);
+void lstm_step(const Kernels<T>& kernels, const RecurrentStep<T>& step);
 template <typename T>
-void gru_step(const RecurrentStep<T>& step);
+void gru_step(const Kernels<T>& kernels, const RecurrentStep<T>& step);
 
 // dh, dc: the whole gradients of the step's results. The gates' gradients are before sigmoid and
 // tanh; dh_direct is the part of h_prev's gradient that bypasses the product with W_hh.
@@ -42,7 +45,7 @@ struct RecurrentStepBackward {
   T* dh_direct = nullptr;                      // GRU
 };
 template <typename T>
-void lstm_step_backward(const RecurrentStepBackward<T>& step);
+void lstm_step_backward(const Kernels<T>& kernels, const RecurrentStepBackward<T>& step);
 template <typename T>
 void gru_step_backward(const RecurrentStepBackward<T>& step);
 

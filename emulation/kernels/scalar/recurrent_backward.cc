@@ -196,7 +196,7 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
                         : elementary_gru_step_backward(step, formats_, this->round_);
     }
     const int64_t count = e_.batch * this->gate_rows_;
-    e_.is_lstm ? lstm_step_backward(step) : gru_step_backward(step);
+    e_.is_lstm ? lstm_step_backward(*a_.math.kernels, step) : gru_step_backward(step);
     this->round_(step.dx_gates, count, formats_.low);
     if (!e_.is_lstm) this->round_(step.dh_gates, count, formats_.low);
   }

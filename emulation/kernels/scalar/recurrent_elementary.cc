@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "emulation/math/exp_log.h"
-#include "emulation/math/functions.h"
+#include "emulation/kernels/kernel_set.h"
 
 namespace lockstep {
 namespace {
@@ -24,6 +23,13 @@ class Chain {
   Array op(const Format* format, F f) {
     Array y(size());
     for (size_t i = 0; i < y.size(); ++i) y[i] = f(i);
+    round_(y.data(), static_cast<int64_t>(y.size()), format);
+    return y;
+  }
+  // y = f(x) by the kernel set, rounded.
+  Array function(const Format* format, Unary f, const T* x) {
+    Array y(size());
+    round_.math.kernels->unary(f, {}, x, y.data(), static_cast<int64_t>(y.size()));
     round_(y.data(), static_cast<int64_t>(y.size()), format);
     return y;
   }
@@ -61,20 +67,19 @@ void elementary_lstm_step(const RecurrentStep<T>& s, const CellFormats& formats,
                           PartRounder<T>& round) {
   using Array = typename Chain<T>::Array;
   Chain<T> chain(s.batch, s.hidden, round);
-  const auto gate = [&](int64_t k, auto function) {
+  const auto gate = [&](int64_t k, Unary function) {
     const Array x = chain.gate(s.x_gates, kLstmGates, k), h = chain.gate(s.h_gates, kLstmGates, k);
     const Array sum = chain.op(formats.low, [&](size_t i) { return h[i] + x[i]; });
-    Array y = chain.op(formats.low, [&](size_t i) { return function(sum[i]); });
+    Array y = chain.function(formats.low, function, sum.data());
     chain.set_gate(y, s.saved, kSavedGates, k);
     return y;
   };
-  const auto sigmoid = [](T x) { return lockstep_sigmoid<T>(x); };
-  const auto tanh = [](T x) { return lockstep_tanh<T>(x); };
-  const Array i = gate(0, sigmoid), f = gate(1, sigmoid), g = gate(2, tanh), o = gate(3, sigmoid);
+  const Array i = gate(0, Unary::kSigmoid), f = gate(1, Unary::kSigmoid);
+  const Array g = gate(2, Unary::kTanh), o = gate(3, Unary::kSigmoid);
   const Array kept = chain.op(formats.c, [&](size_t e) { return f[e] * s.c_prev[e]; });
   const Array added = chain.op(formats.low, [&](size_t e) { return i[e] * g[e]; });
   const Array c = chain.op(formats.c, [&](size_t e) { return kept[e] + added[e]; });
-  const Array tanh_c = chain.op(formats.c, [&](size_t e) { return tanh(c[e]); });
+  const Array tanh_c = chain.function(formats.c, Unary::kTanh, c.data());
   const Array h = chain.op(formats.c, [&](size_t e) { return o[e] * tanh_c[e]; });
   std::copy(c.begin(), c.end(), s.c);
   std::copy(h.begin(), h.end(), s.h);
@@ -88,7 +93,7 @@ void elementary_lstm_step_backward(const RecurrentStepBackward<T>& s, const Cell
   const Format *low = formats.low, *wide = formats.c;
   const auto saved = [&](int64_t k) { return chain.gate(s.saved, kSavedGates, k); };
   const Array i = saved(0), f = saved(1), g = saved(2), o = saved(3);
-  const Array tanh_c = chain.op(wide, [&](size_t e) { return lockstep_tanh<T>(s.c[e]); });
+  const Array tanh_c = chain.function(wide, Unary::kTanh, s.c);
   const Array d_o = chain.op(low, [&](size_t e) { return s.dh[e] * tanh_c[e]; });
   const Array dtanh = chain.op(wide, [&](size_t e) { return s.dh[e] * o[e]; });
   const Array through = chain.tanh_backward(wide, dtanh, tanh_c);
@@ -116,12 +121,12 @@ void elementary_gru_step(const RecurrentStep<T>& s, const CellFormats& formats,
   const auto sigmoid_gate = [&](int64_t k) {
     const Array x = x_gate(k), h = h_gate(k);
     const Array sum = chain.op(low, [&](size_t i) { return h[i] + x[i]; });
-    return chain.op(low, [&](size_t i) { return lockstep_sigmoid<T>(sum[i]); });
+    return chain.function(low, Unary::kSigmoid, sum.data());
   };
   const Array r = sigmoid_gate(0), z = sigmoid_gate(1), q = h_gate(2), x_n = x_gate(2);
   const Array gated = chain.op(low, [&](size_t i) { return q[i] * r[i]; });
   const Array sum = chain.op(low, [&](size_t i) { return x_n[i] + gated[i]; });
-  const Array n = chain.op(low, [&](size_t i) { return lockstep_tanh<T>(sum[i]); });
+  const Array n = chain.function(low, Unary::kTanh, sum.data());
   const Array apart = chain.op(formats.h, [&](size_t i) { return s.h_prev[i] - n[i]; });
   const Array kept = chain.op(formats.h, [&](size_t i) { return apart[i] * z[i]; });
   const Array h = chain.op(formats.h, [&](size_t i) { return kept[i] + n[i]; });

@@ -67,7 +67,7 @@ class Forward : public Recurrence<T, RecurrentForward<T>> {
       elementary_lstm_step(step, formats_, this->round_);
       return this->round_(step.h, count, formats_.low);
     }
-    e_.is_lstm ? lstm_step(step) : gru_step(step);
+    e_.is_lstm ? lstm_step(*a_.math.kernels, step) : gru_step(*a_.math.kernels, step);
     this->round_(step.h, count, formats_.h);
     if (e_.is_lstm) this->round_(step.c, count, formats_.c);
   }

@@ -72,7 +72,8 @@ void input_gradient(const T* x, const T* dy, T mean, T inv_std, T factor, T n, T
 
 template <typename T>
 constexpr BatchNormLoops<T> make_loops(BlockSum<T> block_sum) {
-  return {block_sum, squares<T>, normalise<T>, scale_and_add<T>, weight_terms<T>, input_gradient<T>};
+  return {block_sum,        squares<T>,      normalise<T>,
+          scale_and_add<T>, weight_terms<T>, input_gradient<T>};
 }
 constexpr BatchNormLoops<float> kFloatLoops =
     make_loops<float>(HWY_TARGET == HWY_AVX2 ? avx2_block_sum : avx512_block_sum);

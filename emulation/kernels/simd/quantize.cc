@@ -206,9 +206,8 @@ void run_pass(const float* before, float* after, int64_t count, const QuantizeSp
   const QuantizePass<kPath> pass(before, spec, plan, is_streamed(count, before, after));
   if (stats == nullptr) {
     if (spec.measure_only) return;
-    parallel_chunks(count, chunk_blocks(count) * kReductionBlock, [&](int64_t begin, int64_t end) {
-      pass.round(begin, end, after + begin);
-    });
+    parallel_chunks(count, chunk_blocks(count) * kReductionBlock,
+                    [&](int64_t begin, int64_t end) { pass.round(begin, end, after + begin); });
     return;
   }
   *stats = TensorStats();

@@ -19,7 +19,7 @@ struct LaneExtent {
   int64_t sites = 0, groups = 1;  // groups: of parameters
   Measuring measuring;
   std::vector<std::string> losses;  // loss_names()
-  std::vector<bool> stat_exempt;                                       // by site
+  std::vector<bool> stat_exempt;    // by site
   // Columns of loss_scale: one, or one for each of these losses; then one per group, if groups skip
   // on their own.
   std::vector<std::string> scaler_losses;

@@ -97,7 +97,7 @@ class RunFile {
                                                std::optional<uint64_t> seed);
 
   const std::string& path() const;
-  int64_t steps() const;              // steps_complete
+  int64_t steps() const;  // steps_complete
   // By step: whether sites were measured (RunOptions::measuring).
   const std::vector<bool>& measured() const;
   int64_t measured_steps() const;
