@@ -77,7 +77,7 @@ void read_health(const RunFile& run, int lane, LaneReport& out) {
   IntendedInfinities intended(run.sites());
   const int64_t end = out.nonfinite_loss_at >= 0 ? out.nonfinite_loss_at + 1 : run.steps();
   for (int64_t step = 0; step < end; ++step) {
-    if (!run.measured()[static_cast<size_t>(step)]) continue;
+    if (!run.is_measured(step)) continue;
     const StepCounts counts = intended.read_counts(run, lane, step);
     if (step != out.nonfinite_loss_at) {
       tally.add(step, counts);

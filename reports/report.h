@@ -86,7 +86,7 @@ struct Report {
   std::map<std::string, std::string> environment;
   int64_t steps = 0;
   int64_t unmeasured_steps = 0;  // of them: without statistics of sites
-  int64_t last_measured = 0;     // the last step with statistics
+  int64_t last_measured = -1;    // the last step with statistics; -1: none
   SiteTable sites;
   std::vector<LaneReport> lanes;  // the reference first
   std::vector<int> twins;         // lane indices

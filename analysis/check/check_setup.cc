@@ -14,8 +14,8 @@
 namespace lockstep {
 namespace {
 
-// The options that affect the numbers, as text: statistics of other steps are other numbers. Steps
-// and the intervals of evaluations and histograms only decide how much is recorded.
+// The options that affect the numbers, as text. Steps and the intervals of statistics, evaluations
+// and histograms only decide how much is recorded.
 std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
   return {
       {"model", o.capture_hash.empty() ? o.model : "capture with SHA-256 " + o.capture_hash},
@@ -36,7 +36,6 @@ std::vector<std::pair<std::string, std::string>> setup_of(const RunOptions& o) {
       {"rewrites of the graph", join(o.rewrites, ",")},
       {"changed numbers of the loop", hyper_values_text(o.loop_changes)},
       {"start_from", o.start_from},
-      {"statistics-every", fmt::format("{}", o.measuring.statistics_every)},
   };
 }
 
@@ -127,6 +126,8 @@ void compare_setup(const RunFile& run, const RunFile& baseline, ExactResult& res
     result.remarks.push_back(fmt::format("data: '{}' here, '{}' in the baseline",
                                          run.options().data, baseline.options().data));
   }
+  const std::string others = other_measured_steps(run.options(), baseline.options());
+  if (!others.empty()) result.not_comparable.push_back(others);
   const int64_t histograms = run.options().measuring.histogram_every;
   const int64_t earlier = baseline.options().measuring.histogram_every;
   if (histograms != earlier) {
@@ -169,6 +170,12 @@ std::vector<SetupDifference> setup_differences(const RunOptions& run, const RunO
   compare_choices("schedule", {run.schedule.name, schedule_numbers(run)},
                   {baseline.schedule.name, schedule_numbers(baseline)}, differences);
   return differences;
+}
+
+std::string other_measured_steps(const RunOptions& run, const RunOptions& baseline) {
+  const int64_t ours = run.measuring.statistics_every, theirs = baseline.measuring.statistics_every;
+  if (ours == theirs) return "";
+  return fmt::format("statistics-every: {} here, {} in the baseline", ours, theirs);
 }
 
 std::vector<std::pair<std::string, std::string>> setup_in_words(const RunOptions& options) {

@@ -18,6 +18,8 @@ std::vector<SetupDifference> setup_differences(const RunOptions& run, const RunO
 // The same options as words, without the seed and a capture's hash: what a model is trained with,
 // not what it was drawn from. "optimizer lr" -> "0.01".
 std::vector<std::pair<std::string, std::string>> setup_in_words(const RunOptions& options);
+// Empty: both measure the same steps; statistics of others cannot be compared.
+std::string other_measured_steps(const RunOptions& run, const RunOptions& baseline);
 
 struct LanePair {
   std::string name;

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "analysis/check/alarm_sentence.h"
+#include "analysis/check/check_setup.h"
 #include "analysis/check/limit_range.h"
 #include "analysis/check/metric_keys.h"
 #include "analysis/check/rule_use.h"
@@ -17,6 +18,7 @@
 #include "src/capture/capture.h"
 #include "src/core/counted.h"
 #include "src/core/text.h"
+#include "src/record/run/options_json.h"
 
 namespace lockstep {
 namespace {
@@ -111,6 +113,9 @@ class Judge {
     if (std::ranges::all_of(to_.lanes, [](int lane) { return lane < 0; })) {
       result_.why_inconclusive.push_back("no lane of the run has a counterpart in the baseline");
     }
+    const std::string others =
+        other_measured_steps(run_.options(), options_from_json(baseline_.options_json));
+    if (!others.empty()) result_.why_inconclusive.push_back(others);
     if (run_.steps() < baseline_.steps) {
       const int64_t last = baseline_.steps - 1;
       result_.missing.push_back(

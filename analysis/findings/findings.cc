@@ -113,7 +113,7 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
   const int64_t nonfinite_at = first_nonfinite_loss(run.loss(lane), scalers);
   const int64_t end = nonfinite_at < 0 ? run.steps() : nonfinite_at;
   for (int64_t step = 0; step < run.steps(); ++step) {
-    if (!run.measured()[static_cast<size_t>(step)]) continue;
+    if (!run.is_measured(step)) continue;
     StepEvidence mine = read_evidence(run, lane, step);
     StepEvidence reference = read_evidence(run, 0, step);
     const bool skipped = scalers[static_cast<size_t>(step)].skipped;

@@ -44,7 +44,7 @@ std::vector<RangeSample> range_samples(const RunFile& run, const Policy& base) {
   const std::vector<uint64_t> histogram = run.total_histogram(kReferenceIndex);
   std::vector<uint64_t> zeros(sites.size());
   for (int64_t step = 0; step < run.steps(); ++step) {
-    if (!run.measured()[static_cast<size_t>(step)]) continue;
+    if (!run.is_measured(step)) continue;
     const std::vector<uint64_t> here = run.count(kReferenceIndex, "source_zero", step);
     for (size_t i = 0; i < zeros.size(); ++i) zeros[i] += here[i];
   }

@@ -13,7 +13,7 @@ Recommendation recommend(const RunFile& run, const std::string& format) {
   RangeTable ranges = make_range_table(range_samples(run, base), find_format(format));
   Candidate candidate =
       candidate_of(ranges, fmt::format("exponent histograms of the fp32 lane of {}, {} steps of {}",
-                                       run.path(), run.steps(), run.options().model));
+                                       run.path(), run.measured_steps(), run.options().model));
   return {std::move(ranges), std::move(candidate)};
 }
 

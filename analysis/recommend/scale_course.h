@@ -28,7 +28,7 @@ struct ScaleCourse {
   SettledScale predicted, recorded;
 };
 
-// Of every lane with one scaler that may skip steps.
+// Of every lane with one scaler that may skip steps; none if some step was not measured.
 std::vector<ScaleCourse> scale_courses(const RunFile& run);
 
 }  // namespace lockstep

@@ -59,7 +59,7 @@ std::vector<SiteExponents> site_exponents(const RunFile& run, int lane) {
   std::vector<uint64_t> zeros(sites);
   const int64_t covered = run.total_histogram_steps(lane);
   for (int64_t step = 0; step < covered; ++step) {
-    if (!run.measured()[static_cast<size_t>(step)]) continue;
+    if (!run.is_measured(step)) continue;
     const std::vector<uint64_t> here = run.count(lane, "source_zero", step);
     for (size_t i = 0; i < sites; ++i) zeros[i] += here[i];
   }

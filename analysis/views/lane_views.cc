@@ -13,7 +13,7 @@ StepMap read_map(const RunFile& run, int lane, int64_t end) {
   IntendedInfinities intended(run.sites());
   const std::vector<int64_t> samples = run.sums_steps(lane);
   for (int64_t step = 0; step < end; ++step) {
-    if (!run.measured()[static_cast<size_t>(step)]) continue;
+    if (!run.is_measured(step)) continue;
     StepReading reading{.counts = intended.read_counts(run, lane, step),
                         .sum_sq = run.moment(lane, "sum_sq", step),
                         .round_err_sq = run.moment(lane, "round_err_sq", step),
@@ -35,7 +35,9 @@ LaneViews read_lane_views(const RunFile& run, int lane, const std::vector<Findin
                           int64_t end) {
   LaneViews views;
   views.exponents = site_exponents(run, lane);
-  views.exponent_steps = run.total_histogram_steps(lane);
+  for (int64_t step = 0; step < run.total_histogram_steps(lane); ++step) {
+    views.exponent_steps += run.is_measured(step);
+  }
   if (run.lanes()[static_cast<size_t>(lane)].is_reference) return views;
   views.map = read_map(run, lane, end);
   views.growth = error_growth(run, lane);

@@ -129,9 +129,9 @@ Blocks write_exponents(const Report& report) {
                              .overflow = loss.overflow});
   }
   const int64_t covered = report.reference().views.exponent_steps;
-  const std::string steps = report.unmeasured_steps > 0 ? "the measured steps"
-                            : covered == report.steps
-                                ? "all steps"
+  const std::string steps =
+      covered == report.measured_steps() && report.unmeasured_steps > 0 ? "the measured steps"
+      : covered == report.steps                                         ? "all steps"
                                 : fmt::format("{} of {} steps", covered, report.steps);
   return {paragraph(fmt::format(
               "Magnitudes before rounding, by their power of two, over {}. For a gradient, the "

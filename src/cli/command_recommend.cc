@@ -112,12 +112,18 @@ int recommend_from_run(const RecommendArgs& args, const std::vector<std::string>
   emit_pytorch(args, run, found.candidate.toml,
                fmt::format("exponent histograms of the fp32 lane of {}, {} steps of {}; nothing "
                            "was run",
-                           run.path(), run.steps(), run.options().model));
+                           run.path(), run.measured_steps(), run.options().model));
   if (!args.output.empty()) write_text_file_atomically(args.output, found.candidate.toml);
   const std::vector<ScaleCourse> courses = scale_courses(run);
   if (args.json) {
-    print_text(ranges_json(found.ranges, courses, run.options().model, run.steps()));
+    print_text(ranges_json(found.ranges, courses, run.options().model, run.measured_steps()));
     return kExitFine;
+  }
+  if (run.measured_steps() < run.steps()) {
+    print_note(
+        fmt::format("note: ranges of the {} measured steps of {}; no loss scale is predicted "
+                    "without statistics of every step",
+                    run.measured_steps(), run.steps()));
   }
   print_text(fmt::format(
       "{}\n{}Ranges only: nothing was run. `lockstep recommend {}` runs candidates and judges "

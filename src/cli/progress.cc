@@ -69,8 +69,9 @@ int64_t available_bytes() {
 }
 
 std::string memory_text(const ProcessMemory& memory) {
-  return fmt::format("{} of memory ({} of it weights and optimizer states)",
-                     bytes_text(memory.bytes()), bytes_text(memory.state_bytes));
+  return fmt::format("{} of tensors ({} kept between steps)",
+                     bytes_text(memory.state_bytes + memory.value_bytes),
+                     bytes_text(memory.state_bytes));
 }
 
 }  // namespace
@@ -89,15 +90,16 @@ void Progress::on_start(const RunDescription& run) {
   start_ = std::chrono::steady_clock::now();
   last_drawn_ = start_ - kRedrawEvery;
   next_line_ = first_step_ + 1;
-  show(fmt::format("{}{}, {} lane{}, steps {}..{}, about {}\n",
+  show(fmt::format("{}{}, {} lane{}, steps {}..{}, {}\n",
                    seed_text_.empty() ? "" : seed_text_ + ": ", printable(run.data),
                    lane_names_.size(), lane_names_.size() == 1 ? "" : "s", first_step_,
                    step_count_ - 1, memory_text(run.memory)));
   const int64_t available = available_bytes();
-  if (available > 0 && run.memory.bytes() > available) {
-    show(fmt::format(
-        "warning: only {} are available; a smaller --batch or fewer --lanes need less\n",
-        bytes_text(available)));
+  if (available > 0 && run.memory.value_bytes > available) {  // the others are there already
+    show(
+        fmt::format("warning: a step takes {}, only {} are available; a smaller --batch or fewer "
+                    "--lanes need less\n",
+                    bytes_text(run.memory.value_bytes), bytes_text(available)));
   }
 }
 

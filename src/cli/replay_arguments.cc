@@ -274,8 +274,10 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
         "steps between held-out evaluations; 0: at the end");
   whole(group, "--eval-examples", o.eval_examples, 0, kLargestCount,
         "held-out examples per evaluation; 0: as many as were trained on");
-  whole(group, "--statistics-every", o.measuring.statistics_every, 0, kLargestCount,
-        "steps between measured ones; 0: the first alone. Steps that break are measured, too");
+  whole(
+      group, "--statistics-every", o.measuring.statistics_every, 0, kLargestCount,
+      "measure every N-th step (0: the first alone), and those in which numbers become infinite or "
+      "NaN");
   whole(group, "--histogram-every", o.measuring.histogram_every, 1, kLargestCount,
         "steps between full histograms");
   whole(group, "--sums-every", o.measuring.sums_every, 0, kLargestCount,

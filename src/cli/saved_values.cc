@@ -71,13 +71,6 @@ SavedValues::SavedValues(std::string path, const std::string& at, LockstepRun& r
     throw InputError(
         fmt::format("--at: step '{}': 0 <= STEP < {} required", at.substr(0, first), steps));
   }
-  const int64_t every = run.description().options->measuring.statistics_every;
-  if (!run.description().options->measuring.is_due(step_)) {
-    throw InputError(
-        fmt::format("--at: step {}: not measured with --statistics-every {}", step_, every),
-        every == 0 ? "take step 0, or leave --statistics-every out"
-                   : fmt::format("take step {}", step_ - step_ % every));
-  }
   tap_.site = find_site(*run.description().sites, at.substr(second + 1));
   lane_name_ = at.substr(first + 1, second - first - 1);
   run.tap(lane_name_, &tap_);
@@ -91,6 +84,10 @@ void SavedValues::on_step(const StepRecord& record) {
     throw InputError(
         fmt::format("--save-values: lane '{}' stopped before step {}", lane_name_, step_),
         "take an earlier step");
+  }
+  if (!record.is_measured) {
+    throw InputError(fmt::format("--save-values: step {} was not measured", step_),
+                     "leave --statistics-every out");
   }
   if (tap_.values.empty()) {
     throw InputError("--save-values: the lane computes no value at this site in this step",

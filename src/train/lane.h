@@ -40,8 +40,8 @@ class Lane {
   bool alive_at(int64_t step) const { return died_at_ < 0 || step < died_at_; }
   DeathCause died_of() const { return died_of_; }
 
-  // Whether what follows is measured, until the next call; at first, what the lane stores before
-  // its first step is.
+  // Whether what follows is measured, until the next call. The constructor measures what it stores
+  // if the run measures at all.
   void measure(bool on) { measures_ = on; }
   // The stages of a step, in this order. `reference` is null for the reference itself.
   void restart_from(const Lane& reference, int64_t step);  // synced mode: its state, rounded
@@ -60,11 +60,11 @@ class Lane {
   // reduced: entering gradients are compared with its own.
   void enter_all_reduce(const Lane* reference, LaneStep& record);
   void all_reduce(const Lane* reference, LaneStep& record);
-  // After all passes of the step: whether its loss, its gradients, still scaled, and the buffers
-  // are finite.
+  // After all passes of the step: whether its loss and gradients, still scaled, are finite, and the
+  // buffers that were before it. Requires: keep_buffers().
   bool is_finite(const LaneStep& record) const;
   bool weights_finite() const;
-  // Some number of the optimizer has a smaller range than FP32.
+  // Some number of the optimizer has fewer exponents than FP32.
   bool update_may_overflow() const;
   // Replay: whether the policy runs the step's batch again after this many attempts. If so, the
   // scaler has moved, and every lane that repeats the step discards the attempt's buffer updates.

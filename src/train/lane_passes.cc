@@ -75,8 +75,9 @@ bool Lane::is_finite(const LaneStep& record) const {
     return std::ranges::count(groups, true) > 0;
   };
   const auto is_lost = [&](const auto& buffer) {
-    const Tensor& values = buffer.second;
-    return values.container() != Container::kI32 && !all_finite(kernels(), values);
+    const auto& [name, values] = buffer;
+    return values.container() != Container::kI32 && !all_finite(kernels(), values) &&
+           all_finite(kernels(), kept_buffers_.at(name));
   };
   return std::isfinite(record.loss) && std::ranges::none_of(found_inf(), is_found) &&
          std::ranges::none_of(buffers_, is_lost);

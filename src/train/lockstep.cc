@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <map>
 
 #include "src/core/error.h"
 #include "src/data/noise.h"
@@ -199,9 +200,10 @@ void LockstepRun::Impl::measure(bool on) {
 
 // What lanes do before their first batch of the step; doing it again changes nothing.
 void LockstepRun::Impl::prepare(int64_t step) {
-  const bool runs_again = !record.is_measured || std::ranges::any_of(lanes, [](const auto& lane) {
-    return lane->may_replay();
-  });
+  const bool may_be_measured = options.measuring.on && !record.is_measured;
+  const bool runs_again = may_be_measured || std::ranges::any_of(lanes, [](const auto& lane) {
+                            return lane->may_replay();
+                          });
   each_active([&](size_t l, const Lane* ref, LaneStep&) {
     Lane& lane = *lanes[l];
     const bool synced = options.mode == LaneMode::kSynced;
@@ -267,7 +269,7 @@ void LockstepRun::Impl::replay_overflows(int64_t step) {
   for (;;) {
     active.assign(lanes.size(), false);
     for (size_t l = 0; l < lanes.size(); ++l) {
-      active[l] = alive[l] && lanes[l]->tries_again(record.lanes[l].attempts);
+      active[l] = alive[l] && !finished[l] && lanes[l]->tries_again(record.lanes[l].attempts);
     }
     if (std::ranges::count(active, true) == 0) break;
     active[0] = repeats = true;

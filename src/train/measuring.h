@@ -10,8 +10,9 @@ struct Measuring {
   // False: nothing is ever measured, and records hold only loss, scale and time. For benchmarks; a
   // run file needs the first step.
   bool on = true;
-  // Steps between measured ones; 0: only the first step. A step in which a loss, gradient, buffer
-  // or weight of some lane is not finite is measured, whatever its number.
+  // Steps between measured ones; 0: only the first step. A step in which a loss, a gradient, a
+  // buffer, or a weight of a narrower range than FP32 becomes infinite or NaN in some lane is
+  // measured, whatever its number.
   int64_t statistics_every = 1;
   // Steps between kept histograms and between samples of the sums of products (0: never). Each
   // takes the first measured step at or after its multiples.

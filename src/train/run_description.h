@@ -27,12 +27,11 @@ struct LaneDescription {
   std::vector<std::string> scaler_losses;
 };
 
-// What a run keeps in this machine's memory, besides its data and statistics.
+// The tensors of all lanes in this machine's memory, without data, statistics and kernels' scratch.
 struct ProcessMemory {
-  int64_t state_bytes =
-      0;  // of all lanes: weights, masters, optimizer states, kept gradients, buffers
-  int64_t value_bytes = 0;  // of all lanes: what a step computes
-  int64_t bytes() const { return state_bytes + value_bytes; }
+  // Kept between steps: weights, masters, optimizer states, gradients that are added up, buffers.
+  int64_t state_bytes = 0;
+  int64_t value_bytes = 0;  // what a step computes
 };
 
 // Constant over the run.

@@ -3,6 +3,7 @@
 // tests/integration/compare/test_torch_ops_elementwise.py.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <set>
 
 #include "emulation/kernels/scalar/kernels.h"
@@ -80,7 +81,7 @@ TEST_CASE(
   const auto filled = [](const Shape& shape, double step) {
     Tensor tensor(shape, Container::kF64);
     double x = 0.25;
-    for (double& value : tensor.as<double>()) value = x += step;
+    for (double& value : tensor.as<double>()) value = x = std::fmod(x + step, 7.3) + 0.01;
     return tensor;
   };
   const auto mask_of = [](const Shape& shape) {
@@ -103,6 +104,19 @@ TEST_CASE(
       CHECK(run_op(op, {small, x})[0].same_bits(run_op(op, {large, x})[0]));
       ++compared;
     }
+    const Tensor dy = filled(whole, 0.0625);
+    for (const char* op :
+         {"minimum_backward", "maximum_backward", "div_backward_divisor", "pow_backward"}) {
+      CAPTURE(op);
+      CHECK(run_op(op, {x, small, dy})[0].same_bits(run_op(op, {x, large, dy})[0]));
+      CHECK(run_op(op, {small, x, dy})[0].same_bits(run_op(op, {large, x, dy})[0]));
+      ++compared;
+    }
+    const Tensor y = filled(whole, 0.03125);
+    CHECK(run_op("pow_backward_exponent", {x, small, y, dy})[0].same_bits(
+        run_op("pow_backward_exponent", {x, large, y, dy})[0]));
+    CHECK(run_op("pow_backward_exponent", {small, x, y, dy})[0].same_bits(
+        run_op("pow_backward_exponent", {large, x, y, dy})[0]));
     const Tensor zeros(whole, Container::kF64);
     // The mask itself, repeated, as numbers.
     const Tensor repeated = run_op("masked_fill", {zeros, mask}, {{"value", 1.0}})[0];
@@ -123,7 +137,7 @@ TEST_CASE(
     }
     CHECK(equal);
   }
-  CHECK(compared == 11 * 6);
+  CHECK(compared == 11 * (6 + 4));
 }
 
 TEST_CASE("autocast classes of the elementwise ops are those of torch's CUDA lists") {

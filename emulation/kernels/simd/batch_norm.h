@@ -1,4 +1,4 @@
-// Row normalisation in vectors: the bits of emulation/kernels/scalar/batch_norm.h. Requires:
+// Batch normalisation in vectors: the bits of emulation/kernels/scalar/batch_norm.h. Requires:
 // cpu_has_avx2() or cpu_has_avx512() (emulation/kernels/simd/targets.h).
 #pragma once
 

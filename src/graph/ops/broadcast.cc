@@ -30,7 +30,10 @@ Shape broadcast_shape(const Node& node, const Shape& a, const Shape& b) {
   return shape;
 }
 
-bool repeats_as_a_whole(const Shape& from, const Shape& to) {
+bool is_read_again(const Shape& from, const Shape& to) {
+  constexpr int64_t kLeast = 4096;
+  const int64_t size = element_count(from);
+  if (size < kLeast || size == element_count(to)) return false;
   size_t dim = 0;
   while (dim < to.size() && aligned_extent(from, to.size(), dim) == 1) ++dim;
   while (dim < to.size() && aligned_extent(from, to.size(), dim) == to[dim]) ++dim;

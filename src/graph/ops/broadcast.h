@@ -20,12 +20,21 @@ template <typename T>
 const T* expand(const KernelSet& kernels, const T* x, const Shape& from, const Shape& to,
                 std::vector<T>& storage);
 
-// Whether all of an operand is repeated, one copy after the other: its last dimensions are those of
-// `to`, the others 1.
-bool repeats_as_a_whole(const Shape& from, const Shape& to);
-// Repeated operands of at least this size are read again where that is possible; of smaller ones a
-// copy takes less time than the calls.
-inline constexpr int64_t kLeastRepeated = 4096;
+// Whether an operand is read again for every repetition, instead of being copied: all of it is
+// repeated, one copy after the other (its last dimensions are those of `to`, the others 1), and it
+// is so large that the calls take less time than a copy.
+bool is_read_again(const Shape& from, const Shape& to);
+// Calls body(begin) for every repetition of `size` elements among `count`. Few of them run one
+// after the other, so that the kernels inside can use all threads.
+template <typename Body>
+void for_repetitions(int64_t size, int64_t count, Body body) {
+  const int64_t pieces = count / size;
+  if (count <= kElementGrain || pieces < thread_count()) {
+    for (int64_t piece = 0; piece < pieces; ++piece) body(piece * size);
+    return;
+  }
+  parallel_for(pieces, [&](int64_t piece) { body(piece * size); });
+}
 
 // The vector-Jacobian product for one operand of a broadcasting op. `gradient` is the gradient of
 // the repeated operand; adds a sum_to if one is needed.
@@ -46,7 +55,8 @@ void read_numbers_rounded(const Node& node, NodeFormats& formats);
 // A number of the node in the format in which the op reads it.
 double number_of(const OpCall& call, std::string_view name, double fallback);
 
-// Calls kernel(a, b, y, count) on the operands, repeated to the output's shape.
+// Calls kernel(a, b, y, count) on the operands, repeated to the output's shape, or on pieces of
+// them. What else the kernel reads of the node begins at y's place in the output.
 template <typename T, typename Kernel>
 void run_binary(const OpCall& call, const T* a, const T* b, Kernel kernel) {
   T* y = call.outputs[0]->as<T>().data();
@@ -70,14 +80,10 @@ void run_binary(const OpCall& call, Kernel kernel) {
   for (size_t i = 0; call.inputs.size() == 2 && i < 2; ++i) {
     const Tensor &repeated = *call.inputs[i], &whole = *call.inputs[1 - i];
     const int64_t size = repeated.size(), count = call.outputs[0]->size();
-    if (size < kLeastRepeated || size == count || whole.size() != count ||
-        !repeats_as_a_whole(repeated.shape(), shape)) {
-      continue;
-    }
+    if (whole.size() != count || !is_read_again(repeated.shape(), shape)) continue;
     T* y = call.outputs[0]->as<T>().data();
     const T *again = repeated.as<T>().data(), *once = whole.as<T>().data();
-    parallel_for(count / size, [&](int64_t piece) {
-      const int64_t begin = piece * size;
+    for_repetitions(size, count, [&](int64_t begin) {
       kernel(i == 0 ? again : once + begin, i == 0 ? once + begin : again, y + begin, size);
     });
     return;

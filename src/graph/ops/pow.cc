@@ -123,7 +123,7 @@ void run_backward(const OpCall& call) {
     OpCall operands = call;
     operands.inputs = call.inputs.first(2);
     run_binary<T>(operands, [&](const T* x, const T* e, T* out, int64_t count) {
-      call.kernels.of<T>().power_backward_base(x, e, dy, out, count);
+      call.kernels.of<T>().power_backward_base(x, e, dy + (out - dx), out, count);
     });
   });
 }
@@ -132,9 +132,10 @@ void run_backward_exponent(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     OpCall operands = call;
     operands.inputs = call.inputs.first(2);
+    const T *y = input<T>(call, 2), *dy = input<T>(call, 3), *all = output<T>(call, 0);
     run_binary<T>(operands, [&](const T* x, const T* e, T* de, int64_t count) {
-      call.kernels.of<T>().power_backward_exponent(x, e, input<T>(call, 2), input<T>(call, 3), de,
-                                                   count);
+      const std::ptrdiff_t at = de - all;
+      call.kernels.of<T>().power_backward_exponent(x, e, y + at, dy + at, de, count);
     });
   });
 }

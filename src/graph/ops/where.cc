@@ -26,10 +26,9 @@ template <typename Choose>
 void with_mask(const OpCall& call, size_t index, Choose choose) {
   const int64_t size = call.inputs[index]->size(), count = call.outputs[0]->size();
   std::vector<int32_t> storage;
-  if (size >= kLeastRepeated && size < count &&
-      repeats_as_a_whole(input_shape(call, index), output_shape(call, 0))) {
+  if (is_read_again(input_shape(call, index), output_shape(call, 0))) {
     const int32_t* mask = input<int32_t>(call, index);
-    parallel_for(count / size, [&](int64_t piece) { choose(mask, piece * size, size); });
+    for_repetitions(size, count, [&](int64_t begin) { choose(mask, begin, size); });
   } else {
     choose(repeated(call, index, storage), 0, count);
   }

@@ -98,8 +98,8 @@ class RunFile {
 
   const std::string& path() const;
   int64_t steps() const;  // steps_complete
-  // By step: whether sites were measured (RunOptions::measuring).
-  const std::vector<bool>& measured() const;
+  // Whether the step has statistics of sites (RunOptions::measuring), and how many steps have.
+  bool is_measured(int64_t step) const;
   int64_t measured_steps() const;
   // The last measured step up to this one; -1: none.
   int64_t last_measured(int64_t step) const;

@@ -324,22 +324,23 @@ std::vector<ScalerRecord> RunFile::scalers(int lane, size_t column) const {
 }
 
 // The reference has all sites in every measured step.
-const std::vector<bool>& RunFile::measured() const {
+bool RunFile::is_measured(int64_t step) const {
+  if (options().measuring.statistics_every == 1) return true;
   std::vector<bool>& known = impl_->measured;
-  const bool all = options().measuring.statistics_every == 1;
-  if (known.empty() && all) known.assign(static_cast<size_t>(steps()), true);
-  for (auto step = static_cast<int64_t>(known.size()); step < steps(); ++step) {
-    const std::vector<uint64_t> counts = count(kReferenceIndex, "count", step);
+  while (static_cast<int64_t>(known.size()) <= step) {
+    const std::vector<uint64_t> counts =
+        count(kReferenceIndex, "count", static_cast<int64_t>(known.size()));
     known.push_back(std::ranges::any_of(counts, [](uint64_t count) { return count > 0; }));
   }
-  return known;
+  return known[static_cast<size_t>(step)];
 }
 int64_t RunFile::measured_steps() const {
-  return std::ranges::count(measured(), true);
+  int64_t measured = 0;
+  for (int64_t step = 0; step < steps(); ++step) measured += is_measured(step);
+  return measured;
 }
 int64_t RunFile::last_measured(int64_t step) const {
-  const std::vector<bool>& known = measured();
-  while (step >= 0 && !known[static_cast<size_t>(step)]) --step;
+  while (step >= 0 && !is_measured(step)) --step;
   return step;
 }
 

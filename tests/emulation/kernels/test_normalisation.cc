@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <functional>
+#include <limits>
 
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/scalar/kernels.h"
@@ -166,6 +167,61 @@ TEST_CASE("kernel sets: sums inside batch_norm, softmax and losses have the scal
         CHECK(same_bits(got.dx, want.dx));
         CHECK(same_bits(got.dw, want.dw));
         CHECK(same_bits(losses(set->f32), want_losses));
+      }
+    }
+  }
+}
+
+TEST_CASE("kernel sets: batch_norm of every shape, mode and kind of value has the scalar bits") {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  const auto check = [&]<typename T>(T, const Accumulator& accumulator) {
+    for (const int64_t spatial : {1, 2, 15, 16, 17, 33, 121, 4100}) {
+      for (const bool training : {true, false}) {
+        for (const T special : {T(1), T(nan), T(infinity), T(-0.0)}) {
+          Norm<T> want(5, 3, spatial, accumulator);
+          want.training = training;
+          want.x[want.x.size() / 2] = special;
+          want.dy[want.dy.size() / 3] = special;
+          want.run(scalar_kernels().of<T>());
+          for (const KernelSet* set : available_kernel_sets()) {
+            CAPTURE(set->name);
+            CAPTURE(spatial);
+            CAPTURE(training);
+            CAPTURE(special);
+            Norm<T> got(5, 3, spatial, accumulator);
+            got.training = training;
+            got.x = want.x, got.dy = want.dy;
+            got.run(set->of<T>());
+            CHECK(same_bits(got.y, want.y));
+            CHECK(same_bits(got.new_var, want.new_var));
+            CHECK(same_bits(got.dx, want.dx));
+            CHECK(same_bits(got.dw, want.dw));
+            CHECK(same_bits(got.db, want.db));
+          }
+        }
+      }
+    }
+  };
+  check(float(), find_accumulator("fp32_fused"));
+  check(double(), fp64());
+}
+
+TEST_CASE("kernel sets: batch_norm as PyTorch's CPU fuses it has the scalar bits") {
+  for (const int64_t spatial : {1, 15, 16, 121}) {
+    for (const char* statistics : {"fp32", "bf16"}) {
+      const auto output = [&](const KernelSet& set) {
+        Norm<float> n(5, 3, spatial, find_accumulator("fp32_fused"));
+        set.f32.batch_norm({5, 3, spatial, 1e-5, 0.1, true, n.x.data(), n.w.data(), n.b.data(),
+                            n.running_mean.data(), n.running_var.data(), n.y.data(),
+                            n.new_mean.data(), n.new_var.data(), n.mean.data(), n.inv_std.data(),
+                            n.accumulator, &find_format(statistics)});
+        return n.y;
+      };
+      for (const KernelSet* set : available_kernel_sets()) {
+        CAPTURE(set->name);
+        CAPTURE(spatial);
+        CHECK(same_bits(output(*set), output(scalar_kernels())));
       }
     }
   }

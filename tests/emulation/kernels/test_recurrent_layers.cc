@@ -1,11 +1,16 @@
 // The values that a recurrent layer rounds internally in low precision.
 #include <doctest/doctest.h>
 
+#include <bit>
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "emulation/format/format.h"
 #include "emulation/format/rounding.h"
 #include "emulation/kernels/active_kernels.h"
+#include "emulation/kernels/scalar/kernels.h"
+#include "emulation/kernels/scalar/recurrent.h"
 #include "emulation/kernels/scalar/recurrent_elementary.h"
 #include "emulation/kernels/scalar/recurrent_layers.h"
 #include "emulation/math/exp_log.h"
@@ -78,6 +83,56 @@ TEST_CASE("a GRU of separate ops, by hand: each is rounded, the state is not") {
   CHECK(saved == std::vector<float>{0.5f, 0.5f, n, low(1 / 3.0f)});
   CHECK(h == (h_prev - n) * 0.5f + n);
   CHECK(low(h) != h);
+}
+
+TEST_CASE(
+    "kernel sets: the cells of LSTM and GRU have the scalar bits, NaN and infinity included") {
+  constexpr int64_t kBatch = 3;
+  for (const int64_t hidden : {1, 7, 16, 33, 128}) {
+    const auto cells = [&](const KernelSet& set) {
+      const Kernels<float>& kernels = set.f32;
+      const auto size = static_cast<size_t>(kBatch * hidden);
+      const auto filled = [](size_t count, float start) {
+        std::vector<float> x(count);
+        for (size_t i = 0; i < count; ++i) {
+          x[i] = start * static_cast<float>(static_cast<int>(i * 37 % 101) - 50) / 10;
+        }
+        x[count / 3] = std::numeric_limits<float>::infinity();
+        x[count / 2] = std::numeric_limits<float>::quiet_NaN();
+        return x;
+      };
+      const auto x_gates = filled(4 * size, 1), h_gates = filled(4 * size, -0.7f);
+      const auto c_prev = filled(size, 0.3f), h_prev = filled(size, 0.2f);
+      const auto dh = filled(size, 0.1f);
+      std::vector<float> out(20 * size);
+      float *saved = out.data(), *h = saved + 4 * size, *c = h + size, *gates = c + size;
+      float *dc = gates + 4 * size, *dh_gates = dc + size, *direct = dh_gates + 4 * size;
+      lstm_step(kernels, {kBatch, hidden, x_gates.data(), h_gates.data(), h_prev.data(),
+                          c_prev.data(), saved, h, c});
+      lstm_step_backward(kernels, {kBatch, hidden, saved, h_prev.data(), c, c_prev.data(),
+                                   dh.data(), dc, gates, nullptr, nullptr});
+      std::vector<float> of_lstm = out;
+      gru_step(kernels, {kBatch, hidden, x_gates.data(), h_gates.data(), h_prev.data(), nullptr,
+                         saved, h, nullptr});
+      gru_step_backward<float>({kBatch, hidden, saved, h_prev.data(), nullptr, nullptr, dh.data(),
+                                nullptr, gates, dh_gates, direct});
+      of_lstm.insert(of_lstm.end(), out.begin(), out.end());
+      return of_lstm;
+    };
+    const std::vector<float> want = cells(scalar_kernels());
+    for (const KernelSet* set : available_kernel_sets()) {
+      CAPTURE(set->name);
+      CAPTURE(hidden);
+      const std::vector<float> got = cells(*set);
+      int64_t different = 0;
+      for (size_t i = 0; i < want.size(); ++i) {
+        different += std::isnan(want[i])
+                         ? !std::isnan(got[i])
+                         : std::bit_cast<uint32_t>(got[i]) != std::bit_cast<uint32_t>(want[i]);
+      }
+      CHECK(different == 0);
+    }
+  }
 }
 
 }  // namespace lockstep
