@@ -128,7 +128,7 @@ def test_runs_with_other_measured_steps_are_not_compared(lockstep, tmp_path):
     lockstep("check", two, "--baseline", two, "--exact")
     assert "0 <= N" in lockstep("replay", *small, "-o", one, "--statistics-every", -1, code=2).stderr
     baseline = tmp_path / "baseline.json"
-    lockstep("baseline", "record", *small, "--members", 5, "-o", baseline)
+    lockstep("baseline", "record", *small[:-2], "--members", 5, "-o", baseline)
     assert "statistics-every: 2 here, 1 in the baseline" in lockstep("check", two, "--baseline", baseline, code=3).stdout
     # A baseline recorded by an earlier version does not name the option.
     content = json.loads(baseline.read_text())
