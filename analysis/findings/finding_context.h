@@ -11,7 +11,7 @@ struct FindingContext {
   const SiteTable& sites;
   bool has_scaler = false;  // the lane multiplies its loss
   int64_t steps = 0;        // of the run that were measured
-  bool all_steps = true;    // no others
+  bool all_steps = true;    // every step was measured
 
   const Site& site() const { return sites.sites[static_cast<size_t>(finding.site)]; }
 };

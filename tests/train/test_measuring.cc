@@ -105,7 +105,7 @@ TEST_CASE("measuring: micro-batches, workers, clipping and buffers") {
 }
 
 TEST_CASE("measuring: steps whose gradients overflow are measured and have a culprit") {
-  // 2^19 overflows in FP16 until it has fallen, then grows into the limit again.
+  // 2^26 overflows in FP16 until it has fallen, then grows into the limit again.
   const std::string lane = write_policy("overflows_now_and_then",
                                         "extends = \"torch-autocast-fp16\"\n[loss_scale]\n"
                                         "init_scale = 67108864\ngrowth_interval = 4\n");

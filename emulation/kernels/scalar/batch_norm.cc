@@ -8,18 +8,11 @@
 
 #include "emulation/accumulator/fast_round.h"
 #include "emulation/kernels/scalar/nearest_round.h"
+#include "emulation/kernels/scalar/squares.h"
 #include "src/core/parallel.h"
 
 namespace lockstep {
 namespace {
-
-template <typename T>
-void squares(const T* x, T centre, T* out, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    const T centred = x[i] - centre;
-    out[i] = centred * centred;
-  }
-}
 
 template <typename T>
 void normalise(const T* x, T mean, T inv_std, T w, T b, T* y, int64_t count) {
@@ -198,7 +191,7 @@ void batch_norm_backward_with(const BatchNormLoops<T>& loops, const BatchNormBac
 }
 
 template <typename T>
-constexpr BatchNormLoops<T> kScalarLoops = {scalar_block_sum<T>, squares<T>,
+constexpr BatchNormLoops<T> kScalarLoops = {scalar_block_sum<T>, scalar_squares<T>,
                                             normalise<T>,        scale_and_add<T>,
                                             weight_terms<T>,     input_gradient<T>};
 

@@ -7,6 +7,7 @@
 
 #include "emulation/accumulator/fast_round.h"
 #include "emulation/kernels/scalar/nearest_round.h"
+#include "emulation/kernels/scalar/squares.h"
 #include "src/core/chunks.h"
 
 namespace lockstep {
@@ -21,14 +22,6 @@ std::vector<T> spread_weights(const T* weight, T absent, int64_t count, int64_t 
     spread[static_cast<size_t>(i)] = weight[i / spatial];
   }
   return spread;
-}
-
-template <typename T>
-void squares(const T* x, T mean, T* out, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    const T centred = x[i] - mean;
-    out[i] = centred * centred;
-  }
 }
 
 template <typename T>
@@ -58,8 +51,8 @@ void input_gradient(const T* x, const T* g, T mean, T inv_std, T sum_g, T sum_g_
 }
 
 template <typename T>
-constexpr RowNormLoops<T> kScalarLoops = {scalar_block_sum<T>, squares<T>, normalise<T>, terms<T>,
-                                          input_gradient<T>};
+constexpr RowNormLoops<T> kScalarLoops = {scalar_block_sum<T>, scalar_squares<T>, normalise<T>,
+                                          terms<T>, input_gradient<T>};
 
 // dweight and dbias of one channel: the sums over (row, spatial) in ascending order.
 template <typename T>

@@ -10,22 +10,13 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "emulation/kernels/simd/squares-inl.h"
 #include "emulation/kernels/simd/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep {
 namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
-
-template <typename T>
-void squares(const T* x, T centre, T* out, int64_t count) {
-  const hn::ScalableTag<T> d;
-  const auto c = hn::Set(d, centre);
-  for_vectors<T>(count, [&](auto at, int64_t i) HWY_ATTR {
-    const auto centred = hn::Sub(at.load(x + i), c);
-    at.store(hn::Mul(centred, centred), out + i);
-  });
-}
 
 template <typename T>
 void normalise(const T* x, T mean, T inv_std, T w, T b, T* y, int64_t count) {

@@ -12,22 +12,13 @@
 #include <hwy/highway.h>
 
 #include "emulation/kernels/simd/column_sums-inl.h"
+#include "emulation/kernels/simd/squares-inl.h"
 #include "emulation/kernels/simd/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep {
 namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
-
-template <typename T>
-void squares(const T* x, T mean, T* out, int64_t count) {
-  const hn::ScalableTag<T> d;
-  const auto m = hn::Set(d, mean);
-  for_vectors<T>(count, [&](auto at, int64_t i) HWY_ATTR {
-    const auto centred = hn::Sub(at.load(x + i), m);
-    at.store(hn::Mul(centred, centred), out + i);
-  });
-}
 
 template <typename T>
 void normalise(const T* x, T mean, T inv_std, const T* w, const T* b, T* y, int64_t count) {

@@ -344,6 +344,26 @@ const std::string& RunFile::path() const {
 int64_t RunFile::steps() const {
   return impl_->steps;
 }
+// The reference has all sites in every measured step.
+bool RunFile::is_measured(int64_t step) const {
+  if (options().measuring.statistics_every == 1) return true;
+  std::vector<bool>& known = impl_->measured;
+  while (static_cast<int64_t>(known.size()) <= step) {
+    const std::vector<uint64_t> counts =
+        count(kReferenceIndex, "count", static_cast<int64_t>(known.size()));
+    known.push_back(std::ranges::any_of(counts, [](uint64_t count) { return count > 0; }));
+  }
+  return known[static_cast<size_t>(step)];
+}
+int64_t RunFile::measured_steps() const {
+  int64_t measured = 0;
+  for (int64_t step = 0; step < steps(); ++step) measured += is_measured(step);
+  return measured;
+}
+int64_t RunFile::last_measured(int64_t step) const {
+  while (step >= 0 && !is_measured(step)) --step;
+  return step;
+}
 const RunOptions& RunFile::options() const {
   return impl_->options;
 }

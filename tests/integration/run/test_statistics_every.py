@@ -132,8 +132,8 @@ def test_runs_with_other_measured_steps_are_not_compared(lockstep, tmp_path):
     lockstep("baseline", "record", *small[:-2], "--members", 5, "-o", baseline)
     assert "statistics-every: 2 here, 1 in the baseline" in lockstep("check", two, "--baseline", baseline, code=3).stdout
     # A baseline recorded by an earlier version does not name the option.
-    content = json.loads(baseline.read_text())
-    assert "statistics-every" not in json.dumps(content["identity"]["settings"] if "identity" in content else content)
+    settings = json.loads(baseline.read_text())["identity"]["settings"]
+    assert settings and "statistics-every" not in json.dumps(settings)
     assert "IDENTICAL" in lockstep("check", one, "--baseline", baseline).stdout
 
 
