@@ -1,9 +1,10 @@
-// Computes the part of a gradient or buffer that FP32 does not determine. A network whose weights
-// are moved by one ulp is an equally good version of the model. Where a gradient, or the mean of a
-// batch, is a small difference of large numbers, those of the two are far apart.
+// Computes the part of a loss, gradient or buffer that FP32 does not determine. A network whose
+// weights are moved by one ulp is an equally good version of the model. Where a gradient, or the
+// mean of a batch, is a small difference of large numbers, those of the two are far apart.
 #include "analysis/faithful/chaos.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "analysis/faithful/gate_bounds.h"
 #include "analysis/faithful/gate_norms.h"
@@ -25,34 +26,42 @@ Tensors twin_of(const Graph& graph, Tensors values, uint64_t seed) {
 
 namespace {
 
-using Part = Tensors ComputedStep::*;
+void for_twins(const Capture& capture, const CapturedVerify& verify, const StepFromValues& run,
+               const std::function<void(const ComputedStep&)>& take) {
+  for (uint64_t seed = 1; seed <= kChaosTwins; ++seed) {
+    take(run(twin_of(capture.graphs.front(), verify.before.values, seed)));
+  }
+}
 
 // leave_out: elements that are not compared, by name.
-Chaos chaos_of(Part part, const Capture& capture, const CapturedVerify& verify,
-               const Tensors& values, const Masks& leave_out, const StepFromValues& run) {
-  Chaos chaos;
-  for (uint64_t seed = 1; seed <= kChaosTwins; ++seed) {
-    const ComputedStep twin = run(twin_of(capture.graphs.front(), verify.before.values, seed));
-    for (const auto& [name, value] : values) {
-      const Tensor* moved = find_named(twin.*part, name);
-      if (moved == nullptr) continue;
-      const Distance d = distance(*moved, value, find_named(leave_out, name));
-      chaos[name] = std::max(chaos[name], d.difference);
-    }
+void take_distances(const Tensors& moved, const Tensors& values, const Masks& leave_out,
+                    Chaos& chaos) {
+  for (const auto& [name, value] : values) {
+    const Tensor* twin = find_named(moved, name);
+    if (twin == nullptr) continue;
+    const Distance d = distance(*twin, value, find_named(leave_out, name));
+    chaos[name] = std::max(chaos[name], d.difference);
   }
-  return chaos;
 }
 
 }  // namespace
 
-Chaos gradient_chaos(const Capture& capture, const CapturedVerify& verify, const Tensors& gradients,
+StepChaos step_chaos(const Capture& capture, const CapturedVerify& verify, const ComputedStep& step,
                      const StepFromValues& run) {
-  return chaos_of(&ComputedStep::gradients, capture, verify, gradients, verify.noise, run);
+  StepChaos chaos;
+  for_twins(capture, verify, run, [&](const ComputedStep& twin) {
+    chaos.loss = std::max(chaos.loss, std::abs(twin.loss - step.loss));
+    take_distances(twin.gradients, step.gradients, verify.noise, chaos.gradients);
+  });
+  return chaos;
 }
 
 Chaos buffer_chaos(const Capture& capture, const CapturedVerify& verify, const Tensors& buffers,
                    const StepFromValues& run) {
-  return chaos_of(&ComputedStep::buffers, capture, verify, buffers, {}, run);
+  Chaos chaos;
+  for_twins(capture, verify, run,
+            [&](const ComputedStep& twin) { take_distances(twin.buffers, buffers, {}, chaos); });
+  return chaos;
 }
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// How much of a gradient, or of a buffer after the step, does FP32 not determine?
+// How much of a loss, a gradient, or a buffer after the step does FP32 not determine?
 // Repeats the step from weights moved by one ulp: FP32 does not determine what changes.
 #pragma once
 
@@ -18,8 +18,12 @@ Tensors twin_of(const Graph& graph, Tensors values, uint64_t seed = 1);
 // By parameter or buffer: the largest distance between its gradient (its value after the step) and
 // those of kChaosTwins twins.
 using Chaos = std::map<std::string, double>;
+struct StepChaos {
+  double loss = 0;  // the same of the loss
+  Chaos gradients;
+};
 using StepFromValues = std::function<ComputedStep(const Tensors& values)>;
-Chaos gradient_chaos(const Capture& capture, const CapturedVerify& verify, const Tensors& gradients,
+StepChaos step_chaos(const Capture& capture, const CapturedVerify& verify, const ComputedStep& step,
                      const StepFromValues& run);
 Chaos buffer_chaos(const Capture& capture, const CapturedVerify& verify, const Tensors& buffers,
                    const StepFromValues& run);

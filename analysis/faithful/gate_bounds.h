@@ -26,11 +26,12 @@ inline constexpr double kNoiseFactor = 3;
 // only if the FP64 replay is within this share of that error: a wrong momentum is not. FP64's own
 // rounding is 2^-29 of FP32's.
 inline constexpr double kExactShare = 0x1p-10;
-// Where FP32 itself does not determine a gradient this well (a small difference of large numbers,
-// as after a normalisation over two elements), V3 allows this many times the largest change that
-// one ulp of the weights makes, over kChaosTwins draws of signs, with PyTorch's choices at kinks. A
-// draw is one rounding per weight. PyTorch's additional rounding was up to 3.3 times that in 80
-// small captures, because its input gradient of group_norm does not centre x.
+// Where FP32 itself does not determine a gradient or a loss this well (a small difference of large
+// numbers, as after a normalisation over two elements, or second differences), V3 allows this many
+// times the largest change that one ulp of the weights makes, over kChaosTwins draws of signs, with
+// PyTorch's choices at kinks. A draw is one rounding per weight. PyTorch's additional rounding was
+// up to 3.3 times that in 80 small captures, because its input gradient of group_norm does not
+// centre x.
 inline constexpr double kChaosFactor = 4;
 inline constexpr uint64_t kChaosTwins = 8;
 inline constexpr double kBoundAct = 1e-5;     // L2 norm of a node's output

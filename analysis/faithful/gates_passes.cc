@@ -60,16 +60,23 @@ bool nothing_to_judge(const Capture& capture, GateResult& gate) {
   return true;
 }
 
+// On a loss, relative.
+struct LossBound {
+  double value = 0;
+  std::string floor = {};  // what `value` is, unless it is the gate's own bound
+};
+
 struct Judged {
   Worst gradients, losses;
-  FloorShare floor;                 // of the gradients
-  double loss = 0, loss_bound = 0;  // of the step with the worst loss: relative
+  FloorShare floor;      // of the gradients
+  double loss = 0;       // of the step with the worst loss: relative
+  LossBound loss_bound;  // of that step
   std::vector<std::string> details;
   bool ok() const { return losses.ratio <= 1 && gradients.ratio <= 1 && details.empty(); }
-  void take_loss(double off, double bound, int64_t step) {
+  void take_loss(double off, const LossBound& bound, int64_t step) {
     const double before = losses.ratio;
-    losses.take(off, bound, fmt::format("step {}", step));
-    if (loss_bound > 0 && losses.ratio == before) return;
+    losses.take(off, bound.value, fmt::format("step {}", step));
+    if (loss_bound.value > 0 && losses.ratio == before) return;
     loss = off;
     loss_bound = bound;
   }
@@ -92,26 +99,36 @@ double sum_noise(const Capture& capture) {
   return std::sqrt(static_cast<double>(longest)) * find_format("fp32").unit_roundoff();
 }
 
-// The relative bound on an FP32 loss, see kNoiseFactor.
-double loss_bound_fp32(double ours, const CapturedVerify& verify, double sum_noise) {
-  const double here = relative(ours, verify.loss64);
-  const double torch = relative(verify.loss32, verify.loss64);
-  const double noise = std::max(std::min(here, torch), std::min(std::max(here, torch), sum_noise));
-  return std::isfinite(noise) ? std::max(kBoundsV3.loss, kNoiseFactor * noise) : kBoundsV3.loss;
-}
-
 // The results that a step is compared with.
 struct Reference {
-  double loss = 0, loss_bound = 0;
+  double loss = 0;
+  LossBound loss_bound;
   const Tensors& gradients;
   GateBounds bounds;
 };
 
-// Floors for gradients that FP32 does not determine. Empty: every gradient must keep its bound.
-struct GradientFloors {
-  Chaos chaos = {};
+// Floors for what FP32 does not determine. Empty: every gradient must keep its bound.
+struct Floors {
+  StepChaos chaos = {};
   double sum_noise = 0;
 };
+
+// The bound on an FP32 loss, see kNoiseFactor and kChaosFactor.
+LossBound loss_bound_fp32(double ours, const CapturedVerify& verify, double sum_noise,
+                          double chaos) {
+  const double here = relative(ours, verify.loss64);
+  const double torch = relative(verify.loss32, verify.loss64);
+  const double noise = std::max(std::min(here, torch), std::min(std::max(here, torch), sum_noise));
+  LossBound bound{kBoundsV3.loss};
+  const auto raise = [&](double factor, double error, const char* what) {
+    if (!std::isfinite(error) || factor * error <= bound.value) return;
+    bound = {factor * error, fmt::format("{} times {}", factor, what)};
+  };
+  raise(kNoiseFactor, noise, "the error of FP32 against FP64");
+  raise(kChaosFactor, relative(verify.loss32 + chaos, verify.loss32),
+        "what one ulp of the weights moves");
+  return bound;
+}
 
 // The error of PyTorch's own FP32 gradient, as far as the order of a sum explains it.
 double torch_noise(const std::string& name, const Tensor& wanted, double norm,
@@ -123,7 +140,7 @@ double torch_noise(const std::string& name, const Tensor& wanted, double norm,
 }
 
 void judge(const ComputedStep& ours, const Reference& reference, const CapturedVerify& verify,
-           const GradientFloors& floors, Judged& judged) {
+           const Floors& floors, Judged& judged) {
   judged.take_loss(relative(ours.loss, reference.loss), reference.loss_bound, verify.step);
   double largest = 0;
   for (const auto& [name, g] : reference.gradients) {
@@ -135,8 +152,8 @@ void judge(const ComputedStep& ours, const Reference& reference, const CapturedV
     const double off = g != nullptr ? d.difference : d.reference;  // no gradient counts as zero
     const double by_size = reference.bounds.rtol * d.reference;
     const double absolute = reference.bounds.atol * largest;
-    const auto moved = floors.chaos.find(name);
-    const double chaotic = moved == floors.chaos.end() ? 0 : kChaosFactor * moved->second;
+    const double* moved = find_named(floors.chaos.gradients, name);
+    const double chaotic = moved == nullptr ? 0 : kChaosFactor * *moved;
     const double own = torch_noise(name, wanted, d.reference, verify, floors.sum_noise);
     const double bound = std::max({by_size + absolute, chaotic, own});
     judged.gradients.take(off, bound, fmt::format("{}, step {}", name, verify.step));
@@ -155,15 +172,13 @@ void judge(const ComputedStep& ours, const Reference& reference, const CapturedV
   }
 }
 
-std::string figure_of(const Judged& judged, const GateBounds& bounds, const Capture& capture) {
+std::string figure_of(const Judged& judged, const Capture& capture) {
+  const std::string& floor = judged.loss_bound.floor;
   const std::string noise =
-      judged.loss_bound > bounds.loss
-          ? fmt::format(", judged by a floor: {} times the error of FP32 against FP64 in {}",
-                        kNoiseFactor, judged.losses.where)
-          : "";
+      floor.empty() ? "" : fmt::format(", judged by a floor: {} in {}", floor, judged.losses.where);
   return fmt::format(
       "loss {:.1e} (at most {:.{}e}{}), gradients {:.2g} of their bound (worst {}), {}",
-      judged.loss, judged.loss_bound, noise.empty() ? 0 : 1, noise, judged.gradients.ratio,
+      judged.loss, judged.loss_bound.value, noise.empty() ? 0 : 1, noise, judged.gradients.ratio,
       worst_text(judged.gradients.where, judged.floor), steps_text(capture));
 }
 
@@ -302,9 +317,9 @@ GateResult gate_v1(const Capture& capture) {
                      const auto graph = static_cast<size_t>(step.micro[micro].graph);
                      if (done) difference.look(micro, node, executor, capture.graphs[graph]);
                    });
-    judge(ours, {verify.loss64, kBoundsV1.loss, verify.grads64, kBoundsV1}, verify, {}, judged);
+    judge(ours, {verify.loss64, {kBoundsV1.loss}, verify.grads64, kBoundsV1}, verify, {}, judged);
   }
-  gate.figure = figure_of(judged, kBoundsV1, capture);
+  gate.figure = figure_of(judged, capture);
   gate.floor = judged.floor;
   gate.status = judged.ok() ? GateStatus::kPass : GateStatus::kFail;
   if (gate.status == GateStatus::kPass) return gate;
@@ -336,9 +351,10 @@ GateResult gate_v3(const Capture& capture, GateResult& v4) {
     if (!verify.comparable()) continue;
     const Tensors& values = verify.before.values;
     const Fp32Run run = run_fp32(runner, capture, verify, values, /*force=*/false);
-    const auto judge_fp32 = [&](const ComputedStep& step, const GradientFloors& floors) {
+    const auto judge_fp32 = [&](const ComputedStep& step, const Floors& floors) {
       Judged out;
-      const double loss_bound = loss_bound_fp32(step.loss, verify, order_noise);
+      const LossBound loss_bound =
+          loss_bound_fp32(step.loss, verify, order_noise, floors.chaos.loss);
       judge(step, {verify.loss32, loss_bound, verify.grads32, kBoundsV3}, verify, floors, out);
       return out;
     };
@@ -367,9 +383,8 @@ GateResult gate_v3(const Capture& capture, GateResult& v4) {
         const auto run_forced = [&](const Tensors& moved) {
           return run_fp32(runner, capture, verify, moved, /*force=*/true).step;
         };
-        again = judge_fp32(
-            forced.step,
-            {gradient_chaos(capture, verify, forced.step.gradients, run_forced), order_noise});
+        again = judge_fp32(forced.step,
+                           {step_chaos(capture, verify, forced.step, run_forced), order_noise});
       }
       if (again.ok()) {
         flips += forced.flips;
@@ -389,7 +404,7 @@ GateResult gate_v3(const Capture& capture, GateResult& v4) {
     all.take_loss(judged.loss, judged.loss_bound, verify.step);
     if (judged.gradients.ratio > all.gradients.ratio) all.gradients = judged.gradients;
   }
-  gate.figure = figure_of(all, kBoundsV3, capture);
+  gate.figure = figure_of(all, capture);
   gate.floor = all.floor;
   if (flips > 0) gate.figure += fmt::format("; {} kink flip{}", flips, flips == 1 ? "" : "s");
   gate.status = ok ? GateStatus::kPass : GateStatus::kFail;

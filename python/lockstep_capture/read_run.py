@@ -71,17 +71,24 @@ class Run:
 
     def __init__(self, path: str | os.PathLike[str], seed: int | None = None):
         self.path = os.fspath(path)
-        with opened(self.path) as file:
-            check_root(self.path, {name: plain(value) for name, value in file.attrs.items()})
-            self.seeds = seeds_of(file)
+        with self._damage_named():
+            with opened(self.path) as file:
+                check_root(self.path, {name: plain(value) for name, value in file.attrs.items()})
+                self.seeds = seeds_of(file)
         known_or_raise([] if seed is None else [seed], self.seeds, "seed")
         self.seed = self.seeds[0] if seed is None else seed
         self._pandas = import_pandas()
-        try:
+        with self._damage_named():
             self._read()
+
+    @contextmanager
+    def _damage_named(self) -> Iterator[None]:
+        """Turns whatever a damaged file makes of the code that reads it into a RunFileError."""
+        try:
+            yield
         except (RunFileError, ImportError, MemoryError):
             raise
-        except Exception as error:  # whatever a damaged file makes of the code below
+        except Exception as error:
             raise RunFileError(f"{self.path}: its contents are not those of a run file "
                                f"({type(error).__name__})") from error
 

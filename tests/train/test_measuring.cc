@@ -131,7 +131,8 @@ TEST_CASE("measuring: weights that overflow in an update, after finite gradients
       small_run({"fp32", write_policy("fp16_weights", "[storage]\nweight = \"fp16\"\n")}, 6);
   options.optimizer.values = {{"lr", 3}};
   Recorder all;
-  run(options, all);
+  LockstepRun whole(options);  // its description is read below
+  run(whole, all);
   Steps broken;
   for (const StepRecord& step : all.steps) {
     for (size_t s = 0; s < step.lanes[1].sites.size(); ++s) {
@@ -150,7 +151,8 @@ TEST_CASE("measuring: buffers that overflow, and the steps after that") {
   options.batch = 64;
   options.optimizer.values = {{"lr", 3}};
   Recorder all;
-  run(options, all);
+  LockstepRun whole(options);
+  run(whole, all);
   int64_t first = -1;
   for (const StepRecord& step : all.steps) {
     for (size_t s = 0; s < step.lanes[1].sites.size() && first < 0; ++s) {

@@ -191,3 +191,28 @@ def test_the_counts_are_those_of_the_file(lockstep, tmp_path):
         assert f"{e['by_floor']} of {e['tensors']} by the absolute floor, {e['noise']} of {e['elements']} elements" in lines[gate]
     assert f"{floor['V7']['noise']} of {floor['V7']['elements']} elements left out as noise" in lines["V7"]
     assert floor["V4"]["by_torch"] == 0 and floor["V4"]["tensors"] == 6 and floor["V6"] == {}
+
+
+class Difference(nn.Module):
+    """A sum less nearly itself: one ulp of a weight moves the loss by 0.0002 of itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        return (self.w * x).sum() - (2 + 2**-10)
+
+
+@pytest.mark.parametrize("factor, passes", [(1 + 1e-4, True), (1.01, False)])
+def test_a_loss_that_fp32_does_not_determine_is_judged_by_one_ulp(lockstep, tmp_path, factor, passes):
+    """Both compute it exactly here: no error of theirs allows for PyTorch's other loss."""
+    path, model = tmp_path / "net.h5", Difference()
+    capture(str(path), model, torch.optim.SGD(model.parameters(), 1e-4), [(torch.ones(2),)] * 3,
+            lambda m, b: m(b[0]).square(), steps=3, verify=[0])
+    with h5py.File(path, "r+") as file:
+        file["verify/000000/ref32"].attrs["loss"] *= factor
+    tiny.seal(path)
+    line = verify(lockstep, path, code=not passes)[0]["V3"]
+    assert ("PASS" if passes else "FAIL") in line
+    assert ("judged by a floor: 4 times what one ulp of the weights moves in step 0" in line) == passes

@@ -169,6 +169,10 @@ def test_errors_name_the_problem(damaged, tmp_path):
     with pytest.raises(RunFileError, match="format_version is 4, must be 1 ... 3"):
         read_run(damaged(lambda file: file.attrs.modify("format_version", np.int64(4))))
 
+    for text in ('{"seed" 1}', "[1]", '{"seed":"one"}'):
+        with pytest.raises(RunFileError, match="its contents are not those of a run file"):
+            read_run(damaged(lambda file: file.attrs.create("options", text)))  # noqa: B023 called at once
+
     def damage(file):
         del file["lanes/fp32/loss"], file["lanes/twin/counts/to_zero"]
         file["lanes/fp32/loss"] = np.zeros(3)
