@@ -87,6 +87,35 @@ TEST_CASE("comparison of finite numbers: all exponents, zeros and subnormal numb
   CHECK(index > 100);
 }
 
+TEST_CASE("comparison: the largest error, which floats cannot tell from others") {
+  const RestoreThreads restore;
+  const auto kernels = vector_kernels();
+  constexpr int64_t kSize = 3 * 1024 + 5;
+  for (const char* name : {"fp32", "bf16", "fp16"}) {
+    for (const double scale : {1.0, 2.0, 65536.0}) {
+      for (const int64_t largest : {0, 17, 1023, 1024, 2999, 3070, 3075}) {
+        // |e| is 1 - 2^-26, and once 1 + 2^-26.
+        std::vector<float> lane, reference;
+        for (int64_t i = 0; i < kSize; ++i) {
+          const float sign = i % 3 == 0 ? -1.0f : 1.0f;
+          lane.push_back(sign * static_cast<float>(scale));
+          reference.push_back(i == largest ? -sign * 0x1p-26f : sign * 0x1p-26f);
+        }
+        check_kernels(kernels, lane, reference, find_format(name), scale);
+      }
+    }
+  }
+  // Differences that are infinite in float; the largest is the last.
+  std::vector<float> lane(64, 0.0f), reference(64, 0.0f);
+  size_t at = 0;
+  for (const float large : {0x1.2p127f, 0x1.8p127f, 1.0f, 0x1.fp127f}) {
+    lane[at] = large;
+    reference[at] = -large;
+    at += 16;
+  }
+  check_kernels(kernels, lane, reference, find_format("fp32"), 1);
+}
+
 TEST_CASE("comparison checked by hand") {
   const Format& fp16 = find_format("fp16");
   const float lane[] = {2.0f, 4.0f, kFloatInfinity, -8.0f};
