@@ -36,7 +36,7 @@ lockstep_integration_tests(check slow check_mutants check_planted check_kernels 
 lockstep_integration_tests(run everyday run_file read_run report_page report_browser report_charts
   charts_build report_formats check_outputs report_live export_run save_values masks start_from same_bits phenomena cuda_host
   disk_full hostile_input write_errors statistics_every)
-lockstep_integration_tests(run slow kill_resume syscall_faults mnist report_models)
+lockstep_integration_tests(run slow kill_resume syscall_faults mnist report_models step_costs)
 lockstep_integration_tests(compare everyday torch_models torch_ops_elementwise torch_ops_shapes
   torch_ops_nn torch_optimizers torch_casts torch_attention torch_bf16_recurrent torch_loss_scale
   torch_loss_passes torch_recipe torch_cuda_parts ml_dtypes scaled_linear)
