@@ -5,6 +5,7 @@
 #include "emulation/accumulator/accumulator.h"
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/scalar/kernels.h"
+#include "emulation/kernels/simd/gemm_plan.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 
 namespace lockstep {
@@ -73,7 +74,8 @@ std::vector<Problem> problems() {
 template <typename T>
 void compare_sets(const Accumulator& accumulator, const Format& inputs) {
   for (const DataKind kind : kAllData) {
-    for (const Problem& p : problems()) {
+    for (Problem p : problems()) {
+      p.with_events = p.with_events && accumulator.adds();
       const Result<T> want = multiply<T>(scalar_kernels(), p, accumulator, kind, inputs);
       for (const KernelSet* set : available_kernel_sets()) {
         const Result<T> got = multiply<T>(*set, p, accumulator, kind, inputs);
@@ -100,7 +102,7 @@ void compare_sets(const Accumulator& accumulator, const Format& inputs) {
 // Tensor cores and CPU units: test_gemm_accumulators.cc.
 TEST_CASE("gemm: every kernel set gives the scalar bits") {
   for (const Accumulator& accumulator : accumulators()) {
-    if (!accumulator.adds()) continue;
+    if (!accumulator.operands.empty()) continue;
     compare_sets<float>(accumulator, find_format("fp32"));
     // Inputs whose products are exact in float use a shorter path to a narrow sum.
     if (accumulator.format->precision >= 24) continue;
@@ -163,6 +165,29 @@ TEST_CASE("gemm: bits do not depend on the number of threads") {
   }
 }
 
+// Kahan's and the pairwise sum need all of k at once; then a block has fewer rows and columns.
+TEST_CASE("gemm: sums that cannot be cut, in several blocks of rows and of columns") {
+  constexpr int64_t kLong = 200'001;
+  const Format& fp32 = find_format("fp32");
+  for (const char* name : {"fp32_kahan", "fp32_pairwise"}) {
+    for (const Problem& p : {Problem{false, false, true, false, 2, 300, 5 * kBlockK + 3},
+                             Problem{true, false, true, false, 2, 50, kLong},
+                             Problem{false, true, false, false, 50, 2, kLong}}) {
+      const Accumulator& accumulator = find_accumulator(name);
+      const auto want = multiply<float>(scalar_kernels(), p, accumulator, DataKind::kWide, fp32);
+      for (const KernelSet* set : available_kernel_sets()) {
+        const auto got = multiply<float>(*set, p, accumulator, DataKind::kWide, fp32);
+        CAPTURE(set->name);
+        CAPTURE(name);
+        CAPTURE(p.m);
+        CAPTURE(p.k);
+        CHECK(same_bits(got.c, want.c));
+      }
+    }
+    CHECK(kWholeDepthElements / kLong < 50);  // so that there are several blocks
+  }
+}
+
 TEST_CASE("gemm: few rows, many columns, several blocks of k") {
   const Problem p{true, false, false, false, 20, 2100, 800};
   const Accumulator& accumulator = find_accumulator("fp32_fused");
@@ -200,7 +225,7 @@ TEST_SUITE("slow") {
     // a runs over all 2^16 codes of the format, infinities and NaN included; b and the sum before
     // the step are drawn from its whole range.
     constexpr int64_t kCodes = 1 << 16, kColumns = 128;
-    for (const char* name : {"fp16", "bf16"}) {
+    for (const char* name : {"fp16", "bf16", "fp16_unfused"}) {
       const Accumulator& accumulator = find_accumulator(name);
       const Format& format = *accumulator.format;
       std::vector<float> codes(kCodes);

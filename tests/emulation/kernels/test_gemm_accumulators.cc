@@ -3,11 +3,14 @@
 // bit, events included.
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <set>
+#include <span>
 
 #include "emulation/accumulator/accumulator.h"
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/scalar/kernels.h"
+#include "emulation/kernels/simd/gemm_plan.h"
 #include "src/core/error.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 
@@ -119,9 +122,10 @@ struct Count {
   int64_t problems = 0, outputs = 0, finite = 0;
 };
 
-void compare(const Accumulator& accumulator, const Format& a, const Format& b, Count& count) {
+void compare(const Accumulator& accumulator, const Format& a, const Format& b, Count& count,
+             std::span<const Problem> problems = kProblems) {
   for (const Kind& kind : kinds(accumulator)) {
-    for (Problem p : kProblems) {
+    for (Problem p : problems) {
       p.with_events = p.with_events && has_events(accumulator);
       const Result want = multiply(scalar_kernels(), p, accumulator, a, b, kind);
       for (const KernelSet* set : available_kernel_sets()) {
@@ -203,6 +207,53 @@ TEST_CASE("gemm accumulators: every switch equals the scalar loops") {
   }
   MESSAGE(names.size(), " variants, ", count.problems, " products, ", count.outputs, " outputs");
   CHECK(names.size() > accumulators().size());
+}
+
+TEST_CASE("gemm accumulators: Arm's sums over several blocks of k") {
+  Count count;
+  const Problem problem = {false, false, true, false, 5, 35, 2 * kBlockK + 5};
+  for (const char* name : {"arm_bfdot", "arm_bfdot_ebf"}) {
+    const Accumulator& accumulator = find_accumulator(name);
+    compare(accumulator, find_format("bf16"), find_format("bf16"), count, {&problem, 1});
+  }
+  CHECK(count.finite > count.outputs / 2);
+}
+
+// The largest float is 2^128 - 2^104, and odd: everything between it and 2^128 is rounded to it.
+TEST_CASE("gemm accumulators: Arm's sums overflow from 2^128 on, and flush what is tiny") {
+  constexpr float kMost = std::numeric_limits<float>::max(), kLeast = 0x1p-126f;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  struct Case {
+    float start, a, b, second_a, second_b, want;
+  };
+  constexpr Case kCases[] = {
+      {kMost, 0x1p103f, 1, 0, 0, kMost},           {kMost, 0x1.fep103f, 1, 0, 0, kMost},
+      {kMost, 0x1p104f, 1, 0, 0, kInfinity},       {-kMost, 0x1p52f, -0x1p52f, 0, 0, -kInfinity},
+      {-kMost, 0x1p52f, -0x1p51f, 0, 0, -kMost},   {0, 0x1p64f, 0x1p63f, 0x1p127f, 1, kInfinity},
+      {-kMost, 0x1p64f, 0x1p64f, 0, 0, kInfinity}, {1.5f * kLeast, -kLeast, 1, 0, 0, 0},
+      {-1.5f * kLeast, kLeast, 1, 0, 0, -0.0f},    {0, 0x1p-63f, 0x1p-64f, 0x1p-64f, 0x1p-63f, 0},
+      {0.5f * kLeast, 1, kLeast, 0, 0, kLeast}};
+  for (const Case& x : kCases) {
+    const std::vector<float> a = {x.a, x.second_a}, b = {x.b, x.second_b};
+    for (const KernelSet* set : available_kernel_sets()) {
+      std::vector<float> c = {x.start};
+      set->f32.gemm({.m = 1,
+                     .n = 1,
+                     .k = 2,
+                     .a = a.data(),
+                     .lda = 2,
+                     .b = b.data(),
+                     .ldb = 1,
+                     .c = c.data(),
+                     .ldc = 1,
+                     .start_from_c = true,
+                     .accumulator = &find_accumulator("arm_bfdot")});
+      CAPTURE(set->name);
+      CAPTURE(x.start);
+      CAPTURE(x.a);
+      CHECK(std::bit_cast<uint32_t>(c[0]) == std::bit_cast<uint32_t>(x.want));
+    }
+  }
 }
 
 // 2^-126 - 1.5 * 2^-151 is rounded to 2^-126 - 2^-150 in 24 bits with unbounded exponent, and so
