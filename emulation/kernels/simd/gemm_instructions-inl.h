@@ -138,34 +138,21 @@ struct ArmPairsUnit : UnitDefaults {
 //   No factor is subnormal. Nonzero products are in [2^-80, 2^101) and multiples of 2^-94, so that
 //   a nonzero `both` is at least 2^-94. Then sum + both is not tiny: with |sum| < 2^-95 it is above
 //   2^-95; otherwise both terms are multiples of 2^-118, and so is their sum.
-//   A block of k adds less than kBlockK * 2^102 < 2^112 to an addend below 2^126.
+//   |both| < 2^102 is less than half an ulp of the largest float, so that a finite sum stays
+//   finite.
 struct CalmArmPairsUnit : ArmPairsUnit {
   static constexpr int kLowestProduct = -80, kHighestProduct = 100;
-  static_assert(kBlockK <= 1 << 10);
 
-  static bool is_calm(const TileArgs<float>& t) {
-    const PanelFacts &a = *t.a_facts, &b = *t.b_facts;
+  static bool is_calm(const PanelFacts& a, const PanelFacts& b) {
     if (!is_finite(a) || !is_finite(b) || has_subnormals(a) || has_subnormals(b)) return false;
     const ProductExponents products(a, b);
-    return products.lowest >= kLowestProduct && products.highest <= kHighestProduct &&
-           addends_are_calm(t);
+    return products.lowest >= kLowestProduct && products.highest <= kHighestProduct;
   }
   static HWY_INLINE FloatVec factor(FloatTag, FloatVec x) { return x; }
   static HWY_INLINE void pair(FloatTag d, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
                               State& s) {
     const FloatVec both = multiply_add_to_odd(d, a1, b1, hn::Mul(a0, b0));
     s.sum = add_to_odd(d, s.sum, both);
-  }
-
- private:
-  static bool addends_are_calm(const TileArgs<float>& t) {
-    if (!t.load_c) return true;
-    for (int i = 0; i < t.rows; ++i) {
-      for (int j = 0; j < t.cols; ++j) {
-        if (!(std::fabs(t.c[i * t.ldc + j]) < 0x1p126f)) return false;
-      }
-    }
-    return true;
   }
 };
 
@@ -179,9 +166,8 @@ struct ArmPairsFusedUnit : UnitDefaults {
   static HWY_INLINE State start(FloatTag, FloatVec c) { return {c}; }
   static HWY_INLINE void pair(FloatTag d, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
                               State& s) {
-    const auto lower = [&](FloatVec x) HWY_ATTR {
-      return hn::PromoteTo(DoubleTag(), hn::LowerHalf(x));
-    };
+    const auto lower = [&](FloatVec x)
+                           HWY_ATTR { return hn::PromoteTo(DoubleTag(), hn::LowerHalf(x)); };
     const auto upper = [&](FloatVec x) HWY_ATTR {
       return hn::PromoteTo(DoubleTag(), hn::UpperHalf(hn::Half<FloatTag>(), x));
     };
@@ -200,13 +186,13 @@ struct ArmPairsFusedUnit : UnitDefaults {
   }
 };
 
-// The same for tiles whose products are floats: finite, and multiples of the smallest subnormal.
+// The same for tiles whose finite products are floats: below 2^128, and multiples of the smallest
+// subnormal.
 struct CalmArmPairsFusedUnit : ArmPairsFusedUnit {
-  static bool is_calm(const TileArgs<float>& t) {
+  static bool is_calm(const PanelFacts& a, const PanelFacts& b) {
     // Significands of 8 bits each: the last bit of a product is 14 places below its first.
     constexpr int kProductBits = 14, kLastExponent = -149, kEmax = 127;
-    if (!is_finite(*t.a_facts) || !is_finite(*t.b_facts)) return false;
-    const ProductExponents products(*t.a_facts, *t.b_facts);
+    const ProductExponents products(a, b);
     return products.lowest - kProductBits >= kLastExponent && products.highest <= kEmax;
   }
   static HWY_INLINE void pair(FloatTag, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
@@ -215,12 +201,12 @@ struct CalmArmPairsFusedUnit : ArmPairsFusedUnit {
   }
 };
 
-// Runs `Calm`, a faster form of Unit, on the tiles for which it says that it is right.
+// Runs `Calm`, a faster form of Unit, on tiles whose factors allow it.
 template <class Unit, class Calm>
 struct CalmUnitTile : UnitTile<Unit> {
   static constexpr bool kWantsFacts = true;
   void operator()(const TileArgs<float>& t) const {
-    Calm::is_calm(t) ? UnitTile<Calm>()(t) : UnitTile<Unit>()(t);
+    Calm::is_calm(*t.a_facts, *t.b_facts) ? UnitTile<Calm>()(t) : UnitTile<Unit>()(t);
   }
 };
 

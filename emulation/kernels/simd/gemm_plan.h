@@ -77,7 +77,7 @@ inline bool has_subnormals(const PanelFacts& facts) {
 }
 
 // Bounds of the exponents of nonzero products of two panels: 2^lowest <= |a * b| < 2^(highest + 1).
-// Subnormal factors count with FP32's emin. Requires: finite panels.
+// Subnormal factors count with FP32's emin, infinities and NaN as 2^128.
 struct ProductExponents {
   ProductExponents(const PanelFacts& a, const PanelFacts& b)
       : lowest(exponent(a.smallest) + exponent(b.smallest)),
