@@ -38,7 +38,7 @@ constexpr Size kSizes[] = {{512, 512, 512, false},
 
 // DESIGN, section 9: time over dnnl_sgemm's.
 constexpr double kFusedTarget = 1.15, kSkinnyTarget = 1.35, kFp16Target = 5.5, kBlocksTarget = 5.0,
-                 kCpuTarget = 0.7;
+                 kCpuTarget = 0.7, kOtherSumsTarget = 20.0;
 
 struct Matrices {
   explicit Matrices(const Size& size)
@@ -87,6 +87,11 @@ class SizeBench {
     accumulator("hopper_bf16", "bf16", kBlocksTarget);
     accumulator("hopper_tf32", "tf32", kBlocksTarget);
     accumulator("hopper_fp8", "fp8_e4m3", kBlocksTarget);
+    accumulator("fp16_unfused", "fp16", kOtherSumsTarget);
+    accumulator("fp32_kahan", "fp32", kOtherSumsTarget);
+    accumulator("fp32_pairwise", "fp32", kOtherSumsTarget);
+    accumulator("arm_bfdot", "bf16", kOtherSumsTarget);
+    accumulator("arm_bfdot_ebf", "bf16", kOtherSumsTarget);
     if (cpu_has(CpuUnit::kAvx512Bf16)) {
       row("bf16 on the CPU's VDPBF16PS", kCpuTarget, "bf16",
           [this] { cpu_engine_kernels().f32.gemm(product("avx512_bf16")); });

@@ -21,6 +21,7 @@
 
 #include <hwy/highway.h>
 #include "emulation/kernels/simd/gemm_blocks-inl.h"
+#include "emulation/kernels/simd/gemm_instructions-inl.h"
 #include "emulation/kernels/simd/gemm_narrow-inl.h"
 #include "emulation/kernels/simd/gemm_operand-inl.h"
 #include "emulation/kernels/simd/gemm_pack-inl.h"
@@ -45,10 +46,10 @@ class BlockGemm {
         // With one panel of rows, each strip of B is used once: packing it would cost more than it
         // saves.
         direct_(!Tile::kWantsFacts && !g.transpose_b && g.m <= kRows && rounded_b == nullptr),
-        block_m_(block_size(g.m, kBlockM, kRows)),
+        block_m_(block_size(g.m, most_lines(kBlockM, kRows), kRows)),
         narrow_(!direct_ && !g.transpose_b && g.m <= kFewRows && g.n > kBlockN),
-        block_n_(block_size(g.n, narrow_ ? kNarrowBlockN : kBlockN, kCols)),
-        block_k_(block_size(g.k, kBlockK, kDepthStep)),
+        block_n_(block_size(g.n, most_lines(narrow_ ? kNarrowBlockN : kBlockN, kCols), kCols)),
+        block_k_(block_size(g.k, Tile::kWholeDepth ? g.k : kBlockK, kDepthStep)),
         panel_rows_(ceil_div(std::min(block_m_, g.m), ceil_div(std::min(block_m_, g.m), kRows))),
         a_(g.a, g.lda, g.transpose_a, rounded_a),
         b_(g.b, g.ldb, !g.transpose_b, rounded_b),
@@ -100,6 +101,11 @@ class BlockGemm {
     int64_t row, col, k, depth, strips;
     const T* next_b;  // of the block of B after this one, or null
   };
+
+  // Lines of a block of A or B: a block with all of k has as many as the workspace holds.
+  int64_t most_lines(int64_t limit, int64_t step) const {
+    return Tile::kWholeDepth ? std::clamp(kWholeDepthElements / g_.k, step, limit) : limit;
+  }
 
   // B's next block is fetched while this one is multiplied, if it has the same size.
   const T* next_b(int64_t col, int64_t k, int64_t n, int64_t depth) const {
@@ -271,17 +277,22 @@ bool with_tile(const GemmArgs<float>& g, Run run) {
   if (g.events == nullptr) {
     if (kind == AccumulatorKind::kBf16Pairs) return run(UnitTile<Bf16PairsUnit>()), true;
     if (kind == AccumulatorKind::kAmxTile) return run(UnitTile<AmxUnit>()), true;
+    if (kind == AccumulatorKind::kArmPairs) {
+      return run(CalmUnitTile<ArmPairsUnit, CalmArmPairsUnit>()), true;
+    }
+    if (kind == AccumulatorKind::kArmPairsFused) {
+      return run(CalmUnitTile<ArmPairsFusedUnit, CalmArmPairsFusedUnit>()), true;
+    }
+    if (kind == AccumulatorKind::kKahan) return run(UnitTile<KahanUnit>()), true;
+    if (kind == AccumulatorKind::kPairwise) return run(UnitTile<PairwiseUnit>()), true;
     if (kind == AccumulatorKind::kUnfusedChain && format.is_fp32()) {
       return run(UnitTile<UnfusedUnit>()), true;
     }
+    if (kind == AccumulatorKind::kFusedChain && format.is_fp32()) {
+      return run(FusedTile<float>()), true;
+    }
   }
-  if (kind != AccumulatorKind::kFusedChain || format.is_fp64()) return false;
-  if (format.is_fp32() && g.events == nullptr) {
-    run(FusedTile<float>());
-  } else {
-    run_narrow(g, run);
-  }
-  return true;
+  return run_narrow(g, run);
 }
 
 void gemm(const GemmArgs<float>& g) {

@@ -37,7 +37,7 @@ class BlockTile {
   using Element = float;
   static constexpr int kRows = kBlockRows, kCols = kBlockColumns;
   // Facts of whole panels would be too coarse, and would turn what TF32 reads as infinity into NaN.
-  static constexpr bool kWantsFacts = false;
+  static constexpr bool kWantsFacts = false, kWholeDepth = false;
   // Every k block of the gemm starts a block and a promotion interval.
   static_assert(kDepthStep % kLongestInterval == 0 && kDepthStep % kMostLines == 0);
 

@@ -26,6 +26,8 @@ namespace lockstep {
 inline constexpr int64_t kBlockK = 768;
 // Every block of k except the last is a multiple of this, so that blocks of products are never cut.
 inline constexpr int64_t kDepthStep = 128;
+// Elements of a block of A or B with all of k, for sums that cannot be cut: 32 MB.
+inline constexpr int64_t kWholeDepthElements = int64_t{8} << 20;
 inline constexpr int64_t kBlockM = 2016;  // a multiple of every kernel's rows
 inline constexpr int64_t kBlockN = 2048;  // a multiple of every kernel's columns
 // With few rows, every packed strip of B is used only a few times. Then blocks have so few columns
@@ -69,6 +71,24 @@ inline constexpr uint32_t kFloatInfinityBits = 0x7f800000;
 inline bool is_finite(const PanelFacts& facts) {
   return facts.largest < kFloatInfinityBits;
 }
+inline constexpr int kFloatFractionBits = 23, kFloatBias = 127;
+inline bool has_subnormals(const PanelFacts& facts) {
+  return facts.smallest < uint32_t{1} << kFloatFractionBits;
+}
+
+// Bounds of the exponents of nonzero products of two panels: 2^lowest <= |a * b| < 2^(highest + 1).
+// Subnormal factors count with FP32's emin, infinities and NaN as 2^128.
+struct ProductExponents {
+  ProductExponents(const PanelFacts& a, const PanelFacts& b)
+      : lowest(exponent(a.smallest) + exponent(b.smallest)),
+        highest(exponent(a.largest) + exponent(b.largest) + 1) {}
+  int lowest, highest;
+
+ private:
+  static int exponent(uint32_t bits) {
+    return std::max(static_cast<int>(bits >> kFloatFractionBits), 1) - kFloatBias;
+  }
+};
 
 // Grow-only scratch memory, 64-byte aligned; one per thread and purpose.
 template <typename T>

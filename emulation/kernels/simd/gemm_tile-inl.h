@@ -65,7 +65,7 @@ struct FusedTile {
   static constexpr int kRows = HWY_TARGET == HWY_AVX3 ? 14 : 6;
   static constexpr int kVectors = 2;
   static constexpr int kCols = kVectors * kLanes;
-  static constexpr bool kWantsFacts = false;
+  static constexpr bool kWantsFacts = false, kWholeDepth = false;
 
   template <int kM, int kN, bool kAhead>
   static HWY_NOINLINE void run(const TileArgs<T>& t) {

@@ -5,6 +5,7 @@
 #include "emulation/accumulator/accumulator.h"
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/scalar/kernels.h"
+#include "emulation/kernels/simd/gemm_plan.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 
 namespace lockstep {
@@ -73,7 +74,8 @@ std::vector<Problem> problems() {
 template <typename T>
 void compare_sets(const Accumulator& accumulator, const Format& inputs) {
   for (const DataKind kind : kAllData) {
-    for (const Problem& p : problems()) {
+    for (Problem p : problems()) {
+      p.with_events = p.with_events && accumulator.adds();
       const Result<T> want = multiply<T>(scalar_kernels(), p, accumulator, kind, inputs);
       for (const KernelSet* set : available_kernel_sets()) {
         const Result<T> got = multiply<T>(*set, p, accumulator, kind, inputs);
@@ -100,7 +102,7 @@ void compare_sets(const Accumulator& accumulator, const Format& inputs) {
 // Tensor cores and CPU units: test_gemm_accumulators.cc.
 TEST_CASE("gemm: every kernel set gives the scalar bits") {
   for (const Accumulator& accumulator : accumulators()) {
-    if (!accumulator.adds()) continue;
+    if (!accumulator.operands.empty()) continue;
     compare_sets<float>(accumulator, find_format("fp32"));
     // Inputs whose products are exact in float use a shorter path to a narrow sum.
     if (accumulator.format->precision >= 24) continue;
@@ -163,6 +165,43 @@ TEST_CASE("gemm: bits do not depend on the number of threads") {
   }
 }
 
+// Kahan's and the pairwise sum need all of k at once; then a block has fewer rows and columns.
+TEST_CASE("gemm: sums that cannot be cut, in several blocks of rows and of columns") {
+  constexpr int64_t kLines = 50, kK = kWholeDepthElements / kLines + 2001;
+  // Values repeat: so many random ones would take longer than the products.
+  const auto pattern = make_data<float>(9973, DataKind::kWide, find_format("fp32"), 1);
+  std::vector<float> few(2 * kK), many(kLines * kK);
+  for (size_t i = 0; i < few.size(); ++i) few[i] = pattern[(i * 5 + 3) % pattern.size()];
+  for (size_t i = 0; i < many.size(); ++i) many[i] = pattern[i % pattern.size()];
+  for (const char* name : {"fp32_kahan", "fp32_pairwise"}) {
+    for (const bool many_rows : {false, true}) {
+      const auto multiplied = [&](const KernelSet& set) {
+        std::vector<float> c(2 * kLines, 0.5f);
+        set.f32.gemm({.transpose_b = true,
+                      .m = many_rows ? kLines : 2,
+                      .n = many_rows ? 2 : kLines,
+                      .k = kK,
+                      .a = many_rows ? many.data() : few.data(),
+                      .lda = kK,
+                      .b = many_rows ? few.data() : many.data(),
+                      .ldb = kK,
+                      .c = c.data(),
+                      .ldc = many_rows ? 2 : kLines,
+                      .start_from_c = true,
+                      .accumulator = &find_accumulator(name)});
+        return c;
+      };
+      const std::vector<float> want = multiplied(scalar_kernels());
+      for (const KernelSet* set : available_kernel_sets()) {
+        CAPTURE(set->name);
+        CAPTURE(name);
+        CAPTURE(many_rows);
+        CHECK(same_bits(multiplied(*set), want));
+      }
+    }
+  }
+}
+
 TEST_CASE("gemm: few rows, many columns, several blocks of k") {
   const Problem p{true, false, false, false, 20, 2100, 800};
   const Accumulator& accumulator = find_accumulator("fp32_fused");
@@ -200,7 +239,7 @@ TEST_SUITE("slow") {
     // a runs over all 2^16 codes of the format, infinities and NaN included; b and the sum before
     // the step are drawn from its whole range.
     constexpr int64_t kCodes = 1 << 16, kColumns = 128;
-    for (const char* name : {"fp16", "bf16"}) {
+    for (const char* name : {"fp16", "bf16", "fp16_unfused"}) {
       const Accumulator& accumulator = find_accumulator(name);
       const Format& format = *accumulator.format;
       std::vector<float> codes(kCodes);

@@ -3,11 +3,14 @@
 // bit, events included.
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <set>
+#include <span>
 
 #include "emulation/accumulator/accumulator.h"
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/scalar/kernels.h"
+#include "emulation/kernels/simd/gemm_plan.h"
 #include "src/core/error.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 
@@ -16,9 +19,9 @@ namespace {
 
 // In addition to DataKind: kCodes: finite codes of the format, all exponents equally likely.
 // kSparse: the same with half of the factors zero.  kTop: the largest significand, nearly all
-// positive, so that a block's integer sum is as large as it can be.  kRaw: floats, only for TF32
-// registers.
-enum class Extra { kNone, kCodes, kSparse, kTop, kRaw };
+// positive, so that a block's integer sum is as large as it can be.  kZeros: zeros, most of them
+// negative.  kRaw: floats, only for TF32 registers.
+enum class Extra { kNone, kCodes, kSparse, kTop, kZeros, kRaw };
 struct Kind {
   DataKind data = DataKind::kSmall;
   Extra extra = Extra::kNone;
@@ -27,7 +30,7 @@ struct Kind {
 std::vector<Kind> kinds(const Accumulator& accumulator) {
   std::vector<Kind> list;
   for (const DataKind data : kAllData) list.push_back({data, Extra::kNone});
-  for (const Extra extra : {Extra::kCodes, Extra::kSparse, Extra::kTop}) {
+  for (const Extra extra : {Extra::kCodes, Extra::kSparse, Extra::kTop, Extra::kZeros}) {
     list.push_back({DataKind::kSmall, extra});
   }
   if (accumulator.operands.empty() || accumulator.operands[0]->name == "tf32") {
@@ -60,6 +63,10 @@ std::vector<float> factors(size_t count, const Kind& kind, const Format& format,
       const double top = (2 - format.machine_epsilon()) * (bits % 8 == 0 ? 0.5 : 1);
       const double value = round_to_format(top, format, Rounding::kTowardZero);
       x[i] = static_cast<float>(bits % 61 == 0 ? -value : value);
+      continue;
+    }
+    if (kind.extra == Extra::kZeros) {
+      x[i] = bits % 4 == 0 ? 0.0f : -0.0f;
       continue;
     }
     x[i] = kind.extra == Extra::kSparse && bits % 2 == 0 ? 0 : finite_code(format, bits);
@@ -119,9 +126,10 @@ struct Count {
   int64_t problems = 0, outputs = 0, finite = 0;
 };
 
-void compare(const Accumulator& accumulator, const Format& a, const Format& b, Count& count) {
+void compare(const Accumulator& accumulator, const Format& a, const Format& b, Count& count,
+             std::span<const Problem> problems = kProblems) {
   for (const Kind& kind : kinds(accumulator)) {
-    for (Problem p : kProblems) {
+    for (Problem p : problems) {
       p.with_events = p.with_events && has_events(accumulator);
       const Result want = multiply(scalar_kernels(), p, accumulator, a, b, kind);
       for (const KernelSet* set : available_kernel_sets()) {
@@ -203,6 +211,112 @@ TEST_CASE("gemm accumulators: every switch equals the scalar loops") {
   }
   MESSAGE(names.size(), " variants, ", count.problems, " products, ", count.outputs, " outputs");
   CHECK(names.size() > accumulators().size());
+}
+
+TEST_CASE("gemm accumulators: Arm's sums over several blocks of k") {
+  Count count;
+  const Problem problem = {false, false, true, false, 5, 35, 2 * kBlockK + 5};
+  for (const char* name : {"arm_bfdot", "arm_bfdot_ebf"}) {
+    const Accumulator& accumulator = find_accumulator(name);
+    compare(accumulator, find_format("bf16"), find_format("bf16"), count, {&problem, 1});
+  }
+  CHECK(count.finite > count.outputs / 2);
+}
+
+// Few significands and exponents, so that sums cancel or reach 2^128, 2^-126 or half a subnormal,
+// in 2, 3 or 4 products; some are far smaller than the rest.
+TEST_CASE("gemm accumulators: CPU instructions at the ends of the exponent range") {
+  struct Exponents {
+    int a, b;
+  };
+  constexpr int64_t kM = 40, kN = 70;
+  constexpr float kSignificands[] = {1, 1.5f, 1.75f, 1.25f};
+  const auto power = [&](uint64_t bits, int exponent) {
+    const int lower = (bits >> 3 & 7) == 0 ? 30 : 0;
+    const float x = std::ldexp(kSignificands[bits & 3], exponent + (bits >> 6 & 1) - lower);
+    const double rounded = round_to_format(x, find_format("bf16"), Rounding::kNearestEven);
+    return static_cast<float>((bits >> 7 & 1) != 0 ? -rounded : rounded);
+  };
+  int64_t finite = 0, outputs = 0;
+  uint32_t index = 0;
+  for (const Exponents e :
+       {Exponents{-64, -63}, {-75, -76}, {-128, 90}, {-130, 6}, {63, 63}, {64, 64}}) {
+    for (const int64_t k : {2, 3, 4}) {
+      const RandomStream random(22, RandomPurpose::kTest, index++);
+      std::vector<float> a(kM * k), b(k * kN), start(kM * kN);
+      uint64_t drawn = 0;
+      for (float& x : a) x = power(random.bits(drawn++), e.a);
+      for (float& x : b) x = power(random.bits(drawn++), e.b);
+      for (float& x : start) {
+        const uint64_t bits = random.bits(drawn++);
+        x = (bits >> 9 & 1) != 0 ? 0 : power(bits, std::min(e.a + e.b, 126));
+      }
+      for (const char* name : {"arm_bfdot", "arm_bfdot_ebf", "avx512_bf16", "amx_bf16"}) {
+        const auto multiplied = [&](const KernelSet& set) {
+          std::vector<float> c = start;
+          set.f32.gemm({.m = kM,
+                        .n = kN,
+                        .k = k,
+                        .a = a.data(),
+                        .lda = k,
+                        .b = b.data(),
+                        .ldb = kN,
+                        .c = c.data(),
+                        .ldc = kN,
+                        .start_from_c = true,
+                        .accumulator = &find_accumulator(name)});
+          return c;
+        };
+        const std::vector<float> want = multiplied(scalar_kernels());
+        for (const float x : want) finite += std::isfinite(x), ++outputs;
+        for (const KernelSet* set : available_kernel_sets()) {
+          CAPTURE(set->name);
+          CAPTURE(name);
+          CAPTURE(e.a);
+          CAPTURE(k);
+          CHECK(same_bits(multiplied(*set), want));
+        }
+      }
+    }
+  }
+  CHECK(finite > outputs / 2);
+}
+
+// The largest float is 2^128 - 2^104, and odd: everything between it and 2^128 is rounded to it.
+TEST_CASE("gemm accumulators: Arm's sums overflow from 2^128 on, and flush what is tiny") {
+  constexpr float kMost = std::numeric_limits<float>::max(), kLeast = 0x1p-126f;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  struct Case {
+    float start, a, b, second_a, second_b, want;
+  };
+  constexpr Case kCases[] = {
+      {kMost, 0x1p103f, 1, 0, 0, kMost},           {kMost, 0x1.fep103f, 1, 0, 0, kMost},
+      {kMost, 0x1p104f, 1, 0, 0, kInfinity},       {-kMost, 0x1p52f, -0x1p52f, 0, 0, -kInfinity},
+      {-kMost, 0x1p52f, -0x1p51f, 0, 0, -kMost},   {0, 0x1p64f, 0x1p63f, 0x1p127f, 1, kInfinity},
+      {-kMost, 0x1p64f, 0x1p64f, 0, 0, kInfinity}, {1.5f * kLeast, -kLeast, 1, 0, 0, 0},
+      {-1.5f * kLeast, kLeast, 1, 0, 0, -0.0f},    {0, 0x1p-63f, 0x1p-64f, 0x1p-64f, 0x1p-63f, 0},
+      {0.5f * kLeast, 1, kLeast, 0, 0, kLeast}};
+  for (const Case& x : kCases) {
+    const std::vector<float> a = {x.a, x.second_a}, b = {x.b, x.second_b};
+    for (const KernelSet* set : available_kernel_sets()) {
+      std::vector<float> c = {x.start};
+      set->f32.gemm({.m = 1,
+                     .n = 1,
+                     .k = 2,
+                     .a = a.data(),
+                     .lda = 2,
+                     .b = b.data(),
+                     .ldb = 1,
+                     .c = c.data(),
+                     .ldc = 1,
+                     .start_from_c = true,
+                     .accumulator = &find_accumulator("arm_bfdot")});
+      CAPTURE(set->name);
+      CAPTURE(x.start);
+      CAPTURE(x.a);
+      CHECK(std::bit_cast<uint32_t>(c[0]) == std::bit_cast<uint32_t>(x.want));
+    }
+  }
 }
 
 // 2^-126 - 1.5 * 2^-151 is rounded to 2^-126 - 2^-150 in 24 bits with unbounded exponent, and so

@@ -5,6 +5,7 @@
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/rounded_gemm.h"
 #include "emulation/kernels/scalar/kernels.h"
+#include "emulation/kernels/simd/gemm_plan.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 
 namespace lockstep {
@@ -162,12 +163,15 @@ TEST_CASE("rounded gemm: every way of rounding, and unrounded operands") {
   }
 }
 
-TEST_CASE("rounded gemm: narrow accumulators, and those with double or scalar loops") {
+TEST_CASE("rounded gemm: other accumulators") {
   for (const KernelSet* set : available_kernel_sets()) {
     const KernelSetGuard guard(*set);
-    for (const char* accumulator : {"fp16", "bf16", "fp64_fused", "fp32_unfused"}) {
-      compare_with_passes({false, false, 20, 45, 300}, accumulator, DataKind::kWide,
-                          {to("fp16"), to("fp16"), to("fp16")});
+    for (const char* accumulator : {"fp16", "bf16", "fp64_fused", "fp32_unfused", "fp16_unfused",
+                                    "fp32_kahan", "fp32_pairwise"}) {
+      for (const int64_t k : {int64_t{300}, 2 * kBlockK + 1}) {
+        compare_with_passes({false, false, 20, 45, k}, accumulator, DataKind::kWide,
+                            {to("fp16"), to("fp16"), to("fp16")});
+      }
     }
   }
 }
