@@ -114,7 +114,7 @@ TEST_CASE(
       std::vector<float> of_lstm = out;
       gru_step(kernels, {kBatch, hidden, x_gates.data(), h_gates.data(), h_prev.data(), nullptr,
                          saved, h, nullptr});
-      gru_step_backward<float>({kBatch, hidden, saved, h_prev.data(), nullptr, nullptr, dh.data(),
+      gru_step_backward<float>(kernels, {kBatch, hidden, saved, h_prev.data(), nullptr, nullptr, dh.data(),
                                 nullptr, gates, dh_gates, direct});
       of_lstm.insert(of_lstm.end(), out.begin(), out.end());
       return of_lstm;
