@@ -42,6 +42,10 @@ template <typename T>
 struct RecurrentForward;
 template <typename T>
 struct RecurrentBackward;
+template <typename T>
+struct RecurrentStep;  // of a cell: scalar/recurrent.h
+template <typename T>
+struct RecurrentStepBackward;
 
 // The parts of kernels over rows (softmax, sums, norms). They run on the calling thread.
 template <typename T>
@@ -50,6 +54,19 @@ struct RowFunctions {
   double (*block_sum)(const T* terms, int64_t count, const Accumulator&);
   void (*exp)(const T* x, T* y, int64_t count);  // y may be x
   void (*log)(const T* x, T* y, int64_t count);
+};
+
+template <typename T>
+struct Kernels;
+
+// One row of the batch through a recurrent cell, with the sigmoids and tanhs of the set passed as
+// an argument. They run on the calling thread.
+template <typename T>
+struct CellFunctions {
+  void (*lstm)(const Kernels<T>&, const RecurrentStep<T>&);
+  void (*lstm_backward)(const Kernels<T>&, const RecurrentStepBackward<T>&);
+  void (*gru)(const Kernels<T>&, const RecurrentStep<T>&);
+  void (*gru_backward)(const RecurrentStepBackward<T>&);
 };
 
 // Moves elements of any type without rounding.
@@ -191,6 +208,7 @@ struct Kernels {
   void (*attention_backward)(const AttentionBackward<T>&);
   void (*recurrent_forward)(const RecurrentForward<T>&);
   void (*recurrent_backward)(const RecurrentBackward<T>&);
+  CellFunctions<T> cell;
   // one parameter's update; `stats` may be null
   void (*optimizer)(const UpdateRule&, const OptimizerArrays<T>&, UpdateStats* stats);
 };

@@ -3,12 +3,19 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "emulation/accumulator/accumulator.h"
 #include "emulation/kernels/args/quantize_spec.h"
 
 namespace lockstep {
+
+// Memory in which a kernel set may keep a factor in its own order between products. Sets without
+// such an order ignore it.
+struct KeptFactor {
+  std::shared_ptr<void> packed;
+};
 
 // C[m,n] = sum over k ascending of op(A)[m,k] * op(B)[k,n], starting from 0, or from C.
 // Shapes: A (M,K) or, transposed, (K,M); B (K,N) or, transposed, (N,K); C (M,N); ld*: row strides.
@@ -27,6 +34,9 @@ struct GemmArgs {
   const Format* a_format = nullptr;  // of A's and B's values, where the accumulator allows several
   const Format* b_format = nullptr;  // (see DotOperands); null: its only one
   uint8_t* events = nullptr;         // (M,N) dense sticky AccumulatorEvents, or null; OR-ed into
+  // Null, or where to keep B for the next product. Requires: the products that share it run one
+  // after the other on one kernel set, and only the arrays A and C differ.
+  KeptFactor* kept_b = nullptr;
 };
 
 // A product with its roundings and their statistics: see emulation/kernels/rounded_gemm.h.

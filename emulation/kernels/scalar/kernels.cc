@@ -17,6 +17,7 @@
 #include "emulation/kernels/scalar/pool2d.h"
 #include "emulation/kernels/scalar/prelu.h"
 #include "emulation/kernels/scalar/quantize.h"
+#include "emulation/kernels/scalar/recurrent.h"
 #include "emulation/kernels/scalar/recurrent_layers.h"
 #include "emulation/kernels/scalar/reduce.h"
 #include "emulation/kernels/scalar/row_kernels.h"
@@ -112,6 +113,7 @@ Kernels<T> make_kernels() {
       .attention_backward = attention_backward<T>,
       .recurrent_forward = recurrent_forward<T>,
       .recurrent_backward = recurrent_backward<T>,
+      .cell = scalar_cell_functions<T>(),
       .optimizer = scalar_optimizer<T>,
   };
   use_row_functions<T, kScalarRow<T>>(kernels);

@@ -9,6 +9,7 @@
 #include "emulation/kernels/scalar/recurrent_elementary.h"
 #include "emulation/kernels/scalar/recurrent_layers.h"
 #include "emulation/kernels/scalar/strided_copy.h"
+#include "emulation/kernels/workspace.h"
 
 namespace lockstep {
 
@@ -17,6 +18,15 @@ template <typename T>
 void turn(const T* x, int64_t a, int64_t b, int64_t c, T* y) {
   strided_copy<T>({{b, c, a * c}, {a, b * c, c}, {c, 1, 1}}, x, y);
 }
+
+// A weight matrix as the second factor of one product per step: narrowed once, and packed once by
+// the kernel sets that pack.
+template <typename T>
+struct StepFactor {
+  const T* values = nullptr;
+  std::vector<T> storage = {};
+  KeptFactor kept = {};
+};
 
 // The walk over layers, directions and steps, and its products.
 template <typename T, typename Args>
@@ -31,21 +41,21 @@ class Recurrence {
         gate_rows_(e_.gates * e_.hidden) {}
 
  protected:
-  std::vector<T> time_major(const T* x, int64_t width) const {
-    std::vector<T> turned(static_cast<size_t>(e_.rows() * width));
-    if (e_.batch_first) {
-      turn(x, e_.batch, e_.time, width, turned.data());
-    } else {
-      std::copy_n(x, turned.size(), turned.data());
-    }
+  const T* time_major(const T* x, int64_t width, Workspace<T>& room) const {
+    if (!e_.batch_first) return x;
+    T* turned = room_for(room, e_.rows() * width);
+    turn(x, e_.batch, e_.time, width, turned);
     return turned;
   }
-  void from_time_major(const std::vector<T>& x, int64_t width, T* y) const {
+  void from_time_major(const T* x, int64_t width, T* y) const {
     if (e_.batch_first) {
-      turn(x.data(), e_.time, e_.batch, width, y);
+      turn(x, e_.time, e_.batch, width, y);
     } else {
-      std::copy(x.begin(), x.end(), y);
+      std::copy_n(x, e_.rows() * width, y);
     }
+  }
+  static T* room_for(Workspace<T>& room, int64_t count) {
+    return room.get(static_cast<size_t>(count)).data();
   }
   void round(std::vector<T>& x, const Format* format) {
     round_(x.data(), static_cast<int64_t>(x.size()), format);
@@ -61,15 +71,19 @@ class Recurrence {
   // C (m,n) = op(a) op(b); b row-major as stored. Factors made inside are narrowed where needed.
   void product(bool transpose_a, const T* a, bool transpose_b, const T* b, int64_t m, int64_t n,
                int64_t k, T* c) {
-    GemmArgs<T> gemm{
-        .transpose_a = transpose_a, .transpose_b = transpose_b, .m = m, .n = n, .k = k};
-    std::vector<T> a_storage, b_storage;
-    gemm.a = a_.math.as_factor(a, m * k, a_storage), gemm.lda = transpose_a ? m : k;
-    gemm.b = a_.math.as_factor(b, k * n, b_storage), gemm.ldb = transpose_b ? k : n;
-    gemm.c = c, gemm.ldc = n;
-    gemm.accumulator = a_.math.gemm_accumulator;
-    gemm.a_format = a_.math.a_format, gemm.b_format = a_.math.b_format;
-    a_.math.kernels->gemm(gemm);
+    multiply(transpose_a, a, transpose_b, a_.math.as_factor(b, k * n, b_storage_), m, n, k, c,
+             nullptr);
+  }
+  // C (m,n) = a op(b), one of many products with b.
+  void product(const T* a, bool transpose_b, StepFactor<T>& b, int64_t m, int64_t n, int64_t k,
+               T* c) {
+    multiply(false, a, transpose_b, b.values, m, n, k, c, &b.kept);
+  }
+  // Weight k of a cell, `rows` gates or states times `columns`.
+  StepFactor<T> step_factor(int64_t cell, size_t k, int64_t rows, int64_t columns) const {
+    StepFactor<T> factor;
+    factor.values = a_.math.as_factor(weight(cell, k), rows * columns, factor.storage);
+    return factor;
   }
   const T* weight(int64_t cell, size_t k) const { return a_.weights[at(cell, k)]; }
   size_t at(int64_t cell, size_t k) const { return static_cast<size_t>(cell) * e_.per_cell() + k; }
@@ -89,10 +103,24 @@ class Recurrence {
   const int64_t gate_rows_;  // gates * H
 
  private:
+  void multiply(bool transpose_a, const T* a, bool transpose_b, const T* b, int64_t m, int64_t n,
+                int64_t k, T* c, KeptFactor* kept_b) {
+    GemmArgs<T> gemm{
+        .transpose_a = transpose_a, .transpose_b = transpose_b, .m = m, .n = n, .k = k};
+    gemm.a = a_.math.as_factor(a, m * k, a_storage_), gemm.lda = transpose_a ? m : k;
+    gemm.b = b, gemm.ldb = transpose_b ? k : n;
+    gemm.c = c, gemm.ldc = n;
+    gemm.accumulator = a_.math.gemm_accumulator;
+    gemm.a_format = a_.math.a_format, gemm.b_format = a_.math.b_format;
+    gemm.kept_b = kept_b;
+    a_.math.kernels->gemm(gemm);
+  }
   static CellFormats formats_of(const Args& args) {
     const Format* own = args.math.rounding.format;
     return args.formats.low == nullptr ? CellFormats{own, own, own} : args.formats;
   }
+
+  std::vector<T> a_storage_, b_storage_;
 };
 
 }  // namespace lockstep

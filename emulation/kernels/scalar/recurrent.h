@@ -16,10 +16,13 @@ namespace lockstep {
 
 template <typename T>
 struct Kernels;  // emulation/kernels/kernel_set.h
+template <typename T>
+struct CellFunctions;
 
-inline constexpr int64_t kSavedGates = 4;
+inline constexpr int64_t kLstmGates = 4, kGruGates = 3, kSavedGates = 4;
 
-// Shapes: h, c (N,H); saved (N,4H); gates (N,GH), G = 4 for LSTM and 3 for GRU.
+// Shapes: h, c (N,H); saved (N,4H); gates (N,GH), G = 4 for LSTM and 3 for GRU. An LSTM's x_gates
+// may be `saved`.
 template <typename T>
 struct RecurrentStep {
   int64_t batch, hidden;
@@ -47,6 +50,10 @@ struct RecurrentStepBackward {
 template <typename T>
 void lstm_step_backward(const Kernels<T>& kernels, const RecurrentStepBackward<T>& step);
 template <typename T>
-void gru_step_backward(const RecurrentStepBackward<T>& step);
+void gru_step_backward(const Kernels<T>& kernels, const RecurrentStepBackward<T>& step);
+
+// The definition of a step's rows.
+template <typename T>
+CellFunctions<T> scalar_cell_functions();
 
 }  // namespace lockstep

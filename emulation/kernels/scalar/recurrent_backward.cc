@@ -12,19 +12,18 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
   using Recurrence<T, RecurrentBackward<T>>::Recurrence;
 
   void run() {
-    std::vector<T> d(static_cast<size_t>(this->between()));
-    if (a_.dy != nullptr) d = this->time_major(a_.dy, e_.width());
+    const T* d = arriving();
     for (int64_t layer = e_.layers - 1; layer >= 0; --layer) {
-      std::vector<T> dx(static_cast<size_t>(e_.rows() * e_.layer_in(layer)));
-      const std::vector<T> x = input_of(layer);
+      T* dx = this->room_for(d_rooms_[layer % 2], e_.rows() * e_.layer_in(layer));
+      const T* x = input_of(layer);
       for (int64_t dir = 0; dir < e_.directions; ++dir) run_direction(layer, dir, x, d, dx);
       if (layer > 0 && e_.drops()) {
         const int64_t count = this->between();
-        a_.math.kernels->masked_scale(dx.data(), a_.masks + (layer - 1) * count,
-                                      a_.math.scale_of_dropout(e_.dropout), dx.data(), count);
-        this->round(dx, formats_.h);
+        a_.math.kernels->masked_scale(dx, a_.masks + (layer - 1) * count,
+                                      a_.math.scale_of_dropout(e_.dropout), dx, count);
+        this->round_(dx, count, formats_.h);
       }
-      d = std::move(dx);
+      d = dx;
     }
     this->from_time_major(d, e_.in, a_.dx);
   }
@@ -35,31 +34,38 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
   using Recurrence<T, RecurrentBackward<T>>::how_;
   using Recurrence<T, RecurrentBackward<T>>::formats_;
 
+  // The gradient of the last layer's output.
+  const T* arriving() {
+    Workspace<T>& room = d_rooms_[e_.layers % 2];
+    if (a_.dy != nullptr) return this->time_major(a_.dy, e_.width(), room);
+    T* none = this->room_for(room, this->between());
+    std::fill_n(none, this->between(), T(0));
+    return none;
+  }
   // The layer's input, as the forward pass stored it.
-  std::vector<T> input_of(int64_t layer) {
-    if (layer == 0) return this->time_major(a_.x, e_.in);
+  const T* input_of(int64_t layer) {
+    if (layer == 0) return this->time_major(a_.x, e_.in, x_room_);
     const int64_t count = this->between();
-    if (e_.drops()) {
-      const T* x = a_.layer_inputs + (layer - 1) * count;
-      return std::vector<T>(x, x + count);
-    }
-    std::vector<T> x(static_cast<size_t>(count));
+    if (e_.drops()) return a_.layer_inputs + (layer - 1) * count;
+    T* x = this->room_for(x_room_, count);
     for (int64_t d = 0; d < e_.directions; ++d) {
       const T* h = hidden_of((layer - 1) * e_.directions + d);
       for (int64_t row = 0; row < e_.rows(); ++row) {
         std::copy_n(h + row * e_.state, e_.state, &x[row * e_.width() + d * e_.state]);
       }
     }
-    if (formats_.h != formats_.low) this->round(x, formats_.low);
+    if (formats_.h != formats_.low) this->round_(x, count, formats_.low);
     return x;
   }
   const T* hidden_of(int64_t cell) const { return a_.hidden + cell * e_.rows() * e_.state; }
-  // The state before every time step of a direction, (T, size).
-  std::vector<T> previous(const T* initial, const T* states, int64_t size, int64_t d) const {
-    std::vector<T> before(static_cast<size_t>(e_.time * size));
+  // The hidden state before every time step of a direction, (T,N,P).
+  T* hidden_before(int64_t cell, int64_t d) {
+    const int64_t size = this->state_size();
+    T* before = this->room_for(h_before_room_, e_.time * size);
     for (int64_t s = 0; s < e_.time; ++s) {
-      const T* from = s == 0 ? initial : states + this->time_of(d, s - 1) * size;
-      std::copy_n(from, size, &before[this->time_of(d, s) * size]);
+      const T* from =
+          s == 0 ? a_.h0 + cell * size : hidden_of(cell) + this->time_of(d, s - 1) * size;
+      std::copy_n(from, size, before + this->time_of(d, s) * size);
     }
     return before;
   }
@@ -92,19 +98,17 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
     }
   }
 
-  void run_direction(int64_t layer, int64_t d, const std::vector<T>& x, const std::vector<T>& dy,
-                     std::vector<T>& dx) {
+  void run_direction(int64_t layer, int64_t d, const T* x, const T* dy, T* dx) {
     const int64_t cell = layer * e_.directions + d, gates = this->gate_rows_;
     const int64_t state = this->state_size(), cell_size = this->cell_size(), p = e_.state;
-    const std::vector<T> h_before = previous(a_.h0 + cell * state, hidden_of(cell), state, d);
+    const T* h_before = hidden_before(cell, d);
     const T* cells = e_.is_lstm ? a_.cell_states + cell * e_.time * cell_size : nullptr;
-    std::vector<T> c_before;
-    if (e_.is_lstm) c_before = previous(a_.c0 + cell * cell_size, cells, cell_size, d);
     const T* saved_gates = a_.gates + cell * e_.time * kSavedGates * cell_size;
 
-    std::vector<T> dx_gates(static_cast<size_t>(e_.rows() * gates));
-    std::vector<T> own(e_.is_lstm ? 0 : dx_gates.size());
-    T* dh_gates = e_.is_lstm ? dx_gates.data() : own.data();
+    T* dx_gates = this->room_for(dx_gates_room_, e_.rows() * gates);
+    T* dh_gates = e_.is_lstm ? dx_gates : this->room_for(dh_gates_room_, e_.rows() * gates);
+    StepFactor<T> w_hh = this->step_factor(cell, 1, gates, p), w_hr;
+    if (e_.projects) w_hr = this->step_factor(cell, e_.projection(), p, e_.hidden);
     std::vector<T> dh = start_of(a_.dh_n, cell, state), dc = start_of(a_.dc_n, cell, cell_size);
     std::vector<T> direct(e_.is_lstm ? 0 : dh.size()), arriving(dh.size());
     // With a projection: all dh, (T,N,P), and the gradient of one step's o tanh(c).
@@ -116,7 +120,7 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
     for (int64_t s = e_.time - 1; s >= 0; --s) {
       const int64_t t = this->time_of(d, s);
       for (int64_t n = 0; n < e_.batch; ++n) {
-        std::copy_n(&dy[(t * e_.batch + n) * e_.width() + d * p], p, &arriving[n * p]);
+        std::copy_n(dy + (t * e_.batch + n) * e_.width() + d * p, p, &arriving[n * p]);
       }
       // The part that bypassed the product last step joins dy first, as in autograd's order.
       if (how_.elementary && !e_.is_lstm && s != e_.time - 1) {
@@ -128,19 +132,20 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
       if (e_.projects) {
         if (!how_.elementary) this->round(dh, formats_.h);
         std::copy(dh.begin(), dh.end(), &dh_steps[t * state]);
-        this->product(false, dh.data(), false, this->weight(cell, e_.projection()), e_.batch,
-                      e_.hidden, p, dwide.data());
+        this->product(dh.data(), false, w_hr, e_.batch, e_.hidden, p, dwide.data());
         this->round(dwide, formats_.low);
       }
       step.saved = saved_gates + t * cell_size * kSavedGates;
-      step.h_prev = &h_before[t * state];
-      step.c = e_.is_lstm ? cells + t * cell_size : nullptr;
-      step.c_prev = e_.is_lstm ? &c_before[t * cell_size] : nullptr;
-      step.dx_gates = &dx_gates[t * e_.batch * gates];
+      step.h_prev = h_before + t * state;
+      if (e_.is_lstm) {
+        step.c = cells + t * cell_size;
+        step.c_prev =
+            s == 0 ? a_.c0 + cell * cell_size : cells + this->time_of(d, s - 1) * cell_size;
+      }
+      step.dx_gates = dx_gates + t * e_.batch * gates;
       step.dh_gates = dh_gates + t * e_.batch * gates;
       take(step);
-      this->product(false, step.dh_gates, false, this->weight(cell, 1), e_.batch, p, gates,
-                    dh.data());
+      this->product(step.dh_gates, false, w_hh, e_.batch, p, gates, dh.data());
       if (how_.elementary) {
         this->round(dh, formats_.low);
         continue;
@@ -155,17 +160,20 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
 
     const int64_t in = e_.layer_in(layer), rows = e_.rows();
     std::vector<T> storage;
-    const T* factor = this->low(h_before.data(), rows * p, storage);
-    this->product(true, dx_gates.data(), false, x.data(), gates, in, rows, gradient(cell, 0));
+    const T* factor = this->low(h_before, rows * p, storage);
+    this->product(true, dx_gates, false, x, gates, in, rows, gradient(cell, 0));
     sum_over_steps(d, gates * p, gradient(cell, 1), formats_.low,
                    [&](int64_t first, int64_t count, T* out) {
                      this->product(true, dh_gates + first * gates, false, factor + first * p, gates,
                                    p, count, out);
                    });
     if (e_.has_bias) {
-      column_sums(dx_gates.data(), rows, gradient(cell, 2));
+      const T* db_ih = gradient(cell, 2);
+      column_sums(dx_gates, rows, gradient(cell, 2));
       sum_over_steps(d, gates, gradient(cell, 3), formats_.low,
                      [&](int64_t first, int64_t count, T* out) {
+                       const bool is_same = dh_gates == dx_gates && count == rows;
+                       if (is_same) return void(std::copy_n(db_ih, gates, out));
                        column_sums(dh_gates + first * gates, count, out);
                      });
     }
@@ -179,15 +187,15 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
                                      wide + first * e_.hidden, p, e_.hidden, count, out);
                      });
     }
-    std::vector<T> other(d == 0 ? 0 : dx.size());
-    std::vector<T>& mine = d == 0 ? dx : other;
-    this->product(false, dx_gates.data(), false, this->weight(cell, 0), rows, in, gates,
-                  mine.data());
-    this->round(mine, formats_.low);
+    T* mine = d == 0 ? dx : this->room_for(other_dx_room_, rows * in);
+    this->product(false, dx_gates, false, this->weight(cell, 0), rows, in, gates, mine);
+    this->round_(mine, rows * in, formats_.low);
     if (d == 0) return;
-    add(other.data(), dx);
+    a_.math.kernels->add(dx, mine, dx, rows * in);
     // The first layer's dx is the op's output: PyTorch's CPU code adds it up in x's own format.
-    if (layer > 0 || a_.cells == RecurrentCells::kFused) this->round(dx, formats_.h);
+    if (layer > 0 || a_.cells == RecurrentCells::kFused) {
+      this->round_(dx, rows * in, formats_.h);
+    }
   }
 
   void take(RecurrentStepBackward<T>& step) {
@@ -196,10 +204,13 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
                         : elementary_gru_step_backward(step, formats_, this->round_);
     }
     const int64_t count = e_.batch * this->gate_rows_;
-    e_.is_lstm ? lstm_step_backward(*a_.math.kernels, step) : gru_step_backward(step);
+    e_.is_lstm ? lstm_step_backward(*a_.math.kernels, step)
+               : gru_step_backward(*a_.math.kernels, step);
     this->round_(step.dx_gates, count, formats_.low);
     if (!e_.is_lstm) this->round_(step.dh_gates, count, formats_.low);
   }
+
+  Workspace<T> x_room_, d_rooms_[2], other_dx_room_, dx_gates_room_, dh_gates_room_, h_before_room_;
 };
 
 }  // namespace

@@ -58,7 +58,6 @@ class Chain {
   int64_t batch_, hidden_;
   PartRounder<T>& round_;
 };
-constexpr int64_t kLstmGates = 4, kGruGates = 3;
 
 }  // namespace
 

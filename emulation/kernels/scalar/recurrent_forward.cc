@@ -12,12 +12,12 @@ class Forward : public Recurrence<T, RecurrentForward<T>> {
   using Recurrence<T, RecurrentForward<T>>::Recurrence;
 
   void run() {
-    std::vector<T> x = this->time_major(a_.x, e_.in);
+    const T* x = this->time_major(a_.x, e_.in, x_room_);
     for (int64_t layer = 0; layer < e_.layers; ++layer) {
-      if (layer > 0) x = input_from(layer, std::move(x));
-      std::vector<T> y(static_cast<size_t>(this->between()));
+      T* y = this->room_for(y_rooms_[layer % 2], this->between());
       for (int64_t d = 0; d < e_.directions; ++d) run_direction(layer, d, x, y);
-      x = std::move(y);
+      if (layer + 1 < e_.layers) make_input(layer + 1, y);
+      x = y;
     }
     this->from_time_major(x, e_.width(), a_.y);
   }
@@ -28,17 +28,16 @@ class Forward : public Recurrence<T, RecurrentForward<T>> {
   using Recurrence<T, RecurrentForward<T>>::how_;
   using Recurrence<T, RecurrentForward<T>>::formats_;
 
-  // The input of a layer from the one below it.
-  std::vector<T> input_from(int64_t layer, std::vector<T> x) {
+  // The input of a layer from the output x of the one below it.
+  void make_input(int64_t layer, T* x) {
     const int64_t count = this->between();
     if (e_.drops()) {
-      a_.math.kernels->masked_scale(x.data(), a_.masks + (layer - 1) * count,
-                                    a_.math.scale_of_dropout(e_.dropout), x.data(), count);
-      this->round(x, formats_.h);
+      a_.math.kernels->masked_scale(x, a_.masks + (layer - 1) * count,
+                                    a_.math.scale_of_dropout(e_.dropout), x, count);
+      this->round_(x, count, formats_.h);
     }
-    if (formats_.h != formats_.low) this->round(x, formats_.low);
-    if (e_.drops()) std::copy(x.begin(), x.end(), a_.layer_inputs + (layer - 1) * count);
-    return x;
+    if (formats_.h != formats_.low) this->round_(x, count, formats_.low);
+    if (e_.drops()) std::copy_n(x, count, a_.layer_inputs + (layer - 1) * count);
   }
 
   void add_rows(const T* b, int64_t rows, int64_t n, T* y) const {
@@ -72,44 +71,47 @@ class Forward : public Recurrence<T, RecurrentForward<T>> {
     if (e_.is_lstm) this->round_(step.c, count, formats_.c);
   }
 
-  void run_direction(int64_t layer, int64_t d, const std::vector<T>& x, std::vector<T>& y) {
+  void run_direction(int64_t layer, int64_t d, const T* x, T* y) {
     const int64_t cell = layer * e_.directions + d, gates = this->gate_rows_;
     const int64_t state = this->state_size(), cell_size = this->cell_size();
-    std::vector<T> x_gates(static_cast<size_t>(e_.rows() * gates));
-    this->product(false, x.data(), true, this->weight(cell, 0), e_.rows(), gates,
-                  e_.layer_in(layer), x_gates.data());
+    T* saved_gates = a_.gates + cell * e_.time * kSavedGates * cell_size;
+    // A step's sums may stand where its gates will be saved, if there are as many.
+    const int64_t sums = e_.rows() * gates;
+    T* x_gates = e_.gates == kSavedGates ? saved_gates : this->room_for(x_gates_room_, sums);
+    this->product(false, x, true, this->weight(cell, 0), e_.rows(), gates, e_.layer_in(layer),
+                  x_gates);
     const bool own_biases = e_.has_bias && !adds_one_bias();
     if (how_.elementary && e_.separate_bias && layer == 0) {
-      this->round(x_gates, formats_.low);
+      this->round_(x_gates, sums, formats_.low);
     }
-    if (own_biases) add_rows(this->weight(cell, 2), e_.rows(), gates, x_gates.data());
-    if (adds_one_bias()) add_rows(one_bias(cell).data(), e_.rows(), gates, x_gates.data());
-    if (how_.elementary) this->round(x_gates, formats_.low);
+    if (own_biases) add_rows(this->weight(cell, 2), e_.rows(), gates, x_gates);
+    if (adds_one_bias()) add_rows(one_bias(cell).data(), e_.rows(), gates, x_gates);
+    if (how_.elementary) this->round_(x_gates, sums, formats_.low);
 
+    StepFactor<T> w_hh = this->step_factor(cell, 1, gates, e_.state), w_hr;
+    if (e_.projects) w_hr = this->step_factor(cell, e_.projection(), e_.state, e_.hidden);
     std::vector<T> h_gates(static_cast<size_t>(e_.batch * gates)), factor;
     T* hidden = a_.hidden + cell * e_.time * state;
     T* wide = e_.projects ? a_.unprojected + cell * e_.time * cell_size : hidden;
     T* cells = e_.is_lstm ? a_.cell_states + cell * e_.time * cell_size : nullptr;
-    T* saved_gates = a_.gates + cell * e_.time * kSavedGates * cell_size;
     RecurrentStep<T> step{.batch = e_.batch, .hidden = e_.hidden};
     step.h_gates = h_gates.data();
     step.h_prev = a_.h0 + cell * state;
     step.c_prev = e_.is_lstm ? a_.c0 + cell * cell_size : nullptr;
     for (int64_t s = 0; s < e_.time; ++s) {
       const int64_t t = this->time_of(d, s);
-      this->product(false, this->low(step.h_prev, state, factor), true, this->weight(cell, 1),
-                    e_.batch, gates, e_.state, h_gates.data());
+      this->product(this->low(step.h_prev, state, factor), true, w_hh, e_.batch, gates, e_.state,
+                    h_gates.data());
       if (own_biases) add_rows(this->weight(cell, 3), e_.batch, gates, h_gates.data());
       if (how_.elementary) this->round(h_gates, formats_.low);
-      step.x_gates = x_gates.data() + t * e_.batch * gates;
+      step.x_gates = x_gates + t * e_.batch * gates;
       step.saved = saved_gates + t * cell_size * kSavedGates;
       step.h = wide + t * cell_size;
       step.c = e_.is_lstm ? cells + t * cell_size : nullptr;
       take(step);
       T* h = hidden + t * state;
       if (e_.projects) {
-        this->product(false, step.h, true, this->weight(cell, e_.projection()), e_.batch, e_.state,
-                      e_.hidden, h);
+        this->product(step.h, true, w_hr, e_.batch, e_.state, e_.hidden, h);
         this->round_(h, state, formats_.h);
       }
       for (int64_t n = 0; n < e_.batch; ++n) {
@@ -120,6 +122,8 @@ class Forward : public Recurrence<T, RecurrentForward<T>> {
     std::copy_n(step.h_prev, state, a_.h_n + cell * state);
     if (e_.is_lstm) std::copy_n(step.c_prev, cell_size, a_.c_n + cell * cell_size);
   }
+
+  Workspace<T> x_room_, y_rooms_[2], x_gates_room_;
 };
 
 }  // namespace

@@ -1,8 +1,10 @@
 // Blocking and threads of the vector gemm; its packed operands are in gemm_operand-inl.h, its
-// register tiles in gemm_tile-inl.h and gemm_narrow-inl.h.
+// register tiles in gemm_tile-inl.h and gemm_narrow-inl.h. A kept B is packed as a whole by the
+// first product, its blocks one after the other; the products after it read them.
 #include "emulation/kernels/simd/gemm.h"
 
 #include <algorithm>
+#include <memory>
 #include <type_traits>
 #include <vector>
 
@@ -33,6 +35,14 @@ namespace lockstep {
 namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
 
+// All of B in panels, and the facts about them.
+template <typename T>
+struct PackedB {
+  Workspace<T> panels;
+  Workspace<PanelFacts> facts;
+  bool is_complete = false;
+};
+
 template <class Tile>
 class BlockGemm {
  public:
@@ -45,7 +55,8 @@ class BlockGemm {
         serial_(g.m * g.n * g.k <= kSerialWork),
         // With one panel of rows, each strip of B is used once: packing it would cost more than it
         // saves.
-        direct_(!Tile::kWantsFacts && !g.transpose_b && g.m <= kRows && rounded_b == nullptr),
+        direct_(!Tile::kWantsFacts && !g.transpose_b && g.m <= kRows && rounded_b == nullptr &&
+                g.kept_b == nullptr),
         block_m_(block_size(g.m, most_lines(kBlockM, kRows), kRows)),
         narrow_(!direct_ && !g.transpose_b && g.m <= kFewRows && g.n > kBlockN),
         block_n_(block_size(g.n, most_lines(narrow_ ? kNarrowBlockN : kBlockN, kCols), kCols)),
@@ -56,6 +67,18 @@ class BlockGemm {
         rounded_b_(rounded_b) {}
 
   void run() {
+    if (g_.kept_b == nullptr) return run_all_columns();
+    if (g_.kept_b->packed == nullptr) g_.kept_b->packed = std::make_shared<PackedB<T>>();
+    kept_b_ = static_cast<PackedB<T>*>(g_.kept_b->packed.get());
+    // Room for all, before threads ask for their parts.
+    kept_b_->panels.get(PackedOperand<T, kCols>::size(g_.n, kCols, g_.k));
+    kept_b_->facts.get(static_cast<size_t>(facts_in_b()));
+    run_all_columns();
+    kept_b_->is_complete = true;
+  }
+
+ private:
+  void run_all_columns() {
     if (!narrow_) return run_columns(0, g_.n);
     // Measures all of B first: short pieces of rows would share most of their blocks.
     if (rounded_b_ != nullptr) rounded_b_->measure_ahead();
@@ -66,7 +89,6 @@ class BlockGemm {
     });
   }
 
- private:
   void run_columns(int64_t begin, int64_t end) {
     static thread_local Scratch scratch;
     const bool keeps_a = block_k_ >= g_.k && block_m_ >= g_.m;
@@ -76,11 +98,19 @@ class BlockGemm {
         const int64_t depth = std::min(block_k_, g_.k - k);
         direct_strips_ = direct_ ? n / kCols : 0;
         const int64_t in_place = direct_strips_ * kCols;
-        b_.select(scratch.b, j + in_place, n - in_place, kCols, k, depth, true);
+        b_.select(room_for_b(scratch, j, n - in_place, k, depth), j + in_place, n - in_place, kCols,
+                  k, depth, true);
         for (int64_t i = 0; i < g_.m; i += block_m_) {
           const bool a_is_new = !keeps_a || j == begin;
-          a_.select(scratch.a, i, std::min(block_m_, g_.m - i), panel_rows_, k, depth, j == 0);
-          pack(scratch, a_is_new, i == 0);
+          const bool b_is_new = i == 0 && (kept_b_ == nullptr || !kept_b_->is_complete);
+          const int64_t rows = std::min(block_m_, g_.m - i);
+          T* room_for_a = scratch.a.get(a_.size(rows, panel_rows_, depth)).data();
+          a_.select(room_for_a, i, rows, panel_rows_, k, depth, j == 0);
+          if constexpr (Tile::kWantsFacts) {
+            a_facts_ = scratch.a_facts.get(static_cast<size_t>(a_.panels())).data();
+            b_facts_ = room_for_b_facts(scratch, j, n, k);
+          }
+          pack(a_is_new, b_is_new);
           multiply({.row = i,
                     .col = j,
                     .k = k,
@@ -107,9 +137,29 @@ class BlockGemm {
     return Tile::kWholeDepth ? std::clamp(kWholeDepthElements / g_.k, step, limit) : limit;
   }
 
+  // Where the panels of a block of B go, and the facts about them. A kept B holds for every block
+  // of columns, all of them whole strips, its blocks of k.
+  int64_t kept_facts_at(int64_t col, int64_t cols, int64_t k) const {
+    return col / kCols * ceil_div(g_.k, block_k_) + ceil_div(cols, kCols) * (k / block_k_);
+  }
+  PanelFacts* room_for_b_facts(Scratch& scratch, int64_t col, int64_t cols, int64_t k) const {
+    if (kept_b_ == nullptr) {
+      return scratch.b_facts.get(static_cast<size_t>(ceil_div(cols, kCols))).data();
+    }
+    return kept_b_->facts.get(static_cast<size_t>(facts_in_b())).data() +
+           kept_facts_at(col, cols, k);
+  }
+  int64_t facts_in_b() const { return ceil_div(g_.n, kCols) * ceil_div(g_.k, block_k_); }
+  T* room_for_b(Scratch& scratch, int64_t col, int64_t cols, int64_t k, int64_t depth) const {
+    using B = PackedOperand<T, kCols>;
+    if (kept_b_ == nullptr) return scratch.b.get(B::size(cols, kCols, depth)).data();
+    const size_t all = B::size(g_.n, kCols, g_.k);
+    return kept_b_->panels.get(all).data() + B::size(col, kCols, g_.k) + B::size(cols, kCols, k);
+  }
+
   // B's next block is fetched while this one is multiplied, if it has the same size.
   const T* next_b(int64_t col, int64_t k, int64_t n, int64_t depth) const {
-    if (g_.transpose_b || direct_) return nullptr;
+    if (g_.transpose_b || direct_ || kept_b_ != nullptr) return nullptr;
     if (k + 2 * depth <= g_.k) return g_.b + (k + depth) * g_.ldb + col;
     if (k + depth == g_.k && col + 2 * n <= g_.n) return g_.b + col + n;
     return nullptr;
@@ -139,7 +189,7 @@ class BlockGemm {
     }
   }
 
-  void pack(Scratch& scratch, bool a_is_new, bool b_is_new) {
+  void pack(bool a_is_new, bool b_is_new) {
     const int64_t a_tasks = a_is_new ? a_.tasks() : 0;
     spread(a_tasks + (b_is_new ? b_.tasks() : 0), [&](int64_t task) {
       if (task < a_tasks) {
@@ -150,8 +200,6 @@ class BlockGemm {
     });
     if constexpr (Tile::kWantsFacts) {
       const int64_t panels = a_is_new ? a_.panels() : 0, strips = b_.panels(), depth = a_.depth();
-      a_facts_ = scratch.a_facts.get(static_cast<size_t>(a_.panels())).data();
-      b_facts_ = scratch.b_facts.get(static_cast<size_t>(strips)).data();
       spread(panels + (b_is_new ? strips : 0), [&](int64_t i) {
         if (i < panels) {
           a_facts_[i] = facts_of(a_.panel(i), kRows * depth);
@@ -211,6 +259,7 @@ class BlockGemm {
   PackedOperand<T, kRows> a_;
   PackedOperand<T, kCols> b_;
   RoundedOperand* rounded_b_;
+  PackedB<T>* kept_b_ = nullptr;
   PanelFacts *a_facts_ = nullptr, *b_facts_ = nullptr;
   int64_t direct_strips_ = 0;  // of the current block, read without packing
 };

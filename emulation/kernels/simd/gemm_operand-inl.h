@@ -73,12 +73,17 @@ class PackedOperand {
   PackedOperand(const T* data, int64_t ld, bool k_is_row, RoundedOperand* rounded)
       : data_(data), ld_(ld), k_is_row_(k_is_row), rounded_(rounded) {}
 
-  // The panels will hold `lines` lines from `line` on, `width` each, over `depth` of k from `k` on;
-  // one pack() per task fills them. `is_new`: this part is packed for the first time.
-  void select(Workspace<T>& memory, int64_t line, int64_t lines, int64_t width, int64_t k,
-              int64_t depth, bool is_new) {
+  // Elements of the panels of `lines` lines, `width` each, over `depth` of k.
+  static size_t size(int64_t lines, int64_t width, int64_t depth) {
+    return static_cast<size_t>(ceil_div(lines, width) * kStride * depth);
+  }
+
+  // The panels at `memory` will hold `lines` lines from `line` on, `width` each, over `depth` of k
+  // from `k` on; one pack() per task fills them. `is_new`: this part is packed for the first time.
+  void select(T* memory, int64_t line, int64_t lines, int64_t width, int64_t k, int64_t depth,
+              bool is_new) {
     line_ = line, lines_ = lines, width_ = width, k_ = k, depth_ = depth, is_new_ = is_new;
-    panels_ = memory.get(static_cast<size_t>(panels() * kStride * depth)).data();
+    panels_ = memory;
     unit_ = k_is_row_ ? kRowsAtOnce : width;
     rows_ = k_is_row_ ? depth : lines, columns_ = k_is_row_ ? lines : depth;
     const int64_t units = ceil_div(kPackTask, std::max<int64_t>(1, unit_ * columns_));

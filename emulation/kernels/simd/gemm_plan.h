@@ -7,17 +7,11 @@
 // C holds the running sums between blocks of k: exact, since they are values of C's container.
 #pragma once
 
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
-
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <limits>
-#include <memory>
-#include <new>
-#include <span>
+
+#include "emulation/kernels/workspace.h"
 
 namespace lockstep {
 
@@ -42,7 +36,6 @@ inline constexpr int64_t kTaskPanels = 9;
 inline constexpr int64_t kTaskStrips = 16;
 // Elements that one task packs.
 inline constexpr int64_t kPackTask = 1 << 15;
-inline constexpr int64_t kCacheLineBytes = 64;
 // Cache lines of one row that are fetched together: a page of 4 KB.
 inline constexpr int64_t kAheadRun = 64;
 // With fewer multiply-adds, waking another thread does not pay.
@@ -88,34 +81,6 @@ struct ProductExponents {
   static int exponent(uint32_t bits) {
     return std::max(static_cast<int>(bits >> kFloatFractionBits), 1) - kFloatBias;
   }
-};
-
-// Grow-only scratch memory, 64-byte aligned; one per thread and purpose.
-template <typename T>
-class Workspace {
- public:
-  std::span<T> get(size_t count) {
-    if (count > capacity_) {
-      constexpr size_t kCacheLine = kCacheLineBytes, kHugePage = size_t{2} << 20;
-      const size_t wanted = count * sizeof(T), align = wanted < kHugePage ? kCacheLine : kHugePage;
-      const size_t bytes = (wanted + align - 1) / align * align;
-      data_.reset(static_cast<T*>(std::aligned_alloc(align, bytes)));
-      capacity_ = data_ != nullptr ? count : 0;
-      if (data_ == nullptr) throw std::bad_alloc();
-#ifdef __linux__
-      // Huge pages refused: small pages are slower but correct.
-      if (align == kHugePage) madvise(data_.get(), bytes, MADV_HUGEPAGE);
-#endif
-    }
-    return {data_.get(), count};
-  }
-
- private:
-  struct Free {
-    void operator()(T* p) const { std::free(p); }
-  };
-  std::unique_ptr<T, Free> data_;
-  size_t capacity_ = 0;
 };
 
 }  // namespace lockstep

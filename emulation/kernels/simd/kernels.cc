@@ -10,6 +10,7 @@
 #include "emulation/kernels/simd/gemm.h"
 #include "emulation/kernels/simd/pool2d.h"
 #include "emulation/kernels/simd/quantize.h"
+#include "emulation/kernels/simd/recurrent.h"
 #include "emulation/kernels/simd/reduce.h"
 #include "emulation/kernels/simd/row_norm.h"
 #include "emulation/kernels/simd/select.h"
@@ -30,6 +31,7 @@ KernelSet make_set(SimdTarget target, std::string_view name, std::string_view he
   use_simd_row_norm(set, target);
   use_simd_batch_norm(set, target);
   use_simd_max_pool2d(set, target);
+  use_simd_cells(set, target);
   use_simd_gemm(set, target);
   use_simd_conv2d(set, target);
   return set;

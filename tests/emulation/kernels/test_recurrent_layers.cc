@@ -14,6 +14,7 @@
 #include "emulation/kernels/scalar/recurrent_elementary.h"
 #include "emulation/kernels/scalar/recurrent_layers.h"
 #include "emulation/math/exp_log.h"
+#include "tests/emulation/kernels/kernel_test_util.h"
 
 namespace lockstep {
 namespace {
@@ -114,8 +115,8 @@ TEST_CASE(
       std::vector<float> of_lstm = out;
       gru_step(kernels, {kBatch, hidden, x_gates.data(), h_gates.data(), h_prev.data(), nullptr,
                          saved, h, nullptr});
-      gru_step_backward<float>({kBatch, hidden, saved, h_prev.data(), nullptr, nullptr, dh.data(),
-                                nullptr, gates, dh_gates, direct});
+      gru_step_backward<float>(kernels, {kBatch, hidden, saved, h_prev.data(), nullptr, nullptr,
+                                         dh.data(), nullptr, gates, dh_gates, direct});
       of_lstm.insert(of_lstm.end(), out.begin(), out.end());
       return of_lstm;
     };
@@ -131,6 +132,127 @@ TEST_CASE(
                          : std::bit_cast<uint32_t>(got[i]) != std::bit_cast<uint32_t>(want[i]);
       }
       CHECK(different == 0);
+    }
+  }
+}
+
+namespace {
+
+struct LayersCase {
+  const char* name;
+  bool is_lstm, batch_first;
+  int64_t layers, directions, batch, hidden, state;
+  double dropout = 0;
+  const char *format = "fp32", *accumulator = "fp32_fused";
+  RecurrentCells cells = RecurrentCells::kFused;
+};
+const LayersCase kLayersCases[] = {
+    {"LSTM", true, true, 2, 1, 16, 20, 20},
+    {"LSTM, time first, two directions", true, false, 2, 2, 5, 7, 7},
+    {"LSTM, sums of several blocks", true, true, 1, 1, 3, 400, 400},
+    {"LSTM, projection, dropout", true, true, 2, 2, 4, 24, 9, 0.25},
+    {"LSTM in BF16, tensor cores", true, true, 2, 1, 16, 33, 33, 0, "bf16", "hopper_bf16"},
+    {"LSTM in BF16, plain ops", true, true, 2, 2, 3, 17, 5, 0, "bf16", "fp32_fused",
+     RecurrentCells::kTorchCpu},
+    {"GRU", false, true, 2, 1, 16, 20, 20},
+    {"GRU, time first, two directions, dropout", false, false, 2, 2, 5, 7, 7, 0.25},
+    {"GRU in FP16", false, true, 2, 1, 16, 33, 33, 0, "fp16"},
+    {"GRU in BF16, plain ops", false, true, 2, 2, 3, 17, 17, 0, "bf16", "fp32_fused",
+     RecurrentCells::kTorchCpu},
+};
+
+// All results of both passes, one after the other.
+std::vector<float> both_passes(const KernelSet& set, const LayersCase& of) {
+  constexpr int64_t kTime = 4, kIn = 6;
+  const Format& format = find_format(of.format);
+  const Accumulator& accumulator = find_accumulator(of.accumulator);
+  const RecurrentExtents e = {.is_lstm = of.is_lstm,
+                              .has_bias = true,
+                              .batch_first = of.batch_first,
+                              .projects = of.state != of.hidden,
+                              .layers = of.layers,
+                              .directions = of.directions,
+                              .gates = of.is_lstm ? kLstmGates : kGruGates,
+                              .time = kTime,
+                              .batch = of.batch,
+                              .in = kIn,
+                              .hidden = of.hidden,
+                              .state = of.state,
+                              .dropout = of.dropout};
+  uint32_t index = 0;
+  const auto drawn = [&](int64_t count) {
+    return make_data<float>(static_cast<size_t>(count), DataKind::kSmall, format, ++index);
+  };
+  const auto room = [](int64_t count) { return std::vector<float>(static_cast<size_t>(count)); };
+  const int64_t cells = e.cells(), states = cells * of.batch;
+  const auto x = drawn(e.rows() * kIn), dy = drawn(e.rows() * e.width());
+  const auto h0 = drawn(states * of.state), c0 = drawn(states * of.hidden);
+  const auto dh_n = drawn(states * of.state), dc_n = drawn(states * of.hidden);
+  std::vector<std::vector<float>> weights, dweights;
+  for (int64_t cell = 0; cell < cells; ++cell) {
+    const int64_t rows = e.gates * of.hidden;
+    std::vector<int64_t> counts = {rows * e.layer_in(cell / of.directions), rows * of.state, rows,
+                                   rows};
+    if (e.projects) counts.push_back(of.state * of.hidden);
+    for (const int64_t count : counts) {
+      weights.push_back(drawn(count));
+      dweights.push_back(room(count));
+    }
+  }
+  const int64_t between = (of.layers - 1) * e.rows() * e.width();
+  std::vector<int32_t> masks(static_cast<size_t>(between));
+  for (size_t i = 0; i < masks.size(); ++i) masks[i] = i % 5 != 0;
+  auto y = room(e.rows() * e.width()), h_n = room(states * of.state);
+  auto c_n = room(states * of.hidden), gates = room(kTime * states * of.hidden * kSavedGates);
+  auto cell_states = room(kTime * states * of.hidden), hidden = room(kTime * states * of.state);
+  auto unprojected = room(kTime * states * of.hidden), layer_inputs = room(between);
+  auto dx = room(e.rows() * kIn), dh0 = h_n, dc0 = c_n;
+
+  RecurrentForward<float> forward;
+  RecurrentBackward<float> backward;
+  const auto set_common = [&](auto& args) {
+    args.extents = e;
+    args.math.kernels = &set.f32;
+    args.math.gemm_accumulator = &accumulator;
+    args.math.reduce_accumulator = &find_accumulator("fp32_fused");
+    args.math.rounding.format = &format;
+    args.cells = of.cells;
+    args.x = x.data(), args.h0 = h0.data(), args.c0 = c0.data(), args.masks = masks.data();
+    for (const auto& weight : weights) args.weights.push_back(weight.data());
+    args.gates = gates.data(), args.cell_states = cell_states.data();
+    args.hidden = hidden.data(), args.unprojected = unprojected.data();
+    args.layer_inputs = layer_inputs.data();
+  };
+  set_common(forward), set_common(backward);
+  forward.y = y.data(), forward.h_n = h_n.data(), forward.c_n = c_n.data();
+  set.f32.recurrent_forward(forward);
+  backward.dy = dy.data(), backward.dh_n = dh_n.data(), backward.dc_n = dc_n.data();
+  backward.dx = dx.data(), backward.dh0 = dh0.data(), backward.dc0 = dc0.data();
+  for (auto& dweight : dweights) backward.dweights.push_back(dweight.data());
+  set.f32.recurrent_backward(backward);
+
+  std::vector<float> all;
+  for (const auto* part :
+       {&y, &h_n, &c_n, &gates, &cell_states, &hidden, &layer_inputs, &dx, &dh0, &dc0}) {
+    all.insert(all.end(), part->begin(), part->end());
+  }
+  for (const auto& part : dweights) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("kernel sets: both passes of recurrent layers have the scalar bits, any threads") {
+  for (const LayersCase& of : kLayersCases) {
+    const std::vector<float> want = both_passes(scalar_kernels(), of);
+    for (const KernelSet* set : available_kernel_sets()) {
+      for (const int threads : {1, 3}) {
+        const ThreadCountGuard guard(threads);
+        CAPTURE(of.name);
+        CAPTURE(set->name);
+        CAPTURE(threads);
+        CHECK(same_bits(both_passes(*set, of), want));
+      }
     }
   }
 }
