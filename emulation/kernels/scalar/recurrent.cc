@@ -3,7 +3,6 @@
 #include "emulation/kernels/scalar/recurrent.h"
 
 #include "emulation/kernels/kernel_set.h"
-#include "emulation/kernels/scalar/recurrent_rows.h"
 #include "src/core/chunks.h"
 
 namespace lockstep {
@@ -53,20 +52,6 @@ void for_rows(const Step& step, int64_t gates, Body body) {
 }  // namespace
 
 template <typename T>
-CellFunctions<T> scalar_cell_functions() {
-  return {.lstm = [](const Kernels<T>& kernels,
-                     const RecurrentStep<T>& row) { recurrent_rows::lstm(kernels, row); },
-          .lstm_backward =
-              [](const Kernels<T>& kernels, const RecurrentStepBackward<T>& row) {
-                recurrent_rows::lstm_backward(kernels, row);
-              },
-          .gru = [](const Kernels<T>& kernels,
-                    const RecurrentStep<T>& row) { recurrent_rows::gru(kernels, row); },
-          .gru_backward =
-              [](const RecurrentStepBackward<T>& row) { recurrent_rows::gru_backward(row); }};
-}
-
-template <typename T>
 void lstm_step(const Kernels<T>& kernels, const RecurrentStep<T>& step) {
   for_rows(step, kLstmGates, [&](const auto& row) { kernels.cell.lstm(kernels, row); });
 }
@@ -84,7 +69,6 @@ void gru_step_backward(const Kernels<T>& kernels, const RecurrentStepBackward<T>
 }
 
 #define LOCKSTEP_INSTANTIATE(T)                                                         \
-  template CellFunctions<T> scalar_cell_functions();                                    \
   template void lstm_step(const Kernels<T>&, const RecurrentStep<T>&);                  \
   template void gru_step(const Kernels<T>&, const RecurrentStep<T>&);                   \
   template void lstm_step_backward(const Kernels<T>&, const RecurrentStepBackward<T>&); \

@@ -16,8 +16,6 @@ namespace lockstep {
 
 template <typename T>
 struct Kernels;  // emulation/kernels/kernel_set.h
-template <typename T>
-struct CellFunctions;
 
 inline constexpr int64_t kLstmGates = 4, kGruGates = 3, kSavedGates = 4;
 
@@ -51,9 +49,5 @@ template <typename T>
 void lstm_step_backward(const Kernels<T>& kernels, const RecurrentStepBackward<T>& step);
 template <typename T>
 void gru_step_backward(const Kernels<T>& kernels, const RecurrentStepBackward<T>& step);
-
-// The definition of a step's rows.
-template <typename T>
-CellFunctions<T> scalar_cell_functions();
 
 }  // namespace lockstep

@@ -220,18 +220,18 @@ TEST_CASE("gemm: products that keep B have the bits of separate products") {
   const ThreadCountGuard guard(3);
   // One panel of rows, several; several blocks of k; few rows with blocks of few columns.
   const Problem shapes[] = {
-      {false, true, false, false, 16, 100, 70},    {false, false, false, false, 16, 70, 1700},
-      {false, false, false, false, 3, 65, 33},     {true, true, false, true, 9, 33, 800},
-      {false, false, false, false, 17, 2090, 800},
+      {false, true, false, false, 16, 100, 70},   {false, false, false, false, 16, 70, 1700},
+      {false, false, false, false, 3, 65, 33},    {true, true, false, true, 9, 33, 800},
+      {false, false, false, false, 2, 2090, 800},
   };
-  for (const char* name : {"fp32_fused", "fp32_unfused", "fp16_unfused", "hopper_fp16"}) {
+  for (const char* name : {"fp32_fused", "fp32_unfused", "hopper_fp16"}) {
     const Accumulator& accumulator = find_accumulator(name);
     const Format& inputs = find_format("fp16");
     for (const Problem& p : shapes) {
       const auto b = make_data<float>(static_cast<size_t>(p.k * p.n), DataKind::kSmall, inputs, 2);
       for (const KernelSet* set : available_kernel_sets()) {
         KeptFactor kept;
-        for (const uint32_t index : {1u, 3u, 4u}) {
+        for (const uint32_t index : {1u, 3u}) {
           const auto a =
               make_data<float>(static_cast<size_t>(p.m * p.k), DataKind::kSmall, inputs, index);
           const auto product = [&](KeptFactor* kept_b) {
