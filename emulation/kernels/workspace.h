@@ -1,4 +1,4 @@
-// Memory that is asked for again and again, without the cost of clearing it or of new pages.
+// Memory that its owner asks for again and again, without the cost of clearing it or of new pages.
 #pragma once
 
 #ifdef __linux__
@@ -15,7 +15,7 @@ namespace lockstep {
 
 inline constexpr int64_t kCacheLineBytes = 64;
 
-// Grow-only scratch memory, 64-byte aligned, not cleared; one per thread and purpose.
+// Grow-only scratch memory, 64-byte aligned, not cleared.
 template <typename T>
 class Workspace {
  public:

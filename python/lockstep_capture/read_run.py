@@ -83,10 +83,10 @@ class Run:
 
     @contextmanager
     def _damage_named(self) -> Iterator[None]:
-        """Turns whatever a damaged file makes of the code that reads it into a RunFileError."""
+        """Raises RunFileError for any error of the code that reads a damaged file."""
         try:
             yield
-        except (RunFileError, ImportError, MemoryError):
+        except (RunFileError, ImportError, MemoryError, PermissionError):
             raise
         except Exception as error:
             raise RunFileError(f"{self.path}: its contents are not those of a run file "

@@ -35,7 +35,7 @@ struct GemmArgs {
   const Format* b_format = nullptr;  // (see DotOperands); null: its only one
   uint8_t* events = nullptr;         // (M,N) dense sticky AccumulatorEvents, or null; OR-ed into
   // Null, or where to keep B for the next product. Requires: the products that share it run one
-  // after the other on one kernel set, and only the arrays A and C differ.
+  // after the other on one kernel set; all else but A and C is equal, B's values too.
   KeptFactor* kept_b = nullptr;
 };
 

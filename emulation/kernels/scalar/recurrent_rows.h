@@ -19,7 +19,7 @@ template <typename T>
   kernels.unary(Unary::kTanh, {}, g, g, size);
   kernels.unary(Unary::kSigmoid, {}, o, o, size);
   const T* c_prev = row.c_prev;
-  T* __restrict c = row.c, * __restrict h = row.h;
+  T *c = row.c, *h = row.h;
   for (int64_t j = 0; j < size; ++j) c[j] = f[j] * c_prev[j] + i[j] * g[j];
   kernels.unary(Unary::kTanh, {}, c, h, size);
   for (int64_t j = 0; j < size; ++j) h[j] = o[j] * h[j];
@@ -58,7 +58,7 @@ template <typename T>
   T *r = row.saved, *z = r + size;
   kernels.add(row.x_gates, row.h_gates, r, 2 * size);
   kernels.unary(Unary::kSigmoid, {}, r, r, 2 * size);
-  T* __restrict n = z + size, * __restrict q = n + size, * __restrict h = row.h;
+  T *n = z + size, *q = n + size, *h = row.h;
   const T *x_n = row.x_gates + 2 * size, *h_n = row.h_gates + 2 * size, *h_prev = row.h_prev;
   for (int64_t j = 0; j < size; ++j) {
     q[j] = h_n[j];

@@ -49,7 +49,7 @@ bool is_moderate_power_of_two(double scale) {
 }
 
 // True if floats tell which errors in ulps may be the largest (MaxUlps).
-bool has_ulps_in_float(double scale, const Format& format) {
+bool allows_float_filter(double scale, const Format& format) {
   return is_moderate_power_of_two(scale) && scale >= 1 && scale <= 0x1p127 &&
          format.emin >= 1 - kFloatBias && format.emax <= kFloatBias;
 }
@@ -65,7 +65,7 @@ class ComparePass {
         reference_(reference),
         scale_(scale),
         exact_inverse_(is_moderate_power_of_two(scale)),
-        short_path_(has_ulps_in_float(scale, format)),
+        short_path_(allows_float_filter(scale, format)),
         format_(format),
         emin_field_(format.emin + kDoubleBias),
         emax_field_(format.emax + kDoubleBias),

@@ -1,10 +1,14 @@
 // Blocking and threads of the vector gemm; its packed operands are in gemm_operand-inl.h, its
-// register tiles in gemm_tile-inl.h and gemm_narrow-inl.h. A kept B is packed as a whole by the
-// first product, its blocks one after the other; the products after it read them.
+// register tiles in gemm_tile-inl.h (FP32 and FP64 chains), gemm_narrow-inl.h (narrower chains),
+// gemm_blocks-inl.h (tensor cores), gemm_units-inl.h and gemm_instructions-inl.h. A kept B is
+// packed as a whole by the first product, its blocks one after the other; the products after it
+// read them.
 #include "emulation/kernels/simd/gemm.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
+#include <stdexcept>
 #include <type_traits>
 #include <vector>
 
@@ -41,6 +45,7 @@ struct PackedB {
   Workspace<T> panels;
   Workspace<PanelFacts> facts;
   bool is_complete = false;
+  std::array<int64_t, 3> layout = {};  // n, k, columns of a block
 };
 
 template <class Tile>
@@ -70,6 +75,9 @@ class BlockGemm {
     if (g_.kept_b == nullptr) return run_all_columns();
     if (g_.kept_b->packed == nullptr) g_.kept_b->packed = std::make_shared<PackedB<T>>();
     kept_b_ = static_cast<PackedB<T>*>(g_.kept_b->packed.get());
+    const std::array layout = {g_.n, g_.k, block_n_};
+    if (!kept_b_->is_complete) kept_b_->layout = layout;
+    if (kept_b_->layout != layout) throw std::logic_error("gemm: kept_b is of another product");
     // Room for all, before threads ask for their parts.
     kept_b_->panels.get(PackedOperand<T, kCols>::size(g_.n, kCols, g_.k));
     kept_b_->facts.get(static_cast<size_t>(facts_in_b()));

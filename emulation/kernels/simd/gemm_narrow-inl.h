@@ -73,7 +73,7 @@ class NarrowTile {
     constexpr uint32_t kLow12 = 0xfff;
     if (((a.low_bits | b.low_bits) & kLow12) != 0) return false;
     // Products beyond these bounds round to the right zero or infinity in FP16, exact or not.
-    if (!kFused && t.events == nullptr) return true;
+    if (!kFused && t.events == nullptr) return !t.load_c || is_start_rounded(t);
     if (!is_finite(a) || !is_finite(b)) return false;
     if (a.largest == 0 || b.largest == 0) return true;
     const ProductExponents products(a, b);
@@ -87,6 +87,20 @@ class NarrowTile {
     for (int i = 0; i < t.rows; ++i) {
       for (int j = 0; j < t.cols; ++j) {
         if (!std::isfinite(t.c[i * t.ldc + j])) return false;
+      }
+    }
+    return true;
+  }
+
+  // Attention starts from sums that it has scaled: they may have more bits than the format.
+  static bool is_start_rounded(const TileArgs<float>& t) {
+    const FloatTag d;
+    const FloatRound round;
+    for (int i = 0; i < t.rows; ++i) {
+      for (int j = 0; j < t.cols; j += kLanes) {
+        const auto mask = hn::FirstN(d, static_cast<size_t>(t.cols - j));
+        const FloatVec c = hn::MaskedLoad(mask, d, t.c + i * t.ldc + j);
+        if (!hn::AllTrue(d, hn::Or(hn::Eq(round(d, c), c), hn::IsNaN(c)))) return false;
       }
     }
     return true;
@@ -147,7 +161,8 @@ class NarrowTile {
             acc[i][j] = rounded(multiply_add_to_odd(d, x, row[j], acc[i][j]));
           } else {
             const FloatVec product = rounded(hn::Mul(x, row[j]));
-            // FP16 sums may be rounded twice: 24 >= 2 * 11 + 2. Events need the exact sum.
+            // Sums of two FP16 numbers may be rounded twice: 24 >= 2 * 11 + 2. Events need the
+            // exact sum.
             acc[i][j] =
                 rounded(kEvents ? add_to_odd(d, product, acc[i][j]) : hn::Add(product, acc[i][j]));
           }

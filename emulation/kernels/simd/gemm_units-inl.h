@@ -61,7 +61,7 @@ struct UnfusedUnit : UnitDefaults {
 
 struct KahanUnit : UnitDefaults {
   static constexpr bool kWholeDepth = true;
-  // A step is four dependent additions.
+  // A step is four dependent additions: eight rows hide them. AVX2 has registers for four.
   static constexpr int kRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
   struct State {
     FloatVec sum, lost;

@@ -1,5 +1,5 @@
 // Sums in float lanes rounded once to a format narrower than float: first to odd in 24 bits, then
-// to nearest even in p <= 22. Included once per instruction set.
+// to nearest even in p <= 22. Arm's sums end with the 24 bits. Included once per instruction set.
 //
 //   round to odd   AVX-512: of the sums rounded down and up take the one with an odd last bit
 //                  AVX2: TwoSum, then the last bit set wherever its error is nonzero
@@ -57,7 +57,7 @@ HWY_INLINE V two_sum_error(V x, V y, V sum) {
 }
 
 // a * b + acc rounded to odd in float. AVX2 requires: products exact in float, see
-// NarrowTile::fast.
+// NarrowTile::is_fast.
 HWY_INLINE FloatVec multiply_add_to_odd(FloatTag d, FloatVec a, FloatVec b, FloatVec acc) {
 #if HWY_TARGET == HWY_AVX3
   // Highway has no directed rounding. The two sums are equal if exact, otherwise neighbours. An
@@ -76,8 +76,8 @@ HWY_INLINE FloatVec multiply_add_to_odd(FloatTag d, FloatVec a, FloatVec b, Floa
 #endif
 }
 
-// x + acc rounded to odd in float. An overflow gives infinity or the largest float; both round to
-// the same result.
+// x + acc rounded to odd in float. An overflow gives infinity or the largest float; in narrower
+// formats both round to the same result.
 HWY_INLINE FloatVec add_to_odd(FloatTag d, FloatVec x, FloatVec acc) {
 #if HWY_TARGET == HWY_AVX3
   const FloatVec one = hn::Set(d, 1.0f);

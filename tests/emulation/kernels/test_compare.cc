@@ -1,6 +1,7 @@
 // The distance of a lane's array from the reference's: every instruction set against the scalar
 // kernel, and the sums by hand.
 #include <bit>
+#include <cmath>
 
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/reduction.h"
@@ -94,12 +95,17 @@ TEST_CASE("comparison: the largest error, which floats cannot tell from others")
   for (const char* name : {"fp32", "bf16", "fp16"}) {
     for (const double scale : {1.0, 2.0, 65536.0}) {
       for (const int64_t largest : {0, 17, 1023, 1024, 2999, 3070, 3075}) {
-        // |e| is 1 - 2^-26, and once 1 + 2^-26.
+        // |e| is 1 - 2^-26, and once 1 + 2^-26 (1 + 2^-26, and once 1 + 1.5 2^-26).
         std::vector<float> lane, reference;
         for (int64_t i = 0; i < kSize; ++i) {
           const float sign = i % 3 == 0 ? -1.0f : 1.0f;
           lane.push_back(sign * static_cast<float>(scale));
           reference.push_back(i == largest ? -sign * 0x1p-26f : sign * 0x1p-26f);
+        }
+        check_kernels(kernels, lane, reference, find_format(name), scale);
+        for (size_t i = 0; i < lane.size(); ++i) {
+          const bool is_largest = static_cast<int64_t>(i) == largest;
+          reference[i] = std::copysign(is_largest ? 0x1.8p-26f : 0x1p-26f, -lane[i]);
         }
         check_kernels(kernels, lane, reference, find_format(name), scale);
       }

@@ -202,6 +202,62 @@ TEST_CASE("gemm: sums that cannot be cut, in several blocks of rows and of colum
   }
 }
 
+TEST_CASE("gemm: sums that start from numbers of more bits than their format") {
+  constexpr int64_t kRows = 13, kColumns = 70;
+  for (const Accumulator& accumulator : accumulators()) {
+    if (!accumulator.operands.empty() || accumulator.format->is_fp64()) continue;
+    CAPTURE(accumulator.name);
+    for (const int64_t k : {1, 3}) {
+      const Format& fp16 = find_format("fp16");
+      const auto a = make_data<float>(kRows * k, DataKind::kSmall, fp16, 1);
+      const auto b = make_data<float>(k * kColumns, DataKind::kSmall, fp16, 2);
+      for (const DataKind kind : {DataKind::kSmall, DataKind::kSpecial, DataKind::kWide}) {
+        auto start = make_data<float>(kRows * kColumns, kind, find_format("fp32"), 3);
+        const auto multiplied = [&](const KernelSet& set) {
+          std::vector<float> c = start;
+          set.f32.gemm({.m = kRows,
+                        .n = kColumns,
+                        .k = k,
+                        .a = a.data(),
+                        .lda = k,
+                        .b = b.data(),
+                        .ldb = kColumns,
+                        .c = c.data(),
+                        .ldc = kColumns,
+                        .start_from_c = true,
+                        .accumulator = &accumulator});
+          return c;
+        };
+        // Just above the middle between a sum's two neighbours in FP16.
+        start[0] = a[0] * b[0] * 0x1p10f + a[0] * b[0] * 0x1p-2f;
+        const std::vector<float> want = multiplied(scalar_kernels());
+        for (const KernelSet* set : available_kernel_sets()) {
+          CAPTURE(set->name);
+          CHECK(same_bits(multiplied(*set), want));
+        }
+      }
+    }
+  }
+  // 1 + 2^-11 is the middle between two FP16 numbers.
+  const float factor = 0x1p-12f;
+  for (const KernelSet* set : available_kernel_sets()) {
+    CAPTURE(set->name);
+    float c = 1 + 0x1p-11f;
+    set->f32.gemm({.m = 1,
+                   .n = 1,
+                   .k = 1,
+                   .a = &factor,
+                   .lda = 1,
+                   .b = &factor,
+                   .ldb = 1,
+                   .c = &c,
+                   .ldc = 1,
+                   .start_from_c = true,
+                   .accumulator = &find_accumulator("fp16_unfused")});
+    CHECK(c == 1 + 0x1p-10f);
+  }
+}
+
 TEST_CASE("gemm: few rows, many columns, several blocks of k") {
   const Problem p{true, false, false, false, 20, 2100, 800};
   const Accumulator& accumulator = find_accumulator("fp32_fused");
@@ -224,9 +280,9 @@ TEST_CASE("gemm: products that keep B have the bits of separate products") {
       {false, false, false, false, 3, 65, 33},    {true, true, false, true, 9, 33, 800},
       {false, false, false, false, 2, 2090, 800},
   };
-  for (const char* name : {"fp32_fused", "fp32_unfused", "hopper_fp16"}) {
+  for (const char* name : {"fp32_fused", "fp32_unfused", "hopper_fp16", "fp16", "arm_bfdot"}) {
     const Accumulator& accumulator = find_accumulator(name);
-    const Format& inputs = find_format("fp16");
+    const Format& inputs = find_format(std::string_view(name) == "arm_bfdot" ? "bf16" : "fp16");
     for (const Problem& p : shapes) {
       const auto b = make_data<float>(static_cast<size_t>(p.k * p.n), DataKind::kSmall, inputs, 2);
       for (const KernelSet* set : available_kernel_sets()) {

@@ -84,6 +84,7 @@ void sum_halves_swapped(const GemmArgs<T>& args) {
   second.b += args.transpose_b ? half : half * args.ldb;
   first.k = half;
   first.start_from_c = true;
+  second.kept_b = first.kept_b = nullptr;  // these are two factors
   true_kernels_of<T>().gemm(second);
   true_kernels_of<T>().gemm(first);
 }
