@@ -1,6 +1,6 @@
 """What a training step costs, in numbers that no other program on the machine disturbs: instructions (callgrind counts
 those of a run of two steps, with its evaluation and its records; half of them are one step's) and the most memory that
-the run holds at once (massif). Both are compared with tests/baselines/step_costs.json:
+the run holds at once (massif). Both are compared with tests/golden/step_costs.json:
 a change of 2 % up or down fails, so that a gain is written down as well.
 
 LOCKSTEP_REWRITE_GOLDEN=1 writes the file anew. Valgrind knows AVX2 and no AVX-512: every machine runs the same kernels.
@@ -16,7 +16,7 @@ import subprocess
 import pytest
 from conftest import SOURCE
 
-TABLE = SOURCE / "tests" / "baselines" / "step_costs.json"
+TABLE = SOURCE / "tests" / "golden" / "step_costs.json"
 TOLERANCE = 0.02
 STEPS = 2
 # One model per kind of hot loop, with the statistics of every step.
