@@ -55,7 +55,8 @@ HWY_INLINE FloatVec flushing_multiply_add(FloatTag d, FloatVec a, FloatVec b, Fl
   return hn::Load(d, sums);
 }
 
-struct Bf16PairsUnit : UnitDefaults {
+// Pairs of factors that join one sum, all of them without subnormals.
+struct FlushedPairs : UnitDefaults {
   static constexpr bool kPadsPairs = true;
   static constexpr int64_t kPeriod = 2;
   struct State {
@@ -63,11 +64,14 @@ struct Bf16PairsUnit : UnitDefaults {
   };
   static HWY_INLINE State start(FloatTag d, FloatVec c) { return {flush(d, c)}; }
   static HWY_INLINE FloatVec factor(FloatTag d, FloatVec x) { return flush(d, x); }
+  static HWY_INLINE FloatVec finish(FloatTag, State& s) { return s.sum; }
+};
+
+struct Bf16PairsUnit : FlushedPairs {
   static HWY_INLINE void pair(FloatTag d, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
                               State& s) {
     s.sum = flushing_multiply_add(d, a0, b0, flushing_multiply_add(d, a1, b1, s.sum));
   }
-  static HWY_INLINE FloatVec finish(FloatTag, State& s) { return s.sum; }
 };
 
 struct AmxUnit : UnitDefaults {
@@ -117,21 +121,13 @@ HWY_INLINE FloatVec add_in_arm_mode(FloatTag d, FloatVec x, FloatVec y) {
 
 // BFDOT, BFMMLA. Products of BF16 factors have 16 bits: they are exact in FP32, or are flushed, or
 // overflow.
-struct ArmPairsUnit : UnitDefaults {
-  static constexpr bool kPadsPairs = true;
-  static constexpr int64_t kPeriod = 2;
-  struct State {
-    FloatVec sum;
-  };
-  static HWY_INLINE State start(FloatTag d, FloatVec c) { return {flush(d, c)}; }
-  static HWY_INLINE FloatVec factor(FloatTag d, FloatVec x) { return flush(d, x); }
+struct ArmPairsUnit : FlushedPairs {
   static HWY_INLINE void pair(FloatTag d, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
                               State& s) {
     const FloatVec p0 = flush(d, hn::Mul(a0, b0)), p1 = flush(d, hn::Mul(a1, b1));
     const FloatVec both = flush(d, add_in_arm_mode(d, p0, p1));
     s.sum = flush(d, add_in_arm_mode(d, s.sum, both));
   }
-  static HWY_INLINE FloatVec finish(FloatTag, State& s) { return s.sum; }
 };
 
 // The same for calm tiles, where nothing is flushed and nothing overflows.
