@@ -5,7 +5,7 @@
 
 #include <array>
 #include <cstdint>
-#include <variant>
+#include <type_traits>
 
 #include "emulation/kernels/args/quantize_spec.h"
 #include "emulation/stats/tensor_stats.h"
@@ -49,6 +49,18 @@ struct OptimizerMeasurements {
   TensorStats* update = nullptr;  // of dw; needs the array `update`
   TensorStats* states[kMaxOptimizerStates] = {};
 };
+
+inline bool measures(const OptimizerMeasurements& m) {
+  bool wanted = m.weight != nullptr || m.update != nullptr;
+  for (const TensorStats* state : m.states) wanted |= state != nullptr;
+  return wanted;
+}
+
+// Whether `format` is that of the container T itself.
+template <typename T>
+bool is_native(const Format& format) {
+  return std::is_same_v<T, float> ? format.is_fp32() : format.is_fp64();
+}
 
 // One parameter's arrays, all of `count` elements.
 //

@@ -1,7 +1,7 @@
 // Each rule's formulas in the shared loop.
 #include "emulation/kernels/scalar/optimizer.h"
 
-#include <type_traits>
+#include <variant>
 
 #include "emulation/kernels/scalar/optimizer_loop.h"
 
@@ -12,8 +12,7 @@ void scalar_optimizer(const UpdateRule& rule, const OptimizerArrays<T>& arrays,
                       UpdateStats* stats) {
   std::visit(
       [&](const auto& numbers) {
-        using Rule = std::decay_t<decltype(numbers)>;
-        optimizer_loop::run_optimizer<Rule::template Formulas>(numbers, arrays, stats);
+        optimizer_loop::run_optimizer(numbers, arrays, stats);
       },
       rule);
 }

@@ -1,12 +1,10 @@
 // The loop that all optimizers share: weight decay, states, update, the weight's rounding, and
-// their statistics. An update rule supplies only the formulas
-// (optimizer_rules.h).
+// their statistics. An update rule supplies only the formulas (optimizer_formulas-inl.h).
 //
 //   1. g = grad (+ wd w)           2. each state in turn, from g and the states before it, rounded
 //   3. dw from g and the states    4. w' = round(w + dw), or with Kahan's compensation
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <type_traits>
@@ -17,11 +15,14 @@
 #include "emulation/format/rounding.h"
 #include "emulation/kernels/args/optimizer_args.h"
 #include "emulation/kernels/block_pass.h"
+#include "emulation/kernels/optimizer_rules.h"
 #include "emulation/kernels/reduction.h"
 #include "emulation/kernels/scalar/nearest_round.h"
-#include "src/core/parallel.h"
+#include "emulation/kernels/update_blocks.h"
 
 namespace lockstep::optimizer_loop {
+
+#include "emulation/kernels/optimizer_formulas-inl.h"
 
 using Rounder = NearestRound;
 
@@ -31,10 +32,27 @@ using Rounder = NearestRound;
 //   inner(x), inner_add(x, y)   an operation inside an op
 //   add_product(x, a, b)    an op x + a b
 //   product(a, b)           a b inside the op that adds it to the weight
+//   sqrt(x), maximum(x, y)  not rounded; a NaN in either is kept
+//   signed_by(c, x)         x, -x or c, as c > 0, c < 0, or neither: zero or NaN
+
+struct Choices {
+  template <typename V>
+  static V sqrt(V x) {
+    return std::sqrt(x);
+  }
+  template <typename V>
+  static V maximum(V x, V y) {
+    return std::isnan(x) || x > y ? x : y;
+  }
+  template <typename V>
+  static V signed_by(V c, V x) {
+    return c > 0 ? x : c < 0 ? -x : c;
+  }
+};
 
 // Operations in the container's own type.
 template <typename T>
-struct NativeArithmetic {
+struct NativeArithmetic : Choices {
   using Value = T;
   explicit NativeArithmetic(const OptimizerFormats&) {}
   Value constant(double x) const { return static_cast<T>(x); }
@@ -47,7 +65,7 @@ struct NativeArithmetic {
   Value product(Value a, Value b) const { return a * b; }
 };
 // Operations in double, each rounded to a narrower format.
-struct RoundedArithmetic {
+struct RoundedArithmetic : Choices {
   using Value = double;
   explicit RoundedArithmetic(const OptimizerFormats& formats) : rounder(*formats.arithmetic) {}
   Value constant(double x) const { return rounder(x); }
@@ -63,7 +81,7 @@ struct RoundedArithmetic {
 // FP32 inside a torch op, one rounding at its end. A product of two FP32 numbers is exact in
 // double, and one double operation on FP32 numbers rounds to FP32 as if it were done there (53 >=
 // 2 * 24 + 2 bits).
-struct TorchArithmetic {
+struct TorchArithmetic : Choices {
   using Value = double;
   explicit TorchArithmetic(const OptimizerFormats& formats)
       : rounder(*formats.arithmetic), is_cpu(formats.steps == OptimizerSteps::kTorchCpu) {}
@@ -79,7 +97,7 @@ struct TorchArithmetic {
   bool is_cpu;
 };
 // Operations in double without any rounding of their own: the others are measured against them.
-struct UnroundedArithmetic {
+struct UnroundedArithmetic : Choices {
   double round(double x) const { return x; }
   double inner(double x) const { return x; }
   double add(double x, double y) const { return x + y; }
@@ -87,11 +105,6 @@ struct UnroundedArithmetic {
   double add_product(double x, double a, double b) const { return x + a * b; }
   double product(double a, double b) const { return a * b; }
 };
-
-template <typename T>
-bool is_native(const Format& format) {
-  return std::is_same_v<T, float> ? format.is_fp32() : format.is_fp64();
-}
 
 // Writes back: states and weights rounded to their formats.
 template <typename T>
@@ -108,11 +121,6 @@ class Storage {
     if (native_state_) return canonical_nan(static_cast<T>(x));
     return rounded(x, state_, *formats_.state, formats_.state_rounding, formats_.state_keys[k],
                    index);
-  }
-  // Whether keeping a value is one conversion to the container's type.
-  bool is_plain() const {
-    return native_state_ && native_weight_ && formats_.rounding == Rounding::kNearestEven &&
-           formats_.state_rounding == Rounding::kNearestEven;
   }
   // The part that Kahan's sum lost.
   T compensation(double x) const {
@@ -191,16 +199,14 @@ class Measurement {
   std::vector<Block> blocks_;
 };
 
-// One step of one parameter, by the formulas of a rule (optimizer_rules.h).
-template <bool kMeasured, typename T, typename Arithmetic, template <typename> typename Formulas,
-          typename Numbers>
+// One step of one parameter.
+template <bool kMeasured, typename T, typename Arithmetic, typename Rule>
 class OptimizerLoop {
   using Value = typename Arithmetic::Value;
-  static constexpr int kStates = Formulas<Value>::kStates;
-  static constexpr bool kPlain = !kMeasured && std::is_same_v<Value, T>;
+  static constexpr int kStates = Formulas<Rule, Value>::kStates;
 
  public:
-  OptimizerLoop(const Numbers& rule, const OptimizerArrays<T>& arrays)
+  OptimizerLoop(const Rule& rule, const OptimizerArrays<T>& arrays)
       : a_(arrays),
         arithmetic_(arrays.formats),
         storage_(arrays.formats),
@@ -217,47 +223,29 @@ class OptimizerLoop {
   }
 
   void run(UpdateStats* stats) {
-    const int64_t blocks = (a_.count + kReductionBlock - 1) / kReductionBlock;
-    std::vector<double> update_sq(static_cast<size_t>(blocks)), weight_sq(update_sq),
-        stagnant_sq(update_sq);
-    std::vector<uint64_t> stagnant(static_cast<size_t>(blocks));
-    const auto plus = [](double x, double y) { return x + y; };
-    parallel_for(blocks, [&](int64_t block) {
-      const int64_t begin = block * kReductionBlock;
-      const int64_t n = std::min(kReductionBlock, a_.count - begin);
+    update_blocks(a_.count, stats, [&](int64_t begin, int64_t n) {
       double dw[kReductionBlock], before[kReductionBlock];
-      uint64_t still = 0;
-      if (kPlain && storage_.is_plain() && a_.compensation == nullptr) {
-        still = plain_steps<0>(begin, n, dw, before);
-        if (stats == nullptr) return;
-      } else {
-        for (int64_t j = 0; j < n; ++j) still += step(begin + j, dw[j], before[j]);
-      }
-      const size_t b = static_cast<size_t>(block);
-      stagnant[b] = still;
-      update_sq[b] = reduce_fixed<double>(
+      BlockUpdate block;
+      for (int64_t j = 0; j < n; ++j) block.stagnant += step(begin + j, dw[j], before[j]);
+      if (stats == nullptr) return block;
+      const auto plus = [](double x, double y) { return x + y; };
+      block.update_sq = reduce_fixed<double>(
           n, [&](int64_t j) { return dw[j] * dw[j]; }, plus);
-      weight_sq[b] = reduce_fixed<double>(
+      block.weight_sq = reduce_fixed<double>(
           n, [&](int64_t j) { return before[j] * before[j]; }, plus);
-      stagnant_sq[b] = reduce_fixed<double>(
+      block.stagnant_sq = reduce_fixed<double>(
           n,
           [&](int64_t j) {
             return static_cast<double>(a_.weight[begin + j]) == before[j] ? dw[j] * dw[j] : 0;
           },
           plus);
+      return block;
     });
     of_weight_.finish();
     of_update_.finish();
     for (auto& of_state : of_states_) {
       if (of_state) of_state->finish();
     }
-    if (stats == nullptr) return;
-    *stats = UpdateStats{};
-    for (const uint64_t still : stagnant) stats->stagnant += still;
-    stats->count = static_cast<uint64_t>(a_.count);
-    stats->update_sq = join_blocks(std::move(update_sq), plus);
-    stats->weight_sq = join_blocks(std::move(weight_sq), plus);
-    stats->stagnant_sq = join_blocks(std::move(stagnant_sq), plus);
   }
 
  private:
@@ -318,77 +306,28 @@ class OptimizerLoop {
     return dw != 0 && a_.weight[i] == static_cast<T>(w);
   }
 
-  // step() for elements begin..begin + n - 1 where every format is the container's own. Same
-  // operations, in a loop without branches on formats, so that compilers vectorise it. kCount:
-  // states in use. Requires: storage_.is_plain(), no compensation.
-  template <int kCount>
-  uint64_t plain_steps(int64_t begin, int64_t n, double* dw, double* before) {
-    if constexpr (kPlain && kCount < kStates) {
-      if (a_.state_count > kCount) return plain_steps<kCount + 1>(begin, n, dw, before);
-    }
-    uint64_t still = 0;
-    if constexpr (kPlain) {
-      const Formulas<Value> formulas = formulas_;  // local: no store can change it
-      const Arithmetic in = arithmetic_;
-      const T decay = decay_, keep = keep_;
-      const bool decay_weight = decay_weight_, decay_gradient = decay_gradient_;
-      T* __restrict weight = a_.weight + begin;
-      const T* __restrict grad = a_.grad + begin;
-      T* __restrict states[kStates];
-      for (int k = 0; k < kCount; ++k) states[k] = a_.states[k] + begin;
-      T* __restrict update = a_.update == nullptr ? nullptr : a_.update + begin;
-      for (int64_t j = 0; j < n; ++j) {
-        T s[kStates] = {}, old[kStates] = {};
-        for (int k = 0; k < kCount; ++k) s[k] = old[k] = states[k][j];
-        const T w = weight[j];
-        const T base = decay_weight ? keep * w : w;
-        const T g = decay_gradient ? grad[j] + decay * w : grad[j];
-        plain_states<0, kCount>(formulas, in, g, s);
-        for (int k = 0; k < kCount; ++k) states[k][j] = s[k];
-        const T delta = formulas.change(in, g, old, s);
-        const T sum = canonical_nan(base + delta);
-        weight[j] = sum;
-        before[j] = w;
-        dw[j] = base == w ? double(delta) : (double(base) - double(w)) + double(delta);
-        if (update != nullptr) update[j] = canonical_nan(static_cast<T>(dw[j]));
-        still += dw[j] != 0 && sum == w;
-      }
-    }
-    return still;
-  }
-  template <int K, int kCount>
-  static void plain_states(const Formulas<Value>& formulas, const Arithmetic& in, T g, T* s) {
-    if constexpr (K < kCount) {
-      s[K] = canonical_nan(formulas.template state<K>(in, g, s));
-      plain_states<K + 1, kCount>(formulas, in, g, s);
-    }
-  }
-
   const OptimizerArrays<T>& a_;
   Arithmetic arithmetic_;
   Storage<T> storage_;
-  Formulas<Value> formulas_;
+  Formulas<Rule, Value> formulas_;
   bool decay_weight_, decay_gradient_;
   Value decay_, keep_;
   Measurement<kMeasured> of_weight_, of_update_;
   std::optional<Measurement<kMeasured>> of_states_[kMaxOptimizerStates];
 };
 
-template <template <typename> typename Formulas, typename T, typename Numbers>
-void run_optimizer(const Numbers& rule, const OptimizerArrays<T>& arrays, UpdateStats* stats) {
-  const OptimizerMeasurements& m = arrays.measured;
-  bool wanted = m.weight != nullptr || m.update != nullptr;
-  for (const TensorStats* state : m.states) wanted |= state != nullptr;
+template <typename T, typename Rule>
+void run_optimizer(const Rule& rule, const OptimizerArrays<T>& arrays, UpdateStats* stats) {
   if (!is_native<T>(*arrays.formats.arithmetic)) {
     if (arrays.formats.steps == OptimizerSteps::kElementary) {
-      OptimizerLoop<true, T, RoundedArithmetic, Formulas, Numbers>(rule, arrays).run(stats);
+      OptimizerLoop<true, T, RoundedArithmetic, Rule>(rule, arrays).run(stats);
     } else {
-      OptimizerLoop<true, T, TorchArithmetic, Formulas, Numbers>(rule, arrays).run(stats);
+      OptimizerLoop<true, T, TorchArithmetic, Rule>(rule, arrays).run(stats);
     }
-  } else if (wanted) {
-    OptimizerLoop<true, T, NativeArithmetic<T>, Formulas, Numbers>(rule, arrays).run(stats);
+  } else if (measures(arrays.measured)) {
+    OptimizerLoop<true, T, NativeArithmetic<T>, Rule>(rule, arrays).run(stats);
   } else {
-    OptimizerLoop<false, T, NativeArithmetic<T>, Formulas, Numbers>(rule, arrays).run(stats);
+    OptimizerLoop<false, T, NativeArithmetic<T>, Rule>(rule, arrays).run(stats);
   }
 }
 

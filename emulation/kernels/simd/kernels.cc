@@ -8,6 +8,7 @@
 #include "emulation/kernels/simd/elementwise.h"
 #include "emulation/kernels/simd/functions.h"
 #include "emulation/kernels/simd/gemm.h"
+#include "emulation/kernels/simd/optimizer.h"
 #include "emulation/kernels/simd/pool2d.h"
 #include "emulation/kernels/simd/quantize.h"
 #include "emulation/kernels/simd/recurrent.h"
@@ -32,6 +33,7 @@ KernelSet make_set(SimdTarget target, std::string_view name, std::string_view he
   use_simd_batch_norm(set, target);
   use_simd_max_pool2d(set, target);
   use_simd_cells(set, target);
+  use_simd_optimizer(set, target);
   use_simd_gemm(set, target);
   use_simd_conv2d(set, target);
   return set;
