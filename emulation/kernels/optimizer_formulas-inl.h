@@ -76,8 +76,7 @@ class Formulas<AdamRule, Value> {
   template <int K, typename In, typename V>
   V state(const In& in, V g, const V* s) const {
     if constexpr (K == 0) return lerp(in, s[0], g, one_minus_beta1_);
-    if constexpr (K == 1)
-      return average_square(in, s[1], g, V(beta2_), V(one_minus_beta2_));
+    if constexpr (K == 1) return average_square(in, s[1], g, V(beta2_), V(one_minus_beta2_));
     return in.maximum(s[1], s[2]);
   }
   template <typename In, typename V>

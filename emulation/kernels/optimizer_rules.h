@@ -1,6 +1,6 @@
 // The numbers of the update rules, named as in torch.optim. Their formulas are in
-// optimizer_formulas-inl.h. For a new rule, add a struct here, its name in UpdateRule, its formulas,
-// and the rows of src/update/optimizers.cc that use it.
+// optimizer_formulas-inl.h. For a new rule, add a struct here, its name in UpdateRule, its
+// formulas, and the rows of src/update/optimizers.cc that use it.
 #pragma once
 
 #include <variant>

@@ -171,8 +171,8 @@ class VectorOptimizer {
         const DoubleTag dd;
         const int to = v * kParts + p;
         const DoubleVec before = part(w, p), from = part(base, p), change = part(delta, p);
-        const DoubleVec dw = hn::IfThenElse(hn::Eq(from, before), change,
-                                            hn::Add(hn::Sub(from, before), change));
+        const DoubleVec dw =
+            hn::IfThenElse(hn::Eq(from, before), change, hn::Add(hn::Sub(from, before), change));
         effects.dw[to] = dw;
         effects.before[to] = before;
         effects.after[to] = part(sum, p);

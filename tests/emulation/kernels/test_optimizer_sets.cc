@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "emulation/kernels/active_kernels.h"
@@ -92,7 +93,8 @@ Outcome<T> step_by(const KernelSet& set, const RuleCase& of, int64_t count, int6
   out.weight = make_data<T>(static_cast<size_t>(count), DataKind::kSmall, format, 1);
   auto grad = make_data<T>(static_cast<size_t>(count), DataKind::kSmall, format, 2);
   for (int k = 0; k < of.state_count; ++k) {
-    out.states[k] = make_data<T>(static_cast<size_t>(count), DataKind::kSmall, format, static_cast<uint32_t>(3 + k));
+    out.states[k] = make_data<T>(static_cast<size_t>(count), DataKind::kSmall, format,
+                                 static_cast<uint32_t>(3 + k));
     // Averages of squares. Some gradients vanish, so that weights may stay.
     for (T& x : out.states[k]) x = std::abs(x);
   }
@@ -105,15 +107,16 @@ Outcome<T> step_by(const KernelSet& set, const RuleCase& of, int64_t count, int6
     }
   }
   if (wants_update) out.update.resize(static_cast<size_t>(count));
-  OptimizerArrays<T> a{.count = count,
-                       .weight = out.weight.data(),
-                       .grad = grad.data(),
-                       .state_count = of.state_count,
-                       .update = wants_update ? out.update.data() : nullptr,
-                       .step = step,
-                       .formats = {.arithmetic = &format, .state = &format, .weight = &format}};
+  OptimizerArrays<T> a{
+      .count = count,
+      .weight = out.weight.data(),
+      .grad = grad.data(),
+      .state_count = of.state_count,
+      .update = wants_update ? out.update.data() : nullptr,
+      .step = step,
+      .formats = {.arithmetic = &format, .state = &format, .weight = &format, .key = {}}};
   for (int k = 0; k < of.state_count; ++k) a.states[static_cast<size_t>(k)] = out.states[k].data();
-  kernels_of<T>(set).optimizer(of.rule, a, wants_stats ? &out.stats : nullptr);
+  set.of<T>().optimizer(of.rule, a, wants_stats ? &out.stats : nullptr);
   return out;
 }
 
@@ -130,11 +133,10 @@ int64_t compare_sets() {
       for (const int64_t step : {1, 2}) {
         for (const int choice : {0, 1, 2, 3, 4, 5}) {
           const bool special = choice % 2 == 1, update = choice < 4, stats = choice / 2 != 1;
-          const auto wanted =
-              step_by<T>(scalar_kernels(), of, count, step, special, update, stats);
+          const auto wanted = step_by<T>(scalar_kernels(), of, count, step, special, update, stats);
           for (const KernelSet* set : available_kernel_sets()) {
             CAPTURE(set->name);
-            CAPTURE(of.name);
+            CAPTURE(std::string(of.name));
             CAPTURE(count);
             CAPTURE(choice);
             const auto got = step_by<T>(*set, of, count, step, special, update, stats);
