@@ -1,4 +1,4 @@
-# The code that runs on NVIDIA GPUs (emulation/verify/nvidia/*.cu), compiled if nvcc is found and run if
+# The code that runs on NVIDIA GPUs (*.cu in emulation/verify/nvidia and emulation/kernels/cuda), compiled if nvcc is found and run if
 # there is a GPU. The CUDA runtime is linked statically and looks for the driver on first use, so the
 # program starts on machines without either.
 set(LOCKSTEP_CUDA AUTO CACHE STRING "Code for NVIDIA GPUs: AUTO (if nvcc is found), ON, OFF")
@@ -34,7 +34,8 @@ endif()
 # Machine code for Turing, Ampere, Ada, Hopper (the `a` enables wgmma), Blackwell, RTX Blackwell.
 set(LOCKSTEP_CUDA_CHIPS 75 80 89 90a 100 120 CACHE STRING "NVIDIA chips that get code: sm_...")
 if(CMAKE_CUDA_COMPILER AND LOCKSTEP_CUDA AND CMAKE_CUDA_COMPILER_LOADED)
-  file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/emulation/verify/nvidia/*.cu)
+  file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/emulation/verify/nvidia/*.cu
+    ${CMAKE_SOURCE_DIR}/emulation/kernels/cuda/*.cu)
   add_library(lockstep_cuda OBJECT ${cuda_sources})
   # Not lockstep_flags: nvcc supports neither those warnings nor -ffp-contract.
   target_include_directories(lockstep_cuda PRIVATE ${CMAKE_SOURCE_DIR})
@@ -43,7 +44,7 @@ if(CMAKE_CUDA_COMPILER AND LOCKSTEP_CUDA AND CMAKE_CUDA_COMPILER_LOADED)
   foreach(chip IN LISTS LOCKSTEP_CUDA_CHIPS)
     list(APPEND gencode "SHELL:-gencode arch=compute_${chip},code=sm_${chip}")
   endforeach()
-  target_compile_options(lockstep_cuda PRIVATE ${gencode} -fmad=false
+  target_compile_options(lockstep_cuda PRIVATE ${gencode} -fmad=false --expt-relaxed-constexpr
     -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter,-ffp-contract=off)
   if(LOCKSTEP_WERROR)
     target_compile_options(lockstep_cuda PRIVATE -Werror=all-warnings)

@@ -8,17 +8,16 @@
 #include <stdexcept>
 #include <string>
 
-#include "emulation/accumulator/accumulator_event.h"
-#include "emulation/format/double_arithmetic.h"
-
 namespace lockstep {
 namespace {
 
 // Collects sticky events of the blocks and, on request, traces.
 class BlockObserver {
  public:
-  BlockObserver(const Format& format, uint8_t* events, std::vector<BlockTrace>* traces)
-      : format_(format), events_(events), traces_(traces) {}
+  BlockObserver(const BlockEncoding& registers, const Format& format,
+                std::vector<BlockTrace>* traces)
+      : events_{.registers = registers}, format_(format), traces_(traces) {}
+  uint8_t events() const { return events_.events; }
 
   void begin_block() {
     if (traces_ != nullptr) traces_->emplace_back();
@@ -32,38 +31,25 @@ class BlockObserver {
   }
 
   void end_block(const BlockSum& sum, const BlockRounded& rounded) {
-    const double result = decode(rounded.bits, format_);
-    const bool special = sum.what != BlockFactor::Class::kFinite;
-    if (events_ != nullptr) {
-      if (std::isnan(result)) *events_ |= kStepNan;
-      if (rounded.inexact) *events_ |= kStepInexact;
-      if (rounded.inexact && result == 0) *events_ |= kStepToZero;
-      if (!special && std::isinf(result)) *events_ |= kStepToInfinity | kStepInexact;
-    }
+    events_.end_block(sum, rounded);
     if (traces_ == nullptr) return;
     BlockTrace& trace = traces_->back();
-    trace.special = special;
+    trace.special = sum.what != BlockFactor::Class::kFinite;
     trace.common_exponent = sum.common_exponent;
     trace.sum = sum.sum;
-    trace.result = result;
+    trace.result = decode(rounded.bits, format_);
   }
 
   // After an IEEE addition of two registers.
-  void added(uint32_t x_bits, uint32_t y_bits, uint32_t sum_bits) {
-    const double x = decode(x_bits, format_), y = decode(y_bits, format_);
-    const double sum = decode(sum_bits, format_);
-    if (traces_ != nullptr) traces_->back().addition = {x, y, sum};
-    if (events_ == nullptr) return;
-    if (std::isnan(sum)) *events_ |= kStepNan;
-    if (!std::isfinite(x) || !std::isfinite(y)) return;
-    if (std::isinf(sum)) *events_ |= kStepToInfinity;
-    // If the exact sum is not an FP32 number, the sum rounded to odd is not one either.
-    if (sum != add_round_to_odd(x, y)) *events_ |= kStepInexact;
+  void added(uint32_t x, uint32_t y, const BlockRounded& sum) {
+    events_.added(x, y, sum);
+    if (traces_ == nullptr) return;
+    traces_->back().addition = {decode(x, format_), decode(y, format_), decode(sum.bits, format_)};
   }
 
  private:
+  BlockEvents events_;
   const Format& format_;
-  uint8_t* events_;
   std::vector<BlockTrace>* traces_;
 };
 
@@ -109,9 +95,10 @@ double aligned_block_dot(const Accumulator& accumulator, const float* a, const F
     };
   };
   const uint32_t addend = static_cast<uint32_t>(encode(start, format));
-  BlockObserver observer(format, events, traces);
+  BlockObserver observer(register_encoding(accumulator.block.output), format, traces);
   const uint32_t result = block_chain(accumulator.block, count, decoded(a, a_as), decoded(b, b_as),
                                       a_as.precision - 1 + b_as.precision - 1, addend, observer);
+  if (events != nullptr) *events |= observer.events();
   return decode(result, format);
 }
 

@@ -1,14 +1,15 @@
 // What does one block of a tensor core compute, in integers?
 // The arithmetic of aligned_block.h on storage bits, written once for the host and for GPU kernels:
-// decoding, the common exponent, alignment by truncation, the exact sum, its one rounding, and the
-// chain of blocks. Knows nothing of formats' names, of double, or of events and traces: it calls an
-// observer for these.
+// decoding, the common exponent, alignment by truncation, the exact sum, its one rounding, the chain
+// of blocks, and their events. Knows nothing of formats' names or of traces: it calls an observer.
 #pragma once
 
 #include <bit>
 #include <cstdint>
 
 #include "emulation/accumulator/accumulator.h"
+#include "emulation/accumulator/accumulator_event.h"
+#include "emulation/accumulator/fast_round.h"
 #include "src/core/host_device.h"
 
 namespace lockstep {
@@ -146,7 +147,31 @@ struct IgnoreBlocks {
   LOCKSTEP_HOST_DEVICE void begin_block() {}
   LOCKSTEP_HOST_DEVICE void term(int64_t, bool, uint64_t, int, int, int64_t, bool) {}
   LOCKSTEP_HOST_DEVICE void end_block(const BlockSum&, const BlockRounded&) {}
-  LOCKSTEP_HOST_DEVICE void added(uint32_t, uint32_t, uint32_t) {}
+  LOCKSTEP_HOST_DEVICE void added(uint32_t, uint32_t, const BlockRounded&) {}
+};
+
+// An observer that collects the sticky AccumulatorEvents of a chain.
+struct BlockEvents {
+  BlockEncoding registers;  // of the chain's output
+  uint8_t events = 0;
+
+  LOCKSTEP_HOST_DEVICE void begin_block() {}
+  LOCKSTEP_HOST_DEVICE void term(int64_t, bool, uint64_t, int, int, int64_t, bool) {}
+  LOCKSTEP_HOST_DEVICE void end_block(const BlockSum& sum, const BlockRounded& rounded) {
+    const uint32_t magnitude = rounded.bits & (registers.sign_bit() - 1);
+    if (magnitude > registers.infinity()) events |= kStepNan;
+    if (rounded.inexact) events |= magnitude == 0 ? kStepInexact | kStepToZero : kStepInexact;
+    const bool special = sum.what != BlockFactor::Class::kFinite;
+    if (!special && magnitude == registers.infinity()) events |= kStepToInfinity | kStepInexact;
+  }
+  // After an IEEE addition of two registers.
+  LOCKSTEP_HOST_DEVICE void added(uint32_t x, uint32_t y, const BlockRounded& sum) {
+    if (registers.is_nan(sum.bits)) events |= kStepNan;
+    const auto magnitude = [this](uint32_t bits) { return bits & (registers.sign_bit() - 1); };
+    if (magnitude(x) >= registers.infinity() || magnitude(y) >= registers.infinity()) return;
+    if (magnitude(sum.bits) == registers.infinity()) events |= kStepToInfinity;
+    if (sum.inexact) events |= kStepInexact;
+  }
 };
 
 constexpr int64_t kAddendIndex = -1;  // the addend's k in calls of an observer
@@ -277,36 +302,39 @@ LOCKSTEP_HOST_DEVICE inline BlockRounded round_block(const BlockSpec& spec, cons
 
 // x + y of two FP16 numbers, IEEE to nearest even. Both are multiples of 2^-24 below 2^16, so their
 // sum is exact in 64 bits and rounded once.
-LOCKSTEP_HOST_DEVICE inline uint32_t add_fp16(uint32_t x, uint32_t y) {
+LOCKSTEP_HOST_DEVICE inline BlockRounded add_fp16(uint32_t x, uint32_t y) {
   using Class = BlockFactor::Class;
   const BlockEncoding e = register_encoding(BlockOutput::kFp16NearestEven);
   const BlockFactor p = decode_bits(x, e), q = decode_bits(y, e);
-  if (p.what == Class::kNan || q.what == Class::kNan) return e.nan();
+  if (p.what == Class::kNan || q.what == Class::kNan) return {e.nan(), false};
   if (p.what == Class::kInfinite || q.what == Class::kInfinite) {
-    if (p.what == q.what && p.negative != q.negative) return e.nan();
-    return p.what == Class::kInfinite ? x : y;
+    if (p.what == q.what && p.negative != q.negative) return {e.nan(), false};
+    return {p.what == Class::kInfinite ? x : y, false};
   }
   const auto steps = [&](const BlockFactor& f) {  // in units of 2^(emin - 10)
     const int64_t magnitude = static_cast<int64_t>(f.significand) << (f.exponent - e.emin);
     return f.negative ? -magnitude : magnitude;
   };
   const int64_t sum = steps(p) + steps(q);
-  if (sum == 0) return p.negative && q.negative ? e.sign_bit() : 0;
+  if (sum == 0) return {p.negative && q.negative ? e.sign_bit() : 0, false};
   return round_exact(static_cast<uint64_t>(sum < 0 ? -sum : sum), e.emin - e.fraction_bits(),
-                     sum < 0, BlockOutput::kFp16NearestEven)
-      .bits;
+                     sum < 0, BlockOutput::kFp16NearestEven);
 }
 
 // One IEEE addition of two registers, to nearest even; NaN is the chip's own (PTX ISA, add).
-LOCKSTEP_HOST_DEVICE inline uint32_t add_registers(uint32_t x, uint32_t y, BlockOutput output) {
+LOCKSTEP_HOST_DEVICE inline BlockRounded add_registers(uint32_t x, uint32_t y,
+                                                       BlockOutput output) {
   if (output == BlockOutput::kFp16NearestEven) return add_fp16(x, y);
-#ifdef __CUDA_ARCH__
-  const uint32_t sum = __float_as_uint(__fadd_rn(__uint_as_float(x), __uint_as_float(y)));
-#else
-  const uint32_t sum = std::bit_cast<uint32_t>(std::bit_cast<float>(x) + std::bit_cast<float>(y));
-#endif
   const BlockEncoding e = register_encoding(output);
-  return e.is_nan(sum) ? e.nan() : sum;
+#ifdef __CUDA_ARCH__
+  const float p = __uint_as_float(x), q = __uint_as_float(y), sum = __fadd_rn(p, q);
+  const uint32_t bits = __float_as_uint(sum);
+#else
+  const float p = std::bit_cast<float>(x), q = std::bit_cast<float>(y), sum = p + q;
+  const auto bits = std::bit_cast<uint32_t>(sum);
+#endif
+  // If the exact sum is not an FP32 number, the sum rounded to odd is not one either.
+  return {e.is_nan(bits) ? e.nan() : bits, double{sum} != fast_add_to_odd(p, q)};
 }
 
 // The k of element `i` of an interval in the row's product order.
@@ -346,9 +374,9 @@ LOCKSTEP_HOST_DEVICE uint32_t block_chain(const BlockSpec& spec, int64_t count, 
       if (spec.order == ProductOrder::kAscending && begin + i >= count) break;
       partial = block(begin, spec.promotion_interval, i, partial);
     }
-    const uint32_t joined = add_registers(sum, partial, spec.output);
+    const BlockRounded joined = add_registers(sum, partial, spec.output);
     observer.added(sum, partial, joined);
-    sum = joined;
+    sum = joined.bits;
   }
   return sum;
 }

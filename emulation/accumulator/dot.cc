@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -78,26 +79,26 @@ class ChainRule {
  public:
   explicit ChainRule(const Accumulator& accumulator)
       : accumulator_(accumulator),
-        round_(*accumulator.format),
-        fused_(accumulator.kind == AccumulatorKind::kFusedChain),
-        // One std::fma does the whole step if the sum has the container's own format.
-        native_(fused_ && (std::is_same_v<T, float> ? accumulator.format->is_fp32()
-                                                    : accumulator.format->is_fp64())),
-        // FastRound needs exact products, which doubles do not have.
-        exact_products_(fused_ && std::is_same_v<T, float> && !accumulator.format->is_fp64()) {}
+        // One std::fma does the whole step if doubles are summed in FP64.
+        native_(std::is_same_v<T, double> && accumulator.kind == AccumulatorKind::kFusedChain &&
+                accumulator.format->is_fp64()) {
+    if constexpr (std::is_same_v<T, float>) {
+      if (is_float_chain(accumulator)) floats_.emplace(*accumulator.format);
+    }
+  }
 
   double step(double acc, T a, T b, uint8_t* events) const {
-    if (events == nullptr && native_) {
-      return canonical_nan(std::fma(a, b, static_cast<T>(acc)));
+    if constexpr (std::is_same_v<T, float>) {
+      if (floats_) return floats_->step(acc, a, b, events);
     }
-    if (!exact_products_) return accumulate_step(accumulator_, acc, a, b, events);
-    return events != nullptr ? round_.step(acc, a, b, *events) : round_.step(acc, a, b);
+    if (events == nullptr && native_) return canonical_nan(std::fma(a, b, acc));
+    return accumulate_step(accumulator_, acc, a, b, events);
   }
 
  private:
   const Accumulator& accumulator_;
-  FastRound round_;
-  bool fused_, native_, exact_products_;
+  bool native_;
+  std::optional<FloatChain> floats_;
 };
 
 // FP32 in plain float operations. GCC neither contracts nor reorders them here.
@@ -210,6 +211,11 @@ double dot_of_floats(const Accumulator& accumulator, const DotOperands<float>& o
 }
 
 }  // namespace
+
+bool is_float_chain(const Accumulator& accumulator) {
+  return accumulator.kind == AccumulatorKind::kFusedChain &&
+         FloatChain::covers(*accumulator.format);
+}
 
 double accumulate_step(const Accumulator& accumulator, double acc, double a, double b,
                        uint8_t* events) {

@@ -37,6 +37,9 @@ double accumulate_dot(const Accumulator& accumulator, const DotOperands<T>& oper
 DotSteps trace_dot(const Accumulator& accumulator, const DotOperands<float>& operands,
                    double start);
 
+// True if FloatChain (fast_round.h) forms the accumulator's sums of floats.
+bool is_float_chain(const Accumulator& accumulator);
+
 // One step of a fused or unfused chain: round(acc + a * b). Requires: accumulator.adds(); a, b of
 // at most 26 significand bits each and |log2| of the product within double's normal range.
 double accumulate_step(const Accumulator& accumulator, double acc, double a, double b,

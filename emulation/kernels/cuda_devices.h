@@ -9,6 +9,8 @@ namespace lockstep {
 
 // Why products cannot run on a GPU here, or "": no nvcc at build time, no GPU, no cuBLAS, ...
 std::string why_no_gpu();
+// Why the models' kernels cannot run on a GPU here, or "".
+std::string why_no_model_kernels();
 // Of the GPU. Requires: there is one.
 const Hardware& gpu_hardware();
 // Of the GPU that the host stands in for, with `cuda-host`.
@@ -16,6 +18,10 @@ const Hardware& stand_in_hardware();
 
 // True if the engine forms sums of these factors under this accumulator on its device.
 bool is_cuda_sum(const Accumulator& accumulator, const Format& a, const Format& b);
+
+// True if a kernel on a device forms sums of these factors under this accumulator, with the bits of
+// a software lane.
+bool is_modelled_sum(const Accumulator& accumulator, const Format* a, const Format* b);
 
 // The GPU and its library if a lane has been given it, for the record of a run; else "none".
 std::string used_gpu();

@@ -82,6 +82,16 @@ void look_up(const Word* codes, Type type, float* x, int64_t count) {
 
 }  // namespace
 
+std::optional<Type> type_of(const Accumulator& accumulator, const Format* given) {
+  const Format* format = given;
+  if (format == nullptr && accumulator.operands.size() == 1) format = accumulator.operands[0];
+  if (format == nullptr || !accumulator.takes(*format)) return std::nullopt;
+  for (const Type type : {Type::kFp16, Type::kBf16, Type::kTf32, Type::kE4m3, Type::kE5m2}) {
+    if (&format_of(type) == format) return type;
+  }
+  return std::nullopt;
+}
+
 const Format& format_of(Type type) {
   static const std::array<const Format*, 5> formats = {
       &find_format("fp16"), &find_format("bf16"), &find_format("tf32"), &find_format("fp8_e4m3"),

@@ -3,10 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "emulation/kernels/cuda/device.h"
 
 namespace lockstep::cuda {
+
+// How factors of a format lie in memory; none if the accumulator does not take them or no type
+// holds them. A null format means the accumulator's only one.
+std::optional<Type> type_of(const Accumulator& accumulator, const Format* given);
 
 // Requires: every x is a value of the type's format; NaN becomes the chips' own (7fff, 7f).
 void pack_codes(const float* x, Type type, void* codes, int64_t count);

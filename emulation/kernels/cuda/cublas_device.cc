@@ -197,6 +197,11 @@ class CublasDevice final : public Device {
     return described(chosen.algo);
   }
 
+  void launch(const Kernel& kernel) override {
+    const std::string problem = launch_on_gpu(kernel);
+    if (!problem.empty()) fail("GPU: a kernel: " + problem);
+  }
+
  private:
   template <typename T>
   void set(const Owned<lt::MatmulDesc>& desc, int attribute, const T& value) const {
@@ -270,6 +275,10 @@ namespace lockstep::cuda {
 Device* gpu_device(std::string* why_not) {
   if (why_not != nullptr) *why_not = "built without nvcc";
   return nullptr;
+}
+
+std::string why_no_kernels() {
+  return "built without nvcc";
 }
 
 }  // namespace lockstep::cuda

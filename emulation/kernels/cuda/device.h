@@ -1,7 +1,8 @@
 // What does the `cuda` engine ask of a device?
-// Memory, copies and matrix products. Two devices have this interface: cuBLAS on the machine's
-// first GPU, and the host, which stands in for a GPU with the software kernels, so that packing,
-// shapes, buffers and fallbacks run where there is none. Knows nothing of lanes and tensors.
+// Memory, copies, matrix products, and kernels of the project's own. Two devices have this
+// interface: cuBLAS on the machine's first GPU, and the host, which stands in for a GPU with the
+// software kernels, so that packing, shapes, buffers and fallbacks run where there is none. Knows
+// nothing of lanes and tensors.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +11,7 @@
 
 #include "emulation/accumulator/accumulator.h"
 #include "emulation/kernels/args/gemm_args.h"
+#include "emulation/kernels/cuda/kernel.h"
 
 namespace lockstep::cuda {
 
@@ -50,6 +52,7 @@ class Device {
   virtual void upload(void* to, const void* from, size_t bytes) = 0;
   virtual void download(void* to, const void* from, size_t bytes) = 0;
   virtual Algorithm multiply(const Product& product) = 0;
+  virtual void launch(const Kernel& kernel) = 0;
 };
 
 // The machine's first GPU through cuBLAS, the same object at every call; or null and the reason: no

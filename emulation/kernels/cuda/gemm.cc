@@ -23,16 +23,6 @@ namespace {
 
 constexpr int64_t kFp8Multiple = 16;  // of cuBLAS's sizes of FP8 matrices
 
-std::optional<Type> type_of(const Accumulator& accumulator, const Format* given) {
-  const Format* format = given;
-  if (format == nullptr && accumulator.operands.size() == 1) format = accumulator.operands[0];
-  if (format == nullptr || !accumulator.takes(*format)) return std::nullopt;
-  for (const Type type : {Type::kFp16, Type::kBf16, Type::kTf32, Type::kE4m3, Type::kE5m2}) {
-    if (&format_of(type) == format) return type;
-  }
-  return std::nullopt;
-}
-
 bool is_fp8(Type type) {
   return bytes_of(type) == 1;
 }

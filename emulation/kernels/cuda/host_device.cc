@@ -1,15 +1,18 @@
-// Products decode their factors and run on the software kernel.
+// Products decode their factors and run on the software kernel. Kernels run in loops over the
+// launch.
 #include <cstring>
 #include <memory>
 #include <vector>
 
 #include "emulation/kernels/cuda/codes.h"
 #include "emulation/kernels/cuda/device.h"
+#include "src/core/chunks.h"
 
 namespace lockstep::cuda {
 namespace {
 
 constexpr int kCapability = 90;  // of an H100
+constexpr int64_t kLaunchGrain = 64;
 
 std::vector<float> decoded(const void* data, Type type, int64_t count) {
   std::vector<float> values(static_cast<size_t>(count));
@@ -49,6 +52,16 @@ class HostDevice final : public Device {
       std::memcpy(p.c_data, c.data(), c.size() * sizeof(float));
     }
     return {"model " + p.accumulator->name};
+  }
+
+  void launch(const Kernel& kernel) override {
+    std::visit(
+        [](const auto& one) {
+          parallel_chunks(one.count(), kLaunchGrain, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) one(i);
+          });
+        },
+        kernel);
   }
 };
 

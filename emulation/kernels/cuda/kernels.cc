@@ -1,6 +1,8 @@
 #include "emulation/kernels/cuda/kernels.h"
 
+#include "emulation/accumulator/dot.h"
 #include "emulation/kernels/cuda/gemm.h"
+#include "emulation/kernels/cuda/model_gemm.h"
 #include "emulation/kernels/scalar/kernels.h"
 #include "emulation/kernels/simd/kernels.h"
 
@@ -19,6 +21,17 @@ struct DeviceProducts {
   }
   static void gemm(const GemmArgs<float>& args) {
     cuda::cuda_gemm(args, kSoftware().f32.gemm, kDevice());
+  }
+};
+
+template <SoftwareKernels kSoftware, cuda::Device& (*kDevice)(), int64_t kLeastProducts>
+struct ModelledProducts {
+  static constexpr bool kContinuesSums = true;
+  static bool is_own(const Accumulator& accumulator) {
+    return accumulator.kind == AccumulatorKind::kAlignedBlocks || is_float_chain(accumulator);
+  }
+  static void gemm(const GemmArgs<float>& args) {
+    cuda::model_gemm(args, kSoftware().f32.gemm, kDevice(), kLeastProducts);
   }
 };
 
@@ -47,11 +60,37 @@ const KernelSet& cuda_host_kernels() {
   return set;
 }
 
+template <SoftwareKernels kSoftware>
+const KernelSet& modelled_kernels() {
+  static const KernelSet set = [] {
+    KernelSet own = kSoftware();
+    use_products<ModelledProducts<kSoftware, gpu, cuda::kLeastGpuProducts>, kSoftware>(own);
+    return own;
+  }();
+  return set;
+}
+
+template <SoftwareKernels kSoftware>
+const KernelSet& modelled_host_kernels() {
+  static const KernelSet set = [] {
+    KernelSet own = kSoftware();
+    use_products<ModelledProducts<kSoftware, cuda::host_device, 0>, kSoftware>(own);
+    return own;
+  }();
+  return set;
+}
+
 template const KernelSet& cuda_kernels<scalar_kernels>();
 template const KernelSet& cuda_kernels<avx2_kernels>();
 template const KernelSet& cuda_kernels<avx512_kernels>();
 template const KernelSet& cuda_host_kernels<scalar_kernels>();
 template const KernelSet& cuda_host_kernels<avx2_kernels>();
 template const KernelSet& cuda_host_kernels<avx512_kernels>();
+template const KernelSet& modelled_kernels<scalar_kernels>();
+template const KernelSet& modelled_kernels<avx2_kernels>();
+template const KernelSet& modelled_kernels<avx512_kernels>();
+template const KernelSet& modelled_host_kernels<scalar_kernels>();
+template const KernelSet& modelled_host_kernels<avx2_kernels>();
+template const KernelSet& modelled_host_kernels<avx512_kernels>();
 
 }  // namespace lockstep

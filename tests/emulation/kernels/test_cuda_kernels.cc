@@ -54,7 +54,7 @@ constexpr Kind kKinds[] = {
 std::vector<float> values_of(const Format& format, int64_t count, uint32_t stream, uint32_t rare) {
   const RandomStream random(31, RandomPurpose::kTest, stream);
   const bool is_tf32 = format.name == "tf32";
-  const auto codes = is_tf32 ? 0u : (1u << format.storage_bits()) - 1;
+  const auto codes = is_tf32 ? 0u : ~0u >> (32 - format.storage_bits());
   std::vector<float> values(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     const auto n = static_cast<uint64_t>(i);
@@ -174,6 +174,7 @@ class FaultyDevice : public cuda::Device {
     for (int64_t i = 0; fault_ == Fault::kNarrowsSums && i < p.m * p.n; ++i) c[i * width] &= 0xfe;
     return algorithm;
   }
+  void launch(const cuda::Kernel& kernel) override { host_.launch(kernel); }
 
  private:
   cuda::Device& host_ = cuda::host_device();

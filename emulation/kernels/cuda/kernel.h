@@ -1,0 +1,21 @@
+// THE list of the kernels that devices run.
+// A kernel is plain data with `count()` and `operator()(i)`: a launch calls it once for every i in
+// [0, count), in any order and at once. Its arrays lie in the device's memory.
+#pragma once
+
+#include <string>
+#include <variant>
+
+#include "emulation/kernels/cuda/model_product.h"
+
+namespace lockstep::cuda {
+
+using Kernel = std::variant<BlockProduct, ChainProduct>;
+
+// On the machine's first GPU; returns when it has ended. Both are defined in builds with nvcc only.
+// Returns: what went wrong, or "".
+std::string launch_on_gpu(const Kernel& kernel);
+// Why the GPU cannot run them ("this build has no code for sm_61"), or "". Requires: a GPU.
+std::string why_no_kernels();
+
+}  // namespace lockstep::cuda

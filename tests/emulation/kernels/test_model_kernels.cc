@@ -1,0 +1,206 @@
+// The kernels of software lanes on devices, run by the host: sums and events must have the bits of
+// the scalar kernels, for every layout.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "emulation/kernels/active_kernels.h"
+#include "emulation/kernels/cuda/model_gemm.h"
+#include "emulation/kernels/scalar/gemm.h"
+#include "src/core/error.h"
+#include "src/core/random.h"
+
+namespace lockstep {
+namespace {
+
+struct Layout {
+  int64_t m, n, k;
+  bool transpose_a, transpose_b, from_c;
+  int64_t spare;  // by which rows are longer than they must be
+};
+
+std::vector<float> values_of(const Format& format, int64_t count, uint32_t stream, bool special) {
+  const RandomStream random(47, RandomPurpose::kTest, stream);
+  constexpr uint32_t kTf32Bits = 0xffffe000;
+  std::vector<float> values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint32_t bits = random.bits(2 * i);
+    const bool any_bits = special && random.bits(2 * i + 1) % 24 == 0;
+    if (!any_bits) {
+      values[i] = static_cast<float>(round_to_format(std::ldexp(static_cast<int32_t>(bits), -31),
+                                                     format, Rounding::kNearestEven));
+    } else if (format.is_fp32() || format.is_tf32()) {
+      values[i] = std::bit_cast<float>(format.is_tf32() ? bits & kTf32Bits : bits);
+    } else {
+      const uint32_t codes = (1u << format.storage_bits()) - 1;
+      values[i] = static_cast<float>(decode(bits & codes, format));
+    }
+  }
+  return values;
+}
+
+// C, and its events.
+using Result = std::pair<std::vector<float>, std::vector<uint8_t>>;
+
+template <typename Gemm>
+Result product(const Accumulator& accumulator, const Format& fa, const Format& fb, const Layout& s,
+               bool special, bool with_events, Gemm gemm) {
+  const int64_t lda = (s.transpose_a ? s.m : s.k) + s.spare;
+  const int64_t ldb = (s.transpose_b ? s.k : s.n) + s.spare, ldc = s.n + s.spare;
+  const auto a = values_of(fa, (s.transpose_a ? s.k : s.m) * lda, 1, special);
+  const auto b = values_of(fb, (s.transpose_b ? s.n : s.k) * ldb, 2, special);
+  Result result(values_of(*accumulator.register_format, s.m * ldc, 3, special),
+                std::vector<uint8_t>(static_cast<size_t>(s.m * s.n)));
+  gemm(GemmArgs<float>{.transpose_a = s.transpose_a,
+                       .transpose_b = s.transpose_b,
+                       .m = s.m,
+                       .n = s.n,
+                       .k = s.k,
+                       .a = a.data(),
+                       .lda = lda,
+                       .b = b.data(),
+                       .ldb = ldb,
+                       .c = result.first.data(),
+                       .ldc = ldc,
+                       .start_from_c = s.from_c,
+                       .accumulator = &accumulator,
+                       .a_format = &fa,
+                       .b_format = &fb,
+                       .events = with_events ? result.second.data() : nullptr});
+  return result;
+}
+
+void on_host_device(const GemmArgs<float>& args) {
+  cuda::model_gemm(args, scalar_gemm<float>, cuda::host_device(), 0);
+}
+
+bool same_bits(const Result& x, const Result& y) {
+  return x.second == y.second && x.first.size() == y.first.size() &&
+         std::memcmp(x.first.data(), y.first.data(), x.first.size() * sizeof(float)) == 0;
+}
+
+constexpr const char* kTypes[] = {"fp16", "bf16", "tf32", "fp8_e4m3", "fp8_e5m2"};
+
+}  // namespace
+
+TEST_CASE("model kernels: every tensor core's sums and events are the scalar kernel's") {
+  const Layout layouts[] = {{1, 1, 1, false, false, false, 0},
+                            {3, 5, 33, false, true, true, 0},
+                            {5, 2, 40, true, false, false, 3},
+                            {2, 7, 129, true, true, true, 1},
+                            {16, 8, 16, false, false, true, 0}};
+  int rows = 0;
+  uint8_t events = 0;
+  for (const Accumulator& accumulator : accumulators()) {
+    if (accumulator.kind != AccumulatorKind::kAlignedBlocks) continue;
+    CAPTURE(accumulator.name);
+    for (const char* a : kTypes) {
+      for (const char* b : kTypes) {
+        const Format &fa = find_format(a), &fb = find_format(b);
+        if (!accumulator.takes(fa) || !accumulator.takes(fb)) continue;
+        ++rows;
+        REQUIRE(cuda::is_model_sum(accumulator, &fa, &fb));
+        for (const Layout& s : layouts) {
+          for (const bool special : {false, true}) {
+            const int64_t before = cuda::model_products(cuda::host_device());
+            const Result want = product(accumulator, fa, fb, s, special, true, scalar_gemm<float>);
+            REQUIRE(
+                same_bits(product(accumulator, fa, fb, s, special, true, on_host_device), want));
+            REQUIRE(cuda::model_products(cuda::host_device()) == before + 1);
+            for (const uint8_t event : want.second) events |= event;
+          }
+        }
+      }
+    }
+  }
+  CHECK(rows >= 50);
+  CHECK(events == 15);  // each kind of event occurred
+}
+
+TEST_CASE("model kernels: switched rules, and sums without events") {
+  for (const char* name : {"hopper_bf16+negative_zero", "hopper_fp16_acc16", "hopper_fp8_promoted",
+                           "hopper_fp8_mma", "ampere_tf32+nearest_away", "hopper_tf32_wmma"}) {
+    CAPTURE(name);
+    const Accumulator* found = &find_accumulator(name);
+    const Format& format = *found->operands.front();
+    const Layout s{9, 11, 70, true, false, true, 2};
+    for (const bool special : {false, true}) {
+      CHECK(same_bits(product(*found, format, format, s, special, false, on_host_device),
+                      product(*found, format, format, s, special, false, scalar_gemm<float>)));
+    }
+  }
+}
+
+TEST_CASE("model kernels: fused chains, with and without events") {
+  for (const char* name : {"fp32_fused", "fp16", "bf16"}) {
+    CAPTURE(name);
+    const Accumulator& accumulator = find_accumulator(name);
+    const Format& format = find_format(accumulator.format->is_fp32() ? "fp32" : name);
+    REQUIRE(cuda::is_model_sum(accumulator, &format, &format));
+    for (const Layout& s : {Layout{1, 1, 1, false, false, false, 0},
+                            {7, 9, 65, true, false, true, 2},
+                            {4, 6, 33, false, true, false, 0}}) {
+      for (const bool special : {false, true}) {
+        for (const bool events : {false, true}) {
+          CHECK(same_bits(
+              product(accumulator, format, format, s, special, events, on_host_device),
+              product(accumulator, format, format, s, special, events, scalar_gemm<float>)));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("model kernels: other sums and small products stay with the software kernel") {
+  const Format& format = find_format("fp16");
+  const Layout s{4, 4, 16, false, true, false, 0};
+  const int64_t before = cuda::model_products(cuda::host_device());
+  for (const Accumulator& accumulator : accumulators()) {
+    if (cuda::is_model_sum(accumulator, &format, &format)) continue;
+    CAPTURE(accumulator.name);
+    CHECK((accumulator.kind != AccumulatorKind::kFusedChain || accumulator.format->is_fp64()));
+    if (accumulator.operands.empty() && accumulator.kind == AccumulatorKind::kKahan) {
+      CHECK(same_bits(product(accumulator, format, format, s, false, false, on_host_device),
+                      product(accumulator, format, format, s, false, false, scalar_gemm<float>)));
+    }
+  }
+  product(find_accumulator("hopper_fp16"), format, format, s, false, false,
+          [](const GemmArgs<float>& args) {
+            cuda::model_gemm(args, scalar_gemm<float>, cuda::host_device(), 4 * 4 * 16 + 1);
+          });
+  CHECK(cuda::model_products(cuda::host_device()) == before);
+}
+
+TEST_CASE("model kernels: the host's build checks every access") {
+  float words[4] = {};
+  cuda::BlockProduct kernel{};
+  kernel.arrays.m = 2, kernel.arrays.n = 1, kernel.arrays.k = 2;
+  kernel.arrays.a = {{words, 4, 4}, 2, 1};
+  kernel.arrays.b = {{words, 1, 4}, 2, 1};  // two factors would be needed
+  kernel.arrays.c = {words, 2, 4};
+  kernel.block = find_accumulator("hopper_tf32").block;
+  kernel.a = kernel.b = {.precision = 11, .emin = -126, .storage_bits = 19, .ignored_bits = 13};
+  CHECK_THROWS_WITH_AS(kernel(0), "kernel: element 1 of 1", std::logic_error);
+}
+
+TEST_CASE("model kernels: a software device that is unknown or absent is refused") {
+  CHECK(software_device().empty());
+  CHECK_THROWS_AS(select_software_device("gpu"), InputError);
+  if (cuda::gpu_device() == nullptr) CHECK_THROWS_AS(select_software_device("cuda"), InputError);
+  select_software_device("cuda-host");
+  CHECK(software_device() == "cuda-host");
+  const bool replaces_floats = software_engine_kernels().f32.gemm != active_kernels().f32.gemm;
+  const bool keeps_doubles = software_engine_kernels().f64.gemm == active_kernels().f64.gemm;
+  CHECK(replaces_floats);
+  CHECK(keeps_doubles);
+  select_software_device("");
+  CHECK(&software_engine_kernels() == &active_kernels());
+}
+
+}  // namespace lockstep
