@@ -48,6 +48,7 @@ Loaded load() {
   find(l.desc_set, "cublasLtMatmulDescSetAttribute");
   find(l.desc_destroy, "cublasLtMatmulDescDestroy");
   find(l.layout_create, "cublasLtMatrixLayoutCreate");
+  find(l.layout_set, "cublasLtMatrixLayoutSetAttribute");
   find(l.layout_destroy, "cublasLtMatrixLayoutDestroy");
   find(l.preference_create, "cublasLtMatmulPreferenceCreate");
   find(l.preference_set, "cublasLtMatmulPreferenceSetAttribute");
@@ -167,9 +168,9 @@ class CublasDevice final : public Device {
           static_cast<int8_t>(p.accumulator->block.promotion_interval == 0));
     }
     Owned<lt::Layout> a(lt_.layout_destroy), b(lt_.layout_destroy), c(lt_.layout_destroy);
-    layout(a, type_number(p.a), p.k, p.m, p.k);
-    layout(b, type_number(p.b), p.k, p.n, p.k);
-    layout(c, sum_type, p.n, p.m, p.n);
+    layout(a, type_number(p.a), p.k, p.m, p.batch, p.a_step);
+    layout(b, type_number(p.b), p.k, p.n, p.batch, p.b_step);
+    layout(c, sum_type, p.n, p.m, p.batch, p.m * p.n);
 
     Owned<lt::Preference> preference(lt_.preference_destroy);
     check_lt(lt_.preference_create(preference.out()), "cublasLtMatmulPreferenceCreate");
@@ -181,8 +182,8 @@ class CublasDevice final : public Device {
     const lt::Status status = lt_.heuristic(handle_, desc.get(), b.get(), a.get(), c.get(), c.get(),
                                             preference.get(), 1, &chosen, &found);
     if (status != 0 || found == 0) {
-      fail(fmt::format("cuBLAS: no algorithm for {} x {}, {}x{}x{} (status {})",
-                       format_of(p.a).name, format_of(p.b).name, p.m, p.n, p.k, status));
+      fail(fmt::format("cuBLAS: no algorithm for {} x {}, {}x{}x{}, batch {} (status {})",
+                       format_of(p.a).name, format_of(p.b).name, p.m, p.n, p.k, p.batch, status));
     }
     if (workspace_ == nullptr) workspace_ = allocate(kWorkspaceBytes);
     const float one = 1, zero = 0;
@@ -208,10 +209,18 @@ class CublasDevice final : public Device {
     check_lt(lt_.desc_set(desc.get(), attribute, &value, sizeof value),
              "cublasLtMatmulDescSetAttribute");
   }
-  void layout(Owned<lt::Layout>& out, int type, int64_t rows, int64_t cols, int64_t ld) const {
+  // Of dense columns; `step`: from one matrix of the batch to the next, in elements.
+  void layout(Owned<lt::Layout>& out, int type, int64_t rows, int64_t cols, int64_t batch,
+              int64_t step) const {
     check_lt(lt_.layout_create(out.out(), type, static_cast<uint64_t>(rows),
-                               static_cast<uint64_t>(cols), ld),
+                               static_cast<uint64_t>(cols), rows),
              "cublasLtMatrixLayoutCreate");
+    if (batch == 1) return;
+    const auto count = static_cast<int32_t>(batch);
+    check_lt(lt_.layout_set(out.get(), lt::kBatchCount, &count, sizeof count),
+             "cublasLtMatrixLayoutSetAttribute");
+    check_lt(lt_.layout_set(out.get(), lt::kBatchStep, &step, sizeof step),
+             "cublasLtMatrixLayoutSetAttribute");
   }
   Algorithm described(const lt::Algo& algo) const {
     const auto number = [&](int attribute) {

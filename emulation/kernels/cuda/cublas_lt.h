@@ -40,6 +40,8 @@ enum DescAttribute : int {
   kTransB = 4,
   kFastAccumulation = 25,
 };
+// cublasLtMatrixLayoutAttribute_t
+enum LayoutAttribute : int { kBatchCount = 5, kBatchStep = 6 };
 // cublasLtMatmulPreferenceAttributes_t
 enum PreferenceAttribute : int { kMostWorkspace = 1 };
 // cublasLtMatmulAlgoConfigAttributes_t
@@ -51,6 +53,7 @@ struct Library {
   Status (*desc_set)(MatmulDesc, int attribute, const void*, size_t);
   Status (*desc_destroy)(MatmulDesc);
   Status (*layout_create)(Layout*, int type, uint64_t rows, uint64_t cols, int64_t ld);
+  Status (*layout_set)(Layout, int attribute, const void*, size_t);
   Status (*layout_destroy)(Layout);
   Status (*preference_create)(Preference*);
   Status (*preference_set)(Preference, int attribute, const void*, size_t);

@@ -20,12 +20,16 @@ enum class Type : uint8_t { kFp16, kBf16, kTf32, kE4m3, kE5m2 };
 const Format& format_of(Type type);
 int64_t bytes_of(Type type);
 
-// C[m,n] = sum over k of A[m,k] * B[n,k]. A (M,K), B (N,K), C (M,N), all row-major, dense, in the
-// device's memory. C and the sums are FP32 or, with `halves`, FP16.
+// C[m,n] = sum over k of A[m,k] * B[n,k], for every matrix of a batch. A (M,K), B (N,K), C (M,N),
+// all row-major, dense, in the device's memory. C and the sums are FP32 or, with `halves`, FP16.
 struct Product {
   Type a = Type::kFp16, b = Type::kFp16;
   bool halves = false;
   int64_t m = 0, n = 0, k = 0;
+  int64_t batch = 1;
+  // From one matrix of the batch to the next, in factors; 0: all use the same. Those of C lie one
+  // after the other.
+  int64_t a_step = 0, b_step = 0;
   const void *a_data = nullptr, *b_data = nullptr;
   void* c_data = nullptr;
   // The model of the sum that the lane declares, and the software kernel that forms such sums. A

@@ -87,21 +87,23 @@ struct Factors {
   const float* data;
   int64_t line_step, k_step;  // in elements
   int64_t lines, k, lines_out, k_out;
+  const std::vector<int64_t>& matrices;  // of X, as in StackedGemm
 };
 
 class DeviceGemm {
  public:
-  DeviceGemm(const GemmArgs<float>& args, Type a, Type b, Device& device,
+  DeviceGemm(const StackedGemm<float>& stack, Type a, Type b, Device& device,
              void (*software)(const GemmArgs<float>&))
-      : args_(args), device_(device), state_(state_of(device)) {
+      : stack_(stack), args_(stack.product), device_(device), state_(state_of(device)) {
     const bool pads = is_fp8(a);
     product_ = {.a = a,
                 .b = b,
-                .halves = has_halves(*args.accumulator),
-                .m = padded(args.m, pads),
-                .n = padded(args.n, pads),
-                .k = padded(args.k, pads),
-                .accumulator = args.accumulator,
+                .halves = has_halves(*args_.accumulator),
+                .m = padded(args_.m, pads),
+                .n = padded(args_.n, pads),
+                .k = padded(args_.k, pads),
+                .batch = stack.count,
+                .accumulator = args_.accumulator,
                 .software = software};
   }
 
@@ -111,12 +113,14 @@ class DeviceGemm {
                   a_k = args_.transpose_a ? args_.lda : 1;
     const int64_t b_line = args_.transpose_b ? args_.ldb : 1,
                   b_k = args_.transpose_b ? 1 : args_.ldb;
-    product_.a_data = send({args_.a, a_line, a_k, args_.m, args_.k, product_.m, product_.k},
-                           product_.a, state_.a);
-    product_.b_data = send({args_.b, b_line, b_k, args_.n, args_.k, product_.n, product_.k},
-                           product_.b, state_.b);
+    product_.a_data =
+        send({args_.a, a_line, a_k, args_.m, args_.k, product_.m, product_.k, stack_.a_matrices},
+             product_.a, state_.a, product_.a_step);
+    product_.b_data =
+        send({args_.b, b_line, b_k, args_.n, args_.k, product_.n, product_.k, stack_.b_matrices},
+             product_.b, state_.b, product_.b_step);
     product_.c_data = state_.c.reserve(bytes_of_sums(), state_.traffic);
-    state_.sums.resize(static_cast<size_t>(product_.m * product_.n));
+    state_.sums.resize(static_cast<size_t>(product_.batch * product_.m * product_.n));
     const auto begin = std::chrono::steady_clock::now();
     Algorithm algorithm = device_.multiply(product_);
     state_.traffic.seconds +=
@@ -124,21 +128,33 @@ class DeviceGemm {
     receive_sums();
     ++state_.traffic.products;
     state_.traffic.algorithms.insert_or_assign(
-        fmt::format("{} {} x {} {}x{}x{}", args_.accumulator->name, format_of(product_.a).name,
-                    format_of(product_.b).name, args_.m, args_.n, args_.k),
+        fmt::format("{} {} x {} {}x{}x{}{}", args_.accumulator->name, format_of(product_.a).name,
+                    format_of(product_.b).name, args_.m, args_.n, args_.k,
+                    stack_.count == 1 ? "" : fmt::format(", {} of them", stack_.count)),
         std::move(algorithm));
   }
 
  private:
   size_t bytes_of_sums() const {
-    return static_cast<size_t>(product_.m * product_.n) * (product_.halves ? 2 : sizeof(float));
+    return static_cast<size_t>(product_.batch * product_.m * product_.n) *
+           (product_.halves ? 2 : sizeof(float));
   }
 
-  const void* send(const Factors& x, Type type, Buffer& buffer) {
-    const int64_t count = x.lines_out * x.k_out;
-    const auto bytes = static_cast<size_t>(count * bytes_of(type));
+  const void* send(const Factors& x, Type type, Buffer& buffer, int64_t& step) {
+    const std::vector<int64_t>& matrices = x.matrices;
+    const bool is_shared =
+        !matrices.empty() && std::ranges::count(matrices, matrices.front()) == std::ssize(matrices);
+    const int64_t sent = is_shared ? 1 : product_.batch, count = x.lines_out * x.k_out;
+    step = is_shared ? 0 : count;
+    const int64_t matrix_bytes = count * bytes_of(type);
+    const auto bytes = static_cast<size_t>(sent * matrix_bytes);
     state_.codes.resize(bytes);
-    pack_codes(dense(x), type, state_.codes.data(), count);
+    for (int64_t i = 0; i < sent; ++i) {
+      const int64_t matrix = matrices.empty() ? i : matrices[static_cast<size_t>(i)];
+      Factors one = x;
+      one.data += matrix * x.lines * x.k;
+      pack_codes(dense(one), type, state_.codes.data() + i * matrix_bytes, count);
+    }
     void* memory = buffer.reserve(bytes, state_.traffic);
     device_.upload(memory, state_.codes.data(), bytes);
     state_.traffic.bytes_up += static_cast<int64_t>(bytes);
@@ -164,36 +180,40 @@ class DeviceGemm {
     if (product_.halves) {
       state_.codes.resize(bytes_of_sums());
       device_.download(state_.codes.data(), product_.c_data, bytes_of_sums());
-      unpack_values(state_.codes.data(), Type::kFp16, state_.sums.data(), product_.m * product_.n);
+      unpack_values(state_.codes.data(), Type::kFp16, state_.sums.data(), std::ssize(state_.sums));
     } else {
       device_.download(state_.sums.data(), product_.c_data, bytes_of_sums());
     }
     state_.traffic.bytes_down += static_cast<int64_t>(bytes_of_sums());
-    for (int64_t i = 0; i < args_.m; ++i) {
-      const float* from = state_.sums.data() + i * product_.n;
-      for (int64_t j = 0; j < args_.n; ++j) args_.c[i * args_.ldc + j] = canonical_nan(from[j]);
-      if (args_.events != nullptr) note_events(i, from);
+    for (int64_t matrix = 0; matrix < stack_.count; ++matrix) {
+      const GemmArgs<float> one = stack_.one(matrix);
+      for (int64_t i = 0; i < one.m; ++i) {
+        const float* from = state_.sums.data() + (matrix * product_.m + i) * product_.n;
+        for (int64_t j = 0; j < one.n; ++j) one.c[i * one.ldc + j] = canonical_nan(from[j]);
+        if (one.events != nullptr) note_events(one, i, from);
+      }
     }
   }
 
   // Of row i of the results.
-  void note_events(int64_t i, const float* sums) const {
-    uint8_t* events = args_.events + i * args_.n;
-    for (int64_t j = 0; j < args_.n; ++j) {
+  static void note_events(const GemmArgs<float>& args, int64_t i, const float* sums) {
+    uint8_t* events = args.events + i * args.n;
+    for (int64_t j = 0; j < args.n; ++j) {
       if (std::isnan(sums[j])) events[j] |= kStepNan;
-      if (std::isinf(sums[j]) && has_finite_factors(i, j)) events[j] |= kStepToInfinity;
+      if (std::isinf(sums[j]) && has_finite_factors(args, i, j)) events[j] |= kStepToInfinity;
     }
   }
-  bool has_finite_factors(int64_t i, int64_t j) const {
-    for (int64_t k = 0; k < args_.k; ++k) {
-      const float a = args_.transpose_a ? args_.a[k * args_.lda + i] : args_.a[i * args_.lda + k];
-      const float b = args_.transpose_b ? args_.b[j * args_.ldb + k] : args_.b[k * args_.ldb + j];
+  static bool has_finite_factors(const GemmArgs<float>& args, int64_t i, int64_t j) {
+    for (int64_t k = 0; k < args.k; ++k) {
+      const float a = args.transpose_a ? args.a[k * args.lda + i] : args.a[i * args.lda + k];
+      const float b = args.transpose_b ? args.b[j * args.ldb + k] : args.b[k * args.ldb + j];
       if (!std::isfinite(a) || !std::isfinite(b)) return false;
     }
     return true;
   }
 
-  const GemmArgs<float>& args_;
+  const StackedGemm<float>& stack_;
+  const GemmArgs<float>& args_;  // its first product
   Device& device_;
   State& state_;
   Product product_;
@@ -210,15 +230,22 @@ bool is_device_sum(const Accumulator& accumulator, const Format* a, const Format
   return !is_fp8(*x) || !(has_halves(accumulator) || (*x == Type::kE5m2 && *y == Type::kE5m2));
 }
 
-void cuda_gemm(const GemmArgs<float>& args, void (*software)(const GemmArgs<float>&),
-               Device& device) {
-  if (args.k == 0 || args.start_from_c ||
+bool cuda_stacked_gemm(const StackedGemm<float>& stack, void (*software)(const GemmArgs<float>&),
+                       Device& device) {
+  const GemmArgs<float>& args = stack.product;
+  if (args.k == 0 || args.start_from_c || stack.count == 0 ||
       !is_device_sum(*args.accumulator, args.a_format, args.b_format)) {
-    return software(args);
+    return false;
   }
-  DeviceGemm(args, *type_of(*args.accumulator, args.a_format),
+  DeviceGemm(stack, *type_of(*args.accumulator, args.a_format),
              *type_of(*args.accumulator, args.b_format), device, software)
       .run();
+  return true;
+}
+
+void cuda_gemm(const GemmArgs<float>& args, void (*software)(const GemmArgs<float>&),
+               Device& device) {
+  if (!cuda_stacked_gemm({args}, software, device)) software(args);
 }
 
 std::string traffic_text() {

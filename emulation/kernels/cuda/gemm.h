@@ -23,6 +23,11 @@ bool is_device_sum(const Accumulator& accumulator, const Format* a, const Format
 void cuda_gemm(const GemmArgs<float>& args, void (*software)(const GemmArgs<float>&),
                Device& device);
 
+// A stack of products in one call of the device. False: the device does not form such sums, and
+// nothing has been computed.
+bool cuda_stacked_gemm(const StackedGemm<float>& stack, void (*software)(const GemmArgs<float>&),
+                       Device& device);
+
 // What the engine has done on a device since the program began.
 struct Traffic {
   int64_t products = 0;

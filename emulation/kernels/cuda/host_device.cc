@@ -30,24 +30,26 @@ class HostDevice final : public Device {
   void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
 
   Algorithm multiply(const Product& p) override {
-    const std::vector<float> a = decoded(p.a_data, p.a, p.m * p.k);
-    const std::vector<float> b = decoded(p.b_data, p.b, p.n * p.k);
-    std::vector<float> c(static_cast<size_t>(p.m * p.n));
-    p.software({.transpose_b = true,
-                .m = p.m,
-                .n = p.n,
-                .k = p.k,
-                .a = a.data(),
-                .lda = p.k,
-                .b = b.data(),
-                .ldb = p.k,
-                .c = c.data(),
-                .ldc = p.n,
-                .accumulator = p.accumulator,
-                .a_format = &format_of(p.a),
-                .b_format = &format_of(p.b)});
+    const std::vector<float> a = decoded(p.a_data, p.a, (p.batch - 1) * p.a_step + p.m * p.k);
+    const std::vector<float> b = decoded(p.b_data, p.b, (p.batch - 1) * p.b_step + p.n * p.k);
+    std::vector<float> c(static_cast<size_t>(p.batch * p.m * p.n));
+    for (int64_t i = 0; i < p.batch; ++i) {
+      p.software({.transpose_b = true,
+                  .m = p.m,
+                  .n = p.n,
+                  .k = p.k,
+                  .a = a.data() + i * p.a_step,
+                  .lda = p.k,
+                  .b = b.data() + i * p.b_step,
+                  .ldb = p.k,
+                  .c = c.data() + i * p.m * p.n,
+                  .ldc = p.n,
+                  .accumulator = p.accumulator,
+                  .a_format = &format_of(p.a),
+                  .b_format = &format_of(p.b)});
+    }
     if (p.halves) {
-      pack_codes(c.data(), Type::kFp16, p.c_data, p.m * p.n);
+      pack_codes(c.data(), Type::kFp16, p.c_data, std::ssize(c));
     } else {
       std::memcpy(p.c_data, c.data(), c.size() * sizeof(float));
     }

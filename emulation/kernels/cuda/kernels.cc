@@ -41,6 +41,11 @@ KernelSet make_set(std::string_view name, std::string_view help) {
   set.name = name;
   set.help = help;
   use_products<DeviceProducts<kSoftware, kDevice>, kSoftware>(set);
+  set.f32.stacked_gemm = [](const Kernels<float>& kernels, const StackedGemm<float>& stack) {
+    const Kernels<float>& software = kSoftware().f32;
+    if (cuda::cuda_stacked_gemm(stack, software.gemm, kDevice())) return;
+    software.stacked_gemm(kernels, stack);
+  };
   return set;
 }
 

@@ -148,7 +148,9 @@ class FaultyDevice : public cuda::Device {
     kSkipsLastSum,
     kDropsLastRow,
     kWrongStride,
-    kNarrowsSums
+    kNarrowsSums,
+    kWrongBatchStep,
+    kSwapsBatch
   };
   explicit FaultyDevice(Fault fault) : fault_(fault) {}
 
@@ -168,6 +170,8 @@ class FaultyDevice : public cuda::Device {
     if (fault_ == Fault::kSwapsFactors) std::swap(p.a_data, p.b_data);
     if (fault_ == Fault::kWrongStride) p.k -= 16;
     if (fault_ == Fault::kDropsLastRow) --p.m;
+    if (fault_ == Fault::kWrongBatchStep) p.b_step = 0;
+    if (fault_ == Fault::kSwapsBatch) return in_wrong_order(p);
     cuda::Algorithm algorithm = p.m > 0 ? host_.multiply(p) : cuda::Algorithm{};
     auto* c = static_cast<uint8_t*>(p.c_data);
     if (fault_ == Fault::kSkipsLastSum) std::memset(c + (p.m * p.n - 1) * width, 0x11, width);
@@ -177,9 +181,62 @@ class FaultyDevice : public cuda::Device {
   void launch(const cuda::Kernel& kernel) override { host_.launch(kernel); }
 
  private:
+  // The last matrix of A first.
+  cuda::Algorithm in_wrong_order(cuda::Product p) {
+    const int64_t a_bytes = p.a_step * cuda::bytes_of(p.a);
+    p.a_data = static_cast<const uint8_t*>(p.a_data) + (p.batch - 1) * a_bytes;
+    cuda::Product one = p;
+    one.batch = 1;
+    cuda::Algorithm algorithm;
+    for (int64_t i = 0; i < p.batch; ++i) {
+      algorithm = host_.multiply(one);
+      one.a_data = static_cast<const uint8_t*>(one.a_data) - a_bytes;
+      one.b_data = static_cast<const uint8_t*>(one.b_data) + p.b_step * cuda::bytes_of(p.b);
+      one.c_data = static_cast<uint8_t*>(one.c_data) + p.m * p.n * (p.halves ? 2 : 4);
+    }
+    return algorithm;
+  }
+
   cuda::Device& host_ = cuda::host_device();
   Fault fault_;
 };
+
+struct Batch {
+  int64_t m, n, k, count;
+  bool transpose_a, transpose_b;
+  std::vector<int64_t> a_matrices, b_matrices;  // as in StackedGemm
+};
+
+// A stack of products, and its events, by `stacked_gemm`.
+template <typename Gemm>
+std::pair<std::vector<float>, std::vector<uint8_t>> stack_of(const Kind& kind, const Batch& s,
+                                                             uint32_t rare, Gemm stacked_gemm) {
+  const Format &fa = find_format(kind.a), &fb = find_format(kind.b);
+  const std::vector<float> a = values_of(fa, s.count * s.m * s.k, 1, rare);
+  const std::vector<float> b = values_of(fb, s.count * s.k * s.n, 2, rare);
+  std::vector<float> c(static_cast<size_t>(s.count * s.m * s.n), -1);
+  std::vector<uint8_t> events(c.size());
+  StackedGemm<float> stack{.product = {.transpose_a = s.transpose_a,
+                                       .transpose_b = s.transpose_b,
+                                       .m = s.m,
+                                       .n = s.n,
+                                       .k = s.k,
+                                       .a = a.data(),
+                                       .lda = s.transpose_a ? s.m : s.k,
+                                       .b = b.data(),
+                                       .ldb = s.transpose_b ? s.k : s.n,
+                                       .c = c.data(),
+                                       .ldc = s.n,
+                                       .accumulator = &find_accumulator(kind.accumulator),
+                                       .a_format = &fa,
+                                       .b_format = &fb,
+                                       .events = events.data()},
+                           .count = s.count,
+                           .a_matrices = s.a_matrices,
+                           .b_matrices = s.b_matrices};
+  stacked_gemm(stack);
+  return {c, events};
+}
 
 }  // namespace
 
@@ -245,6 +302,64 @@ TEST_CASE("cuda engine: products on the host device have the bits of the softwar
     }
   }
   CHECK(on_device == 7 * 41 * 2);
+}
+
+TEST_CASE("cuda engine: a stack of products is one call, with the bits of the software kernels") {
+  const Kernels<float>&device = cuda_host_engine_kernels().f32, &software = active_kernels().f32;
+  const int64_t sizes[][3] = {{1, 1, 1}, {2, 3, 5}, {16, 16, 16}, {33, 17, 65}, {7, 40, 129}};
+  for (const Kind& kind : kKinds) {
+    CAPTURE(kind.accumulator);
+    for (const auto& [m, n, k] : sizes) {
+      for (int bits = 0; bits < 4; ++bits) {
+        const bool ta = (bits & 1) != 0, tb = (bits & 2) != 0;
+        for (const Batch& s : {Batch{m, n, k, 1, ta, tb, {}, {}}, Batch{m, n, k, 3, ta, tb, {}, {}},
+                               Batch{m, n, k, 3, ta, tb, {1, 1, 1}, {}},
+                               Batch{m, n, k, 4, ta, tb, {3, 0, 2, 1}, {2, 2, 0, 0}},
+                               Batch{m, n, k, 2, ta, tb, {}, {1, 1}}}) {
+          CAPTURE(m);
+          CAPTURE(bits);
+          CAPTURE(s.count);
+          for (const uint32_t rare : {0u, 20u}) {
+            const int64_t before = cuda::traffic(cuda::host_device()).products;
+            const auto ours = stack_of(kind, s, rare, [&](const StackedGemm<float>& stack) {
+              device.stacked_gemm(device, stack);
+            });
+            const int64_t calls = cuda::traffic(cuda::host_device()).products - before;
+            const auto theirs = stack_of(kind, s, rare, [&](const StackedGemm<float>& stack) {
+              software.stacked_gemm(software, stack);
+            });
+            REQUIRE(same_bits(ours.first, theirs.first));
+            REQUIRE(calls == (kind.runs_on_device ? 1 : 0));
+            for (size_t i = 0; kind.runs_on_device && i < ours.first.size(); ++i) {
+              REQUIRE(((ours.second[i] & kStepNan) != 0) == std::isnan(ours.first[i]));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda engine: planted faults of a batch change results") {
+  using Fault = FaultyDevice::Fault;
+  static FaultyDevice right(Fault::kNone), step(Fault::kWrongBatchStep), order(Fault::kSwapsBatch);
+  const Batch s{5, 4, 9, 3, false, true, {}, {}};
+  for (const Kind& kind : kKinds) {
+    if (!kind.runs_on_device) continue;
+    CAPTURE(kind.accumulator);
+    const Kernels<float>& software = active_kernels().f32;
+    const auto on_device = [&](cuda::Device& device) {
+      return stack_of(kind, s, 0, [&](const StackedGemm<float>& stack) {
+        CHECK(cuda::cuda_stacked_gemm(stack, software.gemm, device));
+      });
+    };
+    const auto want = stack_of(kind, s, 0, [&](const StackedGemm<float>& stack) {
+      software.stacked_gemm(software, stack);
+    });
+    CHECK(same_bits(on_device(right).first, want.first));
+    CHECK_FALSE(same_bits(on_device(step).first, want.first));
+    CHECK_FALSE(same_bits(on_device(order).first, want.first));
+  }
 }
 
 TEST_CASE("cuda engine: convolutions and their gradients have the bits of the software kernels") {
