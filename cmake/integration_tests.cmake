@@ -34,7 +34,7 @@ lockstep_integration_tests(captured everyday captures recommend_next captured_lo
 lockstep_integration_tests(check everyday check_own check_baselines)
 lockstep_integration_tests(check slow check_mutants check_planted check_kernels check_pytest check_ci)
 lockstep_integration_tests(run everyday run_file read_run report_page report_browser report_charts
-  charts_build report_formats check_outputs report_live export_run save_values masks start_from same_bits phenomena cuda_host
+  charts_build report_formats check_outputs report_live export_run save_values masks start_from same_bits phenomena cuda_host software_device
   disk_full hostile_input write_errors statistics_every)
 lockstep_integration_tests(run slow kill_resume syscall_faults mnist report_models step_costs)
 lockstep_integration_tests(compare everyday torch_models torch_ops_elementwise torch_ops_shapes

@@ -39,6 +39,7 @@ std::function<int()> declare_replay(CLI::App& app) {
     }
     if (args->threads != 0) set_thread_count(args->threads);
     if (!args->simd.empty()) collect_problems(problems, [&] { select_kernels(args->simd); });
+    collect_problems(problems, [&] { select_software_device(args->software_device); });
     return resuming ? resume_run(*args, problems) : start_run(*args, problems);
   };
 }

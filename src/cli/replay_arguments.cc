@@ -304,6 +304,11 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
   app.add_option("--simd", args->simd, "scalar, avx2 or avx512 [the fastest here]")
       ->type_name("NAME")
       ->group(group);
+  app.add_option("--software-device", args->software_device,
+                 "cuda (an NVIDIA GPU) or cuda-host: sums of products of software lanes there "
+                 "[the CPU]")
+      ->type_name("NAME")
+      ->group(group);
   app.add_flag("--quiet", args->quiet, "no progress, no summary")->group(group);
   app.footer(
       "--mode free: every lane keeps its own weights, as in training; synced: every step starts\n"

@@ -21,7 +21,7 @@ struct ReplayArgs {
   std::string optimizer_args, schedule = "constant", freeze, eval_batch_norm, rewrites, changes,
                               captured_order, eval_policy = "own";
   std::string mode = "free", decisions = "recorded", backward = "joint", lanes = "fp32", sizes,
-              output, resume_from, simd, save_values, at;
+              output, resume_from, simd, software_device, save_values, at;
   int64_t twins = 1;
   int threads = 0;
   bool overwrite = false, quiet = false;

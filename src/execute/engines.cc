@@ -10,6 +10,7 @@
 #include "src/core/error.h"
 #include "src/execute/cpu_engine.h"
 #include "src/execute/cuda_engine.h"
+#include "src/execute/software_engine.h"
 
 namespace lockstep {
 namespace {
@@ -23,7 +24,8 @@ constexpr Hardware kThisCpu = {.name = "avx512-bf16",
                                .runs_other_sums = true};
 
 constexpr Engine kEngines[] = {
-    {"software", "emulation in FP32 containers (FP64 for the truth lane), on any CPU"},
+    {"software", "emulation in FP32 containers (FP64 for the truth lane), on any CPU",
+     software_engine_kernels, nullptr, survey_software_engine},
     {"cpu", "the CPU's own F16C, AVX512-BF16, AVX512-FP16 and AMX instructions", cpu_engine_kernels,
      [] { return &kThisCpu; }, survey_cpu_engine},
     {"cuda", "cuBLAS on the tensor cores of an NVIDIA GPU; software for everything but products",

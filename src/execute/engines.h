@@ -17,7 +17,7 @@ namespace lockstep {
 
 struct Engine {
   std::string_view name, help;
-  const KernelSet& (*kernels)() = active_kernels;
+  const KernelSet& (*kernels)() = software_engine_kernels;
   // The accumulators and conversions of its lanes; null: the policy's own.
   const Hardware* (*hardware)() = nullptr;
   // Null: it computes every program.

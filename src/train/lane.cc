@@ -184,6 +184,7 @@ void Lane::survey_programs() {
     problems.add(unit, "leave '@" + description_.target + "' out to run the software engine");
   }
   problems.throw_if_any();
+  if (engine.hardware == nullptr) return;  // software: an optimizer replaces nothing
   for (const OptimizerGroup& group : context_.groups) {
     add_once(description_.fallbacks, std::string(group.optimizer->name));
   }

@@ -55,6 +55,7 @@ std::map<std::string, std::string> describe_environment() {
       {"compiler", LOCKSTEP_COMPILER},
       {"compile_flags", LOCKSTEP_COMPILE_FLAGS},
       {"kernels", std::string(active_kernels().name)},
+      {"software_device", std::string(software_device().empty() ? "none" : software_device())},
       {"threads", std::to_string(thread_count())},
       {"hdf5", fmt::format("{}.{}.{}", H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE)},
       {"highway", fmt::format("{}.{}.{}", HWY_MAJOR, HWY_MINOR, HWY_PATCH)},
