@@ -154,6 +154,13 @@ ordered_json lane_json(const Report& report, const LaneReport& lane) {
                       {"engine", lane.info.engine},
                       {"target", lane.info.target},
                       {"in_software", lane.info.fallbacks}};
+  if (lane.device.products > 0) {
+    out["device"] = {{"products", lane.device.products},
+                     {"kinds", lane.device.kinds.size()},
+                     {"bytes_up", lane.device.bytes_up},
+                     {"bytes_down", lane.device.bytes_down},
+                     {"bytes_kept", lane.device.bytes_kept}};
+  }
   if (has_sentence(lane)) {
     out["sentence"] = lane_sentence(report, lane);
   }

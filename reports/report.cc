@@ -111,6 +111,8 @@ LaneReport read_lane(const RunFile& run, int lane, ReportPictures pictures) {
         read_lane_views(run, lane, out.findings, ends ? out.nonfinite_loss_at + 1 : run.steps());
   }
   out.sums = run.sums(lane);
+  out.device = run.device_work(lane);
+  out.device.kinds = run.device_products(lane);
   for (const int32_t attempts : run.attempts(lane)) {
     if (attempts > 1) out.repeated_attempts += static_cast<uint64_t>(attempts - 1);
   }

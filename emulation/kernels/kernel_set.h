@@ -17,6 +17,7 @@
 #include "emulation/accumulator/dot.h"
 #include "emulation/kernels/args/block_spec.h"
 #include "emulation/kernels/args/conv_args.h"
+#include "emulation/kernels/args/device_work.h"
 #include "emulation/kernels/args/elementwise_args.h"
 #include "emulation/kernels/args/gemm_args.h"
 #include "emulation/kernels/args/loss_args.h"
@@ -226,6 +227,8 @@ struct KernelSet {
   Kernels<float> f32;
   Kernels<double> f64;
   IntegerKernels i32;
+  // What the set's device has done since the last call; null: the set has no device.
+  DeviceWork (*take_device_work)() = nullptr;
   template <typename T>
   const Kernels<T>& of() const;
   template <typename T>

@@ -207,6 +207,31 @@ class Run:
         names = [parameter["name"] for parameter in self.graph["params"]]
         return pandas.DataFrame(norms, columns=names).rename_axis("step")
 
+    def device_products(self, lane: str) -> pd.DataFrame:
+        """How the lane's device formed its products: a row per site, size and algorithm, in the order of their first step.
+
+        Returns: the columns of docs/run-file.md, and `sum`, the accumulator and factors that the policy asked for; nothing
+            where the lane has no device. -1: the library has no such number.
+        Throws: RunFileError if the table is damaged.
+        """
+        pandas = self._pandas
+        with self._opened() as file:
+            group = file[self._group(lane)]
+            if "device_products/step" not in group:
+                return pandas.DataFrame()
+            stored = {name: data[()] for name, data in group["device_products"].items()}
+            sums = texts(group["device_sums"][()])
+        if len({values.shape for values in stored.values()}) != 1 or len(sums) != len(self.sites):
+            raise RunFileError(f"{self.path}: lane {lane}: the columns of device_products differ in length")
+        later = np.flatnonzero(stored["step"] >= self.steps_complete)
+        rows = slice(later[0] if len(later) else None)
+        table = pandas.DataFrame({name: values[rows] for name, values in stored.items()})
+        if not table["site"].between(-1, len(self.sites) - 1).all():
+            raise RunFileError(f"{self.path}: lane {lane}: device_products names a site that the run lacks")
+        table["sum"] = [sums[site] if site >= 0 else "" for site in table["site"]]
+        first = ["step", "site", "sum", "m", "n", "k", "batch"]
+        return table[first + [name for name in table if name not in first]]
+
     def layer_table(self, lane: str, by_step: bool = False, layers: str = "*") -> pd.DataFrame:
         """What rounding did to each layer: a row per (layer, role), or per (step, layer, role), in the network's order.
 

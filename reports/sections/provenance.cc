@@ -1,12 +1,48 @@
 // The origin of the run file, and how to produce it again.
 #include <fmt/format.h>
 
-#include "reports/section.h"
+#include <algorithm>
+#include <functional>
+#include <map>
 
+#include "reports/section.h"
 #include "reports/text_writer.h"
+#include "src/core/counted.h"
 
 namespace lockstep {
 namespace {
+
+std::string device_text(const DeviceWork& work) {
+  constexpr double kMega = 1e6;
+  return fmt::format("on the device: {} of {}, {:.1f} MB copied there, {:.1f} MB back",
+                     counted(static_cast<uint64_t>(work.products), "product"),
+                     counted(work.kinds.size(), "kind"),
+                     static_cast<double>(work.bytes_up) / kMega,
+                     static_cast<double>(work.bytes_down) / kMega);
+}
+
+// The sums that the library may have split, the most parts first; "" if it split none.
+std::string parts_text(const DeviceWork& work, const SiteTable& sites) {
+  constexpr size_t kMostNamed = 5;
+  std::map<int32_t, int64_t> parts;  // by site
+  for (const DeviceProduct& product : work.kinds) {
+    if (product.most_parts == 1) continue;
+    int64_t& most = parts[static_cast<int32_t>(product.site)];
+    most = std::max(most, product.most_parts);
+  }
+  std::vector<std::pair<int32_t, int64_t>> order(parts.begin(), parts.end());
+  std::ranges::stable_sort(order, std::greater<>(), [](const auto& row) { return row.second; });
+  std::string text;
+  for (size_t i = 0; i < std::min(order.size(), kMostNamed); ++i) {
+    const auto& [site, most] = order[i];
+    const std::string name =
+        site < 0 ? "other sums" : sites.sites[static_cast<size_t>(site)].label();
+    text += fmt::format("{}{} (at most {})", text.empty() ? "" : ", ", name, most);
+  }
+  if (text.empty()) return "";
+  if (order.size() > kMostNamed) text += fmt::format(" and {} more", order.size() - kMostNamed);
+  return "the library was free to sum in parts, as software lanes never do: " + text;
+}
 
 // A shell command over several lines: broken at spaces outside quotes, a backslash at their ends.
 std::string broken_command(const std::string& command) {
@@ -59,6 +95,10 @@ Blocks write_provenance(const Report& report) {
       fallbacks += (fallbacks.empty() ? "in software: " : ", ") + name;
     }
     if (!fallbacks.empty()) table.rows.push_back({"", fallbacks});
+    if (lane.device.products == 0) continue;
+    table.rows.push_back({"", device_text(lane.device)});
+    const std::string parts = parts_text(lane.device, report.sites);
+    if (!parts.empty()) table.rows.push_back({"", parts});
   }
   for (const auto& [key, value] : report.environment) table.rows.push_back({key, value});
   return {table, paragraph("To repeat it:"), verbatim(broken_command(report.command_line))};

@@ -27,7 +27,10 @@ EngineSurvey survey_cuda_engine(const Graph& graph, const Program& program) {
     const Format *a = factor(0), *b = factor(1);
     if (a == nullptr || b == nullptr || !is_cuda_sum(*instruction.gemm_accumulator, *a, *b)) {
       fall_back("sums by " + instruction.gemm_accumulator->name);
+      continue;
     }
+    survey.device_sums[instruction.node] =
+        instruction.gemm_accumulator->name + " " + a->name + " x " + b->name;
   }
   fall_back("rounding and statistics");
   return survey;

@@ -1,6 +1,7 @@
 // Which operations of a program does an engine compute itself?
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,8 @@ namespace lockstep {
 struct EngineSurvey {
   std::vector<std::string> fallbacks;  // what the software kernels run instead, each once
   std::vector<std::string> missing;    // units that it needs and this machine lacks
+  // Of engines with a device: the sums that it forms, by node: "hopper_fp16 fp16 x fp16".
+  std::map<int, std::string> device_sums = {};
 };
 
 }  // namespace lockstep

@@ -57,6 +57,19 @@ Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, 
   assign_slots();
 }
 
+int32_t Executor::product_site(int node) const {
+  const int32_t of_sums = sum_site_[static_cast<size_t>(node)];
+  if (of_sums >= 0) return of_sums;
+  return sites_.find(graph_.nodes[static_cast<size_t>(node)].id, Point::kOutput, 0);
+}
+
+// Lanes run one instruction at a time: what a device has done since the last one is this node's.
+void Executor::note_device_work(int node) {
+  DeviceWork work = kernels().take_device_work();
+  for (DeviceProduct& product : work.kinds) product.site = product_site(node);
+  device_work_.merge(work);
+}
+
 void Executor::find_passes() {
   std::map<std::string_view, size_t> pass_of_node;
   for (const Node& node : graph_.nodes) pass_of_node[node.id] = static_cast<size_t>(node.pass);

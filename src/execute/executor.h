@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "emulation/kernels/active_kernels.h"
@@ -79,6 +80,11 @@ class Executor {
   void tap(ValueTap* tap) { tap_ = tap; }
   int node_count() const { return static_cast<int>(graph_.nodes.size()); }
 
+  // The site at which products of a node are recorded: of its sums, or of its output.
+  int32_t product_site(int node) const;
+  // What the engine's device has done for this executor since the last call, without steps.
+  DeviceWork take_device_work() { return std::exchange(device_work_, {}); }
+
   // For changing a value between two nodes, after its producer has run.
   Tensor& mutable_value(std::string_view value_id);
   // A value of the graph as its producer wrote it. Results (loss, outputs, gradients, mutations)
@@ -137,6 +143,7 @@ class Executor {
                    std::span<const float> after, float scale, std::span<SiteRecord> records);
   void weigh_errors(size_t node, const Executor& reference, std::span<SiteRecord> records);
 
+  void note_device_work(int node);
   void find_passes();
   void find_buffer_updates();
   void bind_constants();
@@ -174,6 +181,7 @@ class Executor {
   std::map<int32_t, std::shared_ptr<const RoundingErrors>> errors_;  // by site, not yet weighed
   bool sample_sums_ = false, decides_itself_ = false;
   ValueTap* tap_ = nullptr;
+  DeviceWork device_work_;
 };
 
 }  // namespace lockstep

@@ -195,6 +195,7 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
   };
   if (sums_pending) call.sums_ready = [&] { finish_sums(/*is_output=*/false); };
   ops_[node]->run(call);
+  if (set.take_device_work != nullptr) note_device_work(instruction.node);
   if (call.health != nullptr) {
     sampled.divide_by(site_scale(sum_site) * scale_of_sums(instruction));
     records[sum_site].health = sampled;

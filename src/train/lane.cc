@@ -178,6 +178,11 @@ void Lane::survey_programs() {
     const EngineSurvey survey = engine.survey(runner->graph(), runner->executor().program());
     for (const std::string& unit : survey.missing) add_once(missing, unit);
     for (const std::string& part : survey.fallbacks) add_once(description_.fallbacks, part);
+    for (const auto& [node, sum] : survey.device_sums) {
+      description_.device_sums.resize(context_.sites->sites.size());
+      const int32_t site = runner->executor().product_site(node);
+      if (site >= 0) description_.device_sums.at(static_cast<size_t>(site)) = sum;
+    }
   }
   ProblemList problems("lane '" + description_.name + "'");
   for (const std::string& unit : missing) {

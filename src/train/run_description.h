@@ -23,6 +23,8 @@ struct LaneDescription {
   std::vector<std::string> warnings;   // numbers of the run that its formats cannot hold
   // By site id: the format that values are rounded to there; "": the lane lacks the site.
   std::vector<std::string> site_formats;
+  // By site id: the sums that the engine's device forms there (EngineSurvey); empty: no device.
+  std::vector<std::string> device_sums;
   // The losses that have a scaler each, in the scalers' order; empty: one scaler for all.
   std::vector<std::string> scaler_losses;
 };

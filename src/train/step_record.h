@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "emulation/kernels/args/device_work.h"
 #include "src/execute/site_record.h"
 
 namespace lockstep {
@@ -33,6 +34,7 @@ struct LaneStep {
   std::vector<double> gradient_norms;
   double seconds = 0;  // spent on this lane
   int32_t attempts = 1;
+  DeviceWork device;  // of all attempts; of the engine's device, if it has one
   // One per scaler (LaneDescription::scaler_losses), at least one (scale 1 without scaling); then
   // one per group, if groups skip on their own.
   std::vector<ScalerRecord> scalers;

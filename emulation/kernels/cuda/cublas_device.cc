@@ -229,10 +229,14 @@ class CublasDevice final : public Device {
       lt_.algo_get(&algo, attribute, &value, sizeof value, &written);
       return value;
     };
-    const int32_t parts = number(lt::kSplitK);  // -1: not set
-    return {fmt::format("id {} tile {} stages {} split-k {} reduction {}", number(lt::kId),
-                        number(lt::kTile), number(lt::kStages), parts, number(lt::kReduction)),
-            std::max(1, parts)};
+    Algorithm found;
+    found.id = number(lt::kId), found.tile = number(lt::kTile);
+    found.stages = number(lt::kStages), found.split_k = number(lt::kSplitK);
+    found.reduction = number(lt::kReduction);
+    found.most_parts = std::max(1, found.split_k);
+    found.text = fmt::format("id {} tile {} stages {} split-k {} reduction {}", found.id,
+                             found.tile, found.stages, found.split_k, found.reduction);
+    return found;
   }
 
   const lt::Library& lt_;

@@ -40,7 +40,9 @@ struct Product {
 
 // How a device formed a product.
 struct Algorithm {
-  std::string text;    // "id 66 tile 20 stages 36 split-k 1 reduction 0"
+  std::string text;  // "id 66 tile 20 stages 36 split-k 1 reduction 0"
+  // The library's numbers; -1: it has none.
+  int id = -1, tile = -1, stages = -1, split_k = -1, reduction = -1;
   int most_parts = 1;  // of k, which may be summed apart and then added, as no software lane does
 };
 

@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "emulation/accumulator/accumulator_event.h"
@@ -59,6 +60,7 @@ struct State {
   std::vector<std::byte> codes;
   std::vector<float> line_major, sums;
   Traffic traffic;
+  DeviceWork work;  // since take_work
 };
 
 // Never destroyed: at the end of the program the driver may be gone before it.
@@ -127,6 +129,17 @@ class DeviceGemm {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     receive_sums();
     ++state_.traffic.products;
+    ++state_.work.products;
+    state_.work.note({.m = args_.m,
+                      .n = args_.n,
+                      .k = args_.k,
+                      .batch = stack_.count,
+                      .algorithm = algorithm.id,
+                      .tile = algorithm.tile,
+                      .stages = algorithm.stages,
+                      .split_k = algorithm.split_k,
+                      .reduction = algorithm.reduction,
+                      .most_parts = algorithm.most_parts});
     state_.traffic.algorithms.insert_or_assign(
         fmt::format("{} {} x {} {}x{}x{}{}", args_.accumulator->name, format_of(product_.a).name,
                     format_of(product_.b).name, args_.m, args_.n, args_.k,
@@ -158,6 +171,7 @@ class DeviceGemm {
     void* memory = buffer.reserve(bytes, state_.traffic);
     device_.upload(memory, state_.codes.data(), bytes);
     state_.traffic.bytes_up += static_cast<int64_t>(bytes);
+    state_.work.bytes_up += static_cast<int64_t>(bytes);
     return memory;
   }
 
@@ -185,6 +199,7 @@ class DeviceGemm {
       device_.download(state_.sums.data(), product_.c_data, bytes_of_sums());
     }
     state_.traffic.bytes_down += static_cast<int64_t>(bytes_of_sums());
+    state_.work.bytes_down += static_cast<int64_t>(bytes_of_sums());
     for (int64_t matrix = 0; matrix < stack_.count; ++matrix) {
       const GemmArgs<float> one = stack_.one(matrix);
       for (int64_t i = 0; i < one.m; ++i) {
@@ -271,6 +286,12 @@ std::string traffic_text() {
     }
   }
   return text;
+}
+
+DeviceWork take_work(Device& device) {
+  State& state = state_of(device);
+  const std::lock_guard lock(state.mutex);
+  return std::exchange(state.work, {});
 }
 
 Traffic traffic(Device& device) {

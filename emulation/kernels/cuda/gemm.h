@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "emulation/kernels/args/device_work.h"
 #include "emulation/kernels/args/gemm_args.h"
 #include "emulation/kernels/cuda/device.h"
 
@@ -38,6 +39,8 @@ struct Traffic {
   std::map<std::string, Algorithm> algorithms;
 };
 Traffic traffic(Device& device);
+// What it has done since the last call, without steps and sites.
+DeviceWork take_work(Device& device);
 // A line or two per device that has multiplied, for people; "" if none has.
 std::string traffic_text();
 

@@ -53,7 +53,9 @@ class HostDevice final : public Device {
     } else {
       std::memcpy(p.c_data, c.data(), c.size() * sizeof(float));
     }
-    return {"model " + p.accumulator->name};
+    Algorithm algorithm;
+    algorithm.text = "model " + p.accumulator->name;
+    return algorithm;
   }
 
   void launch(const Kernel& kernel) override {

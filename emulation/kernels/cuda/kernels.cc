@@ -46,6 +46,7 @@ KernelSet make_set(std::string_view name, std::string_view help) {
     if (cuda::cuda_stacked_gemm(stack, software.gemm, kDevice())) return;
     software.stacked_gemm(kernels, stack);
   };
+  set.take_device_work = [] { return cuda::take_work(kDevice()); };
   return set;
 }
 

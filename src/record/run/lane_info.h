@@ -33,6 +33,9 @@ struct LaneInfo {
   // By site id: the format that values are rounded to there; "": the lane lacks the site. Empty in
   // files without it.
   std::vector<std::string> site_formats;
+  // By site id: the sums that the engine's device forms there, "hopper_fp16 fp16 x fp16"; "": none.
+  // Empty without a device.
+  std::vector<std::string> device_sums;
   // Bytes that the lane's recipe keeps on hardware; absent from files of version 1.
   std::optional<MemoryFacts> memory;
 };

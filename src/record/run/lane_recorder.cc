@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -49,6 +50,7 @@ LaneExtent lane_extent(const RunDescription& description, const LaneDescription&
     extent.stat_exempt.push_back(site.stat_exempt);
     extent.decides = extent.decides || (is_in_graph(site) && find_op(site.op).decides);
   }
+  extent.uses_device = !lane.device_sums.empty();
   return extent;
 }
 
@@ -85,6 +87,9 @@ LaneRecorder LaneRecorder::create(hid_t lanes, const LaneDescription& lane, int6
   if (!lane.site_formats.empty()) {
     hdf5::write_texts(group, run_names::kSiteFormats, lane.site_formats);
   }
+  if (!lane.device_sums.empty()) {
+    hdf5::write_texts(group, run_names::kDeviceSums, lane.device_sums);
+  }
   hdf5::write_text(group, run_names::kPolicy, lane.policy.text);
   r.extent_ = extent;
   r.site_count_ = extent.sites;
@@ -109,6 +114,7 @@ LaneRecorder LaneRecorder::open(hid_t lanes, const LaneDescription& lane, const 
     if (step >= steps_complete) break;
     ++r.histogram_records_;
   }
+  r.recall_products(steps_complete);
   const int64_t died_at = hdf5::int_attribute(r.group_.id(), run_names::kDiedAt);
   r.died_ = died_at >= 0 && died_at < steps_complete;
   if (!r.died_) {
@@ -149,6 +155,7 @@ void LaneRecorder::make(hid_t lane, bool create) {
   for (const Quantity& quantity : quantities()) {
     if (quantity.axis == Axis::kParameter && extent_.gradient_norms == 0) continue;
     if (quantity.is_of_decisions() && !extent_.decides) continue;
+    if (quantity.is_of_device() && !extent_.uses_device) continue;
     const size_t slash = quantity.name.find('/');
     const bool is_grouped = slash != std::string::npos;
     const std::string its_group = is_grouped ? quantity.name.substr(0, slash) : "";
@@ -171,6 +178,43 @@ size_t LaneRecorder::column_of(const Source& source) const {
   const auto found = std::ranges::find_if(
       columns_, [&](const QuantityColumn& c) { return c.quantity->source == source; });
   return static_cast<size_t>(found - columns_.begin());
+}
+
+void LaneRecorder::recall_products(int64_t steps_complete) {
+  for (size_t c = 0; c < columns_.size(); ++c) {
+    const auto* member = std::get_if<int64_t DeviceProduct::*>(&columns_[c].quantity->source);
+    if (member == nullptr) continue;
+    products_.resize(static_cast<size_t>(datasets_[c].rows()));
+    for (size_t row = 0; row < products_.size(); ++row) {
+      datasets_[c].read(static_cast<int64_t>(row), &(products_[row].**member));
+    }
+  }
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  const auto is_late = [&](const DeviceProduct& p) { return p.step >= steps_complete; };
+  const auto late = std::ranges::find_if(products_, is_late);
+  for (auto p = late; p != products_.end(); ++p) {
+    datasets_[column_of(&DeviceProduct::step)].write(p - products_.begin(), &kNever);
+  }
+  products_.erase(late, products_.end());
+}
+
+void LaneRecorder::write_products(int64_t step, const DeviceWork& work) {
+  if (column_of(&DeviceProduct::step) == columns_.size()) return;
+  for (DeviceProduct product : work.kinds) {
+    const auto is_like = [&](const DeviceProduct& known) { return known.is_like(product); };
+    if (std::ranges::any_of(products_, is_like)) continue;
+    product.step = step;
+    std::vector<QuantityRow> rows;
+    for (const QuantityColumn& column : columns_) {
+      const Quantity& quantity = *column.quantity;
+      if (quantity.rows() != Rows::kProduct || quantity.is_checksum()) continue;
+      rows.emplace_back(column).set(product);
+    }
+    const auto row = static_cast<int64_t>(products_.size());
+    write(rows, row);
+    seal(Gathered::kProductChecksums, row);
+    products_.push_back(product);
+  }
 }
 
 // `rows` belong to some of the columns, in their order.
@@ -210,6 +254,7 @@ void LaneRecorder::write_step(int64_t step, bool is_measured, const LaneStep& la
   write(step_rows(columns_, lane), step);
   checksums_[Gathered::kStepChecksums] ^= death_checksum(step, died_, lane.died_of);
   seal(Gathered::kStepChecksums, step);
+  if (lane.alive) write_products(step, lane.device);
   seal(Gathered::kSecondsChecksums, step);
   if (extent_.measuring.samples_sums(step)) {
     const int64_t row = extent_.measuring.sample_number(step);

@@ -26,6 +26,7 @@ struct LaneExtent {
   int64_t skipping_groups = 0;
   int64_t gradient_norms = 0;  // parameters whose norms are kept: all for captures, else none
   bool decides = false;        // the step has recorded decisions
+  bool uses_device = false;    // the lane's engine forms sums on a device
   int64_t scaler_columns() const {
     return (scaler_losses.empty() ? 1 : static_cast<int64_t>(scaler_losses.size())) +
            skipping_groups;
@@ -64,6 +65,9 @@ class LaneRecorder {
   void make(hid_t group, bool create);
   size_t column_of(const Source& source) const;
   GrowingDataset& dataset(Gathered gathered) { return datasets_.at(column_of(gathered)); }
+  // The products of earlier steps; later ones no longer count.
+  void recall_products(int64_t steps_complete);
+  void write_products(int64_t step, const DeviceWork& work);
   void add_to_checksum(size_t column, int64_t at, const void* row);
   // Writes a row of a dataset and adds it to the checksum of all rows of its kind.
   void write(size_t column, int64_t at, const void* row);
@@ -84,6 +88,7 @@ class LaneRecorder {
   LaneExtent extent_;
   int64_t site_count_ = 0, histogram_records_ = 0;
   bool died_ = false;
+  std::vector<DeviceProduct> products_;  // in the file's order
   std::vector<uint64_t> sums_;
   std::map<Gathered, uint64_t> checksums_;  // of the rows that are being written
   std::vector<QuantityColumn> columns_;

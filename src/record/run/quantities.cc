@@ -35,6 +35,17 @@ Quantity row_of(const HealthColumn& column) {
           .absent = 0};
 }
 
+// Only of lanes whose engine has a device. A library may choose otherwise in an equal run.
+Quantity of_device(const std::string& name, const Source& source, const std::string& help) {
+  return {.name = name,
+          .axis = Axis::kOne,
+          .source = source,
+          .comparison = kNone,
+          .help = help,
+          .absent = 0,
+          .optional = true};
+}
+
 // Absent from files of earlier versions.
 Quantity checksums(const std::string& name, Gathered source, const std::string& what) {
   return {.name = "checksums/" + name,
@@ -135,12 +146,33 @@ std::vector<Quantity> make_rows() {
       {"losses/*", Axis::kLoss, &LaneStep::losses, kNone,
        "training loss of the step, one for each named loss of the graph", At::kEverySite, kNaN,
        /*optional=*/true},
+      of_device("device/products", &DeviceWork::products, "calls for products on a device"),
+      of_device("device/bytes_up", &DeviceWork::bytes_up, "bytes copied to the device"),
+      of_device("device/bytes_down", &DeviceWork::bytes_down, "bytes copied back"),
+      of_device("device/bytes_kept", &DeviceWork::bytes_kept,
+                "bytes of factors that were on the device already"),
+      of_device("device_products/step", &DeviceProduct::step, "the first step with such products"),
+      of_device("device_products/site", &DeviceProduct::site,
+                "site of the sums, or of the op's output; -1: none"),
+      of_device("device_products/m", &DeviceProduct::m, "rows of the products"),
+      of_device("device_products/n", &DeviceProduct::n, "columns of the products"),
+      of_device("device_products/k", &DeviceProduct::k, "terms of each sum"),
+      of_device("device_products/batch", &DeviceProduct::batch, "products in one call"),
+      of_device("device_products/algorithm", &DeviceProduct::algorithm,
+                "the library's algorithm; -1, here and below: it has no such number"),
+      of_device("device_products/tile", &DeviceProduct::tile, "its tile"),
+      of_device("device_products/stages", &DeviceProduct::stages, "its stages"),
+      of_device("device_products/split_k", &DeviceProduct::split_k, "its split-k"),
+      of_device("device_products/reduction", &DeviceProduct::reduction, "its reduction scheme"),
+      of_device("device_products/most_parts", &DeviceProduct::most_parts,
+                "parts of k that it may have summed apart, at most; 1: one chain"),
       checksums("steps", Gathered::kStepChecksums, "a step's other rows, but not of its time"),
       checksums("seconds", Gathered::kSecondsChecksums, "a step's time"),
       checksums("evaluations", Gathered::kEvaluationChecksums, "an evaluation"),
       checksums("samples", Gathered::kSampleChecksums, "a step's sampled sums of products"),
       checksums("histograms", Gathered::kHistogramChecksums, "a step's exponent histograms"),
       checksums("blocks", Gathered::kBlockChecksums, "the sums of 50 steps' exponent histograms"),
+      checksums("device_products", Gathered::kProductChecksums, "a kind of product on a device"),
   });
   return rows;
 }
@@ -174,13 +206,14 @@ struct RowsOf {
     constexpr std::array kRows = {Rows::kSample,    Rows::kHistogram,  Rows::kHistogram,
                                   Rows::kBlock,     Rows::kBlock,      Rows::kStep,
                                   Rows::kStep,      Rows::kEvaluation, Rows::kSample,
-                                  Rows::kHistogram, Rows::kBlock};
+                                  Rows::kHistogram, Rows::kBlock,      Rows::kProduct};
     return kRows.at(static_cast<size_t>(gathered));
   }
   Rows operator()(const Statistic*) const { return Rows::kStep; }
   template <typename Value, typename Record>
   Rows operator()(Value Record::*) const {
     if (std::is_same_v<Record, Evaluation>) return Rows::kEvaluation;
+    if (std::is_same_v<Record, DeviceProduct>) return Rows::kProduct;
     const bool is_sampled =
         std::is_same_v<Record, AccumulatorHealth> || std::is_same_v<Record, LossEffect>;
     return is_sampled ? Rows::kSample : Rows::kStep;
@@ -202,8 +235,8 @@ std::string_view to_string(Storage storage) {
 }
 
 std::string axes_text(const Quantity& quantity) {
-  constexpr std::array<std::string_view, 5> kRowNames = {"step", "evaluation", "sample",
-                                                         "histogram", "block"};
+  constexpr std::array<std::string_view, 6> kRowNames = {"step",      "evaluation", "sample",
+                                                         "histogram", "block",      "product"};
   constexpr std::array<std::string_view, 7> kAxisNames = {"",         ", group", ", parameter", "",
                                                           ", scaler", ", site",  ", site, bin"};
   return std::string(kRowNames.at(static_cast<size_t>(quantity.rows()))) +

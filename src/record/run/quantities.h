@@ -28,8 +28,8 @@ inline constexpr int64_t kHistogramFirstSteps = 20;
 enum class Axis : uint8_t { kOne, kGroup, kParameter, kLoss, kScaler, kSite, kSiteAndBin };
 
 // What a dataset has a row for. kSample: a step that sampled sums of products. kHistogram: a step
-// with its own histogram. kBlock: kHistogramBlock steps.
-enum class Rows : uint8_t { kStep, kEvaluation, kSample, kHistogram, kBlock };
+// with its own histogram. kBlock: kHistogramBlock steps. kProduct: a kind of product on a device.
+enum class Rows : uint8_t { kStep, kEvaluation, kSample, kHistogram, kBlock, kProduct };
 
 enum class Storage : uint8_t { kF64, kU64, kI64, kU32, kI32, kU8 };
 std::string_view to_string(Storage storage);  // "f64"
@@ -61,6 +61,7 @@ enum class Gathered : uint8_t {
   kSampleChecksums,
   kHistogramChecksums,
   kBlockChecksums,
+  kProductChecksums,
 };
 
 // The member of a step's records that holds the quantity. Its type decides the stored type.
@@ -72,7 +73,8 @@ using Source =
                  double LossEffect::*,                                             // on the loss
                  double ScalerRecord::*, bool ScalerRecord::*, int32_t ScalerRecord::*,
                  double LaneStep::*, int32_t LaneStep::*, std::vector<double> LaneStep::*,
-                 int64_t Evaluation::*, double Evaluation::*, Gathered>;
+                 int64_t Evaluation::*, double Evaluation::*,
+                 int64_t DeviceWork::*, int64_t DeviceProduct::*, Gathered>;
 
 struct Quantity {
   std::string name;  // the dataset's path below the lane's group; "losses/*": one for each loss
@@ -96,6 +98,11 @@ struct Quantity {
   bool is_of_decisions() const {
     return std::holds_alternative<uint64_t DecisionStats::*>(source) ||
            std::holds_alternative<double DecisionStats::*>(source);
+  }
+  bool is_of_device() const {
+    return std::holds_alternative<int64_t DeviceWork::*>(source) ||
+           std::holds_alternative<int64_t DeviceProduct::*>(source) ||
+           source == Source(Gathered::kProductChecksums);
   }
 };
 // "step, site": what the dataset has a row for, then what a row has a number for.

@@ -93,8 +93,13 @@ void QuantityRow::set(const Evaluation& evaluation) {
   set_member(0, evaluation);
 }
 
+void QuantityRow::set(const DeviceProduct& product) {
+  set_member(0, product);
+}
+
 void QuantityRow::set_lane(const LaneStep& lane) {
   set_member(0, lane);
+  set_member(0, lane.device);
   const auto* several = std::get_if<std::vector<double> LaneStep::*>(&column_.quantity->source);
   if (several == nullptr) return;
   const std::vector<double>& values = lane.**several;

@@ -33,6 +33,7 @@ class QuantityRow {
   void set(size_t at, const LossEffect& effect);
   void set(size_t at, const ScalerRecord& scaler);
   void set(const Evaluation& evaluation);
+  void set(const DeviceProduct& product);
   void set_lane(
       const LaneStep& lane);  // numbers, groups, parameters, losses of the lane as a whole
 

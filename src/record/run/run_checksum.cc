@@ -68,6 +68,8 @@ std::optional<Gathered> checksums_of(const Quantity& quantity) {
       return Gathered::kHistogramChecksums;
     case Rows::kBlock:
       return Gathered::kBlockChecksums;
+    case Rows::kProduct:
+      return Gathered::kProductChecksums;
   }
   return Gathered::kStepChecksums;
 }

@@ -86,7 +86,8 @@ void check_datasets(const StoredFields& lane, const std::string& path, const Lan
     // Absent from files of other versions, or of other runs: not measured. Every version has the
     // loss; it bounds the number of steps.
     const bool is_needed = quantity.source == Source(&LaneStep::loss) ||
-                           (!quantity.optional && extents.version == kRunFormatVersion);
+                           (!quantity.optional && extents.version == kRunFormatVersion) ||
+                           (quantity.is_of_device() && !info.device_sums.empty());
     if (!group.empty() && !lane.has(group)) {
       if (is_needed && missing.insert(group).second) lane.problem(group + " is missing");
       continue;

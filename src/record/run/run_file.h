@@ -159,6 +159,12 @@ class RunFile {
   // Of one step.
   std::vector<DecisionStats> decisions_at(int lane, int64_t step) const;
 
+  // The kinds of products that the lane's device has formed, in the order in which they appeared;
+  // empty without a device.
+  std::vector<DeviceProduct> device_products(int lane) const;
+  // The device's work of all complete steps, without kinds.
+  DeviceWork device_work(int lane) const;
+
   // Of this seed, as docs/run-file.md names them: "lanes/fp32/loss", links escaped.
   std::vector<std::string> dataset_paths() const;
   // Recomputes the checksums of every complete step of this seed's run, which reads all of it. The

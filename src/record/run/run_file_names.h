@@ -49,6 +49,7 @@ inline constexpr char kPolicyHash[] = "policy_hash";
 inline constexpr char kWarnings[] = "warnings";  // one per line
 // Lane objects.
 inline constexpr char kSiteFormats[] = "site_formats";
+inline constexpr char kDeviceSums[] = "device_sums";
 
 // The group of a run other than the first: "seeds/8".
 std::string seed_group(uint64_t seed);

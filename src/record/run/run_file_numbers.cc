@@ -433,6 +433,50 @@ std::vector<DecisionStats> RunFile::decisions(int lane) const {
   return total;
 }
 
+std::vector<DeviceProduct> RunFile::device_products(int lane) const {
+  return impl_->guard([&] {
+    std::vector<DeviceProduct> found;
+    if (!impl_->has(lane, quantity_of(&DeviceProduct::step).name)) return found;
+    found.resize(static_cast<size_t>(impl_->common_rows(lane, Rows::kProduct)));
+    for (const Quantity& quantity : quantities()) {
+      if_member<DeviceProduct>(quantity, [&](const auto& member) {
+        const auto values = impl_->rows_of<int64_t>(lane, quantity.name, 0, std::ssize(found));
+        for (size_t i = 0; i < found.size(); ++i) std::invoke(member, found[i]) = values[i];
+      });
+    }
+    const auto is_late = [&](const DeviceProduct& p) { return p.step >= impl_->steps; };
+    found.erase(std::ranges::find_if(found, is_late), found.end());
+    for (const DeviceProduct& p : found) {
+      const bool is_product = std::min({p.m, p.n, p.k, p.batch, p.most_parts}) >= 1;
+      if (is_product && p.step >= 0 && p.site >= -1 && p.site < std::ssize(impl_->sites.sites)) {
+        continue;
+      }
+      throw hdf5::Error(fmt::format(
+          "{}: product {} of step {} and site {} has {}x{}x{}, batch {}, at most {} parts; sizes "
+          "must be at least 1, the site below {}",
+          impl_->lane_path(lane, "device_products"), &p - found.data(), p.step, p.site, p.m, p.n,
+          p.k, p.batch, p.most_parts, impl_->sites.sites.size()));
+    }
+    if (!std::ranges::is_sorted(found, {}, &DeviceProduct::step)) {
+      throw hdf5::Error(impl_->lane_path(lane, "device_products/step") +
+                        ": the steps are not in order");
+    }
+    return found;
+  });
+}
+
+DeviceWork RunFile::device_work(int lane) const {
+  DeviceWork work;
+  for (const Quantity& quantity : quantities()) {
+    if_member<DeviceWork>(quantity, [&](const auto& member) {
+      for (const int64_t value : impl_->series<int64_t>(lane, member)) {
+        std::invoke(member, work) += value;
+      }
+    });
+  }
+  return work;
+}
+
 Numbers RunFile::numbers_at(int lane, const Quantity& quantity, int64_t step) const {
   impl_->check_step(step);
   return impl_->guard([&]() -> Numbers {
@@ -494,6 +538,11 @@ Numbers RunFile::numbers(int lane, const Quantity& quantity) const {
     if_member<Evaluation>(quantity, [&](const auto& member) { take(all, member); });
     return found;
   }
+  if (quantity.rows() == Rows::kProduct) {
+    const std::vector<DeviceProduct> all = device_products(lane);
+    if_member<DeviceProduct>(quantity, [&](const auto& member) { take(all, member); });
+    return found;
+  }
   return impl_->guard([&]() -> Numbers {
     if (quantity.optional && !impl_->has(lane, quantity.name)) return {};
     return impl_->numbers(lane, quantity, 0, impl_->steps);
@@ -514,6 +563,13 @@ std::vector<int64_t> RunFile::Impl::sealed_rows(int lane, Gathered checksums) co
     case Gathered::kHistogramChecksums:
       first(complete_steps(lane, Gathered::kHistogramSteps).size());
       break;
+    case Gathered::kProductChecksums: {
+      const auto found = rows_of<int64_t>(lane, quantity_of(&DeviceProduct::step).name, 0,
+                                          common_rows(lane, Rows::kProduct));
+      const auto is_late = [&](int64_t step) { return step >= steps; };
+      first(static_cast<size_t>(std::ranges::find_if(found, is_late) - found.begin()));
+      break;
+    }
     case Gathered::kBlockChecksums: {
       const std::vector<int64_t> covered = covered_blocks(lane);
       // The last, short row is there only if the run ended or was stopped in good order.
@@ -539,6 +595,8 @@ RunFile::Proof RunFile::prove() const {
     const std::string name = impl_->lanes[static_cast<size_t>(lane)].name;
     for (const Quantity& checksums : quantities()) {
       if (!checksums.is_checksum()) continue;
+      const bool has_device = !impl_->lanes[static_cast<size_t>(lane)].device_sums.empty();
+      if (checksums.is_of_device() && !has_device) continue;
       if (!impl_->has(lane, checksums.name)) {
         ++proof.unsealed;
         continue;

@@ -44,7 +44,8 @@ Wanted wanted_of(std::string_view path, const std::string& seed) {
   const bool is_of_lane = std::ranges::count(path, '/') == 3;
   const std::string_view name = path.substr(path.rfind('/') + 1);
   const bool is_text =
-      is_of_lane && (name == run_names::kPolicy || name == run_names::kSiteFormats);
+      is_of_lane && (name == run_names::kPolicy || name == run_names::kSiteFormats ||
+                     name == run_names::kDeviceSums);
   return is_text ? Wanted::kContents : Wanted::kExtent;
 }
 
@@ -284,16 +285,19 @@ void RunFile::Impl::read_lane(const StoredFields& lane, const std::string& name)
   // Recorded in a step that was not completed.
   if (info.died_at >= steps) info.died_at = -1;
   info.warnings = listed(lane.text(run_names::kWarnings, /*required=*/false), '\n');
-  if (lane.has(run_names::kSiteFormats)) {
-    info.site_formats = lane.child(run_names::kSiteFormats).take_texts();
-    for (const std::string& format : info.site_formats) {
-      if (is_stored_text(format, TextRule::kPrintable)) continue;
-      lane.problem("site_formats holds '" + format + "', must have no control characters");
+  for (const auto& [dataset, texts] :
+       {std::pair{run_names::kSiteFormats, &info.site_formats},
+        std::pair{run_names::kDeviceSums, &info.device_sums}}) {
+    if (!lane.has(dataset)) continue;
+    *texts = lane.child(dataset).take_texts();
+    for (const std::string& text : *texts) {
+      if (is_stored_text(text, TextRule::kPrintable)) continue;
+      lane.problem(fmt::format("{} holds '{}', must have no control characters", dataset, text));
       break;
     }
-    if (info.site_formats.size() != sites.sites.size()) {
-      lane.problem(fmt::format("site_formats has {} rows, the run has {} sites",
-                               info.site_formats.size(), sites.sites.size()));
+    if (texts->size() != sites.sites.size()) {
+      lane.problem(fmt::format("{} has {} rows, the run has {} sites", dataset, texts->size(),
+                               sites.sites.size()));
     }
   }
   if (lane.has_attribute(run_names::kMemory)) {

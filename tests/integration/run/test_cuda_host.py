@@ -7,6 +7,8 @@ import h5py
 import numpy as np
 import pytest
 
+from lockstep_capture.read_run import RunFileError, read_run
+
 CASES = {
     "lenet": ["--data", "synthetic:100", "--steps", 2, "--batch", 4],
     "resnet20": ["--data", "shapes:50", "--steps", 1, "--batch", 1, "--size", "width=4"],
@@ -34,7 +36,8 @@ def test_a_lane_has_the_bits_of_the_software_lane(lockstep, tmp_path, model, pol
         assert "rounding and statistics" in fallbacks
         assert not {"sums by hopper_fp16", "sums by hopper_bf16", "sums by hopper_tf32", "sums by hopper_fp8"} & set(fallbacks)
         expected, found = datasets(ours), datasets(theirs)
-        assert expected.keys() == found.keys()
+        of_device = {name for name in found if name.startswith(("device", "checksums/device"))}
+        assert of_device and expected.keys() == found.keys() - of_device
         # What happens inside a GPU's sum cannot be seen.
         of_sums = file["sites/point"].asstr()[()] == "accumulator"
         compared = 0
@@ -55,3 +58,74 @@ def test_a_gpu_that_is_not_there_is_refused(lockstep, tmp_path):
                       "-o", tmp_path / "run.h5", code=2)
     assert "target 'cuda': " in failed.stderr and "leave '@cuda' out" in failed.stderr
     assert not (tmp_path / "run.h5").exists()
+
+
+LENET = ["lenet", "--data", "synthetic:100", "--steps", 3, "--batch", 4, "--lanes", "fp32,torch-autocast-fp16@cuda-host",
+         "--checkpoint-every", 1]
+LANE = "torch-autocast-fp16@cuda-host"
+
+
+@pytest.fixture(scope="module")
+def recorded(lockstep, tmp_path_factory):
+    """Three steps of LeNet on the host device, with their checkpoints."""
+    run = tmp_path_factory.mktemp("device") / "run.h5"
+    lockstep("replay", *LENET, "-o", run)
+    return run
+
+
+def copied(recorded, folder):
+    for suffix in ("", ".state", ".state.1"):
+        shutil.copy(f"{recorded}{suffix}", folder / f"run.h5{suffix}")
+    return folder / "run.h5"
+
+
+def test_every_product_of_a_lane_is_recorded(lockstep, recorded):
+    run = read_run(recorded)
+    table = run.device_products(LANE)
+    assert (table["step"] == 0).all() and (table["most_parts"] == 1).all() and (table["algorithm"] == -1).all()
+    assert set(table["sum"]) == {"hopper_fp16 fp16 x fp16"}
+    forward = {"conv1", "conv2", "fc1", "fc2", "fc3"}
+    layers = [run.sites.loc[site, "layer"] for site in table["site"]]
+    assert {layer: layers.count(layer) for layer in forward} == {"conv1": 2, "conv2": 3, "fc1": 3, "fc2": 3, "fc3": 3}
+    steps = run.steps.loc[LANE]
+    products = 2 * 4 + 1 + 4 + 4 + 3 * 3  # convolutions: one for each image, their weight's gradient one for all
+    assert list(steps["device/products"]) == [products] * 3, list(steps.columns)
+    assert (steps["device/bytes_up"] > 0).all() and (steps["device/bytes_down"] > 0).all()
+    report = lockstep("report", recorded, "--format", "text", "-o", "-").stdout
+    assert f"on the device: {3 * products} products of {len(table)} kinds" in " ".join(report.split()), report
+
+
+@pytest.mark.parametrize("column,value,problem", [("m", 0, "sizes must be at least 1"), ("site", 10**6, "site 1000000"),
+                                                  ("step", -1, "sizes must be at least 1")])
+def test_a_damaged_table_of_products_is_an_error(lockstep, recorded, tmp_path, column, value, problem):
+    run = copied(recorded, tmp_path)
+    with h5py.File(run, "r+") as file:
+        file[f"lanes/{LANE}/device_products/{column}"][0] = value
+    failed = lockstep("report", run, "--format", "text", "-o", "-", code=2)
+    assert "is damaged" in failed.stderr and problem in failed.stderr
+    assert "the checksum does not fit" in lockstep("verify", run, code=1).stdout
+    if column == "site":
+        with pytest.raises(RunFileError, match="names a site"):
+            read_run(run).device_products(LANE)
+
+
+def test_a_table_without_a_column_is_an_error(lockstep, recorded, tmp_path):
+    run = copied(recorded, tmp_path)
+    with h5py.File(run, "r+") as file:
+        del file[f"lanes/{LANE}/device_products/k"]
+    assert "k is missing" in lockstep("report", run, "--format", "text", "-o", "-", code=2).stderr
+
+
+def test_products_of_a_step_that_was_not_completed_do_not_count(lockstep, recorded, tmp_path):
+    run = copied(recorded, tmp_path)
+    before = read_run(recorded).device_products(LANE)
+    with h5py.File(run, "r+") as file:  # as after a kill in step 2, on another library
+        for name, data in file[f"lanes/{LANE}/device_products"].items():
+            data.resize((len(before) + 1,))
+            data[-1] = 2 if name == "step" else 7
+        file[f"lanes/{LANE}/checksums/device_products"].resize((len(before) + 1,))
+        file.attrs["steps_complete"] = 2
+    assert read_run(run).device_products(LANE).equals(before)
+    lockstep("replay", *LENET, "-o", run, "--resume")
+    assert read_run(run).device_products(LANE).equals(before)
+    lockstep("verify", run)

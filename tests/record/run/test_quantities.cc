@@ -93,6 +93,7 @@ TEST_CASE("a lane holds a dataset for every row, of its type and width, and no o
   std::set<std::string> wanted;
   for (const Quantity& q : quantities()) {
     if (q.axis == Axis::kLoss) continue;  // this graph has no named loss
+    if (q.is_of_device()) continue;       // the lane's engine has no device
     CAPTURE(q.name);
     wanted.insert(q.name);
     CHECK(stored_type(lane.id(), q.name) == to_string(q.storage()));
