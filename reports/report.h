@@ -62,7 +62,7 @@ struct LaneReport {
   std::vector<LayerHealth> health;      // of the steps before that one
   uint64_t repeated_attempts = 0;       // batches repeated with another loss scale
   std::vector<AccumulatorHealth> sums;  // by site, of the steps that sampled them
-  DeviceWork device;  // of the engine's device; no products: it has none
+  DeviceWork device;                    // of the engine's device; no products: it has none
   std::vector<Stagnation> updates;      // by layer, of the same steps
   std::vector<Finding> findings;        // the gravest first
   std::optional<CapturedComparison>

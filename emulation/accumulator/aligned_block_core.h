@@ -1,7 +1,8 @@
 // What does one block of a tensor core compute, in integers?
 // The arithmetic of aligned_block.h on storage bits, written once for the host and for GPU kernels:
-// decoding, the common exponent, alignment by truncation, the exact sum, its one rounding, the chain
-// of blocks, and their events. Knows nothing of formats' names or of traces: it calls an observer.
+// decoding, the common exponent, alignment by truncation, the exact sum, its one rounding, the
+// chain of blocks, and their events. Knows nothing of formats' names or of traces: it calls an
+// observer.
 #pragma once
 
 #include <bit>
@@ -322,8 +323,7 @@ LOCKSTEP_HOST_DEVICE inline BlockRounded add_fp16(uint32_t x, uint32_t y) {
 }
 
 // One IEEE addition of two registers, to nearest even; NaN is the chip's own (PTX ISA, add).
-LOCKSTEP_HOST_DEVICE inline BlockRounded add_registers(uint32_t x, uint32_t y,
-                                                       BlockOutput output) {
+LOCKSTEP_HOST_DEVICE inline BlockRounded add_registers(uint32_t x, uint32_t y, BlockOutput output) {
   if (output == BlockOutput::kFp16NearestEven) return add_fp16(x, y);
   const BlockEncoding e = register_encoding(output);
 #ifdef __CUDA_ARCH__

@@ -46,7 +46,7 @@ std::atomic<const KernelSet*> chosen{nullptr};
 
 constexpr SoftwareDevice kDevices[] = {
     {"cuda", "the machine's first NVIDIA GPU"},
-    {"cuda-host", "the same kernels on this CPU: a test of them"},
+    {"cuda-host", "its kernels on this CPU: a test"},
 };
 std::atomic<const SoftwareDevice*> chosen_device{nullptr};
 

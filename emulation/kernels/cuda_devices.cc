@@ -35,8 +35,8 @@ const Hardware& stand_in_hardware() {
   return cuda::host_device().hardware();
 }
 
-bool is_cuda_sum(const Accumulator& accumulator, const Format& a, const Format& b) {
-  return cuda::is_device_sum(accumulator, &a, &b);
+bool is_cuda_sum(const Accumulator& accumulator, const Format* a, const Format* b) {
+  return cuda::is_device_sum(accumulator, a, b);
 }
 
 bool is_modelled_sum(const Accumulator& accumulator, const Format* a, const Format* b) {

@@ -16,8 +16,9 @@ const Hardware& gpu_hardware();
 // Of the GPU that the host stands in for, with `cuda-host`.
 const Hardware& stand_in_hardware();
 
-// True if the engine forms sums of these factors under this accumulator on its device.
-bool is_cuda_sum(const Accumulator& accumulator, const Format& a, const Format& b);
+// True if the engine forms sums of these factors under this accumulator on its device. Formats may
+// be null, as in GemmArgs.
+bool is_cuda_sum(const Accumulator& accumulator, const Format* a, const Format* b);
 
 // True if a kernel on a device forms sums of these factors under this accumulator, with the bits of
 // a software lane.

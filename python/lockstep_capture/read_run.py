@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 HISTOGRAM_BINS = 256  # FP32 exponent fields: 0 zero and subnormal, 255 infinity and NaN
 BLOCK = 50            # steps per row of exponent_histogram_50
 # What a lane records of a step as a whole, in the order of the columns; whatever else the file has comes last.
+_PRODUCT_COLUMNS = (
+    "step", "site", "m", "n", "k", "batch", "algorithm", "tile", "stages", "split_k", "reduction", "most_parts",
+)  # fmt: skip
 _STEP_COLUMNS = ("loss", "lr", "gradient_norm", "seconds", "attempts", "losses", "loss_scale")
 
 
@@ -220,9 +223,14 @@ class Run:
             if "device_products/step" not in group:
                 return pandas.DataFrame()
             stored = {name: data[()] for name, data in group["device_products"].items()}
-            sums = texts(group["device_sums"][()])
-        if len({values.shape for values in stored.values()}) != 1 or len(sums) != len(self.sites):
-            raise RunFileError(f"{self.path}: lane {lane}: the columns of device_products differ in length")
+            sums = texts(group["device_sums"][()]) if "device_sums" in group else []
+        missing = [name for name in _PRODUCT_COLUMNS if name not in stored]
+        if missing:
+            raise RunFileError(f"{self.path}: lane {lane}: device_products lacks {', '.join(missing)}")
+        if len(sums) != len(self.sites):
+            raise RunFileError(f"{self.path}: lane {lane}: device_sums has {len(sums)} rows, must have one for each of {len(self.sites)} sites")
+        rows = min(len(values) for values in stored.values())  # a kill may leave some columns longer
+        stored = {name: values[:rows] for name, values in stored.items()}
         later = np.flatnonzero(stored["step"] >= self.steps_complete)
         rows = slice(later[0] if len(later) else None)
         table = pandas.DataFrame({name: values[rows] for name, values in stored.items()})

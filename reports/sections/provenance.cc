@@ -16,8 +16,7 @@ std::string device_text(const DeviceWork& work) {
   constexpr double kMega = 1e6;
   return fmt::format("on the device: {} of {}, {:.1f} MB copied there, {:.1f} MB back",
                      counted(static_cast<uint64_t>(work.products), "product"),
-                     counted(work.kinds.size(), "kind"),
-                     static_cast<double>(work.bytes_up) / kMega,
+                     counted(work.kinds.size(), "kind"), static_cast<double>(work.bytes_up) / kMega,
                      static_cast<double>(work.bytes_down) / kMega);
 }
 
@@ -41,7 +40,7 @@ std::string parts_text(const DeviceWork& work, const SiteTable& sites) {
   }
   if (text.empty()) return "";
   if (order.size() > kMostNamed) text += fmt::format(" and {} more", order.size() - kMostNamed);
-  return "the library was free to sum in parts, as software lanes never do: " + text;
+  return "sums that the library may have split, as software lanes never do: " + text;
 }
 
 // A shell command over several lines: broken at spaces outside quotes, a backslash at their ends.

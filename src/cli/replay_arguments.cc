@@ -7,6 +7,7 @@
 #include <charconv>
 #include <limits>
 
+#include "emulation/kernels/active_kernels.h"
 #include "src/cli/capture_argument.h"
 #include "src/cli/number_options.h"
 #include "src/core/text.h"
@@ -43,6 +44,14 @@ std::vector<std::string> owners(std::string_view number) {
     }
   }
   return found;
+}
+
+std::string software_device_help() {
+  std::string names;
+  for (const SoftwareDevice& device : software_devices()) {
+    names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", device.name, device.help);
+  }
+  return names + ": forms the sums of products of software lanes [the CPU]";
 }
 
 // "sgd 0.05; adam, adamw 0.001": the defaults of a number.
@@ -304,9 +313,7 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
   app.add_option("--simd", args->simd, "scalar, avx2 or avx512 [the fastest here]")
       ->type_name("NAME")
       ->group(group);
-  app.add_option("--software-device", args->software_device,
-                 "cuda (an NVIDIA GPU) or cuda-host: sums of products of software lanes there "
-                 "[the CPU]")
+  app.add_option("--software-device", args->software_device, software_device_help())
       ->type_name("NAME")
       ->group(group);
   app.add_flag("--quiet", args->quiet, "no progress, no summary")->group(group);

@@ -25,12 +25,16 @@ EngineSurvey survey_cuda_engine(const Graph& graph, const Program& program) {
       return instruction.factor_formats.at(static_cast<size_t>(op.product_operands.at(i)));
     };
     const Format *a = factor(0), *b = factor(1);
-    if (a == nullptr || b == nullptr || !is_cuda_sum(*instruction.gemm_accumulator, *a, *b)) {
-      fall_back("sums by " + instruction.gemm_accumulator->name);
+    const Accumulator& accumulator = *instruction.gemm_accumulator;
+    if (!is_cuda_sum(accumulator, a, b)) {
+      fall_back("sums by " + accumulator.name);
       continue;
     }
-    survey.device_sums[instruction.node] =
-        instruction.gemm_accumulator->name + " " + a->name + " x " + b->name;
+    // Without a format of its own, a factor has the accumulator's only one.
+    const auto name = [&](const Format* format) {
+      return (format != nullptr ? format : accumulator.operands.front())->name;
+    };
+    survey.device_sums[instruction.node] = accumulator.name + " " + name(a) + " x " + name(b);
   }
   fall_back("rounding and statistics");
   return survey;

@@ -242,7 +242,6 @@ void Lane::record_scalers(const std::vector<std::vector<bool>>& found,
 // An overflow of any loss skips the step; each scaler moves by those of its own.
 void Lane::finish_step(const Lane* reference, LaneStep& record) {
   record_stored(record);
-  record.device = {};
   for (const auto& runner : runners_) record.device.merge(runner->executor().take_device_work());
   record.lr.clear();
   for (size_t group = 0; group < context_.groups.size(); ++group) {

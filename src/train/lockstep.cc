@@ -93,15 +93,18 @@ void LockstepRun::Impl::clear(LaneStep& lane, bool alive) const {
   lane.gradient_norm = std::numeric_limits<double>::quiet_NaN();
   lane.gradient_norms.clear();
   lane.attempts = 1;
+  lane.device = {};
   lane.scalers.assign(1, {});
   clear_sites(lane.sites);
 }
 
-// For another attempt at the step. Its time adds up.
+// For another attempt at the step. Its time and its device's work add up.
 void LockstepRun::Impl::clear_attempt(LaneStep& out, int32_t attempts) const {
   const double seconds = out.seconds;
+  const DeviceWork device = out.device;
   clear(out, true);
   out.seconds = seconds;
+  out.device = device;
   out.attempts = attempts;
 }
 

@@ -78,6 +78,22 @@ run_lanes() {
     done
   done
   python3 "$here/tests/gpu/compare_lanes.py" "$out"/*.h5
+  run_software_lanes "$out" "$@"
+}
+
+# Software lanes whose products the GPU's kernels compute, beside the same lanes on the CPU: no bit
+# may differ.
+run_software_lanes() {
+  local out=$1 device begin
+  shift
+  local options=(gpt --data grammar:20000 --steps 3 --batch 4 --size layers=2,width=128,context=64 --twins 0 --quiet --overwrite
+    --lanes "fp32,torch-autocast-fp16@hopper,fp8-current@hopper,pure-fp16")
+  for device in "" cuda; do
+    begin=$(date +%s)
+    "$@" replay "${options[@]}" ${device:+--software-device "$device"} -o "$out/software${device:+-$device}.h5" || return
+    echo "software lanes on ${device:-the CPU}: $(($(date +%s) - begin)) s"
+  done
+  "$@" check "$out/software-cuda.h5" --baseline "$out/software.h5" --exact
 }
 
 check() {

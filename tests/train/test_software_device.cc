@@ -17,7 +17,7 @@ class ChosenDevice {
   ChosenDevice& operator=(const ChosenDevice&) = delete;
 };
 
-RunOptions lenet(std::vector<std::string> lanes) {
+RunOptions lenet_lanes(std::vector<std::string> lanes) {
   RunOptions options = small_run(std::move(lanes), 2);
   options.model = "lenet";
   options.batch = 3;
@@ -30,12 +30,12 @@ TEST_CASE("software device: lanes have the bits of lanes without it") {
   const std::vector<std::string> lanes = {"fp32", "torch-autocast-fp16@hopper",
                                           "fp8-current@hopper", "tf32@ampere", "pure-fp16"};
   Recorder plain, modelled;
-  const RunState a = run(lenet(lanes), plain);
+  const RunState a = run(lenet_lanes(lanes), plain);
   const int64_t before = cuda::model_products(cuda::host_device());
   RunState b;
   {
     const ChosenDevice device("cuda-host");
-    b = run(lenet(lanes), modelled);
+    b = run(lenet_lanes(lanes), modelled);
   }
   CHECK(cuda::model_products(cuda::host_device()) > before + 100);
   check_same_state(a, b);
@@ -48,7 +48,7 @@ TEST_CASE("software device: sums that stay on the CPU are listed") {
   const std::string kahan =
       write_policy("kahan", "extends = \"fp32\"\n[gemm]\naccumulator = \"fp32_kahan\"\n");
   const ChosenDevice device("cuda-host");
-  LockstepRun run(lenet({"fp32", kahan}));
+  LockstepRun run(lenet_lanes({"fp32", kahan}));
   CHECK(run.description().lanes[0].fallbacks.empty());
   CHECK(run.description().lanes[1].fallbacks == std::vector<std::string>{"sums by fp32_kahan"});
 }

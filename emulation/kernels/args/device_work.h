@@ -16,7 +16,7 @@ struct DeviceProduct {
   // The library's numbers (cublasLtMatmulAlgoConfigAttributes_t); -1: it has none. `split_k` is an
   // upper limit.
   int64_t algorithm = -1, tile = -1, stages = -1, split_k = -1, reduction = -1;
-  int64_t most_parts = 1;  // of k, which may be summed apart and then added
+  int64_t most_parts = 1;  // upper limit of the parts into which k may be split
 
   // All but `step` are equal.
   bool is_like(const DeviceProduct& other) const {

@@ -9,9 +9,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <type_traits>
 
 #include "emulation/kernels/cuda/cublas_lt.h"
 #include "emulation/kernels/cuda/gpu_presence.h"
@@ -181,6 +183,7 @@ class CublasDevice final : public Device {
     int found = 0;
     const lt::Status status = lt_.heuristic(handle_, desc.get(), b.get(), a.get(), c.get(), c.get(),
                                             preference.get(), 1, &chosen, &found);
+    if ((status != 0 || found == 0) && p.batch > 1) return multiply_one_by_one(p);
     if (status != 0 || found == 0) {
       fail(fmt::format("cuBLAS: no algorithm for {} x {}, {}x{}x{}, batch {} (status {})",
                        format_of(p.a).name, format_of(p.b).name, p.m, p.n, p.k, p.batch, status));
@@ -204,6 +207,25 @@ class CublasDevice final : public Device {
   }
 
  private:
+  // For batches without an algorithm. Returns: that of the last product.
+  Algorithm multiply_one_by_one(const Product& p) {
+    const auto at = [](auto* data, int64_t bytes) {
+      using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(data)>>,
+                                      const std::byte, std::byte>;
+      return static_cast<Byte*>(data) + bytes;
+    };
+    Algorithm algorithm;
+    for (int64_t i = 0; i < p.batch; ++i) {
+      Product one = p;
+      one.batch = 1;
+      one.a_data = at(p.a_data, i * p.a_step * bytes_of(p.a));
+      one.b_data = at(p.b_data, i * p.b_step * bytes_of(p.b));
+      one.c_data =
+          at(p.c_data, i * p.m * p.n * (p.halves ? 2 : static_cast<int64_t>(sizeof(float))));
+      algorithm = multiply(one);
+    }
+    return algorithm;
+  }
   template <typename T>
   void set(const Owned<lt::MatmulDesc>& desc, int attribute, const T& value) const {
     check_lt(lt_.desc_set(desc.get(), attribute, &value, sizeof value),

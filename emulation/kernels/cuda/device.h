@@ -1,4 +1,4 @@
-// What does the `cuda` engine ask of a device?
+// The device interface of the `cuda` engine.
 // Memory, copies, matrix products, and kernels of the project's own. Two devices have this
 // interface: cuBLAS on the machine's first GPU, and the host, which stands in for a GPU with the
 // software kernels, so that packing, shapes, buffers and fallbacks run where there is none. Knows
@@ -43,7 +43,7 @@ struct Algorithm {
   std::string text;  // "id 66 tile 20 stages 36 split-k 1 reduction 0"
   // The library's numbers; -1: it has none.
   int id = -1, tile = -1, stages = -1, split_k = -1, reduction = -1;
-  int most_parts = 1;  // of k, which may be summed apart and then added, as no software lane does
+  int most_parts = 1;  // upper limit of the parts into which k may be split
 };
 
 // Devices live until the program ends: the engine keeps their buffers.

@@ -143,7 +143,7 @@ class DeviceGemm {
     state_.traffic.algorithms.insert_or_assign(
         fmt::format("{} {} x {} {}x{}x{}{}", args_.accumulator->name, format_of(product_.a).name,
                     format_of(product_.b).name, args_.m, args_.n, args_.k,
-                    stack_.count == 1 ? "" : fmt::format(", {} of them", stack_.count)),
+                    stack_.count == 1 ? "" : fmt::format(" batch {}", stack_.count)),
         std::move(algorithm));
   }
 
@@ -160,6 +160,7 @@ class DeviceGemm {
     const int64_t sent = is_shared ? 1 : product_.batch, count = x.lines_out * x.k_out;
     step = is_shared ? 0 : count;
     const int64_t matrix_bytes = count * bytes_of(type);
+    state_.work.bytes_kept += (product_.batch - sent) * matrix_bytes;
     const auto bytes = static_cast<size_t>(sent * matrix_bytes);
     state_.codes.resize(bytes);
     for (int64_t i = 0; i < sent; ++i) {
@@ -234,6 +235,23 @@ class DeviceGemm {
   Product product_;
 };
 
+// Products first..end - 1.
+StackedGemm<float> part_of(const StackedGemm<float>& stack, int64_t first, int64_t end) {
+  StackedGemm<float> part = stack;
+  GemmArgs<float>& of = part.product;
+  part.count = end - first;
+  const auto cut = [&](std::vector<int64_t>& matrices) {
+    if (matrices.empty()) return false;
+    matrices = {matrices.begin() + first, matrices.begin() + end};
+    return true;
+  };
+  if (!cut(part.a_matrices)) of.a += first * of.m * of.k;
+  if (!cut(part.b_matrices)) of.b += first * of.k * of.n;
+  of.c += first * of.m * of.n;
+  if (of.events != nullptr) of.events += first * of.m * of.n;
+  return part;
+}
+
 }  // namespace
 
 bool is_device_sum(const Accumulator& accumulator, const Format* a, const Format* b) {
@@ -246,15 +264,22 @@ bool is_device_sum(const Accumulator& accumulator, const Format* a, const Format
 }
 
 bool cuda_stacked_gemm(const StackedGemm<float>& stack, void (*software)(const GemmArgs<float>&),
-                       Device& device) {
+                       Device& device, int64_t most_elements) {
   const GemmArgs<float>& args = stack.product;
   if (args.k == 0 || args.start_from_c || stack.count == 0 ||
       !is_device_sum(*args.accumulator, args.a_format, args.b_format)) {
     return false;
   }
-  DeviceGemm(stack, *type_of(*args.accumulator, args.a_format),
-             *type_of(*args.accumulator, args.b_format), device, software)
-      .run();
+  const Type a = *type_of(*args.accumulator, args.a_format),
+             b = *type_of(*args.accumulator, args.b_format);
+  const int64_t elements = args.m * args.k + args.k * args.n + args.m * args.n;
+  const int64_t at_once = std::max<int64_t>(1, most_elements / elements);
+  for (int64_t first = 0; first < stack.count; first += at_once) {
+    const StackedGemm<float> piece =
+        at_once >= stack.count ? stack
+                               : part_of(stack, first, std::min(first + at_once, stack.count));
+    DeviceGemm(piece, a, b, device, software).run();
+  }
   return true;
 }
 

@@ -24,10 +24,14 @@ bool is_device_sum(const Accumulator& accumulator, const Format* a, const Format
 void cuda_gemm(const GemmArgs<float>& args, void (*software)(const GemmArgs<float>&),
                Device& device);
 
-// A stack of products in one call of the device. False: the device does not form such sums, and
+// 2^26 FP32 numbers are 256 MiB, which the device and the host keep for each of A, B and C at most.
+inline constexpr int64_t kMostStackElements = int64_t{1} << 26;
+
+// A stack of products in few calls of the device, each of at most `most_elements` elements of A, B
+// and C together (and of at least one product). False: the device does not form such sums, and
 // nothing has been computed.
 bool cuda_stacked_gemm(const StackedGemm<float>& stack, void (*software)(const GemmArgs<float>&),
-                       Device& device);
+                       Device& device, int64_t most_elements = kMostStackElements);
 
 // What the engine has done on a device since the program began.
 struct Traffic {

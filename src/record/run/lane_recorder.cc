@@ -181,19 +181,32 @@ size_t LaneRecorder::column_of(const Source& source) const {
 }
 
 void LaneRecorder::recall_products(int64_t steps_complete) {
-  for (size_t c = 0; c < columns_.size(); ++c) {
-    const auto* member = std::get_if<int64_t DeviceProduct::*>(&columns_[c].quantity->source);
-    if (member == nullptr) continue;
-    products_.resize(static_cast<size_t>(datasets_[c].rows()));
-    for (size_t row = 0; row < products_.size(); ++row) {
-      datasets_[c].read(static_cast<int64_t>(row), &(products_[row].**member));
-    }
-  }
   constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  const auto each_column = [&](auto&& work) {
+    for (size_t c = 0; c < columns_.size(); ++c) {
+      const auto* member = std::get_if<int64_t DeviceProduct::*>(&columns_[c].quantity->source);
+      if (member != nullptr) work(datasets_[c], *member);
+    }
+  };
+  // A kill may leave columns of different lengths. What some column lacks was never complete.
+  int64_t known = kNever, most = 0;
+  each_column([&](GrowingDataset& dataset, auto) {
+    known = std::min(known, dataset.rows());
+    most = std::max(most, dataset.rows());
+  });
+  if (most == 0) return;
+  products_.resize(static_cast<size_t>(known));
+  each_column([&](GrowingDataset& dataset, auto member) {
+    for (int64_t row = 0; row < known; ++row) {
+      dataset.read(row, &(products_[static_cast<size_t>(row)].*member));
+    }
+  });
+  GrowingDataset& steps = datasets_[column_of(&DeviceProduct::step)];
+  for (int64_t row = known; row < steps.rows(); ++row) steps.write(row, &kNever);
   const auto is_late = [&](const DeviceProduct& p) { return p.step >= steps_complete; };
   const auto late = std::ranges::find_if(products_, is_late);
   for (auto p = late; p != products_.end(); ++p) {
-    datasets_[column_of(&DeviceProduct::step)].write(p - products_.begin(), &kNever);
+    steps.write(p - products_.begin(), &kNever);
   }
   products_.erase(late, products_.end());
 }

@@ -73,8 +73,8 @@ using Source =
                  double LossEffect::*,                                             // on the loss
                  double ScalerRecord::*, bool ScalerRecord::*, int32_t ScalerRecord::*,
                  double LaneStep::*, int32_t LaneStep::*, std::vector<double> LaneStep::*,
-                 int64_t Evaluation::*, double Evaluation::*,
-                 int64_t DeviceWork::*, int64_t DeviceProduct::*, Gathered>;
+                 int64_t Evaluation::*, double Evaluation::*, int64_t DeviceWork::*,
+                 int64_t DeviceProduct::*, Gathered>;
 
 struct Quantity {
   std::string name;  // the dataset's path below the lane's group; "losses/*": one for each loss

@@ -285,9 +285,8 @@ void RunFile::Impl::read_lane(const StoredFields& lane, const std::string& name)
   // Recorded in a step that was not completed.
   if (info.died_at >= steps) info.died_at = -1;
   info.warnings = listed(lane.text(run_names::kWarnings, /*required=*/false), '\n');
-  for (const auto& [dataset, texts] :
-       {std::pair{run_names::kSiteFormats, &info.site_formats},
-        std::pair{run_names::kDeviceSums, &info.device_sums}}) {
+  for (const auto& [dataset, texts] : {std::pair{run_names::kSiteFormats, &info.site_formats},
+                                       std::pair{run_names::kDeviceSums, &info.device_sums}}) {
     if (!lane.has(dataset)) continue;
     *texts = lane.child(dataset).take_texts();
     for (const std::string& text : *texts) {

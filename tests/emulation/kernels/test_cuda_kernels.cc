@@ -340,6 +340,28 @@ TEST_CASE("cuda engine: a stack of products is one call, with the bits of the so
   }
 }
 
+TEST_CASE("cuda engine: a stack that is too large for one call is cut") {
+  using Fault = FaultyDevice::Fault;
+  static FaultyDevice device(Fault::kNone);
+  const std::vector<int64_t> reordered = {2, 0, 0, 4, 1}, none;
+  for (const auto& [a, b] : {std::pair(none, none), {reordered, none}, {none, reordered}}) {
+    const Batch s{5, 4, 9, 5, false, true, a, b};
+    const Kernels<float>& software = active_kernels().f32;
+    const auto want = stack_of(kKinds[0], s, 0, [&](const StackedGemm<float>& stack) {
+      software.stacked_gemm(software, stack);
+    });
+    const int64_t elements = s.m * s.k + s.k * s.n + s.m * s.n;
+    for (const int64_t at_once : {1, 2, 4}) {
+      const auto got = stack_of(kKinds[0], s, 0, [&](const StackedGemm<float>& stack) {
+        const int64_t before = cuda::traffic(device).products;
+        CHECK(cuda::cuda_stacked_gemm(stack, software.gemm, device, at_once * elements));
+        CHECK(cuda::traffic(device).products - before == (5 + at_once - 1) / at_once);
+      });
+      CHECK(same_bits(got.first, want.first));
+    }
+  }
+}
+
 TEST_CASE("cuda engine: planted faults of a batch change results") {
   using Fault = FaultyDevice::Fault;
   static FaultyDevice right(Fault::kNone), step(Fault::kWrongBatchStep), order(Fault::kSwapsBatch);

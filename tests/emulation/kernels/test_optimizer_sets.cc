@@ -161,6 +161,69 @@ int64_t compare_sets() {
 
 }  // namespace
 
+// Arrays that the vectors do not cover: the sets must give them to the scalar loop.
+TEST_CASE("optimizers: every kernel set follows formats, roundings, Kahan and measurements") {
+  constexpr int64_t kCount = 33;
+  const Format &fp32 = find_format("fp32"), &bf16 = find_format("bf16");
+  const StochasticKey key{.seed = 1};
+  OptimizerFormats plain{.arithmetic = &fp32, .state = &fp32, .weight = &fp32, .key = key};
+  OptimizerFormats narrow_weight = plain, narrow_state = plain, narrow_steps = plain,
+                   random_weight = plain, truncated = plain;
+  narrow_weight.weight = &bf16;
+  narrow_state.state = &bf16;
+  narrow_steps.arithmetic = &bf16;
+  random_weight.weight = &bf16, random_weight.rounding = Rounding::kStochastic;
+  truncated.rounding = Rounding::kTowardZero;
+  const AdamRule rule{.lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
+  struct Result {
+    std::vector<float> weight, m, v, lost;
+    TensorStats of_weight;
+  };
+  const auto run = [&](const KernelSet& set, const OptimizerFormats& formats, bool kahan,
+                       bool measures) {
+    Result r{.weight = make_data<float>(kCount, DataKind::kSmall, bf16, 1),
+             .m = make_data<float>(kCount, DataKind::kSmall, bf16, 2),
+             .v = make_data<float>(kCount, DataKind::kSmall, bf16, 3),
+             .lost = std::vector<float>(kCount, 0x1p-12f),
+             .of_weight = {}};
+    for (float& x : r.v) x = std::abs(x);
+    const auto grad = make_data<float>(kCount, DataKind::kSmall, bf16, 4);
+    OptimizerArrays<float> a{.count = kCount,
+                             .weight = r.weight.data(),
+                             .grad = grad.data(),
+                             .state_count = 2,
+                             .compensation = kahan ? r.lost.data() : nullptr,
+                             .step = 2,
+                             .formats = formats};
+    a.states = {r.m.data(), r.v.data(), nullptr};
+    if (measures) a.measured.weight = &r.of_weight;
+    set.f32.optimizer(rule, a, nullptr);
+    return r;
+  };
+  const Result vectors = run(*available_kernel_sets().back(), plain, false, false);
+  for (const auto* formats :
+       {&plain, &narrow_weight, &narrow_state, &narrow_steps, &random_weight, &truncated}) {
+    for (const bool kahan : {false, true}) {
+      for (const bool measures : {false, true}) {
+        const Result want = run(scalar_kernels(), *formats, kahan, measures);
+        if (formats != &plain) {  // else the case would show nothing
+          CHECK_FALSE((same_bits(want.weight, vectors.weight) && same_bits(want.m, vectors.m) &&
+                       same_bits(want.v, vectors.v)));
+        }
+        for (const KernelSet* set : available_kernel_sets()) {
+          const Result got = run(*set, *formats, kahan, measures);
+          CHECK(same_bits(got.weight, want.weight));
+          CHECK(same_bits(got.m, want.m));
+          CHECK(same_bits(got.v, want.v));
+          CHECK(same_bits(got.lost, want.lost));
+          CHECK(got.of_weight.count == (measures ? kCount : 0));
+          CHECK(got.of_weight.bits_hash == want.of_weight.bits_hash);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("optimizers: every kernel set gives the scalar bits") {
   const int64_t cases = compare_sets<float>() + compare_sets<double>();
   CHECK(cases ==

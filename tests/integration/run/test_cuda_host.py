@@ -96,7 +96,7 @@ def test_every_product_of_a_lane_is_recorded(lockstep, recorded):
 
 
 @pytest.mark.parametrize("column,value,problem", [("m", 0, "sizes must be at least 1"), ("site", 10**6, "site 1000000"),
-                                                  ("step", -1, "sizes must be at least 1")])
+                                                  ("step", -1, "step -1, must be at least 0")])
 def test_a_damaged_table_of_products_is_an_error(lockstep, recorded, tmp_path, column, value, problem):
     run = copied(recorded, tmp_path)
     with h5py.File(run, "r+") as file:
@@ -107,6 +107,41 @@ def test_a_damaged_table_of_products_is_an_error(lockstep, recorded, tmp_path, c
     if column == "site":
         with pytest.raises(RunFileError, match="names a site"):
             read_run(run).device_products(LANE)
+
+
+@pytest.mark.parametrize("column,value", [("products", -1), ("bytes_up", 2**62)])
+def test_damaged_work_of_a_step_is_an_error(lockstep, recorded, tmp_path, column, value):
+    run = copied(recorded, tmp_path)
+    with h5py.File(run, "r+") as file:
+        file[f"lanes/{LANE}/device/{column}"][1:] = value
+    failed = lockstep("report", run, "--format", "text", "-o", "-", code=2)
+    assert f"device/{column}: {value} in step" in failed.stderr, failed.stderr
+
+
+@pytest.mark.parametrize("longer", ["step", "m"])
+def test_a_kill_may_leave_a_column_longer(lockstep, recorded, tmp_path, longer):
+    run = copied(recorded, tmp_path)
+    before = read_run(recorded).device_products(LANE)
+    with h5py.File(run, "r+") as file:
+        data = file[f"lanes/{LANE}/device_products/{longer}"]
+        data.resize((len(before) + 1,))
+        data[-1] = 1
+        file.attrs["steps_complete"] = 2
+    assert read_run(run).device_products(LANE).equals(before)
+    lockstep("replay", *LENET, "-o", run, "--resume")
+    assert read_run(run).device_products(LANE).equals(before)
+    lockstep("verify", run)
+
+
+def test_a_step_that_is_computed_again_counts_all_its_products(lockstep, tmp_path):
+    steps = {}
+    for every in (1, 0):
+        run = tmp_path / f"every-{every}.h5"
+        lockstep("replay", *LENET, "--statistics-every", str(every), "--lr", "1e6", "-o", run)
+        steps[every] = read_run(run).steps.loc[LANE]["device/products"].to_list()
+    broken = [once for once, again in zip(steps[1], steps[0], strict=True) if again == 2 * once]
+    same = [once for once, again in zip(steps[1], steps[0], strict=True) if again == once]
+    assert broken and len(broken) + len(same) == len(steps[1]), steps
 
 
 def test_a_table_without_a_column_is_an_error(lockstep, recorded, tmp_path):

@@ -11,7 +11,7 @@ import h5py
 from conftest import assert_same_run
 
 ARGS = ["replay", "mlp", "--data", "synthetic:500", "--steps", "60", "--batch", "16",
-        "--lanes", "fp32,torch-autocast-fp16,pure-fp16", "--checkpoint-every", "7",
+        "--lanes", "fp32,torch-autocast-fp16@cuda-host,pure-fp16", "--checkpoint-every", "7",
         "--eval-every", "10", "--seed", "3"]
 
 
