@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "reports/section.h"
 #include "reports/text_writer.h"
@@ -12,17 +15,18 @@
 namespace lockstep {
 namespace {
 
-std::string device_text(const DeviceWork& work) {
+// What an engine's device did, in short lines. Named are the sums that the library may have split,
+// the most parts first.
+std::vector<std::string> device_lines(const DeviceWork& work, const SiteTable& sites) {
   constexpr double kMega = 1e6;
-  return fmt::format("on the device: {} of {}, {:.1f} MB copied there, {:.1f} MB back",
-                     counted(static_cast<uint64_t>(work.products), "product"),
-                     counted(work.kinds.size(), "kind"), static_cast<double>(work.bytes_up) / kMega,
-                     static_cast<double>(work.bytes_down) / kMega);
-}
-
-// The sums that the library may have split, the most parts first; "" if it split none.
-std::string parts_text(const DeviceWork& work, const SiteTable& sites) {
   constexpr size_t kMostNamed = 5;
+  std::vector<std::string> lines = {
+      fmt::format("on the device: {} of {}",
+                  counted(static_cast<uint64_t>(work.products), "product"),
+                  counted(work.kinds.size(), "kind")),
+      fmt::format("copied there: {:.1f} MB, back: {:.1f} MB",
+                  static_cast<double>(work.bytes_up) / kMega,
+                  static_cast<double>(work.bytes_down) / kMega)};
   std::map<int32_t, int64_t> parts;  // by site
   for (const DeviceProduct& product : work.kinds) {
     if (product.most_parts == 1) continue;
@@ -31,16 +35,16 @@ std::string parts_text(const DeviceWork& work, const SiteTable& sites) {
   }
   std::vector<std::pair<int32_t, int64_t>> order(parts.begin(), parts.end());
   std::ranges::stable_sort(order, std::greater<>(), [](const auto& row) { return row.second; });
-  std::string text;
   for (size_t i = 0; i < std::min(order.size(), kMostNamed); ++i) {
     const auto& [site, most] = order[i];
-    const std::string name =
-        site < 0 ? "other sums" : sites.sites[static_cast<size_t>(site)].label();
-    text += fmt::format("{}{} (at most {})", text.empty() ? "" : ", ", name, most);
+    lines.push_back(
+        fmt::format("at most {} parts: {}", most,
+                    site < 0 ? "other sums" : sites.sites[static_cast<size_t>(site)].label()));
   }
-  if (text.empty()) return "";
-  if (order.size() > kMostNamed) text += fmt::format(" and {} more", order.size() - kMostNamed);
-  return "sums that the library may have split, as software lanes never do: " + text;
+  if (order.size() > kMostNamed) {
+    lines.push_back(fmt::format("sums in parts at {} more places", order.size() - kMostNamed));
+  }
+  return lines;
 }
 
 // A shell command over several lines: broken at spaces outside quotes, a backslash at their ends.
@@ -95,9 +99,9 @@ Blocks write_provenance(const Report& report) {
     }
     if (!fallbacks.empty()) table.rows.push_back({"", fallbacks});
     if (lane.device.products == 0) continue;
-    table.rows.push_back({"", device_text(lane.device)});
-    const std::string parts = parts_text(lane.device, report.sites);
-    if (!parts.empty()) table.rows.push_back({"", parts});
+    for (std::string& line : device_lines(lane.device, report.sites)) {
+      table.rows.push_back({"", std::move(line)});
+    }
   }
   for (const auto& [key, value] : report.environment) table.rows.push_back({key, value});
   return {table, paragraph("To repeat it:"), verbatim(broken_command(report.command_line))};

@@ -91,7 +91,7 @@ def test_every_product_of_a_lane_is_recorded(lockstep, recorded):
     products = (4 + 1) + (4 + 4 + 1) + 3 * 3  # convolutions: one for each image, their weight's gradient one for all
     assert list(steps["products"]) == [products] * 3
     assert (steps["bytes_up"] > 0).all() and (steps["bytes_down"] > 0).all()
-    report = lockstep("report", recorded, "--format", "text", "-o", "-").stdout
+    report = lockstep("report", recorded, "--format", "text").stdout
     assert f"on the device: {3 * products} products of {len(table)} kinds" in " ".join(report.split()), report
 
 
@@ -101,7 +101,7 @@ def test_a_damaged_table_of_products_is_an_error(lockstep, recorded, tmp_path, c
     run = copied(recorded, tmp_path)
     with h5py.File(run, "r+") as file:
         file[f"lanes/{LANE}/device_products/{column}"][0] = value
-    failed = lockstep("report", run, "--format", "text", "-o", "-", code=2)
+    failed = lockstep("report", run, "--format", "text", code=2)
     assert "is damaged" in failed.stderr and problem in failed.stderr
     assert "the checksum does not fit" in lockstep("verify", run, code=1).stdout
     if column == "site":
@@ -114,7 +114,7 @@ def test_damaged_work_of_a_step_is_an_error(lockstep, recorded, tmp_path, column
     run = copied(recorded, tmp_path)
     with h5py.File(run, "r+") as file:
         file[f"lanes/{LANE}/device/{column}"][1:] = value
-    failed = lockstep("report", run, "--format", "text", "-o", "-", code=2)
+    failed = lockstep("report", run, "--format", "text", code=2)
     assert f"device/{column}: {value} in step" in failed.stderr, failed.stderr
 
 
@@ -144,11 +144,24 @@ def test_a_step_that_is_computed_again_counts_all_its_products(lockstep, tmp_pat
     assert broken and len(broken) + len(same) == len(steps[1]), steps
 
 
+def test_reports_name_sums_in_parts(lockstep, recorded, tmp_path):
+    run = copied(recorded, tmp_path)
+    with h5py.File(run, "r+") as file:
+        parts = file[f"lanes/{LANE}/device_products/most_parts"]
+        site = int(file[f"lanes/{LANE}/device_products/site"][0])
+        parts[0] = 12
+        layer = file["sites/layer"].asstr()[site]
+    lines = lockstep("report", run, "--format", "text").stdout.splitlines()
+    named = [line for line in lines if "at most 12 parts: " in line]
+    assert len(named) == 1 and layer in named[0], named
+    assert not any("at most 12 parts" in line for line in lockstep("report", recorded, "--format", "text").stdout.splitlines())
+
+
 def test_a_table_without_a_column_is_an_error(lockstep, recorded, tmp_path):
     run = copied(recorded, tmp_path)
     with h5py.File(run, "r+") as file:
         del file[f"lanes/{LANE}/device_products/k"]
-    assert "device_products/k: is missing" in lockstep("report", run, "--format", "text", "-o", "-", code=2).stderr
+    assert "device_products/k: is missing" in lockstep("report", run, "--format", "text", code=2).stderr
 
 
 def test_products_of_a_step_that_was_not_completed_do_not_count(lockstep, recorded, tmp_path):
