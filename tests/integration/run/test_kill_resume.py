@@ -108,8 +108,9 @@ def test_resume_detects_other_bits(lockstep, tmp_path):
     assert "lane fp32: step 58: the checksum does not fit" in done.stderr
     with h5py.File(path, "r+") as file:
         del file.attrs["description_checksum"]
-        for lane in file["lanes"].values():
-            del lane["checksums"]  # as in a file of an earlier version
+        for lane in file["lanes"].values():  # as in a file of an earlier version, which had no devices
+            for name in set(lane["checksums"]) - {"device_products"}:
+                del lane["checksums"][name]
     done = lockstep("replay", "--resume", path, code=2)
     assert "step 58, lane fp32" in done.stderr and "bits_hash" in done.stderr
 
