@@ -99,6 +99,10 @@ def schema():
 def reports_to_validate(lockstep, run_path, seeds_path):
     yield json.loads((SOURCE / "tests" / "golden" / "report.json").read_text())
     yield json.loads(lockstep("report", run_path, "--format", "json").stdout)
+    on_device = run_path.with_name("device.h5")
+    lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 2, "--batch", 4, "--lanes", "fp32,torch-autocast-fp16@cuda-host",
+             "--overwrite", "-o", on_device)
+    yield json.loads(lockstep("report", on_device, "--format", "json").stdout)
     yield json.loads(lockstep("report", seeds_path, "--format", "json").stdout)
 
 
