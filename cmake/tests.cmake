@@ -79,7 +79,8 @@ lockstep_tool(scaler lockstep_policy)     # loss scalers on given overflows, aga
 lockstep_tool(gpu_products lockstep_emulation)  # the engine cuda on a GPU, against the models of tensor cores
 lockstep_tool(recipe lockstep_analysis)   # policies as Python modules, against PyTorch
 # Lockstep itself with one defect in its kernels, for tests/integration/check/test_check_kernels.py. The linker puts
-# planted_kernels.cc's function in the place of active_kernels(), so that the program needs no hook.
+# planted_kernels.cc's functions in the place of two of the program's, so that the program needs no hook.
 file(GLOB planted_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/tools/planted/*.cc)
 lockstep_program(lockstep_planted ${planted_sources})
-target_link_options(lockstep_planted PRIVATE -Wl,--wrap=_ZN8lockstep14active_kernelsEv)
+target_link_options(lockstep_planted PRIVATE -Wl,--wrap=_ZN8lockstep14active_kernelsEv
+  -Wl,--wrap=_ZN8lockstep23software_engine_kernelsEv)

@@ -36,6 +36,8 @@ Report full_report() {
   lane.has_scaler = true;
   lane.scalers = {report.lanes[2].scalers[0]};
   lane.scalers[0].loss = "box";
+  lane.device = {
+      .products = 3, .bytes_up = 12, .bytes_down = 4, .kinds = {{.m = 1, .n = 1, .k = 1}}};
   lane.scalers[0].growths = {{.step = 1, .scale = 1, .scale_after = 2}};
   lane.evaluations = {{.steps_done = 100, .loss = 1, .accuracy = 0.5, .example_count = 10}};
   lane.sums.resize(1);

@@ -1,6 +1,7 @@
 // `lockstep` with one defect in its kernels, named by the environment variable LOCKSTEP_PLANT.
 // Without it the program is `lockstep`, bit for bit. The linker option --wrap (cmake/tests.cmake)
-// calls planted_kernels() where the program calls active_kernels(). The `cpu` engine has no defect.
+// calls planted_kernels() where the program calls active_kernels() or software_engine_kernels().
+// The other engines have no defect.
 #include <cstdlib>
 #include <map>
 #include <vector>
@@ -38,6 +39,7 @@ std::map<const KernelSet*, KernelSet> planted_sets() {
 // The names that --wrap gives to the function that it replaces and to the replacement.
 const KernelSet& unwrapped_active_kernels() asm("__real__ZN8lockstep14active_kernelsEv");
 const KernelSet& planted_kernels() asm("__wrap__ZN8lockstep14active_kernelsEv");
+const KernelSet& planted_engine_kernels() asm("__wrap__ZN8lockstep23software_engine_kernelsEv");
 
 const KernelSet& true_kernels() {
   return unwrapped_active_kernels();
@@ -47,6 +49,10 @@ const KernelSet& planted_kernels() {
   static const std::map<const KernelSet*, KernelSet> sets = planted_sets();
   const KernelSet& set = true_kernels();
   return sets.empty() ? set : sets.at(&set);
+}
+
+const KernelSet& planted_engine_kernels() {
+  return planted_kernels();
 }
 
 }  // namespace lockstep
