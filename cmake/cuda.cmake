@@ -1,6 +1,6 @@
-# The code that runs on NVIDIA GPUs (*.cu in emulation/verify/nvidia and emulation/kernels/cuda), compiled if nvcc is found and run if
-# there is a GPU. The CUDA runtime is linked statically and looks for the driver on first use, so the
-# program starts on machines without either.
+# The code that runs on NVIDIA GPUs (*.cu in emulation/verify/nvidia and emulation/kernels/cuda), compiled
+# if nvcc is found and run if there is a GPU. The CUDA runtime is linked statically and looks for the
+# driver on first use, so the program starts on machines without either.
 set(LOCKSTEP_CUDA AUTO CACHE STRING "Code for NVIDIA GPUs: AUTO (if nvcc is found), ON, OFF")
 set_property(CACHE LOCKSTEP_CUDA PROPERTY STRINGS AUTO ON OFF)
 

@@ -81,8 +81,7 @@ run_lanes() {
   run_software_lanes "$out" "$@"
 }
 
-# Software lanes whose products the GPU's kernels compute, beside the same lanes on the CPU: no bit
-# may differ.
+# Runs the same software lanes on the CPU and with the GPU's kernels, and compares all bits.
 run_software_lanes() {
   local out=$1 device begin
   shift

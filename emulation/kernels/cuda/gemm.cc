@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "emulation/accumulator/accumulator_event.h"
 #include "emulation/accumulator/fast_round.h"
 #include "emulation/kernels/cuda/codes.h"
+#include "emulation/kernels/cuda/device_state.h"
 #include "src/core/chunks.h"
 #include "src/core/counted.h"
 
@@ -32,27 +32,6 @@ bool has_halves(const Accumulator& accumulator) {
   return accumulator.block.output == BlockOutput::kFp16NearestEven;
 }
 
-// A device's buffer that grows.
-class Buffer {
- public:
-  explicit Buffer(Device& device) : device_(device) {}
-  void* reserve(size_t bytes, Traffic& traffic) {
-    if (bytes > capacity_) {
-      if (data_ != nullptr) device_.release(data_);
-      data_ = nullptr, capacity_ = 0;
-      data_ = device_.allocate(bytes);
-      capacity_ = bytes;
-      ++traffic.allocations;
-    }
-    return data_;
-  }
-
- private:
-  Device& device_;
-  void* data_ = nullptr;
-  size_t capacity_ = 0;
-};
-
 struct State {
   explicit State(Device& device) : a(device), b(device), c(device) {}
   std::mutex mutex;
@@ -63,21 +42,8 @@ struct State {
   DeviceWork work;  // since take_work
 };
 
-// Never destroyed: at the end of the program the driver may be gone before it.
-struct States {
-  std::mutex mutex;
-  std::map<Device*, State*> of_device;
-};
-States& states() {
-  static auto& all = *new States;
-  return all;
-}
-
 State& state_of(Device& device) {
-  const std::lock_guard lock(states().mutex);
-  State*& state = states().of_device[&device];
-  if (state == nullptr) state = new State(device);
-  return *state;
+  return DeviceStates<State>::of(device);
 }
 
 int64_t padded(int64_t extent, bool pads) {
@@ -121,7 +87,7 @@ class DeviceGemm {
     product_.b_data =
         send({args_.b, b_line, b_k, args_.n, args_.k, product_.n, product_.k, stack_.b_matrices},
              product_.b, state_.b, product_.b_step);
-    product_.c_data = state_.c.reserve(bytes_of_sums(), state_.traffic);
+    product_.c_data = state_.c.reserve(bytes_of_sums());
     state_.sums.resize(static_cast<size_t>(product_.batch * product_.m * product_.n));
     const auto begin = std::chrono::steady_clock::now();
     Algorithm algorithm = device_.multiply(product_);
@@ -169,7 +135,7 @@ class DeviceGemm {
       one.data += matrix * x.lines * x.k;
       pack_codes(dense(one), type, state_.codes.data() + i * matrix_bytes, count);
     }
-    void* memory = buffer.reserve(bytes, state_.traffic);
+    void* memory = buffer.reserve(bytes);
     device_.upload(memory, state_.codes.data(), bytes);
     state_.traffic.bytes_up += static_cast<int64_t>(bytes);
     state_.work.bytes_up += static_cast<int64_t>(bytes);
@@ -289,13 +255,8 @@ void cuda_gemm(const GemmArgs<float>& args, void (*software)(const GemmArgs<floa
 }
 
 std::string traffic_text() {
-  std::vector<Device*> devices;
-  {
-    const std::lock_guard lock(states().mutex);
-    for (const auto& [device, state] : states().of_device) devices.push_back(device);
-  }
   std::string text;
-  for (Device* device : devices) {
+  for (const auto& [device, state] : DeviceStates<State>::all()) {
     const Traffic done = traffic(*device);
     if (done.products == 0) continue;
     const auto split = std::ranges::count_if(
@@ -307,7 +268,7 @@ std::string traffic_text() {
                         static_cast<double>(done.bytes_down) / 1e6);
     if (split > 0) {
       text += fmt::format(
-          "For {} of these it was free to sum in parts, as software lanes never do.\n", split);
+          "The sums of {} of these may be split into parts, as software lanes never do.\n", split);
     }
   }
   return text;
@@ -322,7 +283,9 @@ DeviceWork take_work(Device& device) {
 Traffic traffic(Device& device) {
   State& state = state_of(device);
   const std::lock_guard lock(state.mutex);
-  return state.traffic;
+  Traffic done = state.traffic;
+  done.allocations = state.a.allocations() + state.b.allocations() + state.c.allocations();
+  return done;
 }
 
 }  // namespace lockstep::cuda

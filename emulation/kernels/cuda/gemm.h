@@ -24,7 +24,7 @@ bool is_device_sum(const Accumulator& accumulator, const Format* a, const Format
 void cuda_gemm(const GemmArgs<float>& args, void (*software)(const GemmArgs<float>&),
                Device& device);
 
-// 2^26 FP32 numbers are 256 MiB, which the device and the host keep for each of A, B and C at most.
+// Of A, B and C of one call: 256 MiB of FP32 numbers, which the device and the host keep.
 inline constexpr int64_t kMostStackElements = int64_t{1} << 26;
 
 // A stack of products in few calls of the device, each of at most `most_elements` elements of A, B

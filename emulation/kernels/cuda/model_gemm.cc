@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "emulation/accumulator/dot.h"
 #include "emulation/accumulator/fast_round.h"
 #include "emulation/kernels/cuda/codes.h"
+#include "emulation/kernels/cuda/device_state.h"
 #include "src/core/chunks.h"
 #include "src/core/counted.h"
 
@@ -51,33 +51,17 @@ BlockEncoding encoding_of(Type type) {
           .ignored_bits = type == Type::kTf32 ? kWordBits - bits : 0};
 }
 
-struct Memory {
-  void* data = nullptr;
-  size_t bytes = 0;
-};
-
 struct State {
+  explicit State(Device& device) : a(device), b(device), c(device), events(device) {}
   std::mutex mutex;
-  Memory a, b, c, events;
+  Buffer a, b, c, events;
   std::vector<std::byte> codes;
   std::vector<float> values;
   int64_t products = 0, bytes_up = 0, bytes_down = 0;
 };
 
-// Never destroyed: at the end of the program the driver may be gone before it.
-struct States {
-  std::mutex mutex;
-  std::map<Device*, State*> of_device;
-};
-States& states() {
-  static auto& all = *new States;
-  return all;
-}
 State& state_of(Device& device) {
-  const std::lock_guard lock(states().mutex);
-  State*& state = states().of_device[&device];
-  if (state == nullptr) state = new State;
-  return *state;
+  return DeviceStates<State>::of(device);
 }
 
 // A matrix in the host's memory: rows of `cols` floats, `stride` apart.
@@ -101,7 +85,7 @@ class ModelGemm {
     arrays.start_from_c = args_.start_from_c;
     if (args_.start_from_c) send({args_.c, args_.m, args_.n, args_.ldc}, types_.sums, arrays.c);
     if (args_.events != nullptr) {
-      arrays.events = {static_cast<uint8_t*>(reserve(state_.events, event_bytes())),
+      arrays.events = {static_cast<uint8_t*>(state_.events.reserve(event_bytes())),
                        args_.m * args_.n};
       upload(arrays.events.data, args_.events, event_bytes());
     }
@@ -113,18 +97,9 @@ class ModelGemm {
  private:
   size_t event_bytes() const { return static_cast<size_t>(args_.m * args_.n); }
 
-  void* reserve(Memory& memory, size_t bytes) {
-    if (bytes > memory.bytes) {
-      if (memory.data != nullptr) device_.release(memory.data);
-      memory = {};
-      memory.data = device_.allocate(bytes);
-      memory.bytes = bytes;
-    }
-    return memory.data;
-  }
-  Words words(int64_t count, Type type, Memory& memory) {
+  Words words(int64_t count, Type type, Buffer& buffer) {
     const auto width = static_cast<int>(bytes_of(type));
-    return {reserve(memory, static_cast<size_t>(count * width)), count, width};
+    return {buffer.reserve(static_cast<size_t>(count * width)), count, width};
   }
   void upload(void* to, const void* from, size_t bytes) {
     device_.upload(to, from, bytes);
@@ -137,9 +112,9 @@ class ModelGemm {
 
   // `columns`: the lines are the matrix's columns.
   FactorLines send_factors(const float* data, int64_t lines, bool columns, int64_t stride,
-                           Type type, Memory& memory) {
+                           Type type, Buffer& buffer) {
     const HostMatrix matrix{data, columns ? args_.k : lines, columns ? lines : args_.k, stride};
-    const Words there = words(lines * args_.k, type, memory);
+    const Words there = words(lines * args_.k, type, buffer);
     send(matrix, type, there);
     return {there, columns ? 1 : args_.k, columns ? lines : 1};
   }
@@ -207,9 +182,8 @@ int64_t model_products(Device& device) {
 }
 
 std::string model_text() {
-  const std::lock_guard lock(states().mutex);
   std::string text;
-  for (const auto& [device, state] : states().of_device) {
+  for (const auto& [device, state] : DeviceStates<State>::all()) {
     const std::lock_guard products(state->mutex);
     if (state->products == 0) continue;
     text += fmt::format(

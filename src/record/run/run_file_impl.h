@@ -1,5 +1,6 @@
 // Inside the reader of run files, for run_file_reader.cc (the file's description), run_datasets.cc
-// (the extents of its datasets) and run_file_numbers.cc (the recorded quantities).
+// (the extents of its datasets), run_file_numbers.cc (the recorded quantities) and
+// run_file_device.cc (the work of lanes' devices).
 #pragma once
 
 #include <fmt/format.h>
@@ -8,14 +9,27 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <variant>
 #include <vector>
 
 #include "src/core/error.h"
 #include "src/record/hdf5/sandboxed_file.h"
 #include "src/record/hdf5/stored_fields.h"
+#include "src/record/run/quantities.h"
 #include "src/record/run/run_file.h"
 
 namespace lockstep {
+
+// Calls work(member) if the quantity is a member of Record.
+template <typename Record, typename Work>
+void if_member(const Quantity& quantity, Work work) {
+  std::visit(
+      [&](const auto& source) {
+        if constexpr (std::is_invocable_v<decltype(source), Record&>) work(source);
+      },
+      quantity.source);
+}
 
 // A dataset of a lane: what the file says of it, and the rows that were read last.
 struct RunDataset {
