@@ -1,5 +1,5 @@
-// The kernels of software lanes on devices, run by the host: sums and events must have the bits of
-// the scalar kernels, for every layout.
+// The kernels of software lanes on devices, run by the host and by a GPU if there is one: sums and
+// events must have the bits of the scalar kernels, for every layout.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -76,8 +76,17 @@ Result product(const Accumulator& accumulator, const Format& fa, const Format& f
   return result;
 }
 
-void on_host_device(const GemmArgs<float>& args) {
-  cuda::model_gemm(args, scalar_gemm<float>, cuda::host_device(), 0);
+auto on(cuda::Device& device) {
+  return [&device](const GemmArgs<float>& args) {
+    cuda::model_gemm(args, scalar_gemm<float>, device, 0);
+  };
+}
+
+// The host, and the GPU where there is one.
+std::vector<cuda::Device*> devices() {
+  std::vector<cuda::Device*> all{&cuda::host_device()};
+  if (cuda::gpu_device() != nullptr) all.push_back(cuda::gpu_device());
+  return all;
 }
 
 bool same_bits(const Result& x, const Result& y) {
@@ -108,11 +117,12 @@ TEST_CASE("model kernels: every tensor core's sums and events are the scalar ker
         REQUIRE(cuda::is_model_sum(accumulator, &fa, &fb));
         for (const Layout& s : layouts) {
           for (const bool special : {false, true}) {
-            const int64_t before = cuda::model_products(cuda::host_device());
             const Result want = product(accumulator, fa, fb, s, special, true, scalar_gemm<float>);
-            REQUIRE(
-                same_bits(product(accumulator, fa, fb, s, special, true, on_host_device), want));
-            REQUIRE(cuda::model_products(cuda::host_device()) == before + 1);
+            for (cuda::Device* device : devices()) {
+              const int64_t before = cuda::model_products(*device);
+              REQUIRE(same_bits(product(accumulator, fa, fb, s, special, true, on(*device)), want));
+              REQUIRE(cuda::model_products(*device) == before + 1);
+            }
             for (const uint8_t event : want.second) events |= event;
           }
         }
@@ -131,8 +141,10 @@ TEST_CASE("model kernels: switched rules, and sums without events") {
     const Format& format = *found->operands.front();
     const Layout s{9, 11, 70, true, false, true, 2};
     for (const bool special : {false, true}) {
-      CHECK(same_bits(product(*found, format, format, s, special, false, on_host_device),
-                      product(*found, format, format, s, special, false, scalar_gemm<float>)));
+      const Result want = product(*found, format, format, s, special, false, scalar_gemm<float>);
+      for (cuda::Device* device : devices()) {
+        CHECK(same_bits(product(*found, format, format, s, special, false, on(*device)), want));
+      }
     }
   }
 }
@@ -148,9 +160,12 @@ TEST_CASE("model kernels: fused chains, with and without events") {
                             {4, 6, 33, false, true, false, 0}}) {
       for (const bool special : {false, true}) {
         for (const bool events : {false, true}) {
-          CHECK(same_bits(
-              product(accumulator, format, format, s, special, events, on_host_device),
-              product(accumulator, format, format, s, special, events, scalar_gemm<float>)));
+          const Result want =
+              product(accumulator, format, format, s, special, events, scalar_gemm<float>);
+          for (cuda::Device* device : devices()) {
+            CHECK(same_bits(product(accumulator, format, format, s, special, events, on(*device)),
+                            want));
+          }
         }
       }
     }
@@ -166,8 +181,9 @@ TEST_CASE("model kernels: other sums and small products stay with the software k
     CAPTURE(accumulator.name);
     CHECK((accumulator.kind != AccumulatorKind::kFusedChain || accumulator.format->is_fp64()));
     if (accumulator.operands.empty() && accumulator.kind == AccumulatorKind::kKahan) {
-      CHECK(same_bits(product(accumulator, format, format, s, false, false, on_host_device),
-                      product(accumulator, format, format, s, false, false, scalar_gemm<float>)));
+      CHECK(
+          same_bits(product(accumulator, format, format, s, false, false, on(cuda::host_device())),
+                    product(accumulator, format, format, s, false, false, scalar_gemm<float>)));
     }
   }
   product(find_accumulator("hopper_fp16"), format, format, s, false, false,
