@@ -146,6 +146,37 @@ ordered_json captured_json(const CapturedComparison& beside) {
   return out;
 }
 
+ordered_json beside_model_json(const Report& report, const HardwarePair& pair) {
+  ordered_json out = {{"model", report.lanes[static_cast<size_t>(pair.model_lane)].info.name},
+                      {"tensors", pair.tensors},
+                      {"same", pair.same},
+                      {"loss_gap", json_number(pair.loss_gap)},
+                      {"first_step", pair.first_step}};
+  out["partings"] = ordered_json::array();
+  for (const Parting& parting : pair.partings) {
+    ordered_json products = ordered_json::array();
+    for (const DeviceProduct& p : parting.products) {
+      products.push_back({{"m", p.m},
+                          {"n", p.n},
+                          {"k", p.k},
+                          {"batch", p.batch},
+                          {"algorithm", p.algorithm},
+                          {"most_parts", p.most_parts}});
+    }
+    out["partings"].push_back(
+        {{"site", place_json(report.site(parting.site))}, {"products", std::move(products)}});
+  }
+  out["sites"] = ordered_json::array();
+  for (const SiteGap& gap : pair.gaps) {
+    out["sites"].push_back({{"site", place_json(report.site(gap.site))},
+                            {"tensors", gap.tensors},
+                            {"same", gap.same},
+                            {"least", json_number(gap.least)},
+                            {"most", json_number(gap.most)}});
+  }
+  return out;
+}
+
 }  // namespace
 
 ordered_json lane_json(const Report& report, const LaneReport& lane) {
@@ -161,6 +192,7 @@ ordered_json lane_json(const Report& report, const LaneReport& lane) {
                      {"bytes_down", lane.device.bytes_down},
                      {"bytes_kept", lane.device.bytes_kept}};
   }
+  if (lane.beside_model) out["beside_model"] = beside_model_json(report, *lane.beside_model);
   if (has_sentence(lane)) {
     out["sentence"] = lane_sentence(report, lane);
   }

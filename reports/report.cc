@@ -113,6 +113,7 @@ LaneReport read_lane(const RunFile& run, int lane, ReportPictures pictures) {
   out.sums = run.sums(lane);
   out.device = run.device_work(lane);
   out.device.kinds = run.device_products(lane);
+  out.beside_model = compare_with_model(run, lane);
   for (const int32_t attempts : run.attempts(lane)) {
     if (attempts > 1) out.repeated_attempts += static_cast<uint64_t>(attempts - 1);
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "analysis/compare/hardware_pair.h"
 #include "analysis/faithful/captured_run.h"
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/findings/findings.h"
@@ -67,6 +68,7 @@ struct LaneReport {
   std::vector<Finding> findings;        // the gravest first
   std::optional<CapturedComparison>
       beside_captured;  // of emulated lanes, if there is a captured run
+  std::optional<HardwarePair> beside_model;  // of a lane on a device, if its model ran, too
   LaneViews views = {};
 
   bool is_candidate() const { return lockstep::is_candidate(info); }

@@ -505,6 +505,20 @@ const Accumulator& find_accumulator(std::string_view name) {
   return *variants.try_emplace(variant->name, std::move(variant)).first->second;
 }
 
+const Accumulator& with_library_rules(const Accumulator& accumulator, const LibraryRules& rules) {
+  if (accumulator.library == rules) return accumulator;
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, LibraryRules>, std::unique_ptr<const Accumulator>> known;
+  const std::lock_guard lock(mutex);
+  auto& found = known[{accumulator.name, rules}];
+  if (found == nullptr) {
+    auto own = std::make_unique<Accumulator>(accumulator);
+    own->library = rules;
+    found = std::move(own);
+  }
+  return *found;
+}
+
 std::span<const AccumulatorSwitch> accumulator_switches() {
   return kSwitches;
 }

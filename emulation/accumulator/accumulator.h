@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -90,6 +91,18 @@ struct Evidence {
   std::string text() const;
 };
 
+// What a library that forms sums on a GPU may do to them: [cuda] of a policy. Software kernels form
+// one chain in the accumulator's order and ignore this.
+struct LibraryRules {
+  bool splits_k = true;  // sums may be cut into parts, which are added at the end
+  // Products of FP16 and BF16 factors leave the library in the factors' format. Parts may be added
+  // in it.
+  bool narrow_results = false;
+  int64_t workspace_bytes = int64_t{32} << 20;  // at most this much; 0: none
+
+  auto operator<=>(const LibraryRules&) const = default;
+};
+
 struct Accumulator {
   std::string name;  // "fp32_fused", "hopper_bf16", with switches "hopper_bf16+negative_zero"
   AccumulatorKind kind;
@@ -102,6 +115,7 @@ struct Accumulator {
   std::string help;
   std::string source;
   Evidence evidence = {};
+  LibraryRules library = {};
 
   bool takes(const Format& operand) const;
   // True if it can form sums without products (bias gradients, means): see accumulate_add.
@@ -115,6 +129,8 @@ std::span<const Accumulator> accumulators();
 // A row's name, or NAME+SWITCH...; the same name gives the same object.
 // Throws: InputError with a did-you-mean; also for a switch that the row does not have.
 const Accumulator& find_accumulator(std::string_view name);
+// The accumulator with these rules; the same arguments give the same object.
+const Accumulator& with_library_rules(const Accumulator& accumulator, const LibraryRules& rules);
 
 // Names for the rules that no stored recording settles, and for the conversion of TF32 inputs
 // (docs/accumulators.md#rules-that-can-be-switched). The first option of each question is the

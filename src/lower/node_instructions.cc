@@ -133,7 +133,7 @@ void OpLowering::set_unit(const Node& node, const OpDef& op, Instruction& run,
   }
   if (!choice.problem.empty()) checks_.add_sum_problem(node, choice.problem);
   checks_.note_sum(*choice.accumulator);
-  run.gemm_accumulator = choice.accumulator;
+  run.gemm_accumulator = &with_library_rules(*choice.accumulator, in_.policy.cuda);
   run.factor_formats.assign(run.inputs.size(), nullptr);
   run.factor_formats[a] = choice.a;
   run.factor_formats[b] = choice.b;

@@ -121,6 +121,8 @@ struct Policy {
   bool rounds_before_conv_bias = false;
   const Hardware* hardware = nullptr;  // after '@' in the lane's name; see hardware_policy.h
 
+  LibraryRules cuda = {};  // [cuda]: on lanes @cuda
+
   // [dropout]: 1/(1 - p) is rounded to the format of the output before it multiplies.
   bool rounds_dropout_scale = false;
 

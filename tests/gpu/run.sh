@@ -5,6 +5,7 @@
 #   FOLDER/run.sh check OUT [OPTION...]             on the machine with the GPU
 # `check` writes to OUT
 #   verify-hardware.json, .txt   tensor cores against their models; OPTIONs are this command's
+#   tests.txt                    tests of the engine, and its kernels under compute-sanitizer
 #   products.md                  cuBLAS's products against the models
 #   lanes/, lanes.txt            lanes @cuda and their software lanes: run files, reports, differences
 #   captures/                    networks trained by PyTorch on the GPU, if python3 has torch and h5py
@@ -21,10 +22,10 @@ pack() {
   build=${LOCKSTEP_GPU_BUILD:-$root/build/gpu}
   [ ! -e "$folder" ] || fail "$folder: exists, must be a new folder"
   cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_CUDA=ON >/dev/null
-  ninja -C "$build" lockstep lockstep_gpu_products_tool
+  ninja -C "$build" lockstep lockstep_gpu_products_tool test_emulation
   mkdir -p "$folder/lib" "$folder/libc"
   cp "$here/run.sh" "$folder/"
-  for program in lockstep lockstep_gpu_products_tool; do
+  for program in lockstep lockstep_gpu_products_tool test_emulation; do
     strip -o "$folder/$program" "$build/$program"
   done
   # The C library's parts are separate: they are used only if the machine's are too old.
@@ -37,7 +38,7 @@ pack() {
   done < <(ldd "$build/lockstep" | grep -o '/[^ ]*')
   # As in the repository, for captures.py.
   folder=$(cd "$folder" && pwd)
-  (cd "$root" && cp --parents tests/gpu/{captures,compare_lanes}.py examples/pytorch/{gpt,training_loop}.py "$folder")
+  (cd "$root" && cp --parents tests/gpu/captures.py examples/pytorch/{gpt,training_loop}.py "$folder")
   mkdir -p "$folder/python"
   cp -r "$root/python/lockstep_capture" "$folder/python/"
   if [ -n "$vectors" ]; then
@@ -60,25 +61,40 @@ cublas_folders() {
   } | xargs -r -d '\n' -n 1 dirname | sort -u | paste -sd :
 }
 
-# Lanes on the GPU and their software lanes.
+# Lanes on the GPU and their software lanes, as cuBLAS likes and without split-K.
 run_lanes() {
-  local out=$1 model options
+  local out=$1 model run options policy presets="" one_chain=""
   shift
   mkdir -p "$out"
+  for policy in torch-autocast-fp16 torch-autocast-bf16 tf32 fp8-current; do
+    printf 'extends = "%s"\n[cuda]\nsplit_k = false\n' $policy >"$out/$policy-one-chain.toml"
+    presets+=,$policy@hopper,$policy@cuda
+    one_chain+=,$out/$policy-one-chain.toml@hopper,$out/$policy-one-chain.toml@cuda
+  done
   for model in lenet resnet20 gpt; do
     case $model in
       lenet) options=(--data synthetic:500 --steps 20 --batch 32) ;;
       resnet20) options=(--data shapes:100 --steps 3 --batch 8) ;;
       gpt) options=(--data grammar:20000 --steps 3 --batch 4 --size layers=2,width=128,context=64) ;;
     esac
-    for policy in torch-autocast-fp16 torch-autocast-bf16 tf32 fp8-current; do
-      "$@" replay $model "${options[@]}" --lanes "fp32,$policy@hopper,$policy@cuda" --quiet --overwrite \
-        -o "$out/$model-$policy.h5" && "$@" report "$out/$model-$policy.h5" -o "$out/$model-$policy.txt" --overwrite
-      rm -f "$out/$model-$policy.h5."*
-    done
+    options+=(--twins 0 --quiet --overwrite)
+    "$@" replay $model "${options[@]}" --lanes "fp32$presets" -o "$out/$model.h5"
+    "$@" replay $model "${options[@]}" --lanes "fp32$one_chain" -o "$out/$model-one-chain.h5"
   done
-  python3 "$here/tests/gpu/compare_lanes.py" "$out"/*.h5
+  for run in "$out"/*.h5; do
+    "$@" report "$run" -o "${run%.h5}.txt" --overwrite
+    echo
+    section "Hardware beside its model" <"${run%.h5}.txt"
+    rm -f "$run".*
+  done
   run_software_lanes "$out" "$@"
+}
+
+# Prints one section of a report: from its title to the next title, which is underlined, too.
+section() {
+  awk -v title="$1" '{ ends = shown && /^=+$/; if (shown && !ends && held != "") print held; if (ends) exit
+                       held = shown ? $0 : ""; if ($0 == title) { shown = 1; getline } }
+                     END { if (shown && !ends) print held }'
 }
 
 # Runs the same software lanes on the CPU and with the GPU's kernels, and compares all bits.
@@ -93,6 +109,21 @@ run_software_lanes() {
     echo "software lanes on ${device:-the CPU}: $(($(date +%s) - begin)) s"
   done
   "$@" check "$out/software-cuda.h5" --baseline "$out/software.h5" --exact
+}
+
+# The tests that use a GPU where there is one; their kernels under compute-sanitizer, too.
+test_engine() {
+  local code=0 tool
+  "$@" "$here/test_emulation" -tc="cuda engine*,model kernels*" || code=$?
+  if ! command -v compute-sanitizer >/dev/null; then
+    echo "compute-sanitizer: not run: not on the PATH"
+    return $code
+  fi
+  for tool in memcheck racecheck initcheck; do
+    echo "compute-sanitizer --tool $tool"
+    "$@" compute-sanitizer --tool $tool "$here/test_emulation" -tc="cuda engine*,model kernels*" || code=$?
+  done
+  return $code
 }
 
 check() {
@@ -115,7 +146,12 @@ check() {
     echo "exit code $code"
   } >"$out/verify-hardware.txt" 2>&1
   cat "$out/verify-hardware.txt"
-  "${start[@]}" "$here/lockstep_gpu_products_tool" "$out" >"$out/products.md" 2>&1 || echo "products: exit code $?"
+  test_engine "${start[@]}" >"$out/tests.txt" 2>&1 || echo "tests: exit code $?"
+  cat "$out/tests.txt"
+  {
+    "${start[@]}" "$here/lockstep_gpu_products_tool" "$out" && echo && echo "Without split-K:" &&
+      "${start[@]}" "$here/lockstep_gpu_products_tool" --no-split-k "$out"
+  } >"$out/products.md" 2>&1 || echo "products: exit code $?"
   cat "$out/products.md"
   run_lanes "$out/lanes" "${start[@]}" "$here/lockstep" >"$out/lanes.txt" 2>&1 || echo "lanes: exit code $?"
   cat "$out/lanes.txt"

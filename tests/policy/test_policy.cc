@@ -347,6 +347,9 @@ TEST_CASE("policy files: every mistake has a line, a constraint and a hint") {
       {"[all_reduce]\ndivide = 'never'", {"'never': must be before or after"}},
       {"[all_reduce]\nformat = 'fp64'", {"must fit in fp32"}},
       {"[all_reduce]\nworkers = 4", {"line 2: [all_reduce] workers"}},
+      {"[cuda]\nworkspace_mb = -1", {"line 2: [cuda] workspace_mb = -1: must be in 0..4096"}},
+      {"[cuda]\nsplit_k = 'none'", {"line 2: [cuda] split_k"}},
+      {"[cuda]\nsplitk = true", {"line 2: [cuda] splitk"}},
       {"[loss_scale]\nkind = 'apex'\nclip = 'first'",
        {"line 3: [loss_scale] clip: 'first': must be after_unscale or before_unscale"}},
       {"[loss_scale]\nkind = 'apex'\nskip = 'layer'", {"must be step or group"}},
@@ -403,6 +406,17 @@ layer = "fc1"
 }
 
 // The example in the documentation names every key; it must remain valid.
+TEST_CASE("[cuda]: what a library may do to sums, key by key") {
+  const LibraryRules none = parse_policy("name = 'x'", "mine.toml").cuda;
+  CHECK(none == LibraryRules{});
+  const std::string keys =
+      "[cuda]\nsplit_k = false\nreduced_precision_reduction = true\nworkspace_mb = 0";
+  const LibraryRules all = parse_policy(keys, "mine.toml").cuda;
+  CHECK(all == LibraryRules{.splits_k = false, .narrow_results = true, .workspace_bytes = 0});
+  const Policy wide = parse_policy("[cuda]\nworkspace_mb = 64", "mine.toml");
+  CHECK(wide.cuda == LibraryRules{.workspace_bytes = int64_t{64} << 20});
+}
+
 TEST_CASE("docs/policy.md: the example is a valid policy") {
   const std::string page = read_text_file(testing::kSourceFolder + std::string("/docs/policy.md"));
   const std::string fence = "```toml\n";

@@ -4,10 +4,10 @@
 // ascending, is equal bit for bit. For the others the table shows which algorithm was chosen, how
 // far apart the results are, and which division of the sum into chains of the model gives them, if
 // one does. Ends with exit code 3 if there is no GPU.
-//   lockstep_gpu_products_tool [--host | --saved] [FOLDER]
-// --host: the device that stands in for a GPU, a test of this program. FOLDER: results that differ
-// are written there, (M,N) of FP32, if they are not large. --saved: reads such results of an H100
-// instead of using a GPU.
+//   lockstep_gpu_products_tool [--host | --saved] [--no-split-k] [FOLDER]
+// --no-split-k: cuBLAS may not split sums ([cuda] split_k = false). --host: the device that stands
+// in for a GPU, a test of this program. FOLDER: results that differ are written there, (M,N) of
+// FP32, if they are not large. --saved: reads such results of an H100 instead of using a GPU.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -164,7 +164,7 @@ Made on_device(cuda::Device& device, GemmArgs<float> args) {
 
 // `device`: null reads results from `folder`.
 void compare(cuda::Device* device, const Hardware& hardware, const Kind& kind, const Size& size,
-             const std::string& folder) {
+             const LibraryRules& rules, const std::string& folder) {
   std::string name(hardware.name);
   std::ranges::replace(name, '-', '_');
   const std::string row = name + "_" + kind.accumulator;
@@ -174,7 +174,7 @@ void compare(cuda::Device* device, const Hardware& hardware, const Kind& kind, c
     fmt::print("| {} | not run: {} has no such unit |\n", row, hardware.name);
     return;
   }
-  const Accumulator& accumulator = *known;
+  const Accumulator& accumulator = with_library_rules(*known, rules);
   const Format &fa = find_format(kind.a), &fb = find_format(kind.b);
   const std::string path = fmt::format("{}/{}_{}_{}_{}x{}x{}.f32", folder, accumulator.name,
                                        fa.name, fb.name, size.m, size.n, size.k);
@@ -233,7 +233,7 @@ void compare(cuda::Device* device, const Hardware& hardware, const Kind& kind, c
 
 enum class Source { kGpu, kHost, kSaved };
 
-int run(Source source, const std::string& folder) {
+int run(Source source, const LibraryRules& rules, const std::string& folder) {
   std::string why_not;
   cuda::Device* device = source == Source::kGpu ? cuda::gpu_device(&why_not) : &cuda::host_device();
   if (device == nullptr) {
@@ -248,7 +248,7 @@ int run(Source source, const std::string& folder) {
       "sqrt(k) | equal to the model in | software, ms | engine, ms | of it the product, ms "
       "|\n|---|---|---|---|---|---|---|---|---|---|\n");
   for (const Kind& kind : kKinds) {
-    for (const Size& size : kSizes) compare(device, hardware, kind, size, folder);
+    for (const Size& size : kSizes) compare(device, hardware, kind, size, rules, folder);
   }
   fmt::print("\n{}", cuda::traffic_text());
   return 0;
@@ -259,6 +259,7 @@ int run(Source source, const std::string& folder) {
 
 int main(int argc, char** argv) {
   lockstep::Source source = lockstep::Source::kGpu;
+  lockstep::LibraryRules rules;
   std::string folder;
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
@@ -266,8 +267,10 @@ int main(int argc, char** argv) {
       source = lockstep::Source::kHost;
     } else if (argument == "--saved") {
       source = lockstep::Source::kSaved;
+    } else if (argument == "--no-split-k") {
+      rules.splits_k = false;
     } else if (argument.starts_with("-")) {
-      fmt::print(stderr, "unknown option {}: must be --host or --saved\n", argument);
+      fmt::print(stderr, "unknown option {}: must be --host, --saved or --no-split-k\n", argument);
       return 2;
     } else {
       folder = argument;
@@ -278,7 +281,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    return lockstep::run(source, folder);
+    return lockstep::run(source, rules, folder);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 2;

@@ -16,6 +16,7 @@
 #include <type_traits>
 
 #include "emulation/kernels/cuda/cublas_lt.h"
+#include "emulation/kernels/cuda/device_state.h"
 #include "emulation/kernels/cuda/gpu_presence.h"
 #include "src/core/error.h"
 
@@ -74,8 +75,6 @@ const Library* library(std::string* why_not) {
 }  // namespace lt
 
 namespace {
-
-constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // as PyTorch's on Hopper
 
 // Nothing is lost: steps are recorded one by one.
 [[noreturn]] void fail(const std::string& what) {
@@ -159,6 +158,7 @@ class CublasDevice final : public Device {
                         : p.a == Type::kTf32 ? lt::kCompute32FTf32
                                              : lt::kCompute32F;
     const int sum_type = p.halves ? lt::kF16 : lt::kF32;
+    const int c_type = p.c_type ? type_number(*p.c_type) : lt::kF32;
     Owned<lt::MatmulDesc> desc(lt_.desc_destroy);
     check_lt(lt_.desc_create(desc.out(), compute, sum_type), "cublasLtMatmulDescCreate");
     const int32_t transpose = lt::kTranspose, none = lt::kNone;
@@ -172,13 +172,15 @@ class CublasDevice final : public Device {
     Owned<lt::Layout> a(lt_.layout_destroy), b(lt_.layout_destroy), c(lt_.layout_destroy);
     layout(a, type_number(p.a), p.k, p.m, p.batch, p.a_step);
     layout(b, type_number(p.b), p.k, p.n, p.batch, p.b_step);
-    layout(c, sum_type, p.n, p.m, p.batch, p.m * p.n);
+    layout(c, c_type, p.n, p.m, p.batch, p.m * p.n);
 
     Owned<lt::Preference> preference(lt_.preference_destroy);
     check_lt(lt_.preference_create(preference.out()), "cublasLtMatmulPreferenceCreate");
-    check_lt(lt_.preference_set(preference.get(), lt::kMostWorkspace, &kWorkspaceBytes,
-                                sizeof kWorkspaceBytes),
-             "cublasLtMatmulPreferenceSetAttribute");
+    const LibraryRules& rules = p.accumulator->library;
+    const auto workspace_bytes = static_cast<uint64_t>(rules.workspace_bytes);
+    const uint32_t schemes = rules.splits_k ? lt::kAllSchemes : lt::kNoParts;
+    prefer(preference, lt::kMostWorkspace, workspace_bytes);
+    prefer(preference, lt::kReductionSchemes, schemes);
     lt::Heuristic chosen{};
     int found = 0;
     const lt::Status status = lt_.heuristic(handle_, desc.get(), b.get(), a.get(), c.get(), c.get(),
@@ -188,14 +190,13 @@ class CublasDevice final : public Device {
       fail(fmt::format("cuBLAS: no algorithm for {} x {}, {}x{}x{}, batch {} (status {})",
                        format_of(p.a).name, format_of(p.b).name, p.m, p.n, p.k, p.batch, status));
     }
-    if (workspace_ == nullptr) workspace_ = allocate(kWorkspaceBytes);
     const float one = 1, zero = 0;
     const uint16_t half_one = 0x3c00, half_zero = 0;
     const void* alpha = p.halves ? static_cast<const void*>(&half_one) : &one;
     const void* weight = p.halves ? static_cast<const void*>(&half_zero) : &zero;
     check_lt(lt_.matmul(handle_, desc.get(), alpha, p.b_data, b.get(), p.a_data, a.get(), weight,
-                        p.c_data, c.get(), p.c_data, c.get(), &chosen.algo, workspace_,
-                        kWorkspaceBytes, nullptr),
+                        p.c_data, c.get(), p.c_data, c.get(), &chosen.algo,
+                        workspace_.reserve(workspace_bytes), workspace_bytes, nullptr),
              "cublasLtMatmul");
     check(cudaStreamSynchronize(nullptr), "cublasLtMatmul");
     return described(chosen.algo);
@@ -220,8 +221,7 @@ class CublasDevice final : public Device {
       one.batch = 1;
       one.a_data = at(p.a_data, i * p.a_step * bytes_of(p.a));
       one.b_data = at(p.b_data, i * p.b_step * bytes_of(p.b));
-      one.c_data =
-          at(p.c_data, i * p.m * p.n * (p.halves ? 2 : static_cast<int64_t>(sizeof(float))));
+      one.c_data = at(p.c_data, i * p.m * p.n * p.c_width());
       algorithm = multiply(one);
     }
     return algorithm;
@@ -230,6 +230,11 @@ class CublasDevice final : public Device {
   void set(const Owned<lt::MatmulDesc>& desc, int attribute, const T& value) const {
     check_lt(lt_.desc_set(desc.get(), attribute, &value, sizeof value),
              "cublasLtMatmulDescSetAttribute");
+  }
+  template <typename T>
+  void prefer(const Owned<lt::Preference>& preference, int attribute, const T& value) const {
+    check_lt(lt_.preference_set(preference.get(), attribute, &value, sizeof value),
+             "cublasLtMatmulPreferenceSetAttribute");
   }
   // Of dense columns; `step`: from one matrix of the batch to the next, in elements.
   void layout(Owned<lt::Layout>& out, int type, int64_t rows, int64_t cols, int64_t batch,
@@ -265,7 +270,7 @@ class CublasDevice final : public Device {
   lt::Handle handle_ = nullptr;
   std::string name_;
   const Hardware& hardware_;
-  void* workspace_ = nullptr;
+  Buffer workspace_{*this};
 };
 
 struct Found {

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "emulation/accumulator/accumulator.h"
@@ -21,10 +22,11 @@ const Format& format_of(Type type);
 int64_t bytes_of(Type type);
 
 // C[m,n] = sum over k of A[m,k] * B[n,k], for every matrix of a batch. A (M,K), B (N,K), C (M,N),
-// all row-major, dense, in the device's memory. C and the sums are FP32 or, with `halves`, FP16.
+// all row-major, dense, in the device's memory.
 struct Product {
   Type a = Type::kFp16, b = Type::kFp16;
-  bool halves = false;
+  bool halves = false;         // the sums and C are FP16, else the sums are FP32
+  std::optional<Type> c_type;  // of C; none: FP32
   int64_t m = 0, n = 0, k = 0;
   int64_t batch = 1;
   // From one matrix of the batch to the next, in factors; 0: all use the same. Those of C lie one
@@ -33,9 +35,13 @@ struct Product {
   const void *a_data = nullptr, *b_data = nullptr;
   void* c_data = nullptr;
   // The model of the sum that the lane declares, and the software kernel that forms such sums. A
-  // GPU sums as its library chooses.
+  // GPU sums as its library chooses, within the accumulator's LibraryRules.
   const Accumulator* accumulator = nullptr;
   void (*software)(const GemmArgs<float>&) = nullptr;
+
+  int64_t c_width() const {  // bytes
+    return c_type ? bytes_of(*c_type) : static_cast<int64_t>(sizeof(float));
+  }
 };
 
 // How a device formed a product.

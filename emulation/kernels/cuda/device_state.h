@@ -18,14 +18,18 @@ class Buffer {
   explicit Buffer(Device& device) : device_(device) {}
   // At least `bytes` bytes. What the buffer held is lost when it grows.
   void* reserve(size_t bytes) {
-    if (bytes > capacity_) {
-      if (data_ != nullptr) device_.release(data_);
-      data_ = nullptr, capacity_ = 0;
+    if (!holds(bytes)) {
+      release();
       data_ = device_.allocate(bytes);
       capacity_ = bytes;
       ++allocations_;
     }
     return data_;
+  }
+  bool holds(size_t bytes) const { return bytes <= capacity_; }
+  void release() {
+    if (data_ != nullptr) device_.release(data_);
+    data_ = nullptr, capacity_ = 0;
   }
   int64_t allocations() const { return allocations_; }
 

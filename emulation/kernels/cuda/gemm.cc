@@ -1,4 +1,4 @@
-// One set of three buffers per device, which grow and are kept. Products of several threads take
+// One store of factors and one buffer of results per device. Products of several threads take
 // turns.
 #include "emulation/kernels/cuda/gemm.h"
 
@@ -16,6 +16,7 @@
 #include "emulation/accumulator/fast_round.h"
 #include "emulation/kernels/cuda/codes.h"
 #include "emulation/kernels/cuda/device_state.h"
+#include "emulation/kernels/cuda/factor_store.h"
 #include "src/core/chunks.h"
 #include "src/core/counted.h"
 
@@ -33,9 +34,10 @@ bool has_halves(const Accumulator& accumulator) {
 }
 
 struct State {
-  explicit State(Device& device) : a(device), b(device), c(device) {}
+  explicit State(Device& device) : factors(device), c(device) {}
   std::mutex mutex;
-  Buffer a, b, c;
+  FactorStore factors;
+  Buffer c;
   std::vector<std::byte> codes;
   std::vector<float> line_major, sums;
   Traffic traffic;
@@ -73,6 +75,9 @@ class DeviceGemm {
                 .batch = stack.count,
                 .accumulator = args_.accumulator,
                 .software = software};
+    if (product_.halves) product_.c_type = Type::kFp16;
+    const bool narrow_factors = a == b && (a == Type::kFp16 || a == Type::kBf16);
+    if (args_.accumulator->library.narrow_results && narrow_factors) product_.c_type = a;
   }
 
   void run() {
@@ -83,10 +88,10 @@ class DeviceGemm {
                   b_k = args_.transpose_b ? 1 : args_.ldb;
     product_.a_data =
         send({args_.a, a_line, a_k, args_.m, args_.k, product_.m, product_.k, stack_.a_matrices},
-             product_.a, state_.a, product_.a_step);
+             product_.a, product_.a_step);
     product_.b_data =
         send({args_.b, b_line, b_k, args_.n, args_.k, product_.n, product_.k, stack_.b_matrices},
-             product_.b, state_.b, product_.b_step);
+             product_.b, product_.b_step);
     product_.c_data = state_.c.reserve(bytes_of_sums());
     state_.sums.resize(static_cast<size_t>(product_.batch * product_.m * product_.n));
     const auto begin = std::chrono::steady_clock::now();
@@ -115,11 +120,10 @@ class DeviceGemm {
 
  private:
   size_t bytes_of_sums() const {
-    return static_cast<size_t>(product_.batch * product_.m * product_.n) *
-           (product_.halves ? 2 : sizeof(float));
+    return static_cast<size_t>(product_.batch * product_.m * product_.n * product_.c_width());
   }
 
-  const void* send(const Factors& x, Type type, Buffer& buffer, int64_t& step) {
+  const void* send(const Factors& x, Type type, int64_t& step) {
     const std::vector<int64_t>& matrices = x.matrices;
     const bool is_shared =
         !matrices.empty() && std::ranges::count(matrices, matrices.front()) == std::ssize(matrices);
@@ -135,11 +139,15 @@ class DeviceGemm {
       one.data += matrix * x.lines * x.k;
       pack_codes(dense(one), type, state_.codes.data() + i * matrix_bytes, count);
     }
-    void* memory = buffer.reserve(bytes);
-    device_.upload(memory, state_.codes.data(), bytes);
-    state_.traffic.bytes_up += static_cast<int64_t>(bytes);
-    state_.work.bytes_up += static_cast<int64_t>(bytes);
-    return memory;
+    const FactorStore::Stored stored = state_.factors.put(
+        {x.data, x.line_step, x.k_step, x.lines_out, x.k_out, sent, type}, state_.codes);
+    if (stored.was_there) {
+      state_.work.bytes_kept += static_cast<int64_t>(bytes);
+    } else {
+      state_.traffic.bytes_up += static_cast<int64_t>(bytes);
+      state_.work.bytes_up += static_cast<int64_t>(bytes);
+    }
+    return stored.memory;
   }
 
   const float* dense(const Factors& x) {
@@ -158,10 +166,11 @@ class DeviceGemm {
   }
 
   void receive_sums() {
-    if (product_.halves) {
+    if (product_.c_type) {
       state_.codes.resize(bytes_of_sums());
       device_.download(state_.codes.data(), product_.c_data, bytes_of_sums());
-      unpack_values(state_.codes.data(), Type::kFp16, state_.sums.data(), std::ssize(state_.sums));
+      unpack_values(state_.codes.data(), *product_.c_type, state_.sums.data(),
+                    std::ssize(state_.sums));
     } else {
       device_.download(state_.sums.data(), product_.c_data, bytes_of_sums());
     }
@@ -284,7 +293,7 @@ Traffic traffic(Device& device) {
   State& state = state_of(device);
   const std::lock_guard lock(state.mutex);
   Traffic done = state.traffic;
-  done.allocations = state.a.allocations() + state.b.allocations() + state.c.allocations();
+  done.allocations = state.factors.allocations() + state.c.allocations();
   return done;
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "emulation/format/rounding.h"
 #include "emulation/kernels/cuda/codes.h"
 #include "emulation/kernels/cuda/device.h"
 #include "src/core/chunks.h"
@@ -18,6 +19,12 @@ std::vector<float> decoded(const void* data, Type type, int64_t count) {
   std::vector<float> values(static_cast<size_t>(count));
   unpack_values(data, type, values.data(), count);
   return values;
+}
+
+void round_all(std::vector<float>& values, const Format& format) {
+  for (float& x : values) {
+    x = static_cast<float>(round_to_format(x, format, Rounding::kNearestEven));
+  }
 }
 
 class HostDevice final : public Device {
@@ -48,8 +55,9 @@ class HostDevice final : public Device {
                   .a_format = &format_of(p.a),
                   .b_format = &format_of(p.b)});
     }
-    if (p.halves) {
-      pack_codes(c.data(), Type::kFp16, p.c_data, std::ssize(c));
+    if (p.c_type) {
+      if (!p.halves) round_all(c, format_of(*p.c_type));
+      pack_codes(c.data(), *p.c_type, p.c_data, std::ssize(c));
     } else {
       std::memcpy(p.c_data, c.data(), c.size() * sizeof(float));
     }

@@ -26,26 +26,33 @@ class Draw:
     value: torch.Tensor
 
 
+_CUDNN_RNN = "_cudnn_rnn"
 _FUSED_ATTENTION = "_scaled_dot_product_"  # _scaled_dot_product_flash_attention_for_cpu, ..._efficient_attention
 _SOFTMAXES = ("_softmax", "_safe_softmax")  # what shows of the math backend
 
 
 class MaskTap(TorchDispatchMode):
     """draws: all so far. attention: the fused kernels of scaled_dot_product_attention that ran, by name; backends:
-    those that were allowed when one of them, or a softmax, ran. While `active` is false nothing is recorded."""
+    those that were allowed when one of them, or a softmax, ran. hides_dropout: cuDNN drew the dropout between the layers
+    of an LSTM, GRU or RNN, which nobody sees. While `active` is false nothing is recorded."""
 
     def __init__(self) -> None:
         super().__init__()
         self.draws: list[Draw] = []
         self.attention: list[str] = []
         self.backends = ""
+        self.hides_dropout = False
         self.active = True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if self.active:
             name = func._schema.name.removeprefix("aten::")
-            if name == "native_dropout":
+            if name == _CUDNN_RNN:
+                names = (argument.name for argument in func._schema.arguments)
+                given = dict(zip(names, args, strict=False)) | (kwargs or {})
+                self.hides_dropout |= given["train"] and given["dropout"] > 0 and given["num_layers"] > 1
+            elif name == "native_dropout":
                 self.draws.append(Draw(str(func), result[1].detach().clone()))
             elif name in _IN_PLACE or name in _NOISE:
                 self.draws.append(Draw(str(func), result.detach().clone()))

@@ -93,6 +93,7 @@ class PolicyReader {
     if (auto t = root.table("model")) read_model(*t, policy_);
     if (auto t = root.table("autocast")) read_autocast(*t, policy_, source_.is_preset);
     if (auto t = root.table("gemm")) read_gemm(*t, policy_, source_.is_preset);
+    if (auto t = root.table("cuda")) read_cuda(*t, policy_);
     if (auto t = root.table("dropout")) read_dropout(*t, policy_);
     if (auto t = root.table("attention")) read_attention(*t, policy_);
     if (auto t = root.table("softmax")) read_softmax(*t, policy_);

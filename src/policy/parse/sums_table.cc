@@ -2,6 +2,8 @@
 // rounds its inputs. No two of them may contradict each other.
 #include "src/policy/parse/sums_table.h"
 
+#include <fmt/format.h>
+
 #include "src/policy/parse/keys.h"
 
 namespace lockstep {
@@ -76,6 +78,23 @@ void read_gemm(TomlTable& table, Policy& policy, bool is_preset) {
   read_accumulator(table, policy.gemm_accumulator);
   read_tf32_switch(table, policy);
   read_name(table, "conv_bias", second_of("fused", "rounded"), policy.rounds_before_conv_bias);
+  table.finish();
+}
+
+void read_cuda(TomlTable& table, Policy& policy) {
+  constexpr int64_t kMostMebibytes = 4096;
+  LibraryRules& rules = policy.cuda;
+  rules.splits_k = table.boolean("split_k").value_or(rules.splits_k);
+  rules.narrow_results =
+      table.boolean("reduced_precision_reduction").value_or(rules.narrow_results);
+  if (const auto mebibytes = table.integer("workspace_mb")) {
+    if (*mebibytes >= 0 && *mebibytes <= kMostMebibytes) {
+      rules.workspace_bytes = *mebibytes << 20;
+    } else {
+      table.problem("workspace_mb",
+                    fmt::format("= {}: must be in 0..{}", *mebibytes, kMostMebibytes));
+    }
+  }
   table.finish();
 }
 

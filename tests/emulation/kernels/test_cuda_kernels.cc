@@ -17,6 +17,7 @@
 #include "emulation/accumulator/accumulator_event.h"
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/cuda/codes.h"
+#include "emulation/kernels/cuda/factor_store.h"
 #include "emulation/kernels/cuda/gemm.h"
 #include "emulation/kernels/simd/conv2d.h"
 #include "src/core/random.h"
@@ -166,7 +167,7 @@ class FaultyDevice : public cuda::Device {
   }
   cuda::Algorithm multiply(const cuda::Product& product) override {
     cuda::Product p = product;
-    const int64_t width = p.halves ? 2 : 4;
+    const int64_t width = p.c_width();
     if (fault_ == Fault::kSwapsFactors) std::swap(p.a_data, p.b_data);
     if (fault_ == Fault::kWrongStride) p.k -= 16;
     if (fault_ == Fault::kDropsLastRow) --p.m;
@@ -192,7 +193,7 @@ class FaultyDevice : public cuda::Device {
       algorithm = host_.multiply(one);
       one.a_data = static_cast<const uint8_t*>(one.a_data) - a_bytes;
       one.b_data = static_cast<const uint8_t*>(one.b_data) + p.b_step * cuda::bytes_of(p.b);
-      one.c_data = static_cast<uint8_t*>(one.c_data) + p.m * p.n * (p.halves ? 2 : 4);
+      one.c_data = static_cast<uint8_t*>(one.c_data) + p.m * p.n * p.c_width();
     }
     return algorithm;
   }
@@ -302,6 +303,48 @@ TEST_CASE("cuda engine: products on the host device have the bits of the softwar
     }
   }
   CHECK(on_device == 7 * 41 * 2);
+}
+
+TEST_CASE(
+    "cuda engine: results leave the library in the factors' format where the policy says so") {
+  const Shape s{33, 17, 65, false, true, false, 0};
+  for (const Kind& kind : kKinds) {
+    CAPTURE(kind.accumulator);
+    CAPTURE(kind.a);
+    const bool rounds = std::string_view(kind.accumulator) == "hopper_fp16" ||
+                        std::string_view(kind.accumulator) == "hopper_bf16";
+    for (const uint32_t rare : {0u, 20u}) {
+      cuda::Traffic before = cuda::traffic(cuda::host_device());
+      const std::vector<float> narrow = product(kind, s, rare, [&](GemmArgs<float> args) {
+        args.accumulator = &with_library_rules(*args.accumulator, {.narrow_results = true});
+        cuda::cuda_gemm(args, active_kernels().f32.gemm, cuda::host_device());
+      });
+      std::vector<float> want = in_software(kind, s, rare);
+      const int64_t bytes = cuda::traffic(cuda::host_device()).bytes_down - before.bytes_down;
+      if (rounds) {
+        CHECK(bytes == s.m * s.n * 2);
+        CHECK_FALSE(same_bits(narrow, want));
+        for (float& x : want) {
+          if (std::isnan(x)) continue;
+          x = static_cast<float>(round_to_format(x, find_format(kind.a), Rounding::kNearestEven));
+        }
+      }
+      CHECK(same_bits(narrow, want));
+    }
+  }
+}
+
+TEST_CASE("cuda engine: library rules are a part of an accumulator") {
+  const Accumulator& row = find_accumulator("hopper_fp16");
+  const LibraryRules rules{.splits_k = false, .workspace_bytes = 0};
+  const Accumulator& own = with_library_rules(row, rules);
+  CHECK(&own != &row);
+  CHECK(own.library == rules);
+  CHECK(own.name == row.name);
+  CHECK(&with_library_rules(row, rules) == &own);
+  CHECK(&with_library_rules(row, {}) == &row);
+  CHECK(with_library_rules(own, {}).library == LibraryRules{});
+  CHECK(&with_library_rules(find_accumulator("hopper_bf16"), rules) != &own);
 }
 
 TEST_CASE("cuda engine: a stack of products is one call, with the bits of the software kernels") {
@@ -483,13 +526,75 @@ TEST_CASE("cuda engine: buffers are kept, and copies are counted") {
   CHECK(first.algorithms.begin()->first == "hopper_fp16 fp16 x fp16 32x16x64");
   CHECK(first.algorithms.begin()->second.text == "model hopper_fp16");
   CHECK(cuda::traffic_text().find("faulty: 1 product of 1 size in ") != std::string::npos);
-  on(device, kKinds[0], s, 0);
-  CHECK(cuda::traffic(device).allocations == 3);
-  CHECK(cuda::traffic(device).bytes_up == 2 * first.bytes_up);
   // FP8 matrices are filled up to multiples of 16.
   on(device, kKinds[5], {17, 5, 20, false, true, false, 0}, 0);
-  CHECK(cuda::traffic(device).bytes_up == 2 * first.bytes_up + (32 + 16) * 32);
+  CHECK(cuda::traffic(device).bytes_up == first.bytes_up + (32 + 16) * 32);
   CHECK(cuda::traffic(device).algorithms.size() == 2);
+}
+
+TEST_CASE("cuda engine: factors stay on the device until they change") {
+  static FaultyDevice device(FaultyDevice::Fault::kNone);
+  constexpr int64_t kM = 8, kN = 16, kK = 32;
+  const Format& format = find_format("bf16");
+  std::vector<float> a = values_of(format, kM * kK, 1, 0), b = values_of(format, kN * kK, 2, 0);
+  std::vector<float> c(kM * kN), want(c);
+  GemmArgs<float> args{.transpose_b = true,
+                       .m = kM,
+                       .n = kN,
+                       .k = kK,
+                       .a = a.data(),
+                       .lda = kK,
+                       .b = b.data(),
+                       .ldb = kK,
+                       .c = c.data(),
+                       .ldc = kN,
+                       .accumulator = &find_accumulator("hopper_bf16"),
+                       .a_format = &format,
+                       .b_format = &format};
+  const auto copied = [&] {
+    cuda::cuda_gemm(args, active_kernels().f32.gemm, device);
+    GemmArgs<float> again = args;
+    again.c = want.data();
+    active_kernels().f32.gemm(again);
+    CHECK(same_bits(c, want));
+    const DeviceWork work = cuda::take_work(device);
+    CHECK(work.bytes_up + work.bytes_kept == 2 * (kM + kN) * kK);
+    return work.bytes_up;
+  };
+  CHECK(copied() == 2 * (kM + kN) * kK);
+  CHECK(copied() == 0);
+  b[3] = 2;
+  CHECK(copied() == 2 * kN * kK);
+  std::swap(args.a, args.b);  // read in another order: other arrays for the device
+  std::swap(args.m, args.n);
+  args.ldc = kM;
+  CHECK(copied() == 0);
+  args.transpose_b = false, args.ldb = kM;
+  CHECK(copied() == 2 * kM * kK);
+  CHECK(copied() == 0);
+}
+
+TEST_CASE("cuda engine: the store of factors has a limit, and keeps the last two") {
+  cuda::FactorStore store(cuda::host_device(), 64);
+  const float place[8] = {};
+  const auto put = [&](int at, uint8_t value, size_t bytes) {
+    const std::vector<std::byte> codes(bytes, std::byte{value});
+    const auto stored = store.put({&place[at], 1, 1, 1, 1, 1, Type::kFp16}, codes);
+    CHECK(std::memcmp(stored.memory, codes.data(), bytes) == 0);
+    return stored;
+  };
+  CHECK_FALSE(put(0, 1, 30).was_there);
+  CHECK_FALSE(put(1, 2, 30).was_there);
+  CHECK(put(0, 1, 30).was_there);
+  CHECK_FALSE(put(2, 3, 30).was_there);  // drops 1, the oldest
+  CHECK(put(0, 1, 30).was_there);
+  CHECK_FALSE(put(1, 2, 30).was_there);
+  CHECK_FALSE(put(1, 5, 30).was_there);  // changed
+  CHECK(put(1, 5, 30).was_there);
+  // Two of a product may be larger than the limit.
+  const auto first = put(3, 7, 100), second = put(4, 8, 100);
+  CHECK(static_cast<const uint8_t*>(first.memory)[99] == 7);
+  CHECK(static_cast<const uint8_t*>(second.memory)[99] == 8);
 }
 
 TEST_CASE("cuda engine: planted faults of a device change results") {

@@ -126,6 +126,20 @@ def test_10_the_kth_draw_is_the_kth_random_call():
     assert [tuple(draw.value.shape) for draw in tap.draws] == [(3, 2, 6, 6), (3, 6, 8), (3, 6, 16), (3, 6, 8)]
 
 
+def test_10_dropout_inside_cudnn_is_known_to_be_hidden():
+    library = torch.library.Library("aten", "IMPL")  # the op has no kernel for the CPU
+    library.impl("_cudnn_rnn", lambda *args: (torch.zeros(1),) * 5, "CPU")
+
+    def runs(layers, dropout, train):
+        x = torch.zeros(1)
+        with MaskTap() as tap:
+            torch.ops.aten._cudnn_rnn(x, [x], 4, None, x, x, 2, 3, 0, layers, False, dropout, train, False, [], None)
+        return tap.hides_dropout
+
+    assert runs(2, 0.1, True)
+    assert not (runs(1, 0.1, True) or runs(2, 0.0, True) or runs(2, 0.1, False))
+
+
 def test_11_an_op_that_returns_its_operand_is_no_call():
     def step(model, batch):
         y = model(batch)

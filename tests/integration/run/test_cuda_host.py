@@ -1,5 +1,6 @@
 """Whole lanes of the engine cuda on the host that stands in for an H100: the same run as the software lane @hopper."""
 
+import json
 import re
 import shutil
 
@@ -49,6 +50,31 @@ def test_a_lane_has_the_bits_of_the_software_lane(lockstep, tmp_path, model, pol
             np.testing.assert_array_equal(values, found[name], err_msg=name)
             compared += 1
         assert compared > 20
+    beside = json.loads(lockstep("report", run, "--format", "json").stdout)["lanes"][2]["beside_model"]
+    assert beside["model"] == f"{policy}@hopper"
+    assert beside["same"] == beside["tensors"] > 50 and beside["first_step"] == -1 and beside["sites"] == []
+    assert f"{policy}@cuda-host has the bits of {policy}@hopper in all {beside['tensors']} tensors" in joined(
+        lockstep("report", run).stdout)
+
+
+def joined(text):
+    return " ".join(text.split())
+
+
+def test_results_that_leave_the_library_rounded_are_told_from_the_model(lockstep, tmp_path):
+    policy = tmp_path / "narrow.toml"
+    policy.write_text('[gemm]\noperand = "bf16"\n[cuda]\nreduced_precision_reduction = true\n')
+    run = tmp_path / "run.h5"
+    lockstep("replay", "lenet", *CASES["lenet"], "--lanes", f"fp32,{policy}@hopper,{policy}@cuda-host", "-o", run)
+    beside = json.loads(lockstep("report", run, "--format", "json").stdout)["lanes"][2]["beside_model"]
+    assert 0 < beside["same"] < beside["tensors"] and beside["first_step"] == 0 and beside["loss_gap"] > 0
+    first = beside["partings"][0]
+    assert first["site"]["layer"] == "conv1" and [p["k"] for p in first["products"]] == [25]
+    # A value rounded to BF16 is at most 2^-8 of itself away.
+    gap = beside["sites"][0]
+    assert gap["site"] == first["site"] and gap["least"] <= 2**-8 and gap["most"] > 1e-3
+    text = joined(lockstep("report", run).stdout)
+    assert "Hardware beside its model" in text and "results leave the library rounded" in text
 
 
 def test_a_gpu_that_is_not_there_is_refused(lockstep, tmp_path):
