@@ -26,6 +26,7 @@
 #include "emulation/format/rounding.h"
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/cuda/gemm.h"
+#include "emulation/kernels/cuda/model_gemm.h"
 #include "src/core/error.h"
 #include "src/core/random.h"
 
@@ -162,6 +163,18 @@ Made on_device(cuda::Device& device, GemmArgs<float> args) {
   return made;
 }
 
+// Milliseconds of the kernels that compute the model on a device (--software-device), in words.
+std::string model_ms(cuda::Device& device, GemmArgs<float> args, const std::vector<float>& wanted) {
+  std::vector<float> results(wanted.size());
+  args.c = results.data();
+  cuda::model_gemm(args, active_kernels().f32.gemm, device, 0);  // allocates
+  const auto begin = std::chrono::steady_clock::now();
+  cuda::model_gemm(args, active_kernels().f32.gemm, device, 0);
+  const double ms = milliseconds_since(begin);
+  const bool is_equal = same_bits(results.data(), wanted.data(), std::ssize(wanted));
+  return fmt::format("{:.2f}{}", ms, is_equal ? "" : ", OTHER BITS");
+}
+
 // `device`: null reads results from `folder`.
 void compare(cuda::Device* device, const Hardware& hardware, const Kind& kind, const Size& size,
              const LibraryRules& rules, const std::string& folder) {
@@ -218,11 +231,12 @@ void compare(cuda::Device* device, const Hardware& hardware, const Kind& kind, c
     const double root = std::sqrt(static_cast<double>(size.k));  // the results' typical size
     largest = std::max(largest, std::abs(static_cast<double>(ours[i]) - made.results[i]) / root);
   }
-  fmt::print("| {} | {} x {} | {}x{}x{} | {} | {} of {} | {} | {} | {:.2f} | {:.2f} | {:.3f} |\n",
-             accumulator.name, fa.name, fb.name, size.m, size.n, size.k, made.algorithm, different,
-             ours.size(), different == 0 ? std::string("0") : fmt::format("{:.1e}", largest),
-             different == 0 ? "" : explained(args, made.results), software_ms, made.engine_ms,
-             made.product_ms);
+  fmt::print(
+      "| {} | {} x {} | {}x{}x{} | {} | {} of {} | {} | {} | {:.2f} | {} | {:.2f} | {:.3f} |\n",
+      accumulator.name, fa.name, fb.name, size.m, size.n, size.k, made.algorithm, different,
+      ours.size(), different == 0 ? std::string("0") : fmt::format("{:.1e}", largest),
+      different == 0 ? "" : explained(args, made.results), software_ms,
+      device != nullptr ? model_ms(*device, args, ours) : "", made.engine_ms, made.product_ms);
   std::fflush(stdout);
   constexpr size_t kMostSaved = 1 << 18;
   if (device == nullptr || folder.empty() || different == 0 || ours.size() > kMostSaved) return;
@@ -245,8 +259,9 @@ int run(Source source, const LibraryRules& rules, const std::string& folder) {
   fmt::print("Device: {}\n\n", device != nullptr ? device->name() : "results in " + folder);
   fmt::print(
       "| model | factors | m x n x k | algorithm | different from the model | largest difference / "
-      "sqrt(k) | equal to the model in | software, ms | engine, ms | of it the product, ms "
-      "|\n|---|---|---|---|---|---|---|---|---|---|\n");
+      "sqrt(k) | equal to the model in | model on the CPU, ms | model on the device, ms | engine, "
+      "ms "
+      "| of it the product, ms |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (const Kind& kind : kKinds) {
     for (const Size& size : kSizes) compare(device, hardware, kind, size, rules, folder);
   }
