@@ -251,7 +251,8 @@ bool contains(const Format& wide, const Format& narrow) {
   if (yields_infinity(narrow) && !yields_infinity(wide)) return false;
   if (narrow.max_finite > wide.max_finite || narrow.precision > wide.precision) return false;
   if (!wide.has_subnormals()) return narrow.min_subnormal() >= wide.min_normal();
-  return narrow.min_subnormal() >= wide.min_subnormal();
+  // The spacing above `narrow`'s least number, where it flushes subnormals, too.
+  return std::ldexp(1.0, narrow.emin - narrow.precision + 1) >= wide.min_subnormal();
 }
 
 uint64_t encode(double x, const Format& format) {

@@ -1,4 +1,4 @@
-// The random bits of stochastic rounding, one element at a time: the definition of the layout.
+// The key of an array, and the bits of one element by the whole key.
 #include "emulation/format/stochastic.h"
 
 #include "src/core/random.h"
@@ -17,12 +17,6 @@ StochasticArrayKey derive_array_key(const StochasticKey& key) {
   const auto words = philox4x32({low(key.seed), high(key.seed)},
                                 {key.stream, key.site, low(key.step), high(key.step)});
   return {{words[0], words[1]}, {words[2], words[3]}};
-}
-
-uint32_t stochastic_bits(const StochasticArrayKey& key, uint64_t index) {
-  const uint64_t block = index / kStochasticGroup * kStochasticRow + index % kStochasticRow;
-  const auto words = philox4x32(key.key, {low(block), high(block), key.nonce[0], key.nonce[1]});
-  return words[index / kStochasticRow % 4];
 }
 
 uint32_t stochastic_bits(const StochasticKey& key, uint64_t index) {

@@ -12,8 +12,13 @@
 #include <cstdint>
 
 #include "emulation/format/rounding.h"
+#include "src/core/host_device.h"
+#include "src/core/philox.h"
 
 namespace lockstep {
+
+inline constexpr uint64_t kStochasticRow = 16;                    // elements per output word
+inline constexpr uint64_t kStochasticGroup = 4 * kStochasticRow;  // elements per row of counters
 
 // The array key: made once, used for every element.
 struct StochasticArrayKey {
@@ -21,9 +26,14 @@ struct StochasticArrayKey {
   std::array<uint32_t, 2> nonce{};
 };
 StochasticArrayKey derive_array_key(const StochasticKey& key);
-uint32_t stochastic_bits(const StochasticArrayKey& key, uint64_t index);
 
-inline constexpr uint64_t kStochasticRow = 16;                    // elements per output word
-inline constexpr uint64_t kStochasticGroup = 4 * kStochasticRow;  // elements per row of counters
+LOCKSTEP_HOST_DEVICE inline uint32_t stochastic_bits(const StochasticArrayKey& key,
+                                                     uint64_t index) {
+  const uint64_t block = index / kStochasticGroup * kStochasticRow + index % kStochasticRow;
+  const auto words =
+      philox_rounds(key.key, {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
+                              key.nonce[0], key.nonce[1]});
+  return words[index / kStochasticRow % 4];
+}
 
 }  // namespace lockstep

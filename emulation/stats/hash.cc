@@ -1,14 +1,9 @@
-// The hash of one element.
+// The hash of a double.
 #include "emulation/stats/hash.h"
 
 #include <bit>
 
 namespace lockstep {
-
-uint64_t hash_element(float value, uint64_t index) {
-  const uint64_t mixed = std::bit_cast<uint32_t>(value) ^ hash_row_key(index / kHashLanes);
-  return hash_factor(index % kHashLanes) * (mixed * mixed);
-}
 
 uint64_t hash_element(double value, uint64_t index) {
   uint64_t mixed = std::bit_cast<uint64_t>(value) ^ index * kHashIndex64;

@@ -11,7 +11,10 @@
 // The hash protects against accidents, not against an adversary.
 #pragma once
 
+#include <bit>
 #include <cstdint>
+
+#include "src/core/host_device.h"
 
 namespace lockstep {
 
@@ -25,18 +28,21 @@ inline constexpr uint64_t kHashIndex64 = 0xA54FF53B3C6EF373ull;
 inline constexpr uint64_t kHashMultiplier64 = 0x9B05688D510E527Full;
 inline constexpr int kHashShift64 = 31;
 
-constexpr uint32_t hash_row_key(uint64_t row) {
+LOCKSTEP_HOST_DEVICE constexpr uint32_t hash_row_key(uint64_t row) {
   return static_cast<uint32_t>(row) * kHashRowLow +
          static_cast<uint32_t>(row >> 32) * kHashRowHigh + kHashRowOffset;
 }
 // Odd factors. No two of them have a small ratio.
-constexpr uint64_t hash_factor(uint64_t lane) {
+LOCKSTEP_HOST_DEVICE constexpr uint64_t hash_factor(uint64_t lane) {
   return ((lane + 1) * kHashIndex64 ^ kHashMultiplier64) | 1;
 }
 
 // The hash is the sum modulo 2^64 of hash_element over the elements, so that any partition of the
 // array gives the same number. One changed element always changes it.
-uint64_t hash_element(float value, uint64_t index);
+LOCKSTEP_HOST_DEVICE inline uint64_t hash_element(float value, uint64_t index) {
+  const uint64_t mixed = std::bit_cast<uint32_t>(value) ^ hash_row_key(index / kHashLanes);
+  return hash_factor(index % kHashLanes) * (mixed * mixed);
+}
 uint64_t hash_element(double value, uint64_t index);
 
 }  // namespace lockstep

@@ -1,57 +1,22 @@
-// FP32 bits to the bits of a narrower format by shifts: the significand fits, so no bit is lost.
+// Loops over arrays; tables from codes to values.
 #include "emulation/kernels/cuda/codes.h"
 
 #include <array>
-#include <bit>
 #include <cstring>
 #include <stdexcept>
 #include <vector>
 
 #include "emulation/format/format.h"
+#include "emulation/kernels/cuda/narrow_code.h"
 #include "src/core/chunks.h"
 
 namespace lockstep::cuda {
 namespace {
 
-constexpr int kFloatBias = 127, kFloatFraction = 23;
-constexpr uint32_t kSign = 0x80000000, kInfinity = 0x7f800000, kImplicitBit = 0x00800000;
-
-// The constants of a format, for the loop.
-struct Narrow {
-  explicit Narrow(const Format& f)
-      : emin(f.emin),
-        fraction(f.precision - 1),
-        storage(static_cast<int>(f.storage_bits())),
-        nan(~(~0u << (storage - 1))),
-        infinity(f.has_infinity ? nan >> fraction << fraction : nan) {}
-
-  uint32_t code(float x) const {
-    const auto bits = std::bit_cast<uint32_t>(x);
-    const uint32_t magnitude = bits & ~kSign;
-    if (magnitude > kInfinity) return nan;
-    const uint32_t sign = bits >> 31 << (storage - 1);
-    if (magnitude == kInfinity) return sign | infinity;
-    const int field = static_cast<int>(magnitude >> kFloatFraction);
-    const int exponent = field == 0 ? 1 - kFloatBias : field - kFloatBias;
-    const int drop = kFloatFraction - fraction;
-    if (field == 0 || exponent < emin) {
-      const uint32_t significand =
-          (magnitude & (kImplicitBit - 1)) | (field == 0 ? 0 : kImplicitBit);
-      const int shift = drop + emin - exponent;
-      return sign | (shift < 32 ? significand >> shift : 0);
-    }
-    const auto own = static_cast<uint32_t>(exponent - emin + 1);
-    return sign | own << fraction | (magnitude & (kImplicitBit - 1)) >> drop;
-  }
-
-  int emin, fraction, storage;
-  uint32_t nan, infinity;
-};
-
 template <typename Word>
-void pack_words(const float* x, const Narrow& to, Word* codes, int64_t count) {
+void pack_words(const float* x, const NarrowCode& to, Word* codes, int64_t count) {
   parallel_chunks(count, kElementGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) codes[i] = static_cast<Word>(to.code(x[i]));
+    for (int64_t i = begin; i < end; ++i) codes[i] = static_cast<Word>(to(x[i]));
   });
 }
 
@@ -117,9 +82,9 @@ void pack_codes(const float* x, Type type, void* codes, int64_t count) {
   if (type == Type::kTf32) {
     std::memcpy(codes, x, static_cast<size_t>(count) * sizeof(float));
   } else if (bytes_of(type) == 2) {
-    pack_words(x, Narrow(format_of(type)), static_cast<uint16_t*>(codes), count);
+    pack_words(x, NarrowCode(format_of(type)), static_cast<uint16_t*>(codes), count);
   } else {
-    pack_words(x, Narrow(format_of(type)), static_cast<uint8_t*>(codes), count);
+    pack_words(x, NarrowCode(format_of(type)), static_cast<uint8_t*>(codes), count);
   }
 }
 

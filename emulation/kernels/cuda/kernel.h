@@ -7,10 +7,12 @@
 #include <variant>
 
 #include "emulation/kernels/cuda/model_product.h"
+#include "emulation/kernels/cuda/rounding_pass.h"
 
 namespace lockstep::cuda {
 
-using Kernel = std::variant<BlockProduct, ChainProduct>;
+using Kernel =
+    std::variant<BlockProduct, ChainProduct, RoundElements, FindRanges, MeasureLanes>;
 
 // On the machine's first GPU; returns when it has ended. Both are defined in builds with nvcc only.
 // Returns: what went wrong, or "".

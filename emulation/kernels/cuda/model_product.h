@@ -26,7 +26,9 @@ struct Words {
     return array<uint32_t>()[i];
   }
   LOCKSTEP_HOST_DEVICE void store(int64_t i, uint32_t word) const {
-    if (bytes == 2) {
+    if (bytes == 1) {
+      array<uint8_t>()[i] = static_cast<uint8_t>(word);
+    } else if (bytes == 2) {
       array<uint16_t>()[i] = static_cast<uint16_t>(word);
     } else {
       array<uint32_t>()[i] = word;

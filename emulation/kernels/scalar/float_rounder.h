@@ -10,6 +10,7 @@
 
 #include "emulation/format/float_format.h"
 #include "emulation/format/rounding.h"
+#include "src/core/host_device.h"
 
 namespace lockstep {
 
@@ -20,7 +21,7 @@ class FloatRounder {
 
   // `random` is used by kStochastic only. Requires: kMode is the mode of the constructor.
   template <Rounding kMode>
-  float round(float x, uint32_t random) const {
+  LOCKSTEP_HOST_DEVICE float round(float x, uint32_t random) const {
     const uint32_t bits = std::bit_cast<uint32_t>(x);
     uint32_t sign = bits & kFloatSignBit, magnitude = bits ^ sign;
     if (magnitude < format_.flush_in_below) magnitude = 0;
@@ -35,7 +36,7 @@ class FloatRounder {
  private:
   // |x| >= least: step 4 of emulation/format/rounding.cc.
   template <Rounding kMode>
-  uint32_t round_others(uint32_t magnitude, uint32_t sign, uint32_t random) const {
+  LOCKSTEP_HOST_DEVICE uint32_t round_others(uint32_t magnitude, uint32_t sign, uint32_t random) const {
     const uint32_t field = magnitude >> kFloatFractionBits;
     const uint32_t shift = format_.drop + std::max(field, format_.emin_field) - field;
     const uint32_t ulp = 1u << shift, dropped = magnitude & (ulp - 1);
@@ -54,7 +55,7 @@ class FloatRounder {
 
   // |x| < least: zero or least.
   template <Rounding kMode>
-  uint32_t round_tiny(uint32_t magnitude, uint32_t sign, uint32_t random) const {
+  LOCKSTEP_HOST_DEVICE uint32_t round_tiny(uint32_t magnitude, uint32_t sign, uint32_t random) const {
     bool up = magnitude > (sign == 0 ? format_.to_zero_positive : format_.to_zero_negative);
     if constexpr (kMode == Rounding::kStochastic) {
       const uint32_t field = magnitude >> kFloatFractionBits;
@@ -66,13 +67,13 @@ class FloatRounder {
   }
 
   // value / 2^shift, which is below 1, in units of 2^-32.
-  static uint32_t fraction(uint64_t value, uint32_t shift) {
+  LOCKSTEP_HOST_DEVICE static uint32_t fraction(uint64_t value, uint32_t shift) {
     constexpr uint32_t kUnits = 32, kLongestShift = 63;  // beyond it nothing is left of a float
     return static_cast<uint32_t>(value << kUnits >> std::min(shift, kLongestShift));
   }
 
   // Overflow, infinity and NaN.
-  float beyond(uint32_t magnitude, uint32_t sign) const {
+  LOCKSTEP_HOST_DEVICE float beyond(uint32_t magnitude, uint32_t sign) const {
     uint32_t result = sign == 0 ? format_.overflow_positive : format_.overflow_negative;
     if (magnitude == kFloatInfinity) result = format_.from_infinity;
     if (magnitude > kFloatInfinity) result = kFloatNan;
@@ -84,7 +85,7 @@ class FloatRounder {
 
 // Calls f.operator()<kMode>() with the mode as a constant.
 template <typename F>
-decltype(auto) with_rounding(Rounding rounding, const F& f) {
+LOCKSTEP_HOST_DEVICE decltype(auto) with_rounding(Rounding rounding, const F& f) {
   switch (rounding) {
     case Rounding::kNearestAway:
       return f.template operator()<Rounding::kNearestAway>();

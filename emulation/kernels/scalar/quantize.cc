@@ -2,10 +2,11 @@
 #include "emulation/kernels/scalar/quantize.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <optional>
 #include <stdexcept>
+#include <type_traits>
+#include <vector>
 
 #include "emulation/kernels/block_pass.h"
 #include "emulation/kernels/scalar/element_rounder.h"
@@ -27,42 +28,26 @@ void check_container(const QuantizeSpec& spec) {
                          spec.format->name);
 }
 
-// The sums of one block of floats: see GroupRule.
+// The sums of one block of floats.
 class FloatSums {
  public:
   FloatSums(const float* values, int64_t count, const StatsLimits& limits) {
-    uint32_t least = ~0u, largest = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      const uint32_t magnitude = std::bit_cast<uint32_t>(std::fabs(values[i]));
-      largest = std::max(largest, magnitude);
-      if (magnitude != 0) least = std::min(least, magnitude);
-    }
-    rule_ = find_group_rule(least, largest, limits);
-    grouped_ = rule_.grouped ? count / kGroup * kGroup : 0;
+    MagnitudeRange range;
+    for (int64_t i = 0; i < count; ++i) range.add(values[i]);
+    lanes_.assign(kReductionLanes, LaneSums(range, count, limits));
   }
   // `i`: place in the block; in ascending order.
-  void add(int64_t i, float x, float y, VirtualLanes& squares, VirtualLanes& errors) {
-    const int64_t lane = i % kReductionLanes;
-    if (i >= grouped_) {
-      if (!std::isfinite(x)) return;
-      const double exact = x, error = static_cast<double>(y) - exact;
-      squares.lane[lane] += exact * exact;
-      if (std::isfinite(y)) errors.lane[lane] += error * error;
-      return;
+  void add(int64_t i, float x, float y) {
+    lanes_[static_cast<size_t>(i % kReductionLanes)].add(i, x, y);
+  }
+  void store(VirtualLanes& squares, VirtualLanes& errors) const {
+    for (size_t l = 0; l < lanes_.size(); ++l) {
+      squares.lane[l] = lanes_[l].squares(), errors.lane[l] = lanes_[l].errors();
     }
-    if (i % kGroup == lane) square_[lane] = error_[lane] = 0;
-    const float scaled = rule_.scale * x, error = rule_.scale * (y - x);
-    square_[lane] = std::fma(scaled, scaled, square_[lane]);
-    error_[lane] = std::fma(error, error, error_[lane]);
-    if (i % kGroup < kGroup - kReductionLanes) return;
-    squares.lane[lane] += square_[lane] * rule_.unscale;
-    errors.lane[lane] += error_[lane] * rule_.unscale;
   }
 
  private:
-  GroupRule rule_;
-  int64_t grouped_;  // elements in whole groups
-  float square_[kReductionLanes], error_[kReductionLanes];
+  std::vector<LaneSums> lanes_;
 };
 
 }  // namespace
@@ -103,13 +88,14 @@ void scalar_quantize(const T* before, T* after, int64_t count, const QuantizeSpe
             const T y = rounder(x, index);
             if constexpr (std::is_same_v<T, float>) {
               count_element(x, y, index, limits, part);
-              float_sums->add(i - block, x, y, squares, errors);
+              float_sums->add(i - block, x, y);
             } else {
               const int64_t lane = i % kReductionLanes;
               measure_element(x, y, index, limits, part, squares.lane[lane], errors.lane[lane]);
             }
             if (!spec.measure_only) after[i] = y;
           }
+          if constexpr (std::is_same_v<T, float>) float_sums->store(squares, errors);
           sums->sum[kSquares] = squares.join();
           sums->sum[kRoundErrors] = errors.join();
         }

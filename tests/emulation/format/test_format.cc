@@ -164,7 +164,7 @@ TEST_CASE("fp32 and fp64 codes are the machine's") {
 TEST_CASE("contains agrees with the lists of values") {
   auto list = listable_formats();
   for (const char* name : {"fp16+saturate", "fp16+flush_in", "e2m3+flush_out", "fp8_e4m3+saturate",
-                           "fp8_e5m2+saturate+flush_in"}) {
+                           "fp8_e5m2+saturate+flush_in", "fp8_e4m3fnuz+saturate+flush_out"}) {
     list.push_back(&find_format(name));
   }
   for (const Format* wide : list) {

@@ -19,7 +19,7 @@
 
 namespace lockstep {
 
-inline constexpr float kFloatInfinity = std::numeric_limits<float>::infinity();
+inline constexpr float kInfiniteFloat = std::numeric_limits<float>::infinity();
 
 struct VectorKernels {
   std::string_view name;
@@ -79,7 +79,7 @@ inline std::vector<float> make_data(int64_t count, const Format& f, Content cont
   const float max = static_cast<float>(f.max_finite), least = static_cast<float>(f.min_normal());
   const float specials[] = {0.0f,
                             max,
-                            std::nextafter(max, kFloatInfinity),
+                            std::nextafter(max, kInfiniteFloat),
                             max * 2,
                             least,
                             least / 2,
@@ -87,7 +87,7 @@ inline std::vector<float> make_data(int64_t count, const Format& f, Content cont
                             0x1p-149f,
                             0x1p-126f,
                             0x1.fffffep127f,
-                            kFloatInfinity,
+                            kInfiniteFloat,
                             std::nanf(""),
                             1.0f};
   std::vector<float> data(static_cast<size_t>(count));

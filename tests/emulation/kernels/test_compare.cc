@@ -124,7 +124,7 @@ TEST_CASE("comparison: the largest error, which floats cannot tell from others")
 
 TEST_CASE("comparison checked by hand") {
   const Format& fp16 = find_format("fp16");
-  const float lane[] = {2.0f, 4.0f, kFloatInfinity, -8.0f};
+  const float lane[] = {2.0f, 4.0f, kInfiniteFloat, -8.0f};
   const float reference[] = {1.0f, 2.5f, 1.0f, -4.0f};
   const ErrorStats e = compare<float>(active_kernels(), lane, reference, 2.0, fp16);
   CHECK(e.compared == 3);

@@ -120,11 +120,11 @@ TEST_CASE("sums are formed in groups only in some blocks") {
   CHECK(grouped(0x1p-126f, 0x1p-26f, fp32));
   CHECK(!grouped(0x1p-127f, 0x1p-126f, fp32));  // a subnormal number
   CHECK(!grouped(0x1p-50f, 0x1p51f, fp32));
-  CHECK(!grouped(1.0f, kFloatInfinity, fp32));
+  CHECK(!grouped(1.0f, kInfiniteFloat, fp32));
 }
 
 TEST_CASE("saturation is counted") {
-  const float x[] = {1e5f, -1e5f, 70000.0f, 65504.0f, kFloatInfinity};
+  const float x[] = {1e5f, -1e5f, 70000.0f, 65504.0f, kInfiniteFloat};
   float y[5];
   TensorStats s;
   quantize<float>(active_kernels(), x, y, {&find_format("fp16"), Rounding::kTowardZero}, &s);
@@ -136,7 +136,7 @@ TEST_CASE("saturation is counted") {
 
 TEST_CASE("flushes, saturated infinities and NaN in formats without any are counted") {
   const float x[] = {0x1p-15f,        -0x1.fffp-15f, 0x1p-14f, 1e5f,
-                     -kFloatInfinity, std::nanf(""), -0.0f};
+                     -kInfiniteFloat, std::nanf(""), -0.0f};
   const auto count = [&](const char* name) {
     float y[7];
     TensorStats s;

@@ -1,0 +1,50 @@
+// Rounds and measures an array that lies on a device, and copies the result back.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "emulation/kernels/args/quantize_spec.h"
+#include "emulation/kernels/cuda/device.h"
+#include "emulation/kernels/cuda/device_state.h"
+#include "emulation/kernels/cuda/rounding_pass.h"
+
+namespace lockstep::cuda {
+
+class DeviceQuantizer {
+ public:
+  explicit DeviceQuantizer(Device& device)
+      : device_(device), after_(device), ranges_(device), counts_(device), sums_(device) {}
+
+  // True if a device rounds to this format: FP32 contains it.
+  static bool rounds(const Format& format);
+
+  // scalar_quantize of the numbers, in every bit and number. `after`: in the host's memory; not
+  // written with measure_only. `stats` may be null. On the device: rounding, counts, extremes,
+  // histogram, hash and the sums of virtual lanes. The host joins those sums.
+  void run(const NumbersOnDevice& before, const QuantizeSpec& spec, float* after,
+           TensorStats* stats);
+
+  int64_t allocations() const {
+    return after_.allocations() + ranges_.allocations() + counts_.allocations() +
+           sums_.allocations();
+  }
+  // Of all runs.
+  int64_t bytes_up() const { return bytes_up_; }
+  int64_t bytes_down() const { return bytes_down_; }
+
+ private:
+  void measure(const RoundElements& round, const Format& format, TensorStats* stats);
+  template <typename T>
+  CheckedArray<T> array(Buffer& buffer, int64_t count);
+  void upload(void* to, const void* from, size_t bytes);
+  void download(void* to, const void* from, size_t bytes);
+
+  Device& device_;
+  Buffer after_, ranges_, counts_, sums_;
+  std::vector<std::byte> codes_;
+  int64_t bytes_up_ = 0, bytes_down_ = 0;
+};
+
+}  // namespace lockstep::cuda
