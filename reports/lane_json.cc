@@ -146,16 +146,24 @@ ordered_json captured_json(const CapturedComparison& beside) {
   return out;
 }
 
+ordered_json equal_products_json(const EqualProducts& counts) {
+  return {{"products", counts.products}, {"same", counts.same}};
+}
+
 ordered_json beside_model_json(const Report& report, const HardwarePair& pair) {
   ordered_json out = {{"model", report.lanes[static_cast<size_t>(pair.model_lane)].info.name},
                       {"tensors", pair.tensors},
                       {"same", pair.same},
-                      {"loss_gap", json_number(pair.loss_gap)},
-                      {"first_step", pair.first_step}};
-  out["partings"] = ordered_json::array();
-  for (const Parting& parting : pair.partings) {
+                      {"one_chain", equal_products_json(pair.one_chain)},
+                      {"in_parts", equal_products_json(pair.in_parts)},
+                      {"loss_gap", pair.loss_gap},
+                      {"one_broke_at", pair.one_broke_at},
+                      {"first_step", pair.first_step},
+                      {"follows_unmeasured", pair.follows_unmeasured}};
+  out["first"] = ordered_json::array();
+  for (const FirstDifference& place : pair.first) {
     ordered_json products = ordered_json::array();
-    for (const DeviceProduct& p : parting.products) {
+    for (const DeviceProduct& p : place.products) {
       products.push_back({{"m", p.m},
                           {"n", p.n},
                           {"k", p.k},
@@ -163,8 +171,9 @@ ordered_json beside_model_json(const Report& report, const HardwarePair& pair) {
                           {"algorithm", p.algorithm},
                           {"most_parts", p.most_parts}});
     }
-    out["partings"].push_back(
-        {{"site", place_json(report.site(parting.site))}, {"products", std::move(products)}});
+    out["first"].push_back({{"site", place_json(report.site(place.site))},
+                            {"rounded", place.is_rounded},
+                            {"products", std::move(products)}});
   }
   out["sites"] = ordered_json::array();
   for (const SiteGap& gap : pair.gaps) {

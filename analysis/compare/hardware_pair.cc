@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -47,6 +48,7 @@ class Comparison {
   }
 
   HardwarePair run() {
+    find_products();
     for (int64_t step = 0; step < run_.steps(); ++step) {
       if (run_.is_measured(step)) add_step(step);
     }
@@ -64,14 +66,20 @@ class Comparison {
       pair_.gaps.push_back(gap);
     }
     add_losses();
-    const LaneInfo& lane = run_.lanes()[static_cast<size_t>(device_)];
-    pair_.has_narrow_results =
-        parse_recorded_policy(lane.policy_text, parse_lane_name(lane.name).policy)
-            .cuda.narrow_results;
     return std::move(pair_);
   }
 
  private:
+  struct Step {
+    std::vector<bool> is_compared, differs;  // by site
+  };
+
+  void find_products() {
+    for (const DeviceProduct& product : run_.device_products(device_)) {
+      if (product.site >= 0) products_[site(product.site).node].push_back(product);
+    }
+  }
+
   void add_step(int64_t step) {
     const auto of_both = [&](const auto& read) {
       return std::pair{read(device_), read(pair_.model_lane)};
@@ -79,71 +87,104 @@ class Comparison {
     const auto [count, model_count] =
         of_both([&](int lane) { return run_.count(lane, "count", step); });
     const auto [bits, model_bits] = of_both([&](int lane) { return run_.bits_hash(lane, step); });
-    std::vector<bool> differs(gaps_.size());
+    Step now{std::vector<bool>(gaps_.size()), std::vector<bool>(gaps_.size())};
     for (size_t s = 0; s < gaps_.size(); ++s) {
       if (count[s] == 0 || model_count[s] == 0) continue;
-      differs[s] = bits[s] != model_bits[s];
+      now.is_compared[s] = true;
+      now.differs[s] = bits[s] != model_bits[s];
       ++gaps_[s].tensors, ++pair_.tensors;
-      if (!differs[s]) ++gaps_[s].same, ++pair_.same;
+      if (!now.differs[s]) ++gaps_[s].same, ++pair_.same;
     }
-    if (std::ranges::find(differs, true) == differs.end()) return;
-    add_errors(step, differs, count);
-    if (pair_.first_step >= 0) return;
-    pair_.first_step = step;
-    add_partings(differs);
+    const bool is_equal = std::ranges::find(now.differs, true) == now.differs.end();
+    if (!is_equal && pair_.first_step < 0) {
+      pair_.first_step = step;
+      pair_.follows_unmeasured = step > 0 && !run_.is_measured(step - 1);
+    }
+    // Operands that no site shows, such as weights in the policy's format, are equal as well until
+    // the first step in which something differs has ended.
+    if (is_equal || (pair_.first_step == step && !pair_.follows_unmeasured)) judge_sums(now);
+    if (!is_equal) add_errors(step, now, count);
   }
 
-  void add_errors(int64_t step, const std::vector<bool>& differs,
-                  const std::vector<uint64_t>& count) {
+  void judge_sums(const Step& step) {
+    for (const Site& site : run_.sites().sites) {
+      const auto id = static_cast<size_t>(site.id);
+      const auto differs = [&](int32_t feed) { return step.differs[static_cast<size_t>(feed)]; };
+      if (!step.is_compared[id] || std::ranges::any_of(site.feeds, differs)) continue;
+      // Where the sums have a site of their own, they are judged there.
+      const int32_t sums = run_.sites().find(site.node, Point::kAccumulator, 0);
+      if (sums >= 0 && sums != site.id && step.is_compared[static_cast<size_t>(sums)] &&
+          site.point == Point::kOutput) {
+        continue;
+      }
+      const auto products = products_.find(site.node);
+      const bool is_sum = products != products_.end() && site.point != Point::kOperand;
+      FirstDifference place{.site = site.id};
+      if (is_sum) {
+        place.products = products->second;
+        place.is_rounded = narrow_results_ && has_narrow_factors(place);
+        EqualProducts& tally = place.most_parts() > 1 ? pair_.in_parts : pair_.one_chain;
+        ++tally.products;
+        if (!step.differs[id]) ++tally.same;
+      }
+      if (step.differs[id]) pair_.first.push_back(std::move(place));
+    }
+  }
+
+  bool has_narrow_factors(const FirstDifference& place) const {
+    const std::vector<std::string>& sums = lane().device_sums;
+    const auto site = static_cast<size_t>(place.products.front().site);
+    return site < sums.size() &&
+           (sums[site].ends_with(" fp16 x fp16") || sums[site].ends_with(" bf16 x bf16"));
+  }
+
+  void add_errors(int64_t step, const Step& now, const std::vector<uint64_t>& count) {
     const auto error = run_.moment(device_, "err_sq", step),
                model_error = run_.moment(pair_.model_lane, "err_sq", step),
                reference = run_.moment(device_, "ref_sq", step);
     const auto compared = run_.count(device_, "compared", step),
                model_compared = run_.count(pair_.model_lane, "compared", step);
     for (size_t s = 0; s < gaps_.size(); ++s) {
-      if (!differs[s]) continue;
+      if (!now.differs[s]) continue;
       Squares& sum = squares_[s];
       sum.device += error[s], sum.model += model_error[s], sum.reference += reference[s];
       sum.is_finite = sum.is_finite && compared[s] == count[s] && model_compared[s] == count[s];
     }
   }
 
-  void add_partings(const std::vector<bool>& differs) {
-    const std::vector<Site>& sites = run_.sites().sites;
-    const std::vector<DeviceProduct> products = run_.device_products(device_);
-    for (const Site& site : sites) {
-      const auto differs_there = [&](int32_t feed) { return differs[static_cast<size_t>(feed)]; };
-      if (!differs[static_cast<size_t>(site.id)] ||
-          std::ranges::any_of(site.feeds, differs_there)) {
-        continue;
-      }
-      Parting parting{.site = site.id, .products = {}};
-      for (const DeviceProduct& product : products) {
-        const bool has_site = product.site >= 0;
-        if (has_site && sites[static_cast<size_t>(product.site)].node == site.node) {
-          parting.products.push_back(product);
-        }
-      }
-      pair_.partings.push_back(std::move(parting));
-    }
-  }
-
   void add_losses() {
     const std::vector<double> device = run_.loss(device_), model = run_.loss(pair_.model_lane);
     for (size_t step = 0; step < std::min(device.size(), model.size()); ++step) {
+      const bool is_finite = std::isfinite(device[step]), model_is = std::isfinite(model[step]);
+      if (is_finite != model_is && pair_.one_broke_at < 0) {
+        pair_.one_broke_at = static_cast<int64_t>(step);
+      }
       const double gap = std::abs(device[step] - model[step]) / std::abs(model[step]);
       if (std::isfinite(gap)) pair_.loss_gap = std::max(pair_.loss_gap, gap);
     }
   }
 
+  const Site& site(int64_t id) const { return run_.sites().sites[static_cast<size_t>(id)]; }
+  const LaneInfo& lane() const { return run_.lanes()[static_cast<size_t>(device_)]; }
+
   const RunFile& run_;
   const int device_;
   HardwarePair pair_;
-  std::vector<SiteGap> gaps_;     // by site
-  std::vector<Squares> squares_;  // by site
+  std::vector<SiteGap> gaps_;                                   // by site
+  std::vector<Squares> squares_;                                // by site
+  std::map<std::string, std::vector<DeviceProduct>> products_;  // by node
+  const bool narrow_results_ =
+      parse_recorded_policy(lane().policy_text, parse_lane_name(lane().name).policy)
+          .cuda.narrow_results;
 };
 
 }  // namespace
+
+int64_t FirstDifference::most_parts() const {
+  int64_t most = 1;
+  for (const DeviceProduct& product : products) most = std::max(most, product.most_parts);
+  return most;
+}
 
 std::optional<HardwarePair> compare_with_model(const RunFile& run, int lane) {
   const int model = find_model_lane(run, run.lanes()[static_cast<size_t>(lane)]);

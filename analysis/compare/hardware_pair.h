@@ -11,10 +11,13 @@
 
 namespace lockstep {
 
-// A site where the two differ although all that enters it is equal: their sums differ here.
-struct Parting {
+// A site whose bits differ although all that enters it is equal.
+struct FirstDifference {
   int32_t site = -1;
-  std::vector<DeviceProduct> products;  // of the site's node; none: no product on the device
+  std::vector<DeviceProduct> products;  // of the site's op; none: the device formed no sums there
+  bool is_rounded = false;  // by [cuda], the results left the library in the factors' format
+
+  int64_t most_parts() const;  // of one of the products
 };
 
 // A site whose bits differ in some step. Its distance is |device - model| / |reference|, as norms
@@ -26,14 +29,23 @@ struct SiteGap {
   double least = 0, most = 0;
 };
 
+// Products of which all that enters is equal in both lanes, and those whose results are, too.
+struct EqualProducts {
+  int64_t products = 0, same = 0;
+};
+
 struct HardwarePair {
   int model_lane = -1;
-  int64_t tensors = 0, same = 0;    // of all sites and measured steps
-  int64_t first_step = -1;          // in which bits differ; -1: none
-  std::vector<Parting> partings;    // in that step, in its order
-  std::vector<SiteGap> gaps;        // in the order of a step
-  double loss_gap = 0;              // largest |device - model| / |model| of a step's losses
-  bool has_narrow_results = false;  // by [cuda] results leave the library in the factors' format
+  int64_t tensors = 0, same = 0;       // of all sites and measured steps
+  EqualProducts one_chain, in_parts;   // in_parts: the library may have split the sums
+  int64_t first_step = -1;             // in which bits differ; -1: none
+  bool follows_unmeasured = false;     // that step follows one without statistics
+  std::vector<FirstDifference> first;  // in that step, in its order, unless follows_unmeasured
+  std::vector<SiteGap> gaps;           // in the order of a step
+  // The largest |device - model| / |model| of a step's losses, and the first step in which one of
+  // them alone is not finite; -1: none.
+  double loss_gap = 0;
+  int64_t one_broke_at = -1;
 };
 
 // Nothing: the lane has no device, or the run has no software lane of its policy and chip.

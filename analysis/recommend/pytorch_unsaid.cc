@@ -53,6 +53,12 @@ void add_sums(const Policy& p, const Policy& torch, std::vector<std::string>& un
         "Products are summed in the accumulator {}: torch leaves the sum to the device.",
         p.gemm_accumulator->name));
   }
+  if (p.cuda != torch.cuda) {
+    unsaid.push_back(
+        "[cuda] says how cuBLAS may split and round sums: set "
+        "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction and its BF16 "
+        "counterpart, (False, False) without split-K.");
+  }
   if (p.reduce_accumulator != torch.reduce_accumulator) {
     unsaid.push_back(fmt::format(
         "Other sums are formed in the accumulator {}: torch has its own in each kernel.",

@@ -95,9 +95,9 @@ struct Evidence {
 // one chain in the accumulator's order and ignore this.
 struct LibraryRules {
   bool splits_k = true;  // sums may be cut into parts, which are added at the end
-  // Products of FP16 and BF16 factors leave the library in the factors' format. Parts may be added
-  // in it.
+  // Products of FP16 and BF16 factors leave the library in the factors' format, not in FP32.
   bool narrow_results = false;
+  bool adds_parts_narrow = true;  // parts of narrow results may be added in that format
   int64_t workspace_bytes = int64_t{32} << 20;  // at most this much; 0: none
 
   auto operator<=>(const LibraryRules&) const = default;

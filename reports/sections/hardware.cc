@@ -20,24 +20,38 @@ std::string in_steps(const Report& report) {
   return counted(static_cast<uint64_t>(report.measured_steps()), "step");
 }
 
+std::string share_of(const EqualProducts& products, const std::string& which) {
+  if (products.products == 0) return "";
+  return fmt::format(" {} of {} {} have the same bits.", products.same,
+                     counted(static_cast<uint64_t>(products.products), "result"), which);
+}
+
 Paragraph answer(const Report& report, const LaneReport& lane, const HardwarePair& pair) {
   const std::string& model = report.lanes[static_cast<size_t>(pair.model_lane)].info.name;
+  if (pair.tensors == 0) {
+    return {fmt::format("{} and {} have no measured tensor in common.", lane.info.name, model),
+            Tone::kDoubtful};
+  }
   if (pair.first_step < 0) {
     return {fmt::format("{} has the bits of {} in all {} tensors of {}.", lane.info.name, model,
                         pair.tensors, in_steps(report)),
             Tone::kGood};
   }
-  std::string text = fmt::format(
-      "{} has the bits of {} in {} of {} tensors of {}; their losses are at most {:.1e} of their "
-      "size apart.",
-      lane.info.name, model, pair.same, pair.tensors, in_steps(report), pair.loss_gap);
-  const auto split = std::ranges::count_if(pair.partings, [](const Parting& parting) {
-    return std::ranges::any_of(parting.products,
-                               [](const DeviceProduct& p) { return p.most_parts > 1; });
-  });
-  text += fmt::format(" They part in step {}, in {}", pair.first_step,
-                      counted(pair.partings.size(), "place"));
-  text += split == 0 ? "." : fmt::format("; in {} of them the library may split sums.", split);
+  std::string text = fmt::format("{} has the bits of {} in {} of {} tensors of {}.", lane.info.name,
+                                 model, pair.same, pair.tensors, in_steps(report));
+  text += pair.one_broke_at >= 0
+              ? fmt::format(" In step {} the loss of one of them alone is not finite.",
+                            pair.one_broke_at)
+              : fmt::format(" The relative difference of their losses is at most {:.1e}.",
+                            pair.loss_gap);
+  if (pair.follows_unmeasured) {
+    text += fmt::format(
+        " Step {} is the first in which bits differ, but the step before it was not measured: "
+        "where they first differed is not known.",
+        pair.first_step);
+  }
+  text += share_of(pair.one_chain, "of equal factors, in one chain by the library's numbers,");
+  text += share_of(pair.in_parts, "of equal factors that the library may have split");
   return {std::move(text)};
 }
 
@@ -46,46 +60,44 @@ std::string size_text(const DeviceProduct& p) {
                      p.batch > 1 ? fmt::format(", batch {}", p.batch) : "");
 }
 
-// Why the bits of a place differ, as far as the library's algorithm tells.
-std::string reason(const HardwarePair& pair, const Parting& parting) {
-  if (parting.products.empty()) return "no product on the device: an unmeasured value differs";
-  int64_t parts = 1;
-  for (const DeviceProduct& product : parting.products) {
-    parts = std::max(parts, product.most_parts);
+// Why bits differ first here, as far as the library tells.
+std::string reason(const FirstDifference& place) {
+  if (place.products.empty()) return "no sum on the device: a value that no site shows differs";
+  if (place.most_parts() > 1) {
+    return fmt::format("split-K, at most {} parts{}", place.most_parts(),
+                       place.is_rounded ? "; rounded by the library" : "");
   }
-  if (pair.has_narrow_results) return "results leave the library rounded";
-  if (parts > 1) return fmt::format("split-K: up to {} parts", parts);
-  return "another order of k";
+  if (place.is_rounded) return "rounded by the library";
+  return "no split reported: another order of k, or not as the model";
 }
 
-TableBlock parting_table(const Report& report, const LaneReport& lane, const HardwarePair& pair) {
-  TableBlock table{.columns = {{fmt::format("parts in step {}", pair.first_step), Align::kLeft},
-                               {"m x n x k", Align::kLeft},
-                               {"algorithm"},
-                               {"why", Align::kLeft}},
-                   .rows = {},
-                   .notes = {},
-                   .name = lane.info.name};
-  for (size_t i = 0; i < std::min(kMostRows, pair.partings.size()); ++i) {
-    const Parting& parting = pair.partings[i];
-    std::string sizes, algorithms;
-    if (!parting.products.empty()) {
-      const DeviceProduct& first = parting.products.front();
+TableBlock first_table(const LaneReport& lane, const Report& report, const HardwarePair& pair) {
+  TableBlock table{
+      .columns = {{fmt::format("first differences, step {}", pair.first_step), Align::kLeft},
+                  {"m x n x k", Align::kLeft},
+                  {"algorithm"},
+                  {"why", Align::kLeft}},
+      .rows = {},
+      .notes = {},
+      .name = lane.info.name};
+  for (size_t i = 0; i < std::min(kMostRows, pair.first.size()); ++i) {
+    const FirstDifference& place = pair.first[i];
+    std::string sizes, algorithm;
+    if (!place.products.empty()) {
+      const DeviceProduct& first = place.products.front();
       sizes = size_text(first);
-      algorithms = first.algorithm >= 0 ? fmt::format("{}", first.algorithm) : "";
-      if (parting.products.size() > 1) {
-        sizes += fmt::format(" and {} more", parting.products.size() - 1);
-      }
+      algorithm = first.algorithm >= 0 ? fmt::format("{}", first.algorithm) : "";
+      if (place.products.size() > 1)
+        sizes += fmt::format(" and {} more", place.products.size() - 1);
     }
-    table.rows.push_back(
-        {report.site(parting.site).label(), sizes, algorithms, reason(pair, parting)});
+    table.rows.push_back({report.site(place.site).label(), sizes, algorithm, reason(place)});
   }
-  if (pair.partings.size() > kMostRows) {
-    table.notes.push_back(fmt::format("and {} more places", pair.partings.size() - kMostRows));
+  if (pair.first.size() > kMostRows) {
+    table.notes.push_back(fmt::format("and {} more places", pair.first.size() - kMostRows));
   }
   table.notes.push_back(
-      "All that enters these places is equal. `[cuda] split_k = false` in the policy forbids "
-      "split-K; the order of k within a chain is the library's own.");
+      "All that enters these places is equal. algorithm: cuBLASLt's number. `[cuda] split_k = "
+      "false` in the policy leaves out algorithms that split sums.");
   return table;
 }
 
@@ -95,13 +107,11 @@ TableBlock gap_table(const Report& report, const LaneReport& lane, const Hardwar
     const bool known_x = !std::isnan(x.most), known_y = !std::isnan(y.most);
     return known_x != known_y ? known_x : x.most > y.most;
   });
-  TableBlock table{.columns = {{"furthest apart", Align::kLeft},
-                               {"same bits", Align::kRight},
-                               {"at least"},
-                               {"at most"}},
-                   .rows = {},
-                   .notes = {},
-                   .name = lane.info.name};
+  TableBlock table{
+      .columns = {{"largest distances", Align::kLeft}, {"same bits"}, {"at least"}, {"at most"}},
+      .rows = {},
+      .notes = {},
+      .name = lane.info.name};
   for (size_t i = 0; i < std::min(kMostRows, widest.size()); ++i) {
     const SiteGap& gap = widest[i];
     table.rows.push_back({report.site(gap.site).label(),
@@ -121,7 +131,7 @@ Blocks write_hardware(const Report& report) {
     const HardwarePair& pair = *lane.beside_model;
     blocks.emplace_back(answer(report, lane, pair));
     if (pair.first_step < 0) continue;
-    blocks.emplace_back(parting_table(report, lane, pair));
+    if (!pair.first.empty()) blocks.emplace_back(first_table(lane, report, pair));
     blocks.emplace_back(gap_table(report, lane, pair));
   }
   return blocks;

@@ -155,6 +155,9 @@ struct OpDef {
   // them. False: roundings lie between the sums and the outputs (a recurrent layer), so there is no
   // such site.
   bool shows_sums = true;
+  // True: hardware keeps the sums in registers between the op's products (fused attention), so no
+  // library rounds them to the factors' format.
+  bool keeps_sums = false;
   // Gradients may flow through this many outputs, from output 0; the vjp checks which of them have
   // one. 0: no gradient flows through the op, and values computed from it alone need none.
   int differentiable_outputs = 1;

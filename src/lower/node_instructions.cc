@@ -133,7 +133,9 @@ void OpLowering::set_unit(const Node& node, const OpDef& op, Instruction& run,
   }
   if (!choice.problem.empty()) checks_.add_sum_problem(node, choice.problem);
   checks_.note_sum(*choice.accumulator);
-  run.gemm_accumulator = &with_library_rules(*choice.accumulator, in_.policy.cuda);
+  LibraryRules rules = in_.policy.cuda;
+  if (op.keeps_sums) rules.narrow_results = false;
+  run.gemm_accumulator = &with_library_rules(*choice.accumulator, rules);
   run.factor_formats.assign(run.inputs.size(), nullptr);
   run.factor_formats[a] = choice.a;
   run.factor_formats[b] = choice.b;

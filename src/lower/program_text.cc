@@ -152,9 +152,28 @@ class ProgramText {
     for (const auto& [kind, count] : casts) cast_text.push_back(fmt::format("{} {}", count, kind));
     return fmt::format(
         "{}: {} ops, casts: {}, {} values observed without a cast, {} sites\n"
-        "sums without products: {}\n",
+        "sums without products: {}\n{}",
         graph_.name, op_count, cast_text.empty() ? "none" : join(cast_text, ", "), observe_count,
-        sites_.sites.size(), join({sums.begin(), sums.end()}, ", "));
+        sites_.sites.size(), join({sums.begin(), sums.end()}, ", "), library_text());
+  }
+
+  // What [cuda] of the policy says, or "".
+  std::string library_text() const {
+    std::set<std::string> rules;
+    const LibraryRules defaults;
+    for (const Instruction& i : program_.instructions) {
+      if (i.gemm_accumulator == nullptr) continue;
+      const LibraryRules& own = i.gemm_accumulator->library;
+      if (!own.splits_k) rules.insert("no split-K");
+      if (own.narrow_results) rules.insert("results in the factors' format");
+      if (own.narrow_results && !own.adds_parts_narrow) rules.insert("parts added in FP32");
+      if (own.workspace_bytes != defaults.workspace_bytes) {
+        rules.insert(fmt::format("{} MiB of workspace", own.workspace_bytes >> 20));
+      }
+    }
+    return rules.empty()
+               ? ""
+               : fmt::format("cuBLAS, @cuda: {}\n", join({rules.begin(), rules.end()}, ", "));
   }
 
   std::string table() const {

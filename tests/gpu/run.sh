@@ -61,9 +61,9 @@ cublas_folders() {
   } | xargs -r -d '\n' -n 1 dirname | sort -u | paste -sd :
 }
 
-# Lanes on the GPU and their software lanes, as cuBLAS likes and without split-K.
+# Lanes on the GPU and their software lanes, with cuBLAS's own choice of algorithms and without split-K.
 run_lanes() {
-  local out=$1 model run options policy presets="" one_chain=""
+  local out=$1 model run options policy presets="" one_chain="" code=0
   shift
   mkdir -p "$out"
   for policy in torch-autocast-fp16 torch-autocast-bf16 tf32 fp8-current; do
@@ -78,16 +78,17 @@ run_lanes() {
       gpt) options=(--data grammar:20000 --steps 3 --batch 4 --size layers=2,width=128,context=64) ;;
     esac
     options+=(--twins 0 --quiet --overwrite)
-    "$@" replay $model "${options[@]}" --lanes "fp32$presets" -o "$out/$model.h5"
-    "$@" replay $model "${options[@]}" --lanes "fp32$one_chain" -o "$out/$model-one-chain.h5"
+    "$@" replay $model "${options[@]}" --lanes "fp32$presets" -o "$out/$model.h5" || code=$?
+    "$@" replay $model "${options[@]}" --lanes "fp32$one_chain" -o "$out/$model-one-chain.h5" || code=$?
   done
   for run in "$out"/*.h5; do
-    "$@" report "$run" -o "${run%.h5}.txt" --overwrite
+    "$@" report "$run" -o "${run%.h5}.txt" --overwrite || code=$?
     echo
     section "Hardware beside its model" <"${run%.h5}.txt"
     rm -f "$run".*
   done
-  run_software_lanes "$out" "$@"
+  run_software_lanes "$out" "$@" || code=$?
+  return $code
 }
 
 # Prints one section of a report: from its title to the next title, which is underlined, too.
@@ -121,7 +122,7 @@ test_engine() {
   fi
   for tool in memcheck racecheck initcheck; do
     echo "compute-sanitizer --tool $tool"
-    "$@" compute-sanitizer --tool $tool "$here/test_emulation" -tc="cuda engine*,model kernels*" || code=$?
+    "$@" compute-sanitizer --error-exitcode 1 --tool $tool "$here/test_emulation" -tc="cuda engine*,model kernels*" || code=$?
   done
   return $code
 }
@@ -150,7 +151,8 @@ check() {
   cat "$out/tests.txt"
   {
     "${start[@]}" "$here/lockstep_gpu_products_tool" "$out" && echo && echo "Without split-K:" &&
-      "${start[@]}" "$here/lockstep_gpu_products_tool" --no-split-k "$out"
+      mkdir -p "$out/without-split-k" &&
+      "${start[@]}" "$here/lockstep_gpu_products_tool" --no-split-k "$out/without-split-k"
   } >"$out/products.md" 2>&1 || echo "products: exit code $?"
   cat "$out/products.md"
   run_lanes "$out/lanes" "${start[@]}" "$here/lockstep" >"$out/lanes.txt" 2>&1 || echo "lanes: exit code $?"

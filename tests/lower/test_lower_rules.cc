@@ -1,6 +1,7 @@
 // Lowering: the effect of a policy's [[rule]] tables, and the errors for rules without effect.
 #include <doctest/doctest.h>
 
+#include "src/lower/program_text.h"
 #include "src/policy/find_policy.h"
 #include "tests/lower/lowered.h"
 
@@ -49,6 +50,48 @@ accumulator = "bf16"
   CHECK(net.op("fc1", "linear_backward_weight").gemm_accumulator->name == "bf16");
   CHECK(net.op("conv1", "conv2d").gemm_accumulator->name == "fp32_fused");
   CHECK(net.op("conv1", "conv2d").accumulator_site == -1);
+}
+
+TEST_CASE("[cuda] reaches every sum of products, and the text of the program") {
+  const Lowered plain = lower_text(small_net(), "extends = 'torch-autocast-bf16'");
+  CHECK_FALSE(has(to_text(plain.program, plain.graph, plain.sites), "cuBLAS"));
+  const Lowered net = lower_text(small_net(), R"(
+extends = "torch-autocast-bf16"
+[cuda]
+split_k = false
+results = "factors"
+reduced_precision_reduction = false
+workspace_mib = 1
+)");
+  for (const auto& [layer, op] : {std::pair{"fc1", "linear"}, {"fc1", "linear_backward_weight"},
+                                  {"conv1", "conv2d"}, {"conv1", "conv2d_backward_weight"}}) {
+    CAPTURE(op);
+    const Accumulator& sums = *net.op(layer, op).gemm_accumulator;
+    CHECK(sums.name == plain.op(layer, op).gemm_accumulator->name);
+    CHECK(sums.library == LibraryRules{.splits_k = false,
+                                       .narrow_results = true,
+                                       .adds_parts_narrow = false,
+                                       .workspace_bytes = 1 << 20});
+  }
+  CHECK(has(to_text(net.program, net.graph, net.sites),
+            "cuBLAS, @cuda: 1 MiB of workspace, no split-K, parts added in FP32, results in the "
+            "factors' format"));
+}
+
+TEST_CASE("[cuda]: results stay in FP32 inside attention") {
+  GraphBuilder b("attention");
+  const Value x = b.input("x", {{1, 2, 4, 8}});
+  const Value labels = b.input("labels", {{8}, ElementType::kInt});
+  Value y = b.op("sdpa", {x, x, x}, {{"model", std::string("flash")}}, "attention");
+  y = b.linear("head", b.reshape("flat", y, {8, 8}), 3);
+  b.set_loss(b.op("cross_entropy", {y, labels}, {}, "loss"));
+  const Lowered net = lower_text(b.finish(), R"(
+extends = "torch-autocast-fp16"
+[cuda]
+results = "factors"
+)");
+  CHECK_FALSE(net.op("attention", "sdpa").gemm_accumulator->library.narrow_results);
+  CHECK(net.op("head", "linear").gemm_accumulator->library.narrow_results);
 }
 
 TEST_CASE("rules: format and rounding change one kind of value") {

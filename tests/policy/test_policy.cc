@@ -347,7 +347,10 @@ TEST_CASE("policy files: every mistake has a line, a constraint and a hint") {
       {"[all_reduce]\ndivide = 'never'", {"'never': must be before or after"}},
       {"[all_reduce]\nformat = 'fp64'", {"must fit in fp32"}},
       {"[all_reduce]\nworkers = 4", {"line 2: [all_reduce] workers"}},
-      {"[cuda]\nworkspace_mb = -1", {"line 2: [cuda] workspace_mb = -1: must be in 0..4096"}},
+      {"[cuda]\nworkspace_mib = -1", {"line 2: [cuda] workspace_mib = -1: must be in 0..4096"}},
+      {"[cuda]\nresults = 'fp16'", {"line 2: [cuda] results: 'fp16': must be fp32 or factors"}},
+      {"[cuda]\nreduced_precision_reduction = false",
+       {"line 2: [cuda] reduced_precision_reduction has no effect: results is fp32"}},
       {"[cuda]\nsplit_k = 'none'", {"line 2: [cuda] split_k"}},
       {"[cuda]\nsplitk = true", {"line 2: [cuda] splitk"}},
       {"[loss_scale]\nkind = 'apex'\nclip = 'first'",
@@ -410,10 +413,14 @@ TEST_CASE("[cuda]: what a library may do to sums, key by key") {
   const LibraryRules none = parse_policy("name = 'x'", "mine.toml").cuda;
   CHECK(none == LibraryRules{});
   const std::string keys =
-      "[cuda]\nsplit_k = false\nreduced_precision_reduction = true\nworkspace_mb = 0";
+      "[cuda]\nsplit_k = false\nresults = 'factors'\nreduced_precision_reduction = false\n"
+      "workspace_mib = 0";
   const LibraryRules all = parse_policy(keys, "mine.toml").cuda;
-  CHECK(all == LibraryRules{.splits_k = false, .narrow_results = true, .workspace_bytes = 0});
-  const Policy wide = parse_policy("[cuda]\nworkspace_mb = 64", "mine.toml");
+  CHECK(all == LibraryRules{.splits_k = false,
+                            .narrow_results = true,
+                            .adds_parts_narrow = false,
+                            .workspace_bytes = 0});
+  const Policy wide = parse_policy("[cuda]\nworkspace_mib = 64", "mine.toml");
   CHECK(wide.cuda == LibraryRules{.workspace_bytes = int64_t{64} << 20});
 }
 

@@ -42,7 +42,7 @@ Report full_report() {
                        .tensors = 6,
                        .same = 5,
                        .first_step = 1,
-                       .partings = {{.site = 1, .products = {{.m = 1, .n = 1, .k = 1}}}},
+                       .first = {{.site = 1, .products = {{.m = 1, .n = 1, .k = 1}}}},
                        .gaps = {{.site = 1, .tensors = 3, .same = 2, .least = 0, .most = 1e-7}},
                        .loss_gap = 1e-9};
   lane.scalers[0].growths = {{.step = 1, .scale = 1, .scale_after = 2}};

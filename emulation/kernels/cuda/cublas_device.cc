@@ -104,6 +104,13 @@ int type_number(Type type) {
   throw std::logic_error("type_number: unknown type");
 }
 
+// The largest power of two, up to what the library assumes by itself, that divides the address.
+uint32_t alignment_of(const void* data) {
+  constexpr uintptr_t kMost = 256;
+  const auto address = reinterpret_cast<uintptr_t>(data) | kMost;
+  return static_cast<uint32_t>(address & -address);
+}
+
 // A descriptor that is destroyed with the scope.
 template <typename T>
 class Owned {
@@ -158,7 +165,8 @@ class CublasDevice final : public Device {
                         : p.a == Type::kTf32 ? lt::kCompute32FTf32
                                              : lt::kCompute32F;
     const int sum_type = p.halves ? lt::kF16 : lt::kF32;
-    const int c_type = p.c_type ? type_number(*p.c_type) : lt::kF32;
+    const std::optional<Type> narrow = p.c_type();
+    const int c_type = narrow ? type_number(*narrow) : lt::kF32;
     Owned<lt::MatmulDesc> desc(lt_.desc_destroy);
     check_lt(lt_.desc_create(desc.out(), compute, sum_type), "cublasLtMatmulDescCreate");
     const int32_t transpose = lt::kTranspose, none = lt::kNone;
@@ -178,9 +186,16 @@ class CublasDevice final : public Device {
     check_lt(lt_.preference_create(preference.out()), "cublasLtMatmulPreferenceCreate");
     const LibraryRules& rules = p.accumulator->library;
     const auto workspace_bytes = static_cast<uint64_t>(rules.workspace_bytes);
-    const uint32_t schemes = rules.splits_k ? lt::kAllSchemes : lt::kNoParts;
+    const bool adds_narrow = !p.narrow_results || rules.adds_parts_narrow;
+    const uint32_t schemes = !rules.splits_k ? lt::kNoParts
+                             : adds_narrow   ? lt::kAllSchemes
+                                             : lt::kPartsInSums;
     prefer(preference, lt::kMostWorkspace, workspace_bytes);
     prefer(preference, lt::kReductionSchemes, schemes);
+    prefer(preference, lt::kAlignmentA, alignment_of(p.b_data));  // the library's A is our B
+    prefer(preference, lt::kAlignmentB, alignment_of(p.a_data));
+    prefer(preference, lt::kAlignmentC, alignment_of(p.c_data));
+    prefer(preference, lt::kAlignmentD, alignment_of(p.c_data));
     lt::Heuristic chosen{};
     int found = 0;
     const lt::Status status = lt_.heuristic(handle_, desc.get(), b.get(), a.get(), c.get(), c.get(),
@@ -196,7 +211,7 @@ class CublasDevice final : public Device {
     const void* weight = p.halves ? static_cast<const void*>(&half_zero) : &zero;
     check_lt(lt_.matmul(handle_, desc.get(), alpha, p.b_data, b.get(), p.a_data, a.get(), weight,
                         p.c_data, c.get(), p.c_data, c.get(), &chosen.algo,
-                        workspace_.reserve(workspace_bytes), workspace_bytes, nullptr),
+                        workspace_.reserve(chosen.workspace), chosen.workspace, nullptr),
              "cublasLtMatmul");
     check(cudaStreamSynchronize(nullptr), "cublasLtMatmul");
     return described(chosen.algo);

@@ -43,9 +43,16 @@ enum DescAttribute : int {
 // cublasLtMatrixLayoutAttribute_t
 enum LayoutAttribute : int { kBatchCount = 5, kBatchStep = 6 };
 // cublasLtMatmulPreferenceAttributes_t
-enum PreferenceAttribute : int { kMostWorkspace = 1, kReductionSchemes = 3 };
+enum PreferenceAttribute : int {
+  kMostWorkspace = 1,
+  kReductionSchemes = 3,
+  kAlignmentA = 5,
+  kAlignmentB = 6,
+  kAlignmentC = 7,
+  kAlignmentD = 8,
+};
 // cublasLtReductionScheme_t, as a mask: how parts of sums may be added
-enum ReductionScheme : uint32_t { kNoParts = 0, kAllSchemes = 7 };
+enum ReductionScheme : uint32_t { kNoParts = 0, kPartsInSums = 2, kAllSchemes = 7 };
 // cublasLtMatmulAlgoConfigAttributes_t
 enum AlgoAttribute : int { kId = 0, kTile = 1, kSplitK = 2, kReduction = 3, kStages = 6 };
 

@@ -25,8 +25,8 @@ int64_t bytes_of(Type type);
 // all row-major, dense, in the device's memory.
 struct Product {
   Type a = Type::kFp16, b = Type::kFp16;
-  bool halves = false;         // the sums and C are FP16, else the sums are FP32
-  std::optional<Type> c_type;  // of C; none: FP32
+  bool halves = false;          // the sums are FP16, else FP32
+  bool narrow_results = false;  // C has the type of A: FP16 or BF16, rounded from FP32 sums
   int64_t m = 0, n = 0, k = 0;
   int64_t batch = 1;
   // From one matrix of the batch to the next, in factors; 0: all use the same. Those of C lie one
@@ -39,8 +39,13 @@ struct Product {
   const Accumulator* accumulator = nullptr;
   void (*software)(const GemmArgs<float>&) = nullptr;
 
+  std::optional<Type> c_type() const {  // none: FP32
+    if (halves) return Type::kFp16;
+    return narrow_results ? std::optional(a) : std::nullopt;
+  }
   int64_t c_width() const {  // bytes
-    return c_type ? bytes_of(*c_type) : static_cast<int64_t>(sizeof(float));
+    const std::optional<Type> type = c_type();
+    return type ? bytes_of(*type) : static_cast<int64_t>(sizeof(float));
   }
 };
 

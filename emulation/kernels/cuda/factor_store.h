@@ -1,11 +1,11 @@
-// Factors that stay in a device's memory until the next product that reads the same array.
+// Factors that stay in a device's memory for the next product that reads the same array.
 // A weight is read by every micro-batch, time step and evaluation; it is copied again only after it
-// has changed. Knows nothing of products.
+// has changed. Activations change in every step and are not kept. Knows nothing of products.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <tuple>
 #include <vector>
@@ -14,70 +14,69 @@
 
 namespace lockstep::cuda {
 
-// Where factors come from, and how they are laid out on the device.
+// The place of factors in a product, where they come from, and how they lie on the device.
 struct FactorKey {
+  int operand;  // 0: A, 1: B
   const float* data;
   int64_t line_step, k_step, lines, k, matrices;
   Type type;
 
-  auto order() const { return std::tie(data, line_step, k_step, lines, k, matrices, type); }
+  auto order() const {
+    return std::tie(operand, data, line_step, k_step, lines, k, matrices, type);
+  }
   bool operator<(const FactorKey& other) const { return order() < other.order(); }
 };
 
-// Keeps every array's codes on the host, too: they are compared byte by byte, so that memory that
-// was changed or is used for something else is never mistaken for what it held. At most
-// `most_bytes` stay; those that were not read for the longest time leave first.
+// An array is kept once it has been read twice without a change. Its bytes stay on the host, too,
+// and are compared, so that memory that was changed or is used for something else is never mistaken
+// for what it held.
 class FactorStore {
  public:
-  explicit FactorStore(Device& device, size_t most_bytes = size_t{1} << 30)
-      : device_(device), most_bytes_(most_bytes) {}
+  static constexpr size_t kMostBytes = size_t{512} << 20;  // here and there, each
+
+  static constexpr int64_t kIdleReads = 1 << 16;  // dozens of steps
+
+  explicit FactorStore(Device& device, size_t most_bytes = kMostBytes,
+                       int64_t idle_reads = kIdleReads)
+      : device_(device),
+        most_bytes_(most_bytes),
+        idle_reads_(idle_reads),
+        passing_{Buffer(device), Buffer(device)} {}
+  FactorStore(const FactorStore&) = delete;
+  FactorStore& operator=(const FactorStore&) = delete;
+  ~FactorStore() {
+    for (Buffer& buffer : passing_) buffer.release();
+    for (auto& [key, entry] : kept_) entry.memory.release();
+  }
 
   struct Stored {
-    const void* memory;  // valid until the next call but one
+    const void* memory;  // until the next call with the same operand
     bool was_there;
   };
-  Stored put(const FactorKey& key, const std::vector<std::byte>& codes) {
-    Entry& entry = entries_.try_emplace(key, device_).first->second;
-    const int64_t last_read = reads_;
-    entry.read = ++reads_;
-    if (entry.memory.holds(codes.size()) && entry.codes == codes) {
-      return {entry.memory.reserve(codes.size()), true};
-    }
-    bytes_ += codes.size() - entry.codes.size();
-    entry.codes = codes;
-    make_room(last_read);
-    const int64_t before = entry.memory.allocations();
-    void* memory = entry.memory.reserve(codes.size());
-    allocations_ += entry.memory.allocations() - before;
-    device_.upload(memory, codes.data(), codes.size());
-    return {memory, false};
-  }
-  int64_t allocations() const { return allocations_; }
+  Stored put(const FactorKey& key, const std::vector<std::byte>& codes);
+  int64_t allocations() const;
+  size_t kept_bytes() const { return bytes_; }
 
  private:
   struct Entry {
     explicit Entry(Device& device) : memory(device) {}
     std::vector<std::byte> codes;
     Buffer memory;
-    int64_t read = 0;
+    int64_t last_read = 0;
   };
 
-  // Drops what was read before `kept`.
-  void make_room(int64_t kept) {
-    while (bytes_ > most_bytes_) {
-      const auto oldest = std::ranges::min_element(
-          entries_, {}, [](const auto& entry) { return entry.second.read; });
-      if (oldest->second.read >= kept) return;
-      bytes_ -= oldest->second.codes.size();
-      oldest->second.memory.release();
-      entries_.erase(oldest);
-    }
-  }
+  Stored pass(const FactorKey& key, const std::vector<std::byte>& codes);
+  bool keeps(const FactorKey& key, const std::vector<std::byte>& codes);
+  bool has_room_for(size_t bytes);
 
   Device& device_;
-  size_t most_bytes_, bytes_ = 0;
-  std::map<FactorKey, Entry> entries_;
-  int64_t reads_ = 0, allocations_ = 0;
+  const size_t most_bytes_;
+  const int64_t idle_reads_;
+  Buffer passing_[2];  // by operand: what is not kept
+  std::map<FactorKey, Entry> kept_;
+  std::map<FactorKey, uint64_t> seen_;  // hashes of what was read last and is not kept
+  size_t bytes_ = 0;                    // of the codes in kept_
+  int64_t reads_ = 0, dropped_allocations_ = 0;
 };
 
 }  // namespace lockstep::cuda

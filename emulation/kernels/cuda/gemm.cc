@@ -54,6 +54,7 @@ int64_t padded(int64_t extent, bool pads) {
 
 // op(X) with `lines` lines of k factors, to a dense (lines_out, k_out) with zeros beyond.
 struct Factors {
+  int operand;  // 0: A, 1: B
   const float* data;
   int64_t line_step, k_step;  // in elements
   int64_t lines, k, lines_out, k_out;
@@ -75,9 +76,8 @@ class DeviceGemm {
                 .batch = stack.count,
                 .accumulator = args_.accumulator,
                 .software = software};
-    if (product_.halves) product_.c_type = Type::kFp16;
-    const bool narrow_factors = a == b && (a == Type::kFp16 || a == Type::kBf16);
-    if (args_.accumulator->library.narrow_results && narrow_factors) product_.c_type = a;
+    product_.narrow_results =
+        args_.accumulator->library.narrow_results && a == b && bytes_of(a) == 2;
   }
 
   void run() {
@@ -87,10 +87,10 @@ class DeviceGemm {
     const int64_t b_line = args_.transpose_b ? args_.ldb : 1,
                   b_k = args_.transpose_b ? 1 : args_.ldb;
     product_.a_data =
-        send({args_.a, a_line, a_k, args_.m, args_.k, product_.m, product_.k, stack_.a_matrices},
+        send({0, args_.a, a_line, a_k, args_.m, args_.k, product_.m, product_.k, stack_.a_matrices},
              product_.a, product_.a_step);
     product_.b_data =
-        send({args_.b, b_line, b_k, args_.n, args_.k, product_.n, product_.k, stack_.b_matrices},
+        send({1, args_.b, b_line, b_k, args_.n, args_.k, product_.n, product_.k, stack_.b_matrices},
              product_.b, product_.b_step);
     product_.c_data = state_.c.reserve(bytes_of_sums());
     state_.sums.resize(static_cast<size_t>(product_.batch * product_.m * product_.n));
@@ -112,9 +112,7 @@ class DeviceGemm {
                       .reduction = algorithm.reduction,
                       .most_parts = algorithm.most_parts});
     state_.traffic.algorithms.insert_or_assign(
-        fmt::format("{} {} x {} {}x{}x{}{}", args_.accumulator->name, format_of(product_.a).name,
-                    format_of(product_.b).name, args_.m, args_.n, args_.k,
-                    stack_.count == 1 ? "" : fmt::format(" batch {}", stack_.count)),
+        product_text(args_, format_of(product_.a), format_of(product_.b), stack_.count),
         std::move(algorithm));
   }
 
@@ -140,7 +138,7 @@ class DeviceGemm {
       pack_codes(dense(one), type, state_.codes.data() + i * matrix_bytes, count);
     }
     const FactorStore::Stored stored = state_.factors.put(
-        {x.data, x.line_step, x.k_step, x.lines_out, x.k_out, sent, type}, state_.codes);
+        {x.operand, x.data, x.line_step, x.k_step, x.lines_out, x.k_out, sent, type}, state_.codes);
     if (stored.was_there) {
       state_.work.bytes_kept += static_cast<int64_t>(bytes);
     } else {
@@ -166,11 +164,10 @@ class DeviceGemm {
   }
 
   void receive_sums() {
-    if (product_.c_type) {
+    if (const std::optional<Type> type = product_.c_type()) {
       state_.codes.resize(bytes_of_sums());
       device_.download(state_.codes.data(), product_.c_data, bytes_of_sums());
-      unpack_values(state_.codes.data(), *product_.c_type, state_.sums.data(),
-                    std::ssize(state_.sums));
+      unpack_values(state_.codes.data(), *type, state_.sums.data(), std::ssize(state_.sums));
     } else {
       device_.download(state_.sums.data(), product_.c_data, bytes_of_sums());
     }
@@ -261,6 +258,15 @@ bool cuda_stacked_gemm(const StackedGemm<float>& stack, void (*software)(const G
 void cuda_gemm(const GemmArgs<float>& args, void (*software)(const GemmArgs<float>&),
                Device& device) {
   if (!cuda_stacked_gemm({args}, software, device)) software(args);
+}
+
+std::string product_text(const GemmArgs<float>& args, const Format& a, const Format& b,
+                         int64_t batch) {
+  const LibraryRules& rules = args.accumulator->library;
+  return fmt::format("{} {} x {} {}x{}x{}{}{}{}", args.accumulator->name, a.name, b.name, args.m,
+                     args.n, args.k, batch == 1 ? "" : fmt::format(" batch {}", batch),
+                     rules.splits_k ? "" : " without split-K",
+                     rules.narrow_results ? " narrow results" : "");
 }
 
 std::string traffic_text() {

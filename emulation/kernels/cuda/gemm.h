@@ -1,5 +1,6 @@
-// Matrix products on a device: factors are packed to storage bits, copied there, multiplied, and
-// the sums are copied back. The software kernels form the sums that no tensor core forms.
+// Matrix products on a device: factors are packed to storage bits, copied there unless they are
+// there already, multiplied, and the sums are copied back. The software kernels form the sums that
+// no tensor core forms.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ bool is_device_sum(const Accumulator& accumulator, const Format* a, const Format
 void cuda_gemm(const GemmArgs<float>& args, void (*software)(const GemmArgs<float>&),
                Device& device);
 
-// Of A, B and C of one call: 256 MiB of FP32 numbers, which the device and the host keep.
+// Of A, B and C of one call: 256 MiB of FP32 numbers, which the device and the host hold at once.
 inline constexpr int64_t kMostStackElements = int64_t{1} << 26;
 
 // A stack of products in few calls of the device, each of at most `most_elements` elements of A, B
@@ -43,6 +44,9 @@ struct Traffic {
   std::map<std::string, Algorithm> algorithms;
 };
 Traffic traffic(Device& device);
+// The key of a product in Traffic::algorithms.
+std::string product_text(const GemmArgs<float>& args, const Format& a, const Format& b,
+                         int64_t batch = 1);
 // What it has done since the last call, without steps and sites.
 DeviceWork take_work(Device& device);
 // A line or two per device that has multiplied, for people; "" if none has.

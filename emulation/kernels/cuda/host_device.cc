@@ -55,9 +55,9 @@ class HostDevice final : public Device {
                   .a_format = &format_of(p.a),
                   .b_format = &format_of(p.b)});
     }
-    if (p.c_type) {
-      if (!p.halves) round_all(c, format_of(*p.c_type));
-      pack_codes(c.data(), *p.c_type, p.c_data, std::ssize(c));
+    if (const std::optional<Type> type = p.c_type()) {
+      if (!p.halves) round_all(c, format_of(*type));
+      pack_codes(c.data(), *type, p.c_data, std::ssize(c));
     } else {
       std::memcpy(p.c_data, c.data(), c.size() * sizeof(float));
     }

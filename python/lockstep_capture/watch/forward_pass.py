@@ -78,8 +78,8 @@ class ForwardPass:
     def _draws(self) -> dict[str, list[torch.Tensor]]:
         """The k-th draw belongs to the k-th call that draws."""
         if self.tap.hides_dropout:
-            raise CaptureError("dropout between the layers of an LSTM, GRU or RNN: cuDNN draws it where nobody sees it; run "
-                               "the captured steps under torch.backends.cudnn.flags(enabled=False)")
+            raise CaptureError("dropout between the layers of an LSTM, GRU or RNN: cuDNN draws it where the capture cannot record "
+                               "it; run the captured steps under torch.backends.cudnn.flags(enabled=False)")
         left = list(self.tap.draws)
         wanted = sum(site.draws for site in self._traced.sites)
         if len(left) != wanted:

@@ -207,6 +207,7 @@ std::vector<OpDef> sdpa_ops() {
        .vjp = sdpa_vjp,
        .run = run_sdpa,
        .product_operands = {0, 1, 2},
+       .keeps_sums = true,
        .products = forward_products,
        .computes_wide = computes_wide,
        .integer_bytes = kMaskBytes,
@@ -224,6 +225,7 @@ std::vector<OpDef> sdpa_ops() {
        .run = run_backward,
        .is_factor = [](const Node& node, size_t i) { return i < 3 || i + 1 == node.inputs.size(); },
        .shows_sums = false,
+       .keeps_sums = true,
        .products = backward_products,
        .computes_wide = computes_wide},
   };

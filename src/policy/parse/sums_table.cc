@@ -85,13 +85,18 @@ void read_cuda(TomlTable& table, Policy& policy) {
   constexpr int64_t kMostMebibytes = 4096;
   LibraryRules& rules = policy.cuda;
   rules.splits_k = table.boolean("split_k").value_or(rules.splits_k);
-  rules.narrow_results =
-      table.boolean("reduced_precision_reduction").value_or(rules.narrow_results);
-  if (const auto mebibytes = table.integer("workspace_mb")) {
+  read_name(table, "results", second_of("fp32", "factors"), rules.narrow_results);
+  rules.adds_parts_narrow =
+      table.boolean("reduced_precision_reduction").value_or(rules.adds_parts_narrow);
+  if (table.has("reduced_precision_reduction") && !rules.narrow_results) {
+    table.problem("reduced_precision_reduction", "has no effect: results is fp32",
+                  "set results = \"factors\"");
+  }
+  if (const auto mebibytes = table.integer("workspace_mib")) {
     if (*mebibytes >= 0 && *mebibytes <= kMostMebibytes) {
       rules.workspace_bytes = *mebibytes << 20;
     } else {
-      table.problem("workspace_mb",
+      table.problem("workspace_mib",
                     fmt::format("= {}: must be in 0..{}", *mebibytes, kMostMebibytes));
     }
   }

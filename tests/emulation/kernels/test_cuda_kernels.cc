@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -534,7 +535,7 @@ TEST_CASE("cuda engine: buffers are kept, and copies are counted") {
 
 TEST_CASE("cuda engine: factors stay on the device until they change") {
   static FaultyDevice device(FaultyDevice::Fault::kNone);
-  constexpr int64_t kM = 8, kN = 16, kK = 32;
+  constexpr int64_t kM = 8, kN = 16, kK = 32, kBoth = 2 * (kM + kN) * kK;  // bytes
   const Format& format = find_format("bf16");
   std::vector<float> a = values_of(format, kM * kK, 1, 0), b = values_of(format, kN * kK, 2, 0);
   std::vector<float> c(kM * kN), want(c);
@@ -558,43 +559,166 @@ TEST_CASE("cuda engine: factors stay on the device until they change") {
     active_kernels().f32.gemm(again);
     CHECK(same_bits(c, want));
     const DeviceWork work = cuda::take_work(device);
-    CHECK(work.bytes_up + work.bytes_kept == 2 * (kM + kN) * kK);
+    CHECK(work.bytes_up + work.bytes_kept == kBoth);
     return work.bytes_up;
   };
-  CHECK(copied() == 2 * (kM + kN) * kK);
+  CHECK(copied() == kBoth);
+  CHECK(copied() == kBoth);  // read twice without a change: kept from now on
   CHECK(copied() == 0);
+  const int64_t allocations = cuda::traffic(device).allocations;
   b[3] = 2;
   CHECK(copied() == 2 * kN * kK);
-  std::swap(args.a, args.b);  // read in another order: other arrays for the device
+  CHECK(copied() == 0);
+  CHECK(cuda::traffic(device).allocations == allocations);
+  // The same memory, read in another order or in the other place of a product, is another array.
+  std::swap(args.a, args.b);
   std::swap(args.m, args.n);
   args.ldc = kM;
-  CHECK(copied() == 0);
+  CHECK(copied() == kBoth);
   args.transpose_b = false, args.ldb = kM;
+  CHECK(copied() == kBoth);
   CHECK(copied() == 2 * kM * kK);
   CHECK(copied() == 0);
 }
 
-TEST_CASE("cuda engine: the store of factors has a limit, and keeps the last two") {
-  cuda::FactorStore store(cuda::host_device(), 64);
+TEST_CASE("cuda engine: factors of one product that lie in one array") {
+  const Kind& kind = kKinds[0];
+  for (const auto& [a, b] : {std::pair<std::vector<int64_t>, std::vector<int64_t>>{{0, 0}, {1, 1}},
+                             {{0, 1}, {1, 0}},
+                             {{1, 1}, {0, 1}}}) {
+    const Format& format = find_format(kind.a);
+    const std::vector<float> x = values_of(format, 2 * 16 * 16, 1, 0);
+    std::vector<float> c(2 * 16 * 16), want(c);
+    const auto stack = [&](std::vector<float>& out) {
+      return StackedGemm<float>{.product = {.transpose_b = true,
+                                            .m = 16,
+                                            .n = 16,
+                                            .k = 16,
+                                            .a = x.data(),
+                                            .lda = 16,
+                                            .b = x.data(),
+                                            .ldb = 16,
+                                            .c = out.data(),
+                                            .ldc = 16,
+                                            .accumulator = &find_accumulator(kind.accumulator),
+                                            .a_format = &format,
+                                            .b_format = &format},
+                                .count = 2,
+                                .a_matrices = a,
+                                .b_matrices = b};
+    };
+    for (int64_t i = 0; i < 2; ++i) active_kernels().f32.gemm(stack(want).one(i));
+    for (int time = 0; time < 3; ++time) {
+      std::ranges::fill(c, -1.0f);
+      REQUIRE(cuda::cuda_stacked_gemm(stack(c), active_kernels().f32.gemm, cuda::host_device()));
+      CHECK(same_bits(c, want));
+    }
+  }
+}
+
+TEST_CASE("cuda engine: the store of factors keeps what does not change, up to a limit") {
+  static FaultyDevice device(FaultyDevice::Fault::kNone);
+  cuda::FactorStore store(device, 64, 5);
   const float place[8] = {};
-  const auto put = [&](int at, uint8_t value, size_t bytes) {
+  const auto was_there = [&](int at, uint8_t value, size_t bytes, int operand = 0) {
     const std::vector<std::byte> codes(bytes, std::byte{value});
-    const auto stored = store.put({&place[at], 1, 1, 1, 1, 1, Type::kFp16}, codes);
+    const auto stored = store.put({operand, &place[at], 1, 1, 1, 1, 1, Type::kFp16}, codes);
     CHECK(std::memcmp(stored.memory, codes.data(), bytes) == 0);
-    return stored;
+    return stored.was_there;
   };
-  CHECK_FALSE(put(0, 1, 30).was_there);
-  CHECK_FALSE(put(1, 2, 30).was_there);
-  CHECK(put(0, 1, 30).was_there);
-  CHECK_FALSE(put(2, 3, 30).was_there);  // drops 1, the oldest
-  CHECK(put(0, 1, 30).was_there);
-  CHECK_FALSE(put(1, 2, 30).was_there);
-  CHECK_FALSE(put(1, 5, 30).was_there);  // changed
-  CHECK(put(1, 5, 30).was_there);
-  // Two of a product may be larger than the limit.
-  const auto first = put(3, 7, 100), second = put(4, 8, 100);
-  CHECK(static_cast<const uint8_t*>(first.memory)[99] == 7);
-  CHECK(static_cast<const uint8_t*>(second.memory)[99] == 8);
+  const auto keep = [&](int at, uint8_t value, size_t bytes) {
+    CHECK_FALSE(was_there(at, value, bytes));
+    CHECK_FALSE(was_there(at, value, bytes));
+    return was_there(at, value, bytes);
+  };
+  CHECK(keep(0, 1, 30));
+  CHECK_FALSE(was_there(1, 2, 30));
+  CHECK_FALSE(was_there(1, 3, 30));  // changes: never kept
+  CHECK(store.kept_bytes() == 30);
+  CHECK_FALSE(was_there(0, 9, 30));  // an array that is kept stays so when it changes
+  CHECK(was_there(0, 9, 30));
+  CHECK_FALSE(was_there(0, 9, 30, 1));
+  CHECK(keep(2, 4, 30));
+  CHECK(store.kept_bytes() == 60);
+  CHECK(was_there(0, 9, 30));
+  CHECK_FALSE(keep(3, 5, 30));  // full, and all of it was read lately
+  CHECK(was_there(0, 9, 30));
+  CHECK(store.kept_bytes() == 60);
+  CHECK_FALSE(was_there(3, 5, 30));  // 2 was not read for long: it has left
+  CHECK(was_there(3, 5, 30));
+  CHECK(was_there(0, 9, 30));
+  CHECK_FALSE(was_there(2, 4, 30));
+  CHECK_FALSE(keep(5, 7, 100));  // larger than the limit
+}
+
+// Sums of small integers are exact in any order, with and without parts.
+TEST_CASE("cuda engine: on every device, products of small integers are exact") {
+  std::vector<cuda::Device*> devices{&cuda::host_device()};
+  std::string why_not;
+  if (cuda::gpu_device(&why_not) != nullptr) {
+    devices.push_back(cuda::gpu_device());
+  } else {
+    MESSAGE("SKIPPED: 1 device: no GPU: " << why_not);
+  }
+  const auto whole = [](std::vector<float> values) {
+    for (float& x : values) x = std::round(2 * x);  // -2 to 2
+    return values;
+  };
+  for (cuda::Device* device : devices) {
+    for (const Kind& kind : kKinds) {
+      const Accumulator& row = find_accumulator(kind.accumulator);
+      const Format &fa = find_format(kind.a), &fb = find_format(kind.b);
+      const bool is_of_chip = row.hardware == device->hardware().name;
+      if (!kind.runs_on_device || !is_of_chip) continue;
+      CAPTURE(device->name());
+      CAPTURE(kind.accumulator);
+      for (const LibraryRules& rules :
+           {LibraryRules{}, LibraryRules{.splits_k = false},
+            LibraryRules{.narrow_results = true, .workspace_bytes = 0},
+            LibraryRules{.narrow_results = true, .adds_parts_narrow = false}}) {
+        for (const auto& [m, n, k, count] : {std::array<int64_t, 4>{1, 1, 1, 1},
+                                             {33, 17, 65, 1},
+                                             {64, 64, 480, 1},
+                                             {5, 7, 9, 3},
+                                             {16, 24, 32, 4}}) {
+          for (int layout = 0; layout < 4; ++layout) {
+            const bool ta = (layout & 1) != 0, tb = (layout & 2) != 0;
+            const std::vector<float> a = whole(values_of(fa, count * m * k, 1, 0)),
+                                     b = whole(values_of(fb, count * k * n, 2, 0));
+            std::vector<float> c(static_cast<size_t>(count * m * n)), want(c);
+            const auto stack = [&](std::vector<float>& out) {
+              return StackedGemm<float>{.product = {.transpose_a = ta,
+                                                    .transpose_b = tb,
+                                                    .m = m,
+                                                    .n = n,
+                                                    .k = k,
+                                                    .a = a.data(),
+                                                    .lda = ta ? m : k,
+                                                    .b = b.data(),
+                                                    .ldb = tb ? k : n,
+                                                    .c = out.data(),
+                                                    .ldc = n,
+                                                    .accumulator = &with_library_rules(row, rules),
+                                                    .a_format = &fa,
+                                                    .b_format = &fb},
+                                        .count = count};
+            };
+            for (int64_t i = 0; i < count; ++i) active_kernels().f32.gemm(stack(want).one(i));
+            if (rules.narrow_results && fa.name == "bf16") {  // 8 bits hold sums up to 256
+              for (float& x : want) {
+                x = static_cast<float>(round_to_format(x, fa, Rounding::kNearestEven));
+              }
+              if (rules.adds_parts_narrow && k > 256) continue;  // parts are rounded first
+            }
+            REQUIRE(cuda::cuda_stacked_gemm(stack(c), active_kernels().f32.gemm, *device));
+            for (float& x : want) x += 0.0f;  // a library may give -0 for an empty part
+            for (float& x : c) x += 0.0f;
+            CHECK(same_bits(c, want));
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST_CASE("cuda engine: planted faults of a device change results") {
