@@ -119,7 +119,8 @@ class Comparison {
       }
       const auto products = products_.find(site.node);
       const bool is_sum = products != products_.end() && site.point != Point::kOperand;
-      FirstDifference place{.site = site.id};
+      FirstDifference place;
+      place.site = site.id;
       if (is_sum) {
         place.products = products->second;
         place.is_rounded = narrow_results_ && has_narrow_factors(place);

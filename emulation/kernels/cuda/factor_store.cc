@@ -51,14 +51,17 @@ bool FactorStore::keeps(const FactorKey& key, const std::vector<std::byte>& code
 // If there is none, what was not read for long is dropped.
 bool FactorStore::has_room_for(size_t bytes) {
   if (bytes_ + bytes <= most_bytes_) return true;
-  std::erase_if(kept_, [&](auto& row) {
-    Entry& entry = row.second;
-    if (reads_ - entry.last_read <= idle_reads_) return false;
+  for (auto row = kept_.begin(); row != kept_.end();) {
+    Entry& entry = row->second;
+    if (reads_ - entry.last_read <= idle_reads_) {
+      ++row;
+      continue;
+    }
     bytes_ -= entry.codes.size();
     dropped_allocations_ += entry.memory.allocations();
     entry.memory.release();
-    return true;
-  });
+    row = kept_.erase(row);
+  }
   return bytes_ + bytes <= most_bytes_;
 }
 
