@@ -38,13 +38,13 @@ Report full_report() {
   lane.scalers[0].loss = "box";
   lane.device = {
       .products = 3, .bytes_up = 12, .bytes_down = 4, .kinds = {{.m = 1, .n = 1, .k = 1}}};
-  lane.beside_model = {.model_lane = 2,
-                       .tensors = 6,
-                       .same = 5,
-                       .first_step = 1,
-                       .first = {{.site = 1, .products = {{.m = 1, .n = 1, .k = 1}}}},
-                       .gaps = {{.site = 1, .tensors = 3, .same = 2, .least = 0, .most = 1e-7}},
-                       .loss_gap = 1e-9};
+  HardwarePair beside_model;
+  beside_model.model_lane = 2;
+  beside_model.first.emplace_back();
+  beside_model.first[0].site = 1;
+  beside_model.first[0].products = {{.m = 1, .n = 1, .k = 1}};
+  beside_model.gaps = {{.site = 1, .tensors = 3, .same = 2, .least = 0, .most = 1e-7}};
+  lane.beside_model = beside_model;
   lane.scalers[0].growths = {{.step = 1, .scale = 1, .scale_after = 2}};
   lane.evaluations = {{.steps_done = 100, .loss = 1, .accuracy = 0.5, .example_count = 10}};
   lane.sums.resize(1);
