@@ -11,8 +11,7 @@
 
 namespace lockstep::cuda {
 
-using Kernel =
-    std::variant<BlockProduct, ChainProduct, RoundElements, FindRanges, MeasureLanes>;
+using Kernel = std::variant<BlockProduct, ChainProduct, RoundElements, FindRanges, MeasureLanes>;
 
 // On the machine's first GPU; returns when it has ended. Both are defined in builds with nvcc only.
 // Returns: what went wrong, or "".

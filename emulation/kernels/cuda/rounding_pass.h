@@ -31,7 +31,8 @@ LOCKSTEP_HOST_DEVICE inline float widen_half(uint32_t code) {
   if (f.what == BlockFactor::Class::kNan) return std::bit_cast<float>(kFloatNan);
   if (f.what == BlockFactor::Class::kInfinite) return std::bit_cast<float>(sign | kFloatInfinity);
   const int field = f.exponent - kHalf.fraction_bits() + kFloatBias;  // of 2^-24 or more
-  const float unit = std::bit_cast<float>(sign | static_cast<uint32_t>(field) << kFloatFractionBits);
+  const float unit =
+      std::bit_cast<float>(sign | static_cast<uint32_t>(field) << kFloatFractionBits);
   return static_cast<float>(f.significand) * unit;
 }
 
@@ -112,9 +113,7 @@ struct SharedBins {
     LOCKSTEP_HOST_DEVICE void operator++() { add_to_shared(number, 1); }
   };
   TensorStats* stats;
-  LOCKSTEP_HOST_DEVICE Bin operator[](size_t bin) const {
-    return {stats->exponent_histogram[bin]};
-  }
+  LOCKSTEP_HOST_DEVICE Bin operator[](size_t bin) const { return {stats->exponent_histogram[bin]}; }
 };
 struct LaneCounts {
   SharedBins exponent_histogram;
