@@ -294,11 +294,12 @@ std::string traffic_text() {
     if (done.products == 0) continue;
     const auto split = std::ranges::count_if(
         done.algorithms, [](const auto& row) { return row.second.most_parts > 1; });
-    text += fmt::format("{}: {} of {} in {:.1f} s; {:.1f} MB copied there, {:.1f} MB back.\n",
-                        device->name(), counted(static_cast<uint64_t>(done.products), "product"),
-                        counted(done.algorithms.size(), "size"), done.seconds,
-                        static_cast<double>(done.bytes_up) / 1e6,
-                        static_cast<double>(done.bytes_down) / 1e6);
+    text += fmt::format(
+        "{}: {} of {} in {:.1f} s; {} rounded there; {:.1f} MB copied there, {:.1f} MB back.\n",
+        device->name(), counted(static_cast<uint64_t>(done.products), "product"),
+        counted(done.algorithms.size(), "size"), done.seconds,
+        counted(static_cast<uint64_t>(done.roundings), "result"),
+        static_cast<double>(done.bytes_up) / 1e6, static_cast<double>(done.bytes_down) / 1e6);
     if (split > 0) {
       text += fmt::format(
           "The sums of {} of these may be split into parts, as software lanes never do.\n", split);

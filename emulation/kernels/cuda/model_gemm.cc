@@ -60,7 +60,7 @@ struct State {
   DeviceQuantizer quantizer;
   std::vector<std::byte> codes;
   std::vector<float> values;
-  int64_t products = 0, bytes_up = 0, bytes_down = 0;
+  int64_t products = 0, roundings = 0, bytes_up = 0, bytes_down = 0;
 };
 
 State& state_of(Device& device) {
@@ -151,6 +151,7 @@ class ModelGemm {
     const NumbersOnDevice sums{.words = arrays.c, .count = arrays.c.count};
     const CopiedBytes copied = state_.quantizer.run(sums, rounding.spec, args_.c, rounding.stats);
     state_.bytes_up += copied.up, state_.bytes_down += copied.down;
+    ++state_.roundings;
   }
 
   void receive_sums(const ProductArrays& arrays) {
@@ -208,9 +209,10 @@ std::string model_text() {
     const std::lock_guard products(state->mutex);
     if (state->products == 0) continue;
     text += fmt::format(
-        "{}: {} of software lanes by the models' kernels; {:.1f} MB copied there, {:.1f} MB "
-        "back.\n",
+        "{}: {} of software lanes by the models' kernels; {} rounded there; {:.1f} MB copied "
+        "there, {:.1f} MB back.\n",
         device->name(), counted(static_cast<uint64_t>(state->products), "product"),
+        counted(static_cast<uint64_t>(state->roundings), "result"),
         static_cast<double>(state->bytes_up) / 1e6, static_cast<double>(state->bytes_down) / 1e6);
   }
   return text;

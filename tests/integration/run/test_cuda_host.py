@@ -28,6 +28,8 @@ def test_a_lane_has_the_bits_of_the_software_lane(lockstep, tmp_path, model, pol
     run = tmp_path / "run.h5"
     done = lockstep("replay", model, *CASES[model], "--lanes", f"fp32,{policy}@hopper,{policy}@cuda-host", "-o", run)
     assert re.search(r"host: [0-9 ]+ products of ", done.stdout), done.stdout  # the device has been used
+    rounded = int(re.search(r" ([0-9]+) results? rounded there", done.stdout).group(1))
+    assert (rounded > 0) == (policy in ("torch-autocast-fp16", "tf32")), done.stdout  # others: scaled, or with records of their sums
     with h5py.File(run) as file:
         ours, theirs = (file[f"lanes/{policy}@{target}"] for target in ("hopper", "cuda-host"))
         engine, target, fallbacks = (np.bytes_(theirs.attrs[name]).decode() for name in ("engine", "target", "fallbacks"))

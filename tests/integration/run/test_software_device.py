@@ -29,6 +29,8 @@ def test_lanes_have_the_same_bits(lockstep, tmp_path, model):
         run = tmp_path / f"{device}.h5"
         done = lockstep("replay", model, *CASES[model], "--lanes", LANES, *options, "-o", run)
         assert bool(re.search(r"host: [0-9 ]+ products of software lanes", done.stdout)) == (device != "none"), done.stdout
+        if device != "none":
+            assert re.search(r" [1-9][0-9 ]* results? rounded there", done.stdout), done.stdout
         with h5py.File(run) as file:
             runs[device] = datasets(file)
     assert runs["none"].keys() == runs["cuda-host"].keys()
