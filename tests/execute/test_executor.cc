@@ -351,3 +351,30 @@ TEST_CASE("a product is rounded by its own kernel where nothing reads the sums i
     CHECK(rounded_products == c.products);
   }
 }
+
+TEST_CASE("a product that is rounded by its own kernel has the records of the two steps") {
+  const Graph graph = small_graph(5, 40, 7);
+  const SiteTable sites = make_sites(graph, 0);
+  std::vector<SiteRecord> records[2];
+  for (const bool samples_sums : {false, true}) {  // in two steps
+    TestLane reference(graph, sites, "fp32"), lane(graph, sites, "torch-autocast-fp16");
+    for (TestLane* one : {&reference, &lane}) {
+      bind_random(*one, 1, 1);
+      one->executor.begin_step({}, 1, samples_sums);
+    }
+    run_all(lane, &reference);
+    records[samples_sums ? 1 : 0] = lane.records;
+  }
+  uint64_t inexact = 0;
+  for (const Site& site : sites.sites) {
+    CAPTURE(site.label());
+    const TensorStats &at_once = records[0][site.id].stats, &in_steps = records[1][site.id].stats;
+    CHECK(at_once.inexact == in_steps.inexact);
+    CHECK(at_once.bits_hash == in_steps.bits_hash);
+    CHECK(at_once.sum_sq == in_steps.sum_sq);
+    CHECK(at_once.round_err_sq == in_steps.round_err_sq);
+    CHECK(records[0][site.id].error.err_sq == records[1][site.id].error.err_sq);
+    if (site.point == Point::kOutput) inexact += at_once.inexact;
+  }
+  CHECK(inexact > 0);
+}

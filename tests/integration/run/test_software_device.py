@@ -9,8 +9,8 @@ import pytest
 
 CASES = {
     "lenet": ["--data", "synthetic:100", "--steps", 2, "--batch", 4],
-    "resnet20": ["--data", "shapes:50", "--steps", 1, "--batch", 1, "--size", "width=4"],
-    "gpt": ["--data", "grammar:10000", "--steps", 1, "--batch", 2, "--size", "layers=1,width=32,context=40"],
+    "resnet20": ["--data", "shapes:50", "--steps", 2, "--batch", 1, "--size", "width=4"],
+    "gpt": ["--data", "grammar:10000", "--steps", 2, "--batch", 2, "--size", "layers=1,width=32,context=40"],
 }
 LANES = "fp32,fp64,torch-autocast-fp16@hopper,fp8-current@hopper,tf32@ampere,pure-fp16"
 
