@@ -16,6 +16,11 @@ namespace lockstep::cuda {
 class Buffer {
  public:
   explicit Buffer(Device& device) : device_(device) {}
+  ~Buffer() {
+    if (data_ != nullptr) device_.release(data_);
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
   // At least `bytes` bytes. What the buffer held is lost when it grows.
   void* reserve(size_t bytes) {
     if (bytes > capacity_) {
