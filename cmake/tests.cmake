@@ -17,20 +17,20 @@ function(lockstep_slow_entry name program)
   add_test(NAME ${name} COMMAND test_${program} --test-suite=slow ${ARGN})
   set_tests_properties(${name} PROPERTIES LABELS slow)
 endfunction()
-# lockstep_tests(NAME [SPLIT] LIBRARY...): the program test_NAME from tests/FOLDER, where FOLDER is NAME except
-# for "capture". SPLIT: its slow cases have separate entries.
+# lockstep_tests(NAME [SPLIT] [FOLDER FOLDER] LIBRARY...): the program test_NAME from tests/FOLDER, by default
+# tests/NAME. SPLIT: its slow cases have separate entries.
 function(lockstep_tests name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "SPLIT" "FOLDER" "")
   if(NOT arg_FOLDER)
     set(arg_FOLDER ${name})
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${arg_FOLDER}/*.cc)
-  if(name STREQUAL "record")
-    list(FILTER sources EXCLUDE REGEX "/tests/record/capture/")   # a separate program
+  if(NOT arg_FOLDER MATCHES "/")   # these are separate programs
+    list(FILTER sources EXCLUDE REGEX "/tests/(record/capture|emulation/cuda)/")
   endif()
   add_executable(test_${name} ${sources})
   target_link_libraries(test_${name} PRIVATE ${arg_UNPARSED_ARGUMENTS} doctest::doctest lockstep_doctest_main)
-  if(NOT name STREQUAL "emulation")
+  if(NOT arg_FOLDER MATCHES "^emulation")
     target_compile_options(test_${name} PRIVATE ${test_optimization})
   endif()
   if(NOT LOCKSTEP_SANITIZE)
@@ -45,6 +45,8 @@ function(lockstep_tests name)
 endfunction()
 lockstep_tests(core lockstep_core)
 lockstep_tests(emulation lockstep_emulation Boost::headers Eigen3::Eigen ZLIB::ZLIB)
+# The engine cuda on the host, and on a GPU where there is one.
+lockstep_tests(cuda SPLIT FOLDER emulation/cuda lockstep_emulation)
 # Every FP32 input: of the formats that have names, and of all others (hours).
 set(named_formats "*every named format*,*saturating and flushing*")
 add_test(NAME emulation.study_formats COMMAND test_emulation --test-suite=study --test-case=${named_formats})

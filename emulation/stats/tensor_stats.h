@@ -17,7 +17,7 @@ inline constexpr int kHistogramBins = 256;
 // Counts and sums over one array. "before" is the value before the rounding, "after" the value
 // after it. Counts are over elements. Sums have the fixed shape of emulation/kernels/reduction.h:
 // four elements of a float array are added in float, then to the double (GroupRule in
-// block_pass.h). So they have the same bits for every thread count and vector width. Error: of
+// element_stats.h). So they have the same bits for every thread count and vector width. Error: of
 // sum_sq and round_err_sq at most 2.4e-7 of the sum for float arrays.
 struct TensorStats {
   uint64_t count = 0;

@@ -96,6 +96,15 @@ class Executor {
   const KernelSet& kernels() const { return kernels_(); }  // of the engine
 
  private:
+  // What follows the computation of an op's output.
+  struct OutputStep {
+    GemmRounding how;  // without a format: nothing
+    bool measured = false;
+    bool weighs = false;  // keep_errors() follows
+    int old = -1;         // the buffer whose new value it is, see old_of_
+    // The values before the rounding are needed after it.
+    bool keeps() const { return weighs || old >= 0; }
+  };
   struct Measured {  // sites whose record already holds an observer's values
     int32_t stats_site = -1, error_site = -1;
   };
@@ -112,6 +121,11 @@ class Executor {
   template <typename T>
   void run_op(const Instruction& instruction, const Executor* reference,
               std::span<SiteRecord> records);
+  OutputStep output_step(const Instruction& instruction, size_t output, const Executor* reference,
+                         std::span<SiteRecord> records) const;
+  template <typename T>
+  void finish_output(const Instruction& instruction, size_t output, const OutputStep& step,
+                     bool is_rounded, const Executor* reference, std::span<SiteRecord> records);
   template <typename T>
   void run_observe(const Instruction& instruction, const Executor* reference,
                    std::span<SiteRecord> records);

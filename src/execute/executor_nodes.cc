@@ -145,6 +145,7 @@ void Executor::run_cast(const Instruction& instruction, const Executor* referenc
 }
 
 // 1. the op's kernels   2. the accumulator's statistics   3. each output rounded in place, measured
+// An op that is one product may do 3 in 1, if nothing reads the sums in between.
 template <typename T>
 void Executor::run_op(const Instruction& instruction, const Executor* reference,
                       std::span<SiteRecord> records) {
@@ -194,6 +195,13 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
     sums_pending = false;
   };
   if (sums_pending) call.sums_ready = [&] { finish_sums(/*is_output=*/false); };
+  OutputStep first_step;
+  if (!outputs.empty()) first_step = output_step(instruction, 0, reference, records);
+  OutputRounding first_rounding{first_step.how};
+  const bool sums_are_read = sums_pending || call.health != nullptr || first_step.keeps();
+  if (first_step.how.spec.format != nullptr && !sums_are_read) {
+    call.output_rounding = &first_rounding;
+  }
   ops_[node]->run(call);
   if (set.take_device_work != nullptr) note_device_work(instruction.node);
   if (call.health != nullptr) {
@@ -203,38 +211,61 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
   if (sums_pending) finish_sums(/*is_output=*/true);
 
   for (size_t o = 0; o < outputs.size(); ++o) {
-    const ValueRounding& rounding = instruction.roundings.at(o);
-    if (rounding.format == nullptr) continue;
-    const bool measured = measure && !rounding.sites.empty();
-    // Rounding to the container's own format changes nothing: without statistics, skip it.
-    if (!measured && (rounding.format->is_fp64() || (rounding.format->is_fp32() && sizeof(T) == 4)))
-      continue;
-    const uint32_t site = rounding.key();
-    const QuantizeSpec spec{
-        rounding.format, rounding.rounding, {key_.seed, key_.stream, site, key_.step}};
-    T* y = outputs[o]->as<T>().data();
-    const bool weighs = measured && sample_sums_ && reference != nullptr &&
-                        !rounding.format->is_fp32() &&
-                        !adjoints_.of_site(rounding.sites[0]).empty();
-    const int value = instruction.outputs[o];
-    const int old = measured ? old_of_[static_cast<size_t>(value)] : -1;
-    const bool keeps = weighs || old >= 0;
-    const std::vector<T> before(y, keeps ? y + outputs[o]->size() : y);
-    set.of<T>().quantize(y, y, outputs[o]->size(), spec, measured ? &records[site].stats : nullptr);
-    if (!measured) continue;
-    if constexpr (std::is_same_v<T, float>) {
-      if (weighs) keep_errors(rounding, before, outputs[o]->as<float>(), /*scale=*/1, records);
-    }
-    if (records[site].stats.inexact == 0) measured_[value].stats_site = static_cast<int32_t>(site);
-    finish_record<T>(value, rounding, reference, records);
-    if (old < 0) continue;
-    const T* stored = tensor(old).as<T>().data();
-    const auto buffer = [&](int64_t i) { return static_cast<double>(stored[i]); };
-    const auto added = [&](int64_t i) {
-      return static_cast<double>(before[static_cast<size_t>(i)]) - buffer(i);
-    };
-    records[site].update = {true, measure_addition(outputs[o]->size(), buffer, added, y)};
+    const OutputStep step = o == 0 ? first_step : output_step(instruction, o, reference, records);
+    const bool is_rounded = o == 0 && first_rounding.done;
+    finish_output<T>(instruction, o, step, is_rounded, reference, records);
   }
+}
+
+Executor::OutputStep Executor::output_step(const Instruction& instruction, size_t output,
+                                           const Executor* reference,
+                                           std::span<SiteRecord> records) const {
+  OutputStep step;
+  const ValueRounding& rounding = instruction.roundings.at(output);
+  if (rounding.format == nullptr) return step;
+  step.measured = !records.empty() && !rounding.sites.empty();
+  // Rounding to the container's own format changes nothing: without statistics, skip it.
+  const bool is_containers =
+      rounding.format->is_fp64() || (rounding.format->is_fp32() && container_ == Container::kF32);
+  if (!step.measured && is_containers) return step;
+  const uint32_t site = rounding.key();
+  step.how.spec = {rounding.format, rounding.rounding, {key_.seed, key_.stream, site, key_.step}};
+  if (!step.measured) return step;
+  step.how.stats = &records[site].stats;
+  step.weighs = sample_sums_ && reference != nullptr && !rounding.format->is_fp32() &&
+                !adjoints_.of_site(rounding.sites[0]).empty();
+  step.old = old_of_[static_cast<size_t>(instruction.outputs[output])];
+  return step;
+}
+
+// `is_rounded`: by the op.
+template <typename T>
+void Executor::finish_output(const Instruction& instruction, size_t output, const OutputStep& step,
+                             bool is_rounded, const Executor* reference,
+                             std::span<SiteRecord> records) {
+  if (step.how.spec.format == nullptr) return;
+  const ValueRounding& rounding = instruction.roundings[output];
+  const int value = instruction.outputs[output];
+  Tensor& result = writable(value);
+  T* y = result.as<T>().data();
+  const std::vector<T> before(y, step.keeps() ? y + result.size() : y);
+  if (!is_rounded) {
+    kernels().of<T>().quantize(y, y, result.size(), step.how.spec, step.how.stats);
+  }
+  if (!step.measured) return;
+  if constexpr (std::is_same_v<T, float>) {
+    if (step.weighs) keep_errors(rounding, before, result.as<float>(), /*scale=*/1, records);
+  }
+  const uint32_t site = rounding.key();
+  if (records[site].stats.inexact == 0) measured_[value].stats_site = static_cast<int32_t>(site);
+  finish_record<T>(value, rounding, reference, records);
+  if (step.old < 0) return;
+  const T* stored = tensor(step.old).as<T>().data();
+  const auto buffer = [&](int64_t i) { return static_cast<double>(stored[i]); };
+  const auto added = [&](int64_t i) {
+    return static_cast<double>(before[static_cast<size_t>(i)]) - buffer(i);
+  };
+  records[site].update = {true, measure_addition(result.size(), buffer, added, y)};
 }
 
 // Histogram, moments and hash are those of the final sums. The counts (overflow and the like) are

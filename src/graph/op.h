@@ -27,8 +27,16 @@ struct RandomKey {
                                   // shape is the drawn mask's or broadcasts to it
 };
 
+// The rounding of output 0 that follows an op. An op whose output is one product, with nothing
+// added to it, may have one kernel do both (run_output_product in ops/sum_samples.h).
+struct OutputRounding {
+  GemmRounding how;
+  bool done = false;  // by the op
+};
+
 // Everything an op's kernel call needs. Inputs and outputs are in the lane's container type;
-// integer tensors are kI32. Outputs arrive unrounded: the executor quantizes them afterwards.
+// integer tensors are kI32. Outputs arrive unrounded, unless
+// the op says so in `output_rounding`: the executor quantizes them afterwards.
 struct OpCall {
   const Node& node;
   std::span<const Tensor* const> inputs;
@@ -43,6 +51,8 @@ struct OpCall {
   // holds the bare sums; empty when they are not needed.
   std::function<void()> sums_ready = {};
   RandomKey random = {};
+  // Null: none follows, or the values before it are needed, too.
+  OutputRounding* output_rounding = nullptr;
   // The rounding of output 0, for values that an op rounds inside (a hidden state from one time
   // step to the next). Without a format, nothing is rounded.
   QuantizeSpec inner = {};

@@ -6,6 +6,7 @@
 
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/quantize.h"
+#include "emulation/kernels/rounded_gemm.h"
 #include "emulation/stats/hash.h"
 #include "src/core/random.h"
 #include "src/execute/executor.h"
@@ -30,11 +31,12 @@ Graph small_graph(int64_t batch, int64_t in, int64_t out, bool bias = false) {
 
 // An executor with its tensors: everything of one lane that a test reads.
 struct TestLane {
-  TestLane(const Graph& g, const SiteTable& s, std::string_view policy_name, bool fp64 = false)
+  TestLane(const Graph& g, const SiteTable& s, std::string_view policy_name, bool fp64 = false,
+           const KernelSet& (*kernels)() = active_kernels)
       : graph(g),
         sites(s),
         executor(g, s, lower(g, s, find_policy(policy_name), fp64),
-                 fp64 ? Container::kF64 : Container::kF32) {
+                 fp64 ? Container::kF64 : Container::kF32, kernels) {
     records.resize(sites.sites.size());
   }
   // Values are rounded to the format that the program reads.
@@ -296,4 +298,83 @@ TEST_CASE("an accumulator site holds the bare sums, before the bias is added") {
   CHECK(output.stats.abs_max == 111);
   CHECK(sums.error.compared == 0);  // the reference has no bare sum to compare with
   CHECK(output.error.compared == 1);
+}
+
+namespace {
+
+int rounded_products = 0;  // calls of the set's entry
+
+const KernelSet& kernels_that_count_rounded_products() {
+  static const KernelSet set = [] {
+    KernelSet counting = active_kernels();
+    counting.f32.rounded_gemm = [](const RoundedGemmArgs<float>& args) {
+      ++rounded_products;
+      rounded_gemm(active_kernels().f32, args);
+    };
+    return counting;
+  }();
+  return set;
+}
+
+}  // namespace
+
+TEST_CASE("a product is rounded by its own kernel where nothing reads the sums in between") {
+  struct Case {
+    const char* policy;
+    bool bias, samples_sums, measures;
+    int products;
+  };
+  for (const Case& c :
+       {Case{"torch-autocast-fp16", false, false, true, 2},  // y and dw
+        Case{"torch-autocast-fp16", true, false, true, 1},   // dw: b is added to y
+        Case{"torch-autocast-fp16", false, true, true, 0},
+        Case{"torch-autocast-fp16", false, true, false, 2},  // samples none
+        Case{"pure-fp16", false, false, true, 0},            // its sums have records
+        Case{"pure-fp16", false, false, false, 2}, Case{"fp32", false, false, true, 2},
+        Case{"fp32", false, false, false, 0}}) {  // no rounding follows
+    CAPTURE(c.policy);
+    CAPTURE(c.bias);
+    CAPTURE(c.samples_sums);
+    CAPTURE(c.measures);
+    const Graph graph = small_graph(5, 40, 7, c.bias);
+    const SiteTable sites = make_sites(graph, 0);
+    TestLane reference(graph, sites, "fp32");
+    TestLane lane(graph, sites, c.policy, false, kernels_that_count_rounded_products);
+    for (TestLane* one : {&reference, &lane}) {
+      if (c.bias) one->bind("p:fc.bias", random_tensor({7}, 4, 1));
+      bind_random(*one, 1, 1);
+      one->executor.begin_step({}, 1, c.samples_sums);
+      if (!c.measures) one->records.clear();
+    }
+    rounded_products = 0;
+    run_all(lane, &reference);
+    CHECK(rounded_products == c.products);
+  }
+}
+
+TEST_CASE("a product that is rounded by its own kernel has the records of the two steps") {
+  const Graph graph = small_graph(5, 40, 7);
+  const SiteTable sites = make_sites(graph, 0);
+  std::vector<SiteRecord> records[2];
+  for (const bool samples_sums : {false, true}) {  // in two steps
+    TestLane reference(graph, sites, "fp32"), lane(graph, sites, "torch-autocast-fp16");
+    for (TestLane* one : {&reference, &lane}) {
+      bind_random(*one, 1, 1);
+      one->executor.begin_step({}, 1, samples_sums);
+    }
+    run_all(lane, &reference);
+    records[samples_sums ? 1 : 0] = lane.records;
+  }
+  uint64_t inexact = 0;
+  for (const Site& site : sites.sites) {
+    CAPTURE(site.label());
+    const TensorStats &at_once = records[0][site.id].stats, &in_steps = records[1][site.id].stats;
+    CHECK(at_once.inexact == in_steps.inexact);
+    CHECK(at_once.bits_hash == in_steps.bits_hash);
+    CHECK(at_once.sum_sq == in_steps.sum_sq);
+    CHECK(at_once.round_err_sq == in_steps.round_err_sq);
+    CHECK(records[0][site.id].error.err_sq == records[1][site.id].error.err_sq);
+    if (site.point == Point::kOutput) inexact += at_once.inexact;
+  }
+  CHECK(inexact > 0);
 }

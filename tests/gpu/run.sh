@@ -22,10 +22,10 @@ pack() {
   build=${LOCKSTEP_GPU_BUILD:-$root/build/gpu}
   [ ! -e "$folder" ] || fail "$folder: exists, must be a new folder"
   cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_CUDA=ON >/dev/null
-  ninja -C "$build" lockstep lockstep_gpu_products_tool test_emulation
+  ninja -C "$build" lockstep lockstep_gpu_products_tool test_cuda
   mkdir -p "$folder/lib" "$folder/libc"
   cp "$here/run.sh" "$folder/"
-  for program in lockstep lockstep_gpu_products_tool test_emulation; do
+  for program in lockstep lockstep_gpu_products_tool test_cuda; do
     strip -o "$folder/$program" "$build/$program"
   done
   # The C library's parts are separate: they are used only if the machine's are too old.
@@ -115,14 +115,14 @@ run_software_lanes() {
 # The tests that use a GPU where there is one; their kernels under compute-sanitizer, too.
 test_engine() {
   local code=0 tool
-  "$@" "$here/test_emulation" -tc="cuda engine*,model kernels*" || code=$?
+  "$@" "$here/test_cuda" || code=$?
   if ! command -v compute-sanitizer >/dev/null; then
     echo "compute-sanitizer: not run: not on the PATH"
     return $code
   fi
   for tool in memcheck racecheck initcheck; do
     echo "compute-sanitizer --tool $tool"
-    "$@" compute-sanitizer --error-exitcode 1 --tool $tool "$here/test_emulation" -tc="cuda engine*,model kernels*" || code=$?
+    "$@" compute-sanitizer --error-exitcode 1 --tool $tool "$here/test_cuda" || code=$?
   done
   return $code
 }

@@ -16,6 +16,9 @@ namespace lockstep::cuda {
 class Buffer {
  public:
   explicit Buffer(Device& device) : device_(device) {}
+  ~Buffer() { release(); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
   // At least `bytes` bytes. What the buffer held is lost when it grows.
   void* reserve(size_t bytes) {
     if (!holds(bytes)) {
@@ -27,13 +30,14 @@ class Buffer {
     return data_;
   }
   bool holds(size_t bytes) const { return bytes <= capacity_; }
+  int64_t allocations() const { return allocations_; }
+
+ private:
   void release() {
     if (data_ != nullptr) device_.release(data_);
     data_ = nullptr, capacity_ = 0;
   }
-  int64_t allocations() const { return allocations_; }
 
- private:
   Device& device_;
   void* data_ = nullptr;
   size_t capacity_ = 0;

@@ -59,7 +59,6 @@ bool FactorStore::has_room_for(size_t bytes) {
     }
     bytes_ -= entry.codes.size();
     dropped_allocations_ += entry.memory.allocations();
-    entry.memory.release();
     row = kept_.erase(row);
   }
   return bytes_ + bytes <= most_bytes_;

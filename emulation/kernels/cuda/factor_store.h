@@ -42,12 +42,6 @@ class FactorStore {
         most_bytes_(most_bytes),
         idle_reads_(idle_reads),
         passing_{Buffer(device), Buffer(device)} {}
-  FactorStore(const FactorStore&) = delete;
-  FactorStore& operator=(const FactorStore&) = delete;
-  ~FactorStore() {
-    for (Buffer& buffer : passing_) buffer.release();
-    for (auto& [key, entry] : kept_) entry.memory.release();
-  }
 
   struct Stored {
     const void* memory;  // until the next call with the same operand

@@ -17,6 +17,7 @@
 #include "emulation/kernels/cuda/codes.h"
 #include "emulation/kernels/cuda/device_state.h"
 #include "emulation/kernels/cuda/factor_store.h"
+#include "emulation/kernels/cuda/quantize.h"
 #include "src/core/chunks.h"
 #include "src/core/counted.h"
 
@@ -34,10 +35,11 @@ bool has_halves(const Accumulator& accumulator) {
 }
 
 struct State {
-  explicit State(Device& device) : factors(device), c(device) {}
+  explicit State(Device& device) : factors(device), c(device), quantizer(device) {}
   std::mutex mutex;
   FactorStore factors;
   Buffer c;
+  DeviceQuantizer quantizer;
   std::vector<std::byte> codes;
   std::vector<float> line_major, sums;
   Traffic traffic;
@@ -80,7 +82,8 @@ class DeviceGemm {
         args_.accumulator->library.narrow_results && a == b && bytes_of(a) == 2;
   }
 
-  void run() {
+  // `rounding`: of the results on the device, or null.
+  void run(const GemmRounding* rounding = nullptr) {
     const std::lock_guard lock(state_.mutex);
     const int64_t a_line = args_.transpose_a ? 1 : args_.lda,
                   a_k = args_.transpose_a ? args_.lda : 1;
@@ -93,12 +96,14 @@ class DeviceGemm {
         send({1, args_.b, b_line, b_k, args_.n, args_.k, product_.n, product_.k, stack_.b_matrices},
              product_.b, product_.b_step);
     product_.c_data = state_.c.reserve(bytes_of_sums());
-    state_.sums.resize(static_cast<size_t>(product_.batch * product_.m * product_.n));
     const auto begin = std::chrono::steady_clock::now();
     Algorithm algorithm = device_.multiply(product_);
     state_.traffic.seconds +=
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    receive_sums();
+    const bool only_rounded =
+        rounding != nullptr && !rounding->spec.measure_only && args_.events == nullptr;
+    if (!only_rounded) receive_sums();
+    if (rounding != nullptr) round_sums(*rounding);
     ++state_.traffic.products;
     ++state_.work.products;
     state_.work.note({.m = args_.m,
@@ -117,9 +122,8 @@ class DeviceGemm {
   }
 
  private:
-  size_t bytes_of_sums() const {
-    return static_cast<size_t>(product_.batch * product_.m * product_.n * product_.c_width());
-  }
+  int64_t count_of_sums() const { return product_.batch * product_.m * product_.n; }
+  size_t bytes_of_sums() const { return static_cast<size_t>(count_of_sums() * product_.c_width()); }
 
   const void* send(const Factors& x, Type type, int64_t& step) {
     const std::vector<int64_t>& matrices = x.matrices;
@@ -163,7 +167,22 @@ class DeviceGemm {
     return out.data();
   }
 
+  // The sums lie on the device.
+  void round_sums(const GemmRounding& rounding) {
+    const NumbersOnDevice sums{.words = {product_.c_data, count_of_sums(), product_.halves ? 2 : 4},
+                               .count = stack_.count * args_.m * args_.n,
+                               .rows = args_.m,
+                               .columns = args_.n,
+                               .row_step = product_.n,
+                               .matrix_step = product_.m * product_.n};
+    const CopiedBytes copied = state_.quantizer.run(sums, rounding.spec, args_.c, rounding.stats);
+    state_.traffic.bytes_up += copied.up, state_.traffic.bytes_down += copied.down;
+    state_.work.bytes_up += copied.up, state_.work.bytes_down += copied.down;
+    ++state_.traffic.roundings;
+  }
+
   void receive_sums() {
+    state_.sums.resize(static_cast<size_t>(count_of_sums()));
     if (const std::optional<Type> type = product_.c_type()) {
       state_.codes.resize(bytes_of_sums());
       device_.download(state_.codes.data(), product_.c_data, bytes_of_sums());
@@ -224,6 +243,12 @@ StackedGemm<float> part_of(const StackedGemm<float>& stack, int64_t first, int64
   return part;
 }
 
+// Of one product.
+bool is_device_product(const GemmArgs<float>& args) {
+  return args.k != 0 && !args.start_from_c &&
+         is_device_sum(*args.accumulator, args.a_format, args.b_format);
+}
+
 }  // namespace
 
 bool is_device_sum(const Accumulator& accumulator, const Format* a, const Format* b) {
@@ -235,13 +260,22 @@ bool is_device_sum(const Accumulator& accumulator, const Format* a, const Format
   return !is_fp8(*x) || !(has_halves(accumulator) || (*x == Type::kE5m2 && *y == Type::kE5m2));
 }
 
+bool cuda_rounded_gemm(const GemmArgs<float>& args, const GemmRounding& rounding,
+                       void (*software)(const GemmArgs<float>&), Device& device) {
+  // What the library has rounded comes back as it is.
+  if (args.accumulator->library.narrow_results) return false;
+  if (!is_device_product(args) || !DeviceQuantizer::rounds(rounding.spec)) return false;
+  const StackedGemm<float> one{args};
+  DeviceGemm(one, *type_of(*args.accumulator, args.a_format),
+             *type_of(*args.accumulator, args.b_format), device, software)
+      .run(&rounding);
+  return true;
+}
+
 bool cuda_stacked_gemm(const StackedGemm<float>& stack, void (*software)(const GemmArgs<float>&),
                        Device& device, int64_t most_elements) {
   const GemmArgs<float>& args = stack.product;
-  if (args.k == 0 || args.start_from_c || stack.count == 0 ||
-      !is_device_sum(*args.accumulator, args.a_format, args.b_format)) {
-    return false;
-  }
+  if (stack.count == 0 || !is_device_product(args)) return false;
   const Type a = *type_of(*args.accumulator, args.a_format),
              b = *type_of(*args.accumulator, args.b_format);
   const int64_t elements = args.m * args.k + args.k * args.n + args.m * args.n;
@@ -276,11 +310,12 @@ std::string traffic_text() {
     if (done.products == 0) continue;
     const auto split = std::ranges::count_if(
         done.algorithms, [](const auto& row) { return row.second.most_parts > 1; });
-    text += fmt::format("{}: {} of {} in {:.1f} s; {:.1f} MB copied there, {:.1f} MB back.\n",
-                        device->name(), counted(static_cast<uint64_t>(done.products), "product"),
-                        counted(done.algorithms.size(), "size"), done.seconds,
-                        static_cast<double>(done.bytes_up) / 1e6,
-                        static_cast<double>(done.bytes_down) / 1e6);
+    text += fmt::format(
+        "{}: {} of {} in {:.1f} s; {} rounded there; {:.1f} MB copied there, {:.1f} MB back.\n",
+        device->name(), counted(static_cast<uint64_t>(done.products), "product"),
+        counted(done.algorithms.size(), "size"), done.seconds,
+        counted(static_cast<uint64_t>(done.roundings), "result"),
+        static_cast<double>(done.bytes_up) / 1e6, static_cast<double>(done.bytes_down) / 1e6);
     if (split > 0) {
       text += fmt::format(
           "The sums of {} of these may be split into parts, as software lanes never do.\n", split);
@@ -299,7 +334,8 @@ Traffic traffic(Device& device) {
   State& state = state_of(device);
   const std::lock_guard lock(state.mutex);
   Traffic done = state.traffic;
-  done.allocations = state.factors.allocations() + state.c.allocations();
+  done.allocations =
+      state.factors.allocations() + state.c.allocations() + state.quantizer.allocations();
   return done;
 }
 

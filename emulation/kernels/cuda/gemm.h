@@ -34,9 +34,17 @@ inline constexpr int64_t kMostStackElements = int64_t{1} << 26;
 bool cuda_stacked_gemm(const StackedGemm<float>& stack, void (*software)(const GemmArgs<float>&),
                        Device& device, int64_t most_elements = kMostStackElements);
 
+// The product and the rounding of its result, both on the device, which then sends back the rounded
+// numbers and the statistics; the sums, too, if events are wanted, which are read from them. False:
+// the device does not form such sums or does not round so, and nothing has been computed.
+// Requires: C is dense.
+bool cuda_rounded_gemm(const GemmArgs<float>& args, const GemmRounding& rounding,
+                       void (*software)(const GemmArgs<float>&), Device& device);
+
 // What the engine has done on a device since the program began.
 struct Traffic {
   int64_t products = 0;
+  int64_t roundings = 0;                 // of results that lay on the device
   int64_t bytes_up = 0, bytes_down = 0;  // copied to the device and back
   int64_t allocations = 0;               // of device memory
   double seconds = 0;                    // of the products alone, without packing and copies

@@ -3,6 +3,7 @@
 #include "emulation/accumulator/dot.h"
 #include "emulation/kernels/cuda/gemm.h"
 #include "emulation/kernels/cuda/model_gemm.h"
+#include "emulation/kernels/rounded_gemm.h"
 #include "emulation/kernels/scalar/kernels.h"
 #include "emulation/kernels/simd/kernels.h"
 
@@ -22,6 +23,9 @@ struct DeviceProducts {
   static void gemm(const GemmArgs<float>& args) {
     cuda::cuda_gemm(args, kSoftware().f32.gemm, kDevice());
   }
+  static bool rounded_gemm(const GemmArgs<float>& args, const GemmRounding& rounding) {
+    return cuda::cuda_rounded_gemm(args, rounding, kSoftware().f32.gemm, kDevice());
+  }
 };
 
 template <SoftwareKernels kSoftware, cuda::Device& (*kDevice)(), int64_t kLeastProducts>
@@ -33,14 +37,33 @@ struct ModelledProducts {
   static void gemm(const GemmArgs<float>& args) {
     cuda::model_gemm(args, kSoftware().f32.gemm, kDevice(), kLeastProducts);
   }
+  static bool rounded_gemm(const GemmArgs<float>& args, const GemmRounding& rounding) {
+    return cuda::model_rounded_gemm(args, rounding, kDevice(), kLeastProducts);
+  }
 };
+
+// Factors are rounded on the host, where they lie; results on the device.
+template <typename Products, SoftwareKernels kSoftware>
+void rounded_gemm_on_device(const RoundedGemmArgs<float>& args) {
+  const QuantizeFunction<float> quantize = kSoftware().f32.quantize;
+  const RoundedFactors<float> factors(args, quantize);
+  const RoundedGemmArgs<float> rest = factors.rest();
+  if (rest.c.spec.format != nullptr && Products::rounded_gemm(rest.product, rest.c)) return;
+  rounded_gemm_in_passes(rest, Products::gemm, quantize);
+}
+
+template <typename Products, SoftwareKernels kSoftware>
+void use_device(KernelSet& set) {
+  use_products<Products, kSoftware>(set);
+  set.f32.rounded_gemm = rounded_gemm_on_device<Products, kSoftware>;
+}
 
 template <SoftwareKernels kSoftware, cuda::Device& (*kDevice)()>
 KernelSet make_set(std::string_view name, std::string_view help) {
   KernelSet set = kSoftware();
   set.name = name;
   set.help = help;
-  use_products<DeviceProducts<kSoftware, kDevice>, kSoftware>(set);
+  use_device<DeviceProducts<kSoftware, kDevice>, kSoftware>(set);
   set.f32.stacked_gemm = [](const Kernels<float>& kernels, const StackedGemm<float>& stack) {
     const Kernels<float>& software = kSoftware().f32;
     if (cuda::cuda_stacked_gemm(stack, software.gemm, kDevice())) return;
@@ -70,7 +93,7 @@ template <SoftwareKernels kSoftware>
 const KernelSet& modelled_kernels() {
   static const KernelSet set = [] {
     KernelSet own = kSoftware();
-    use_products<ModelledProducts<kSoftware, gpu, cuda::kLeastGpuProducts>, kSoftware>(own);
+    use_device<ModelledProducts<kSoftware, gpu, cuda::kLeastGpuProducts>, kSoftware>(own);
     return own;
   }();
   return set;
@@ -80,7 +103,7 @@ template <SoftwareKernels kSoftware>
 const KernelSet& modelled_host_kernels() {
   static const KernelSet set = [] {
     KernelSet own = kSoftware();
-    use_products<ModelledProducts<kSoftware, cuda::host_device, 0>, kSoftware>(own);
+    use_device<ModelledProducts<kSoftware, cuda::host_device, 0>, kSoftware>(own);
     return own;
   }();
   return set;

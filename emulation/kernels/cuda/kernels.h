@@ -1,6 +1,6 @@
 // The kernels of the `cuda` engine: a software set whose products of 16 bits and fewer, and of
-// TF32, run on a device. Everything else is the software set's. And software sets whose products
-// run on a device without a change of bits.
+// TF32, run on a device, which also rounds the results of rounded_gemm. Everything else is the
+// software set's. And software sets whose products run on a device without a change of bits.
 #pragma once
 
 #include "emulation/kernels/kernel_set.h"

@@ -13,6 +13,7 @@
 #include "emulation/accumulator/fast_round.h"
 #include "emulation/kernels/cuda/codes.h"
 #include "emulation/kernels/cuda/device_state.h"
+#include "emulation/kernels/cuda/quantize.h"
 #include "src/core/chunks.h"
 #include "src/core/counted.h"
 
@@ -52,12 +53,14 @@ BlockEncoding encoding_of(Type type) {
 }
 
 struct State {
-  explicit State(Device& device) : a(device), b(device), c(device), events(device) {}
+  explicit State(Device& device)
+      : a(device), b(device), c(device), events(device), quantizer(device) {}
   std::mutex mutex;
   Buffer a, b, c, events;
+  DeviceQuantizer quantizer;
   std::vector<std::byte> codes;
   std::vector<float> values;
-  int64_t products = 0, bytes_up = 0, bytes_down = 0;
+  int64_t products = 0, roundings = 0, bytes_up = 0, bytes_down = 0;
 };
 
 State& state_of(Device& device) {
@@ -75,7 +78,8 @@ class ModelGemm {
   ModelGemm(const GemmArgs<float>& args, const Types& types, Device& device)
       : args_(args), types_(types), device_(device), state_(state_of(device)) {}
 
-  void run() {
+  // `rounding`: of the results on the device, or null.
+  void run(const GemmRounding* rounding = nullptr) {
     const std::lock_guard lock(state_.mutex);
     ProductArrays arrays;
     arrays.m = args_.m, arrays.n = args_.n, arrays.k = args_.k;
@@ -90,7 +94,9 @@ class ModelGemm {
       upload(arrays.events.data, args_.events, event_bytes());
     }
     multiply(arrays);
-    receive(arrays);
+    if (rounding == nullptr || rounding->spec.measure_only) receive_sums(arrays);
+    if (rounding != nullptr) round_sums(arrays, *rounding);
+    if (args_.events != nullptr) download(args_.events, arrays.events.data, event_bytes());
     ++state_.products;
   }
 
@@ -140,7 +146,15 @@ class ModelGemm {
     }
   }
 
-  void receive(const ProductArrays& arrays) {
+  // The sums lie on the device.
+  void round_sums(const ProductArrays& arrays, const GemmRounding& rounding) {
+    const NumbersOnDevice sums{.words = arrays.c, .count = arrays.c.count};
+    const CopiedBytes copied = state_.quantizer.run(sums, rounding.spec, args_.c, rounding.stats);
+    state_.bytes_up += copied.up, state_.bytes_down += copied.down;
+    ++state_.roundings;
+  }
+
+  void receive_sums(const ProductArrays& arrays) {
     const auto bytes = static_cast<size_t>(arrays.c.count * arrays.c.bytes);
     state_.codes.resize(bytes);
     state_.values.resize(static_cast<size_t>(arrays.c.count));
@@ -153,7 +167,6 @@ class ModelGemm {
         }
       }
     });
-    if (args_.events != nullptr) download(args_.events, arrays.events.data, event_bytes());
   }
 
   const GemmArgs<float>& args_;
@@ -175,6 +188,15 @@ void model_gemm(const GemmArgs<float>& args, void (*software)(const GemmArgs<flo
   ModelGemm(args, *types, device).run();
 }
 
+bool model_rounded_gemm(const GemmArgs<float>& args, const GemmRounding& rounding, Device& device,
+                        int64_t least_products) {
+  const std::optional<Types> types = types_of(*args.accumulator, args.a_format, args.b_format);
+  if (!types || args.k == 0 || args.m * args.n * args.k < least_products) return false;
+  if (!DeviceQuantizer::rounds(rounding.spec)) return false;
+  ModelGemm(args, *types, device).run(&rounding);
+  return true;
+}
+
 int64_t model_products(Device& device) {
   State& state = state_of(device);
   const std::lock_guard lock(state.mutex);
@@ -187,9 +209,10 @@ std::string model_text() {
     const std::lock_guard products(state->mutex);
     if (state->products == 0) continue;
     text += fmt::format(
-        "{}: {} of software lanes by the models' kernels; {:.1f} MB copied there, {:.1f} MB "
-        "back.\n",
+        "{}: {} of software lanes by the models' kernels; {} rounded there; {:.1f} MB copied "
+        "there, {:.1f} MB back.\n",
         device->name(), counted(static_cast<uint64_t>(state->products), "product"),
+        counted(static_cast<uint64_t>(state->roundings), "result"),
         static_cast<double>(state->bytes_up) / 1e6, static_cast<double>(state->bytes_down) / 1e6);
   }
   return text;

@@ -22,6 +22,13 @@ bool is_model_sum(const Accumulator& accumulator, const Format* a, const Format*
 void model_gemm(const GemmArgs<float>& args, void (*software)(const GemmArgs<float>&),
                 Device& device, int64_t least_products);
 
+// The product and the rounding of its result, both on the device, which sends back the rounded
+// numbers, the statistics and the events. False: the device forms no such sums, or fewer than
+// `least_products` products, or does not round so, and nothing has been computed. Requires: C is
+// dense.
+bool model_rounded_gemm(const GemmArgs<float>& args, const GemmRounding& rounding, Device& device,
+                        int64_t least_products);
+
 // Products that the device's kernels have formed since the program began.
 int64_t model_products(Device& device);
 // A sentence per device whose kernels have formed products, for people; "" if none has.

@@ -3,7 +3,6 @@
 #include "emulation/kernels/cuda/quantize.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "emulation/kernels/block_pass.h"
 #include "emulation/kernels/cuda/codes.h"
@@ -24,15 +23,16 @@ Type type_holding(const Format& format) {
 
 }  // namespace
 
-bool DeviceQuantizer::rounds(const Format& format) {
+bool DeviceQuantizer::rounds(const QuantizeSpec& spec) {
   static const Format& fp32 = find_format("fp32");
-  return contains(fp32, format);
+  return spec.measure_only || contains(fp32, *spec.format);
 }
 
-void DeviceQuantizer::run(const NumbersOnDevice& before, const QuantizeSpec& spec, float* after,
-                          TensorStats* stats) {
+CopiedBytes DeviceQuantizer::run(const NumbersOnDevice& before, const QuantizeSpec& spec,
+                                 float* after, TensorStats* stats) {
+  copied_ = {};
   if (stats != nullptr) *stats = TensorStats();
-  if (before.count == 0) return;
+  if (before.count == 0) return copied_;
   RoundElements round{before, ElementRounder<float>(spec), {}, {}};
   const Type type = type_holding(*spec.format);
   const auto bytes = static_cast<size_t>(before.count * bytes_of(type));
@@ -45,10 +45,11 @@ void DeviceQuantizer::run(const NumbersOnDevice& before, const QuantizeSpec& spe
   } else if (!spec.measure_only) {
     device_.launch(round);
   }
-  if (spec.measure_only) return;
+  if (spec.measure_only) return copied_;
   codes_.resize(bytes);
   download(codes_.data(), round.after.data, bytes);
   unpack_values(codes_.data(), type, after, before.count);
+  return copied_;
 }
 
 void DeviceQuantizer::measure(const RoundElements& round, const Format& format,
@@ -87,11 +88,11 @@ CheckedArray<T> DeviceQuantizer::array(Buffer& buffer, int64_t count) {
 
 void DeviceQuantizer::upload(void* to, const void* from, size_t bytes) {
   device_.upload(to, from, bytes);
-  bytes_up_ += static_cast<int64_t>(bytes);
+  copied_.up += static_cast<int64_t>(bytes);
 }
 void DeviceQuantizer::download(void* to, const void* from, size_t bytes) {
   device_.download(to, from, bytes);
-  bytes_down_ += static_cast<int64_t>(bytes);
+  copied_.down += static_cast<int64_t>(bytes);
 }
 
 }  // namespace lockstep::cuda

@@ -12,27 +12,28 @@
 
 namespace lockstep::cuda {
 
+struct CopiedBytes {
+  int64_t up = 0, down = 0;  // to the device and back
+};
+
 class DeviceQuantizer {
  public:
   explicit DeviceQuantizer(Device& device)
       : device_(device), after_(device), ranges_(device), counts_(device), sums_(device) {}
 
-  // True if a device rounds to this format: FP32 contains it.
-  static bool rounds(const Format& format);
+  // False if the result is no array of floats, because FP32 does not contain the format.
+  static bool rounds(const QuantizeSpec& spec);
 
   // scalar_quantize of the numbers, in every bit and number. `after`: in the host's memory; not
   // written with measure_only. `stats` may be null. On the device: rounding, counts, extremes,
   // histogram, hash and the sums of virtual lanes. The host joins those sums.
-  void run(const NumbersOnDevice& before, const QuantizeSpec& spec, float* after,
-           TensorStats* stats);
+  CopiedBytes run(const NumbersOnDevice& before, const QuantizeSpec& spec, float* after,
+                  TensorStats* stats);
 
   int64_t allocations() const {
     return after_.allocations() + ranges_.allocations() + counts_.allocations() +
            sums_.allocations();
   }
-  // Of all runs.
-  int64_t bytes_up() const { return bytes_up_; }
-  int64_t bytes_down() const { return bytes_down_; }
 
  private:
   void measure(const RoundElements& round, const Format& format, TensorStats* stats);
@@ -44,7 +45,7 @@ class DeviceQuantizer {
   Device& device_;
   Buffer after_, ranges_, counts_, sums_;
   std::vector<std::byte> codes_;
-  int64_t bytes_up_ = 0, bytes_down_ = 0;
+  CopiedBytes copied_;  // of this run
 };
 
 }  // namespace lockstep::cuda

@@ -1,5 +1,5 @@
-// Rounds one element of an array by the definition. The scalar kernel and devices use it everywhere,
-// the vector kernels at an array's ragged end.
+// Rounds one element of an array by the definition. The scalar kernel and devices use it
+// everywhere, the vector kernels at an array's ragged end.
 #pragma once
 
 #include <cstdint>

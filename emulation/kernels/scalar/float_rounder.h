@@ -36,7 +36,8 @@ class FloatRounder {
  private:
   // |x| >= least: step 4 of emulation/format/rounding.cc.
   template <Rounding kMode>
-  LOCKSTEP_HOST_DEVICE uint32_t round_others(uint32_t magnitude, uint32_t sign, uint32_t random) const {
+  LOCKSTEP_HOST_DEVICE uint32_t round_others(uint32_t magnitude, uint32_t sign,
+                                             uint32_t random) const {
     const uint32_t field = magnitude >> kFloatFractionBits;
     const uint32_t shift = format_.drop + std::max(field, format_.emin_field) - field;
     const uint32_t ulp = 1u << shift, dropped = magnitude & (ulp - 1);
@@ -55,7 +56,8 @@ class FloatRounder {
 
   // |x| < least: zero or least.
   template <Rounding kMode>
-  LOCKSTEP_HOST_DEVICE uint32_t round_tiny(uint32_t magnitude, uint32_t sign, uint32_t random) const {
+  LOCKSTEP_HOST_DEVICE uint32_t round_tiny(uint32_t magnitude, uint32_t sign,
+                                           uint32_t random) const {
     bool up = magnitude > (sign == 0 ? format_.to_zero_positive : format_.to_zero_negative);
     if constexpr (kMode == Rounding::kStochastic) {
       const uint32_t field = magnitude >> kFloatFractionBits;

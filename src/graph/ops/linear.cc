@@ -55,8 +55,8 @@ void run_linear(const OpCall& call) {
     gemm.c = y, gemm.ldc = n;
     gemm.accumulator = &call.gemm_accumulator, gemm.events = call.events;
     gemm.a_format = factor_format(call, 0), gemm.b_format = factor_format(call, 1);
+    if (call.inputs.size() < 3) return run_output_product(call, gemm);
     run_product(call, gemm);
-    if (call.inputs.size() < 3) return;
     if (call.sums_ready) call.sums_ready();
     if (bool_attribute(call.node, "separate_bias", false)) {
       inner_math<T>(call, 0, 1).round(y, m * n, /*part=*/1);
@@ -84,7 +84,7 @@ void run_backward_input(const OpCall& call) {
     gemm.c = output<T>(call, 0), gemm.ldc = k;  // dx (M,K)
     gemm.accumulator = &call.gemm_accumulator, gemm.events = call.events;
     gemm.a_format = factor_format(call, 1), gemm.b_format = factor_format(call, 0);
-    run_product(call, gemm);
+    run_output_product(call, gemm);
   });
 }
 
@@ -107,7 +107,7 @@ void run_backward_weight(const OpCall& call) {
     gemm.c = output<T>(call, 0), gemm.ldc = k;  // dw (N,K)
     gemm.accumulator = &call.gemm_accumulator, gemm.events = call.events;
     gemm.a_format = factor_format(call, 1), gemm.b_format = factor_format(call, 0);
-    run_product(call, gemm);
+    run_output_product(call, gemm);
   });
 }
 

@@ -90,6 +90,7 @@ void run_stack(const OpCall& call, size_t left, bool transpose_left, size_t righ
     stack.a_matrices = repeated_matrices(batch_of(input_shape(call, left)), batch_of(c));
     stack.b_matrices = repeated_matrices(batch_of(input_shape(call, right)), batch_of(c));
     stack.count = element_count(batch_of(c));
+    if (stack.count == 1) return run_output_product(call, stack.one(0));
     run_products(call, stack);
   });
 }
@@ -148,7 +149,7 @@ void run_folded_b(const OpCall& call) {
     gemm.c = output<T>(call, 0), gemm.ldc = c.cols;
     gemm.accumulator = &call.gemm_accumulator, gemm.events = call.events;
     gemm.a_format = factor_format(call, left), gemm.b_format = factor_format(call, right);
-    run_product(call, gemm);
+    run_output_product(call, gemm);
   });
 }
 

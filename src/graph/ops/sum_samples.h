@@ -4,6 +4,7 @@
 #pragma once
 
 #include "emulation/kernels/exact_sums.h"
+#include "emulation/kernels/rounded_gemm.h"
 #include "src/core/random.h"
 #include "src/graph/op.h"
 
@@ -32,6 +33,15 @@ void run_product(const OpCall& call, const GemmArgs<T>& gemm) {
   call.kernels.of<T>().gemm(gemm);
   sample_sums(call, gemm.m * gemm.n,
               [&](int64_t i, SumTerms& terms) { return sum_terms(gemm, i, terms); });
+}
+
+// For a product that is the op's output 0, with nothing added to it. An engine whose device forms
+// the product rounds it there.
+template <typename T>
+void run_output_product(const OpCall& call, const GemmArgs<T>& gemm) {
+  if (call.output_rounding == nullptr) return run_product(call, gemm);
+  rounded_gemm(call.kernels.of<T>(), RoundedGemmArgs<T>{gemm, {}, {}, call.output_rounding->how});
+  call.output_rounding->done = true;
 }
 
 template <typename T>

@@ -9,8 +9,8 @@ import pytest
 
 CASES = {
     "lenet": ["--data", "synthetic:100", "--steps", 2, "--batch", 4],
-    "resnet20": ["--data", "shapes:50", "--steps", 1, "--batch", 1, "--size", "width=4"],
-    "gpt": ["--data", "grammar:10000", "--steps", 1, "--batch", 2, "--size", "layers=1,width=32,context=40"],
+    "resnet20": ["--data", "shapes:50", "--steps", 2, "--batch", 1, "--size", "width=4"],
+    "gpt": ["--data", "grammar:10000", "--steps", 2, "--batch", 2, "--size", "layers=1,width=32,context=40"],
 }
 LANES = "fp32,fp64,torch-autocast-fp16@hopper,fp8-current@hopper,tf32@ampere,pure-fp16"
 
@@ -29,6 +29,8 @@ def test_lanes_have_the_same_bits(lockstep, tmp_path, model):
         run = tmp_path / f"{device}.h5"
         done = lockstep("replay", model, *CASES[model], "--lanes", LANES, *options, "-o", run)
         assert bool(re.search(r"host: [0-9 ]+ products of software lanes", done.stdout)) == (device != "none"), done.stdout
+        if device != "none":
+            assert re.search(r" [1-9][0-9 ]* results? rounded there", done.stdout), done.stdout
         with h5py.File(run) as file:
             runs[device] = datasets(file)
     assert runs["none"].keys() == runs["cuda-host"].keys()

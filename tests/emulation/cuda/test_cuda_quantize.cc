@@ -1,10 +1,8 @@
 // Rounding and statistics on a device, run by the host and by a GPU if there is one: every bit and
 // every number must be the scalar kernel's.
-#include <algorithm>
-#include <cstring>
 #include <functional>
 #include <string>
-#include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -47,6 +45,10 @@ class WordsThere {
   cuda::Words words_;
 };
 
+QuantizeSpec keyed(const Format& format, Rounding rounding) {
+  return {&format, rounding, {.seed = 7, .stream = 1, .site = 3, .step = 9}};
+}
+
 // "" or how the device differs from the scalar kernel on these numbers.
 std::string difference_from_scalar(cuda::Device& device, cuda::DeviceQuantizer& quantizer,
                                    const std::vector<float>& data, const QuantizeSpec& spec,
@@ -86,10 +88,6 @@ class FaultyDevice final : public cuda::Device {
   std::function<bool(cuda::Kernel&)> change_;
 };
 
-QuantizeSpec keyed(const Format& format, Rounding rounding) {
-  return {&format, rounding, {.seed = 7, .stream = 1, .site = 3, .step = 9}};
-}
-
 }  // namespace
 
 TEST_CASE("cuda engine: rounding and statistics on a device are the scalar kernel's") {
@@ -107,8 +105,8 @@ TEST_CASE("cuda engine: rounding and statistics on a device are the scalar kerne
           }
           for (const Content content : {Content::kTame, Content::kWild, Content::kBits}) {
             const auto data = make_data(size, *format, content, static_cast<uint32_t>(cases));
-            const std::string wrong = difference_from_scalar(*device, quantizer, data,
-                                                             keyed(*format, mode.rounding));
+            const std::string wrong =
+                difference_from_scalar(*device, quantizer, data, keyed(*format, mode.rounding));
             ++cases;
             if (wrong.empty()) continue;
             INFO(format->name << " " << mode.name << " size " << size);
@@ -190,12 +188,13 @@ TEST_CASE("cuda engine: measuring alone on a device") {
   for (cuda::Device* device : rounding_devices()) {
     cuda::DeviceQuantizer quantizer(*device);
     const WordsThere there(*device, data.data(), std::ssize(data), 4);
-    quantizer.run(there.dense(), spec, nullptr, &got);
+    const cuda::CopiedBytes copied = quantizer.run(there.dense(), spec, nullptr, &got);
     CHECK(difference(want, got) == "");
-    quantizer.run(there.dense(), spec, nullptr, nullptr);
-    CHECK(quantizer.bytes_down() < 4 * std::ssize(data));  // statistics alone
+    CHECK(copied.up == 2 * sizeof(TensorStats));  // two blocks
+    CHECK(copied.down == 2 * sizeof(TensorStats) + 2 * 16 * sizeof(cuda::MeasuredSums));
+    CHECK(quantizer.run(there.dense(), spec, nullptr, nullptr).down == 0);
   }
-  CHECK(!cuda::DeviceQuantizer::rounds(find_format("fp64")));
+  CHECK(!cuda::DeviceQuantizer::rounds({.format = &find_format("fp64")}));
 }
 
 TEST_CASE("cuda engine: faults of a device that rounds are noticed") {
