@@ -214,7 +214,13 @@ void compare(cuda::Device* device, const Hardware& hardware, const Kind& kind, c
   const double software_ms = milliseconds_since(begin);
   Made made{.results = std::vector<float>(ours.size()), .algorithm = "saved"};
   if (device != nullptr) {
-    made = on_device(*device, args);
+    try {
+      made = on_device(*device, args);
+    } catch (const InputError& error) {
+      fmt::print("| {} | {} x {} | {}x{}x{} | not run: {} |\n", accumulator.name, fa.name, fb.name,
+                 size.m, size.n, size.k, error.what());
+      return;
+    }
   } else {
     const auto bytes = static_cast<std::streamsize>(made.results.size() * sizeof(float));
     std::ifstream file(path, std::ios::binary);

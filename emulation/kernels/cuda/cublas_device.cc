@@ -202,8 +202,9 @@ class CublasDevice final : public Device {
                                             preference.get(), 1, &chosen, &found);
     if ((status != 0 || found == 0) && p.batch > 1) return multiply_one_by_one(p);
     if (status != 0 || found == 0) {
-      fail(fmt::format("cuBLAS: no algorithm for {} x {}, {}x{}x{}, batch {} (status {})",
-                       format_of(p.a).name, format_of(p.b).name, p.m, p.n, p.k, p.batch, status));
+      fail(fmt::format("cuBLAS: no algorithm for {} x {}, {}x{}x{}, batch {} (status {}){}",
+                       format_of(p.a).name, format_of(p.b).name, p.m, p.n, p.k, p.batch, status,
+                       rules.splits_k ? "" : "; [cuda] split_k = false leaves out some"));
     }
     const float one = 1, zero = 0;
     const uint16_t half_one = 0x3c00, half_zero = 0;

@@ -12,7 +12,7 @@ namespace lockstep::cuda {
 
 // Below this many products of factors, copies to a GPU and back are assumed to cost more than the
 // CPU's kernel. A guess: not measured.
-inline constexpr int64_t kLeastGpuProducts = int64_t{1} << 20;
+inline constexpr int64_t kLeastGpuProducts = int64_t{1} << 22;
 
 // True if a kernel forms sums of these factors under this accumulator: tensor cores of FP16, BF16,
 // TF32 and FP8, and fused chains up to FP32. Formats may be null, as in GemmArgs.

@@ -265,7 +265,9 @@ def _is_double(value: Any) -> bool:
 def scale_kept(x: torch.Tensor, mask: torch.Tensor, p: float) -> torch.Tensor:
     """dropout with a given mask, with the roundings of ATen's CPU kernel: x * (mask / (1 - p))."""
     if x.is_cuda and mask.shape == x.shape:
-        return torch.ops.aten.native_dropout_backward(x, mask.bool(), 1 / (1 - p))
+        kept = torch.ops.aten.native_dropout_backward(x, mask.bool(), 1 / (1 - p))
+        # Strides as native_dropout leaves them: a linear layer adds its bias elsewhere where they are not contiguous.
+        return torch.empty_strided(mask.shape, mask.stride(), dtype=x.dtype, device=x.device).copy_(kept)
     return x * mask.to(x.dtype).div(1 - p)
 
 
