@@ -62,13 +62,13 @@ std::string size_text(const DeviceProduct& p) {
 
 // Why bits differ first here, as far as the library tells.
 std::string reason(const FirstDifference& place) {
-  if (place.products.empty()) return "no sum on the device: a value that no site shows differs";
+  if (place.products.empty()) return "no sum on the device";
   if (place.most_parts() > 1) {
     return fmt::format("split-K, at most {} parts{}", place.most_parts(),
                        place.is_rounded ? "; rounded by the library" : "");
   }
   if (place.is_rounded) return "rounded by the library";
-  return "no split reported: another order of k, or not as the model";
+  return "no split reported";
 }
 
 TableBlock first_table(const LaneReport& lane, const Report& report, const HardwarePair& pair) {
@@ -97,7 +97,10 @@ TableBlock first_table(const LaneReport& lane, const Report& report, const Hardw
   }
   table.notes.push_back(
       "All that enters these places is equal. algorithm: cuBLASLt's number. `[cuda] split_k = "
-      "false` in the policy leaves out algorithms that split sums.");
+      "false` in the policy leaves out algorithms that split sums. no split reported: the chain "
+      "has "
+      "another order of k, or the hardware is not as the model. no sum on the device: a value that "
+      "no site shows differs.");
   return table;
 }
 

@@ -203,6 +203,49 @@ TEST_CASE("scalers of several losses are shown separately") {
   }
 }
 
+TEST_CASE(
+    "hardware beside its model: same bits, first differences with a reason, and broken lanes") {
+  Report report = hand_made();
+  HardwarePair pair;
+  pair.model_lane = 2;
+  const auto text_of = [&] {
+    report.lanes[3].beside_model = pair;
+    std::string text = report_text(report);
+    std::ranges::replace(text, '\n', ' ');
+    return text;
+  };
+  const auto says = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  CHECK(says(text_of(), "have no measured tensor in common"));
+  pair.tensors = pair.same = 6;
+  CHECK(says(text_of(), "in all 6 tensors of 100 steps."));
+  pair.same = 4, pair.first_step = 2, pair.loss_gap = 1.5e-6;
+  pair.one_chain = {5, 4}, pair.in_parts = {2, 0};
+  pair.first.resize(4);
+  for (FirstDifference& place : pair.first) place.site = 1;
+  pair.first[1].products = {{.m = 2, .n = 3, .k = 4, .algorithm = 66, .most_parts = 7},
+                            {.m = 2, .n = 3, .k = 5}};
+  pair.first[2].products = {{.m = 8, .n = 8, .k = 8, .batch = 3}};
+  pair.first[3].products = pair.first[2].products;
+  pair.first[3].is_rounded = true;
+  pair.gaps = {{.site = 1, .tensors = 3, .same = 1, .least = 1e-7, .most = 3e-7}};
+  std::string text = text_of();
+  for (const char* part :
+       {"4 of 6 tensors", "is at most 1.5e-06.", "4 of 5 results", "0 of 2 results",
+        "first differences, step 2", "no sum on the device", "2x3x4 and 1 more",
+        "split-K, at most 7 parts", "8x8x8, batch 3", "no split reported", "rounded by the library",
+        "largest distances", "1 of 3", "3e-07"}) {
+    CAPTURE(part);
+    CHECK(says(text, part));
+  }
+  pair.first.clear(), pair.follows_unmeasured = true, pair.one_broke_at = 9;
+  text = text_of();
+  CHECK(says(text, "where they first differed is not known"));
+  CHECK(says(text, "In step 9 the loss of one of them alone is not finite"));
+  CHECK_FALSE(says(text, "first differences, step"));
+}
+
 TEST_CASE("every section has its own name and says something about a full run") {
   Report report = hand_made();
   testing::add_pictures(report);
@@ -210,6 +253,8 @@ TEST_CASE("every section has its own name and says something about a full run") 
   CapturedComparison beside;
   beside.first = beside.last = {.step = 0, .captured = 2, .lane = 2, .furthest = "fc.weight"};
   for (LaneReport& lane : report.lanes) lane.beside_captured = beside;
+  report.lanes[3].beside_model = HardwarePair();
+  report.lanes[3].beside_model->model_lane = 2;
   for (const Section& a : sections()) {
     CAPTURE(a.name);
     CHECK_FALSE(a.write(report).empty());

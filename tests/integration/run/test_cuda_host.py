@@ -137,8 +137,8 @@ def test_results_that_leave_the_library_rounded_are_told_from_the_model(lockstep
     assert all(place["rounded"] for place in beside["first"]) and beside["in_parts"]["products"] == 0
     assert beside["one_chain"]["products"] > beside["one_chain"]["same"]
     # Each element is at most half an ulp of BF16 away, 2^-9 of itself, and FP32 without rounding is the reference.
-    gap = beside["sites"][0]
-    assert gap["site"] == first["site"] and 2**-13 < gap["least"] <= gap["most"]
+    gap = next(gap for gap in beside["sites"] if gap["site"] == first["site"])
+    assert 2**-13 < gap["least"] <= gap["most"] < 2**-7
     text = joined(lockstep("report", run).stdout)
     assert "Hardware beside its model" in text and "rounded by the library" in text
 
