@@ -67,7 +67,7 @@ struct LaneReport {
   std::vector<Stagnation> updates;      // by layer, of the same steps
   std::vector<Finding> findings;        // the gravest first
   std::optional<CapturedComparison>
-      beside_captured;  // of emulated lanes, if there is a captured run
+      beside_captured;                       // of emulated lanes, if there is a captured run
   std::optional<HardwarePair> beside_model;  // of a lane on a device, if its model ran, too
   LaneViews views = {};
 

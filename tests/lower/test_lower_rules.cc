@@ -63,8 +63,10 @@ results = "factors"
 reduced_precision_reduction = false
 workspace_mib = 1
 )");
-  for (const auto& [layer, op] : {std::pair{"fc1", "linear"}, {"fc1", "linear_backward_weight"},
-                                  {"conv1", "conv2d"}, {"conv1", "conv2d_backward_weight"}}) {
+  for (const auto& [layer, op] : {std::pair{"fc1", "linear"},
+                                  {"fc1", "linear_backward_weight"},
+                                  {"conv1", "conv2d"},
+                                  {"conv1", "conv2d_backward_weight"}}) {
     CAPTURE(op);
     const Accumulator& sums = *net.op(layer, op).gemm_accumulator;
     CHECK(sums.name == plain.op(layer, op).gemm_accumulator->name);

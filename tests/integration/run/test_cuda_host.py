@@ -138,7 +138,7 @@ def test_results_that_leave_the_library_rounded_are_told_from_the_model(lockstep
     assert beside["one_chain"]["products"] > beside["one_chain"]["same"]
     # Factors rounded to BF16 move both lanes from FP32; the results' rounding, at most 2^-9 of each, moves one further.
     gap = next(gap for gap in beside["sites"] if gap["site"] == first["site"])
-    assert 0 < gap["least"] <= gap["most"] < 2**-7
+    assert 0 < gap["least"] <= gap["most"] < 2**-6
     text = joined(lockstep("report", run).stdout)
     assert "Hardware beside its model" in text and "rounded by the library" in text
 
