@@ -35,8 +35,8 @@ struct OutputRounding {
 };
 
 // Everything an op's kernel call needs. Inputs and outputs are in the lane's container type;
-// integer tensors are kI32. Outputs arrive unrounded, unless
-// the op says so in `output_rounding`: the executor quantizes them afterwards.
+// integer tensors are kI32. Outputs leave unrounded, unless the op says otherwise in
+// `output_rounding`: the executor quantizes them afterwards.
 struct OpCall {
   const Node& node;
   std::span<const Tensor* const> inputs;
