@@ -47,16 +47,29 @@ void kill_at_random_moments(int count) {
   const std::string whole = folder.file("whole.h5"), path = folder.file("run.h5");
   run.record(whole);
   const RandomStream random(1, RandomPurpose::kTest);
-  int inside = 0;  // kills during the run
+  double window_us = 4e5;               // moments are drawn from here; follows the machine's speed
+  int inside = 0, early = 0, late = 0;  // kills during the run, before its file, after its end
   for (uint64_t i = 0; inside < count; ++i) {
+    CAPTURE(window_us);
+    CAPTURE(inside);
+    CAPTURE(early);
+    CAPTURE(late);
     REQUIRE(i < static_cast<uint64_t>(20 * count));
-    const int64_t wait_us = static_cast<int64_t>(random.uniform(i) * 4e5);
+    const int64_t wait_us = static_cast<int64_t>(random.uniform(i) * window_us);
     fs::remove(path);
     const bool killed = killed_child([&] { run.record(path); }, wait_us);
-    if (!killed || !fs::exists(path)) continue;
+    if (!fs::exists(path)) {
+      ++early;
+      window_us *= 1.1;
+      continue;
+    }
     CAPTURE(wait_us);
     REQUIRE(problem_of(path, run, 0) == "");
-    if (RunFile(path, true).steps() == kSteps) continue;
+    if (!killed || RunFile(path, true).steps() == kSteps) {
+      ++late;
+      window_us *= 0.95;
+      continue;
+    }
     ++inside;
     run.resume(path);
     REQUIRE(differing_datasets(whole, path) == std::vector<std::string>{});
