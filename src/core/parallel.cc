@@ -1,5 +1,6 @@
-// The pool: threads that wait for a job, take its indices one by one from a shared counter, and
-// wait again. The calling thread works too, so a pool of n threads has n-1 workers.
+// The pool: threads that look for a job, take its indices one by one from a shared counter, and
+// look again. The calling thread works too, so a pool of n threads has n-1 workers. Several jobs
+// may be open at once: those of tasks, and of the loops that run inside tasks.
 #include "src/core/parallel.h"
 
 #include <algorithm>
@@ -27,18 +28,23 @@ inline void pause_briefly() {
 #endif
 }
 
-// True on a thread that is inside a body: a nested parallel_for then runs on that thread alone.
-thread_local bool inside_body = false;
+// True on a thread that is inside a body of parallel_for: a nested one then runs on it alone.
+thread_local bool inside_loop = false;
+
+enum class Level { kTasks, kLoop };
 
 struct Job {
+  Level level = Level::kLoop;
   int64_t count = 0;
   const std::function<void(int64_t)>* body = nullptr;
   std::atomic<int64_t> next{0};
+  int helpers = 0;  // workers inside; guarded by the pool's mutex
   std::mutex error_mutex;
   std::exception_ptr error;
 
+  bool has_work() const { return next.load(std::memory_order_relaxed) < count; }
   void work() {
-    inside_body = true;
+    if (level == Level::kLoop) inside_loop = true;
     for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) {
       try {
         (*body)(i);
@@ -48,7 +54,7 @@ struct Job {
         next.store(count, std::memory_order_relaxed);
       }
     }
-    inside_body = false;
+    if (level == Level::kLoop) inside_loop = false;
   }
 };
 
@@ -58,34 +64,34 @@ class Pool {
   ~Pool() { stop(); }
 
   void resize(int count) {
-    const std::lock_guard callers(caller_mutex_);
+    const std::lock_guard resizing(resize_mutex_);
     if (count == threads()) return;
     stop();
     start(count);
   }
   int threads() const { return thread_count_.load(std::memory_order_relaxed); }
 
-  void run(int64_t count, const std::function<void(int64_t)>& body) {
-    const std::lock_guard callers(caller_mutex_);
+  void run(Level level, int64_t count, const std::function<void(int64_t)>& body) {
     Job job;
+    job.level = level;
     job.count = count;
     job.body = &body;
     {
       const std::lock_guard lock(mutex_);
-      job_ = &job;
+      jobs_.push_back(&job);
       generation_.fetch_add(1, std::memory_order_release);
     }
     wake_.notify_all();
     job.work();
     // Workers that wake too late find no job. Wait for those that have begun.
     std::unique_lock lock(mutex_);
-    job_ = nullptr;
-    for (int spin = 0; working_ > 0 && spin < kSpins; ++spin) {
+    std::erase(jobs_, &job);
+    for (int spin = 0; job.helpers > 0 && spin < kSpins; ++spin) {
       lock.unlock();
       pause_briefly();
       lock.lock();
     }
-    idle_.wait(lock, [&] { return working_ == 0; });
+    idle_.wait(lock, [&] { return job.helpers == 0; });
     lock.unlock();
     if (job.error) std::rethrow_exception(job.error);
   }
@@ -98,6 +104,7 @@ class Pool {
     for (int i = 1; i < count; ++i) workers_.emplace_back([this] { loop(); });
   }
 
+  // Jobs that are open go on without workers.
   void stop() {
     {
       const std::lock_guard lock(mutex_);
@@ -107,6 +114,12 @@ class Pool {
     wake_.notify_all();
     for (std::thread& worker : workers_) worker.join();
     workers_.clear();
+  }
+
+  // The oldest comes first: tasks before the loops inside them.
+  Job* open_job() const {
+    const auto found = std::ranges::find_if(jobs_, [](const Job* job) { return job->has_work(); });
+    return found == jobs_.end() ? nullptr : *found;
   }
 
   void loop() {
@@ -119,24 +132,25 @@ class Pool {
       std::unique_lock lock(mutex_);
       wake_.wait(lock, [&] { return generation_.load(std::memory_order_relaxed) != seen; });
       seen = generation_.load(std::memory_order_relaxed);
+      while (!stopping_) {
+        Job* job = open_job();
+        if (job == nullptr) break;
+        ++job->helpers;
+        lock.unlock();
+        job->work();
+        lock.lock();
+        if (--job->helpers == 0) idle_.notify_all();
+      }
       if (stopping_) return;
-      if (job_ == nullptr) continue;
-      Job* job = job_;
-      ++working_;
-      lock.unlock();
-      job->work();
-      lock.lock();
-      if (--working_ == 0) idle_.notify_one();
     }
   }
 
-  std::mutex caller_mutex_;  // one job at a time
-  std::mutex mutex_;         // guards job_, working_, stopping_ and changes of generation_
+  std::mutex resize_mutex_;
+  std::mutex mutex_;  // guards jobs_, their helpers, stopping_ and changes of generation_
   std::condition_variable wake_, idle_;
   std::atomic<uint64_t> generation_{0};
   std::atomic<int> thread_count_{1};
-  Job* job_ = nullptr;
-  int working_ = 0;
+  std::vector<Job*> jobs_;  // open, in the order they began
   bool stopping_ = false;
   std::vector<std::thread> workers_;
 };
@@ -160,13 +174,25 @@ int thread_count() {
   return pool().threads();
 }
 
-void parallel_for(int64_t count, const std::function<void(int64_t)>& body) {
+namespace {
+
+void run_or_loop(Level level, int64_t count, const std::function<void(int64_t)>& body) {
   if (count <= 0) return;
-  if (count == 1 || inside_body || thread_count() == 1) {
+  if (count == 1 || inside_loop || thread_count() == 1) {
     for (int64_t i = 0; i < count; ++i) body(i);
     return;
   }
-  pool().run(count, body);
+  pool().run(level, count, body);
+}
+
+}  // namespace
+
+void parallel_for(int64_t count, const std::function<void(int64_t)>& body) {
+  run_or_loop(Level::kLoop, count, body);
+}
+
+void parallel_tasks(int64_t count, const std::function<void(int64_t)>& body) {
+  run_or_loop(Level::kTasks, count, body);
 }
 
 }  // namespace lockstep

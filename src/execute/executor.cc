@@ -11,7 +11,7 @@
 
 namespace lockstep {
 Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, Container container,
-                   const KernelSet& (*kernels)())
+                   const KernelSet& (*kernels)(), int readers_lag)
     : graph_(graph),
       sites_(sites),
       program_(std::move(program)),
@@ -54,7 +54,7 @@ Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, 
   measured_.assign(program_.values.size(), {});
   value_scale_.assign(program_.values.size(), 1);
   bind_constants();
-  assign_slots();
+  assign_slots(readers_lag);
 }
 
 int32_t Executor::product_site(int node) const {
@@ -118,8 +118,8 @@ void Executor::bind_constants() {
 
 // Two values share a slot when they agree in size and container and the first is dead before the
 // node that makes the second. The same node is too early: other lanes still read this lane's values
-// after that node.
-void Executor::assign_slots() {
+// after that node, and as many nodes later as they lag behind.
+void Executor::assign_slots(int readers_lag) {
   constexpr int kForever = 1 << 30;
   std::vector<int> last_use(program_.values.size(), -1);
   for (const Instruction& instruction : program_.instructions) {
@@ -138,8 +138,9 @@ void Executor::assign_slots() {
       const ProgramValue& value = program_.values[v];
       auto& candidates =
           in_use[{element_count(value.type.shape), value.type.element == ElementType::kInt}];
-      const auto free = std::find_if(candidates.begin(), candidates.end(),
-                                     [&](auto& c) { return c.second < instruction.node; });
+      const auto free = std::find_if(candidates.begin(), candidates.end(), [&](auto& c) {
+        return c.second < instruction.node - readers_lag;
+      });
       if (free != candidates.end()) {
         slot_of_[v] = free->first;
         free->second = last_use[v];

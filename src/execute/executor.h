@@ -28,9 +28,10 @@ namespace lockstep {
 class Executor {
  public:
   // `graph` and `sites` must outlive the executor. `container`: kF32, or kF64 for the truth lane.
-  // `kernels` returns the engine's kernels in use at the time of the call.
+  // `kernels` returns the engine's kernels in use at the time of the call. `readers_lag`: how many
+  // nodes this executor may be ahead of those that measure their errors against it.
   Executor(const Graph& graph, const SiteTable& sites, Program program, Container container,
-           const KernelSet& (*kernels)() = active_kernels);
+           const KernelSet& (*kernels)() = active_kernels, int readers_lag = 0);
 
   // Binds an input, parameter, buffer or the loss seed; not owned. The tensor must hold values of
   // external_format() in the executor's container (kI32 for integers).
@@ -69,8 +70,8 @@ class Executor {
 
   // Runs every instruction of graph.nodes[node]. `records` (by site id, the same array throughout a
   // step) receives the measurements; empty: nothing is measured. `reference` is the executor that
-  // errors are measured against; it must have run the same node. Null: this is the reference, whose
-  // error is zero by definition.
+  // errors are measured against; it must have run the same node, and at most readers_lag nodes
+  // more. Null: this is the reference, whose error is zero by definition.
   void run_node(int node, const Executor* reference, std::span<SiteRecord> records);
   // Measures a bound value of this step at its storage site, into `records` as run_node() does.
   // `stats`: of the rounding that made it; null: it is bound as it came.
@@ -88,7 +89,8 @@ class Executor {
   // For changing a value between two nodes, after its producer has run.
   Tensor& mutable_value(std::string_view value_id);
   // A value of the graph as its producer wrote it. Results (loss, outputs, gradients, mutations)
-  // live until the next step, others until the node after their last use.
+  // live until the next step, others until the node after their last use, or readers_lag nodes
+  // more.
   const Tensor& value(std::string_view value_id) const;
 
   const Program& program() const { return program_; }
@@ -164,7 +166,7 @@ class Executor {
   double site_scale(int32_t site) const;
   const Tensor& tensor(int value) const;
   Tensor& writable(int value);
-  void assign_slots();
+  void assign_slots(int readers_lag);
 
   const Graph& graph_;
   const SiteTable& sites_;

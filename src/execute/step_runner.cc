@@ -13,12 +13,12 @@
 namespace lockstep {
 
 StepRunner::StepRunner(const Graph& graph, const SiteTable& sites, const Policy& policy,
-                       Container container, const KernelSet& (*kernels)())
+                       Container container, const KernelSet& (*kernels)(), int readers_lag)
     : graph_(graph),
       storage_sites_(sites.storage_sites()),
       rounding_(policy.rounding),
       executor_(graph, sites, lower(graph, sites, policy, container == Container::kF64), container,
-                kernels) {
+                kernels, readers_lag) {
   gradient_sites_.resize(pass_count(graph));
   for (size_t pass = 0; pass < gradient_sites_.size(); ++pass) {
     for (const auto& [name, id] : pass_gradients(graph, pass)) {

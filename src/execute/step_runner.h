@@ -33,7 +33,7 @@ class StepRunner {
   // `graph` and `sites` must outlive the runner; see Executor for the others.
   // Throws: InputError from lowering.
   StepRunner(const Graph& graph, const SiteTable& sites, const Policy& policy, Container container,
-             const KernelSet& (*kernels)() = active_kernels);
+             const KernelSet& (*kernels)() = active_kernels, int readers_lag = 0);
   StepRunner(const StepRunner&) = delete;  // the executor holds the addresses of its tensors
   StepRunner& operator=(const StepRunner&) = delete;
 

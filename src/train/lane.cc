@@ -116,7 +116,8 @@ std::vector<std::unique_ptr<StepRunner>> Lane::make_runners() const {
   std::vector<std::unique_ptr<StepRunner>> runners;
   const auto add = [&](const Graph& graph, const SiteTable& sites) {
     runners.push_back(std::make_unique<StepRunner>(graph, sites, description_.policy,
-                                                   container_of(description_), kernels));
+                                                   container_of(description_), kernels,
+                                                   description_.is_reference ? kReferenceLead : 0));
   };
   add(*context_.step_graph, *context_.sites);
   for (const StepGraph& other : context_.other_shapes) add(other.graph, other.sites);

@@ -26,6 +26,9 @@ namespace lockstep {
 // A lane whose weights became non-finite takes this many more steps before it stops.
 inline constexpr int64_t kStepsAfterNonfinite = 5;
 
+// The reference may be this many nodes ahead of the other lanes, so that they run at the same time.
+inline constexpr int kReferenceLead = 1;
+
 class Lane {
  public:
   // `initial`: FP32 values by parameter and buffer name, rounded here to the lane's storage, and
@@ -53,6 +56,8 @@ class Lane {
   void begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& batch, int64_t worker = 0,
                          const Lane* reference = nullptr, std::span<SiteRecord> sites = {});
   void run_node(int node, const Lane* reference, std::vector<SiteRecord>& sites);
+  // Whether it may run on another thread than the other lanes do. A device is fed by one thread.
+  bool may_run_apart() const { return kernels().take_device_work == nullptr; }
   void finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t worker = 0);
   // See Executor::tap; also the values of updates and of what they change.
   void tap(ValueTap* tap);

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "src/core/error.h"
+#include "src/core/parallel.h"
 #include "src/data/noise.h"
 #include "src/policy/twin_lane.h"
 #include "src/train/captured_lane.h"
@@ -42,9 +43,20 @@ struct LockstepRun::Impl : PreparedRun {
 
   void clear(LaneStep& lane, bool alive) const;
   void clear_sites(std::vector<SiteRecord>& records) const;
-  // work(lane's index, the reference or null, the lane's record), timed.
+  LaneStep& record_of(size_t lane);
+  bool merges_records() const { return options.micro_steps() > 1; }
+  std::vector<SiteRecord>& sites_of(size_t lane, LaneStep& out) {
+    return merges_records() ? micro_sites[lane] : out.sites;
+  }
+  template <typename Work>
+  void timed(size_t lane, Work& work);
+  // work(lane's index, the reference or null, the lane's record), timed: the reference first.
   template <typename Work>
   void each_active(Work work);
+  template <typename Work>
+  void each_active_apart(Work work);
+  bool lanes_share_threads() const;
+  void run_nodes(int count);
   void prepare(int64_t step);
   void run_batches(int64_t step);
   void measure(bool on);
@@ -115,14 +127,61 @@ void LockstepRun::Impl::clear_sites(std::vector<SiteRecord>& records) const {
   }
 }
 
+LaneStep& LockstepRun::Impl::record_of(size_t lane) {
+  return repeats && lane == 0 ? reference_again : record.lanes[lane];
+}
+
+template <typename Work>
+void LockstepRun::Impl::timed(size_t lane, Work& work) {
+  LaneStep& out = record_of(lane);
+  const Stopwatch watch(out.seconds);
+  work(lane, lane == 0 ? nullptr : lanes[0].get(), out);
+}
+
 template <typename Work>
 void LockstepRun::Impl::each_active(Work work) {
-  const Lane& reference = *lanes[0];
   for (size_t l = 0; l < lanes.size(); ++l) {
-    if (!active[l]) continue;
-    LaneStep& out = repeats && l == 0 ? reference_again : record.lanes[l];
-    const Stopwatch watch(out.seconds);
-    work(l, l == 0 ? nullptr : &reference, out);
+    if (active[l]) timed(l, work);
+  }
+}
+
+// As each_active(), but the lanes after the reference run at the same time where they may: `work`
+// changes nothing but its lane and its lane's record.
+template <typename Work>
+void LockstepRun::Impl::each_active_apart(Work work) {
+  if (!lanes_share_threads()) return each_active(work);
+  if (active[0]) timed(0, work);
+  parallel_tasks(static_cast<int64_t>(lanes.size()) - 1, [&](int64_t i) {
+    const size_t l = static_cast<size_t>(i) + 1;
+    if (active[l]) timed(l, work);
+  });
+}
+
+bool LockstepRun::Impl::lanes_share_threads() const {
+  return thread_count() > 1 &&
+         std::ranges::all_of(lanes, [](const auto& lane) { return lane->may_run_apart(); });
+}
+
+// Every node of the step, in all active lanes. On one thread, the lanes follow the reference while
+// its tensors are in cache. On several, it is a node ahead, and all lanes run at the same time.
+void LockstepRun::Impl::run_nodes(int count) {
+  const auto run_node = [&](int node, size_t lane) {
+    auto run = [&](size_t l, const Lane* ref, LaneStep& out) {
+      lanes[l]->run_node(node, ref, sites_of(l, out));
+    };
+    if (active[lane] && node >= 0 && node < count) timed(lane, run);
+  };
+  const int lead = lanes_share_threads() ? kReferenceLead : 0;
+  const auto lane_count = static_cast<int64_t>(lanes.size());
+  for (int node = 0; node < count + lead; ++node) {
+    const auto run_lane = [&](int64_t l) {
+      run_node(l == 0 ? node : node - lead, static_cast<size_t>(l));
+    };
+    if (lead > 0) {
+      parallel_tasks(lane_count, run_lane);
+    } else {
+      for (int64_t l = 0; l < lane_count; ++l) run_lane(l);
+    }
   }
 }
 
@@ -144,21 +203,15 @@ void LockstepRun::Impl::run_micro_batch(int64_t step, int64_t micro, int64_t wor
   } else {
     unpack_batch(capture->steps[loop.at(step)].micro[static_cast<size_t>(micro)], drawn);
   }
-  const bool several = options.micro_steps() > 1;
-  each_active([&](size_t l, const Lane* ref, LaneStep& out) {
-    if (several) clear_sites(micro_sites[l]);
-    lanes[l]->begin_micro_batch(step, micro, drawn, worker, ref,
-                                several ? micro_sites[l] : out.sites);
+  each_active_apart([&](size_t l, const Lane* ref, LaneStep& out) {
+    if (merges_records()) clear_sites(micro_sites[l]);
+    lanes[l]->begin_micro_batch(step, micro, drawn, worker, ref, sites_of(l, out));
   });
   const Graph& nodes_of = context.graph(context.graph_of(step, micro));
-  for (int node = 0; node < static_cast<int>(nodes_of.nodes.size()); ++node) {
-    each_active([&](size_t l, const Lane* ref, LaneStep& out) {
-      lanes[l]->run_node(node, ref, several ? micro_sites[l] : out.sites);
-    });
-  }
-  each_active([&](size_t l, const Lane*, LaneStep& out) {
+  run_nodes(static_cast<int>(nodes_of.nodes.size()));
+  each_active_apart([&](size_t l, const Lane*, LaneStep& out) {
     lanes[l]->finish_micro_batch(micro, out, worker);
-    if (!several) return;
+    if (!merges_records()) return;
     for (size_t s = 0; s < out.sites.size(); ++s) out.sites[s].merge(micro_sites[l][s]);
   });
 }
@@ -241,7 +294,7 @@ bool LockstepRun::Impl::breaks() {
 }
 
 void LockstepRun::Impl::finish_step() {
-  each_active([&](size_t l, const Lane* ref, LaneStep& out) {
+  each_active_apart([&](size_t l, const Lane* ref, LaneStep& out) {
     if (!finished[l]) lanes[l]->finish_step(ref, out);
   });
 }
