@@ -12,6 +12,7 @@
 #include "src/execute/engines.h"
 #include "src/graph/autodiff.h"
 #include "src/policy/find_policy.h"
+#include "src/train/lane_threads.h"
 #include "src/update/parameter_groups.h"
 
 namespace lockstep {
@@ -96,8 +97,8 @@ EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& l
     Batch batch = data_.gather(indices, draw);
     BatchRunners& runners = runners_for(size, lanes.size());
     add_noise(runners.graph, seed_, draw, batch);
-    for (size_t l = 0; l < lanes.size(); ++l) {
-      if (!alive[l]) continue;
+    for_lanes(lanes, 0, [&](size_t l) {
+      if (!alive[l]) return;
       const LaneDescription& lane = lanes[l]->description();
       const Container container = container_of(lane);
       // The truth lane keeps its own policy.
@@ -129,10 +130,10 @@ EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& l
         scores[l].merge(score);
         weight = score.judged;
       }
-      if (weight == 0) continue;  // a mean over no labels is NaN
+      if (weight == 0) return;  // a mean over no labels is NaN
       loss_sum[l] += value * static_cast<double>(weight);
       weight_sum[l] += static_cast<double>(weight);
-    }
+    });
   }
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (size_t l = 0; l < lanes.size(); ++l) {

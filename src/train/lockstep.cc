@@ -9,10 +9,10 @@
 #include <map>
 
 #include "src/core/error.h"
-#include "src/core/parallel.h"
 #include "src/data/noise.h"
 #include "src/policy/twin_lane.h"
 #include "src/train/captured_lane.h"
+#include "src/train/lane_threads.h"
 #include "src/train/prepared_run.h"
 #include "src/train/run_setup.h"
 
@@ -49,13 +49,12 @@ struct LockstepRun::Impl : PreparedRun {
     return merges_records() ? micro_sites[lane] : out.sites;
   }
   template <typename Work>
-  void timed(size_t lane, Work& work);
+  void timed(size_t lane, const Work& work);
   // work(lane's index, the reference or null, the lane's record), timed: the reference first.
   template <typename Work>
   void each_active(Work work);
   template <typename Work>
   void each_active_apart(Work work);
-  bool lanes_share_threads() const;
   void run_nodes(int count);
   void prepare(int64_t step);
   void run_batches(int64_t step);
@@ -132,7 +131,7 @@ LaneStep& LockstepRun::Impl::record_of(size_t lane) {
 }
 
 template <typename Work>
-void LockstepRun::Impl::timed(size_t lane, Work& work) {
+void LockstepRun::Impl::timed(size_t lane, const Work& work) {
   LaneStep& out = record_of(lane);
   const Stopwatch watch(out.seconds);
   work(lane, lane == 0 ? nullptr : lanes[0].get(), out);
@@ -145,43 +144,27 @@ void LockstepRun::Impl::each_active(Work work) {
   }
 }
 
-// As each_active(), but the lanes after the reference run at the same time where they may: `work`
-// changes nothing but its lane and its lane's record.
+// As each_active(), but the lanes after the reference may run at the same time.
 template <typename Work>
 void LockstepRun::Impl::each_active_apart(Work work) {
-  if (!lanes_share_threads()) return each_active(work);
   if (active[0]) timed(0, work);
-  parallel_tasks(static_cast<int64_t>(lanes.size()) - 1, [&](int64_t i) {
-    const size_t l = static_cast<size_t>(i) + 1;
+  for_lanes(lanes, 1, [&](size_t l) {
     if (active[l]) timed(l, work);
   });
-}
-
-bool LockstepRun::Impl::lanes_share_threads() const {
-  return thread_count() > 1 &&
-         std::ranges::all_of(lanes, [](const auto& lane) { return lane->may_run_apart(); });
 }
 
 // Every node of the step, in all active lanes. On one thread, the lanes follow the reference while
 // its tensors are in cache. On several, it is a node ahead, and all lanes run at the same time.
 void LockstepRun::Impl::run_nodes(int count) {
-  const auto run_node = [&](int node, size_t lane) {
-    auto run = [&](size_t l, const Lane* ref, LaneStep& out) {
-      lanes[l]->run_node(node, ref, sites_of(l, out));
-    };
-    if (active[lane] && node >= 0 && node < count) timed(lane, run);
-  };
-  const int lead = lanes_share_threads() ? kReferenceLead : 0;
-  const auto lane_count = static_cast<int64_t>(lanes.size());
-  for (int node = 0; node < count + lead; ++node) {
-    const auto run_lane = [&](int64_t l) {
-      run_node(l == 0 ? node : node - lead, static_cast<size_t>(l));
-    };
-    if (lead > 0) {
-      parallel_tasks(lane_count, run_lane);
-    } else {
-      for (int64_t l = 0; l < lane_count; ++l) run_lane(l);
-    }
+  const int lead = lanes_share_threads(lanes) ? kReferenceLead : 0;
+  for (int ahead = 0; ahead < count + lead; ++ahead) {
+    for_lanes(lanes, 0, [&](size_t lane) {
+      const int node = lane == 0 ? ahead : ahead - lead;
+      if (!active[lane] || node < 0 || node >= count) return;
+      timed(lane, [&](size_t l, const Lane* ref, LaneStep& out) {
+        lanes[l]->run_node(node, ref, sites_of(l, out));
+      });
+    });
   }
 }
 

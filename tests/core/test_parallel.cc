@@ -86,6 +86,69 @@ TEST_CASE("a nested call runs on its own thread and does not hang") {
   CHECK(done == 16);
 }
 
+TEST_CASE("tasks: loops inside them share the threads that are idle") {
+  const RestoreThreads restore;
+  for (const int threads : {1, 2, 5}) {
+    set_thread_count(threads);
+    std::vector<std::atomic<int>> visits(3 * 1000);
+    parallel_tasks(3, [&](int64_t task) {
+      parallel_for(1000, [&](int64_t i) { ++visits[static_cast<size_t>(task * 1000 + i)]; });
+    });
+    int wrong = 0;
+    for (const auto& v : visits) wrong += v != 1;
+    CHECK(wrong == 0);
+  }
+  set_thread_count(2);
+  // One task alone: its two bodies wait for each other, so the second thread must come.
+  std::atomic<int> arrived{0};
+  std::atomic<bool> timed_out{false};
+  parallel_tasks(2, [&](int64_t task) {
+    if (task == 1) return;
+    parallel_for(2, [&](int64_t) {
+      ++arrived;
+      const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (arrived < 2 && !timed_out) {
+        if (std::chrono::steady_clock::now() > limit) timed_out = true;
+        std::this_thread::yield();
+      }
+    });
+  });
+  CHECK(!timed_out);
+}
+
+TEST_CASE("tasks: an exception from a loop inside one reaches the caller") {
+  const RestoreThreads restore;
+  for (const int threads : {1, 3}) {
+    set_thread_count(threads);
+    const auto run = [&](int64_t failing) {
+      parallel_tasks(4, [&](int64_t task) {
+        parallel_for(50, [&](int64_t i) {
+          if (task == failing && i == 17) throw std::runtime_error("loop 17");
+        });
+      });
+    };
+    CHECK_THROWS_WITH_AS(run(2), "loop 17", std::runtime_error);
+    run(-1);  // the pool keeps working
+  }
+}
+
+TEST_CASE("callers on several threads use the pool at once, and its size may change meanwhile") {
+  const RestoreThreads restore;
+  set_thread_count(3);
+  std::atomic<int64_t> sum{0};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 3; ++caller) {
+    callers.emplace_back([&] {
+      for (int round = 0; round < 500; ++round) {
+        parallel_tasks(2, [&](int64_t) { parallel_for(5, [&](int64_t i) { sum += i; }); });
+      }
+    });
+  }
+  for (int round = 0; round < 20; ++round) set_thread_count(1 + round % 4);
+  for (std::thread& caller : callers) caller.join();
+  CHECK(sum == int64_t{3} * 500 * 2 * 10);
+}
+
 TEST_CASE("an impossible thread count is refused with its bounds") {
   CHECK_THROWS_WITH_AS(set_thread_count(0), "threads: 0 is not in 1 <= threads <= 256", InputError);
   CHECK_THROWS_AS(set_thread_count(257), InputError);

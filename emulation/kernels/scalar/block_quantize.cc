@@ -70,22 +70,6 @@ void measure_blocks(const T* before, const T* after, const BlockShape& shape,
 }
 
 template <typename T>
-T scalar_finite_abs_max(const T* x, int64_t count) {
-  std::vector<T> parts(static_cast<size_t>((count + kChunk - 1) / kChunk));
-  parallel_chunks(count, kChunk, [&](int64_t begin, int64_t end) {
-    T largest = 0;
-    for (int64_t i = begin; i < end; ++i) {
-      const T magnitude = std::abs(x[i]);
-      if (magnitude > largest && std::isfinite(magnitude)) largest = magnitude;
-    }
-    parts[static_cast<size_t>(begin / kChunk)] = largest;
-  });
-  T largest = 0;
-  for (const T part : parts) largest = std::max(largest, part);
-  return largest;
-}
-
-template <typename T>
 uint8_t scalar_round_block(const T* before, T* after, int64_t size, int64_t stride, uint64_t index,
                            const BlockQuantizeSpec& spec, const StochasticArrayKey& key,
                            T tensor_scale) {
@@ -144,8 +128,6 @@ template void measure_blocks(const float*, const float*, const BlockShape&, cons
                              float, const uint8_t*, TensorStats*);
 template void measure_blocks(const double*, const double*, const BlockShape&, const BlockFormat&,
                              double, const uint8_t*, TensorStats*);
-template float scalar_finite_abs_max(const float*, int64_t);
-template double scalar_finite_abs_max(const double*, int64_t);
 template uint8_t scalar_round_block(const float*, float*, int64_t, int64_t, uint64_t,
                                     const BlockQuantizeSpec&, const StochasticArrayKey&, float);
 template uint8_t scalar_round_block(const double*, double*, int64_t, int64_t, uint64_t,

@@ -9,10 +9,6 @@
 
 namespace lockstep {
 
-// The largest |x| among the finite elements; 0 if there are none.
-template <typename T>
-T scalar_finite_abs_max(const T* x, int64_t count);
-
 // `tensor_scale` is 1 except for formats with e4m3 scales; `codes` and `stats` may be null.
 template <typename T>
 void scalar_quantize_blocks(const T* before, T* after, const BlockShape& shape,

@@ -378,30 +378,6 @@ void quantize_blocks(const float* before, float* after, const BlockShape& shape,
       [&](const float* x, float* y, uint8_t* out) { run(x, y, shape, spec, plan, out); }, measure);
 }
 
-float finite_abs_max(const float* x, int64_t count) {
-  std::vector<float> parts(static_cast<size_t>((count + kChunk - 1) / kChunk));
-  parallel_chunks(count, kChunk, [&](int64_t begin, int64_t end) {
-    const DF df;
-    const DU du;
-    const VU magnitude = hn::Set(du, ~kSignBit), infinity = hn::Set(du, kInfinityBits);
-    VU largest[4] = {hn::Zero(du), hn::Zero(du), hn::Zero(du), hn::Zero(du)};
-    int64_t i = begin;
-    for (; i + 4 * kLanes <= end; i += 4 * kLanes) {
-      for (int v = 0; v < 4; ++v) {
-        const VU bits = hn::And(hn::BitCast(du, hn::LoadU(df, x + i + v * kLanes)), magnitude);
-        largest[v] = hn::Max(largest[v], hn::IfThenElseZero(less(bits, infinity), bits));
-      }
-    }
-    const VU all = hn::Max(hn::Max(largest[0], largest[1]), hn::Max(largest[2], largest[3]));
-    const auto bits = hn::GetLane(hn::MaxOfLanes(du, all));
-    parts[static_cast<size_t>(begin / kChunk)] =
-        std::max(std::bit_cast<float>(bits), scalar_finite_abs_max(x + i, end - i));
-  });
-  float largest = 0;
-  for (const float part : parts) largest = std::max(largest, part);
-  return largest;
-}
-
 #endif  // LOCKSTEP_SIMD_TARGET
 }  // namespace HWY_NAMESPACE
 }  // namespace lockstep
@@ -413,7 +389,6 @@ namespace lockstep {
 void use_simd_block_quantize(KernelSet& set, SimdTarget target) {
   const bool is_avx2 = target == SimdTarget::kAvx2;
   set.f32.quantize_blocks = is_avx2 ? N_AVX2::quantize_blocks : N_AVX3::quantize_blocks;
-  set.f32.finite_abs_max = is_avx2 ? N_AVX2::finite_abs_max : N_AVX3::finite_abs_max;
 }
 
 }  // namespace lockstep

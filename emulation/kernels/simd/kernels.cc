@@ -15,6 +15,7 @@
 #include "emulation/kernels/simd/reduce.h"
 #include "emulation/kernels/simd/row_norm.h"
 #include "emulation/kernels/simd/select.h"
+#include "emulation/kernels/simd/whole_array.h"
 
 namespace lockstep {
 namespace {
@@ -25,6 +26,7 @@ KernelSet make_set(SimdTarget target, std::string_view name, std::string_view he
   set.help = help;
   use_simd_quantize(set, target);
   use_simd_block_quantize(set, target);
+  use_simd_whole_array(set, target);
   use_simd_sums(set, target);
   use_simd_elementwise(set, target);
   use_simd_select(set, target);

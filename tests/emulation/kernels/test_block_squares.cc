@@ -120,21 +120,6 @@ TEST_CASE("block values are exact in FP32 containers, for every element and ever
   CHECK(infinite < wanted / 20);
 }
 
-TEST_CASE("abs_max: infinities count, NaN does not, on any number of threads") {
-  constexpr float kInf = std::numeric_limits<float>::infinity();
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  const auto abs_max = [](const std::vector<float>& x) {
-    return active_kernels().f32.abs_max(x.data(), static_cast<int64_t>(x.size()));
-  };
-  CHECK(abs_max({1, -3, nan, 2}) == 3);
-  CHECK(abs_max({1, -kInf, nan}) == kInf);
-  CHECK(abs_max({nan, -0.0f}) == 0);
-  CHECK(abs_max({}) == 0);
-  std::vector<float> x(100000, 1);
-  x[70001] = -5;
-  CHECK(abs_max(x) == 5);
-}
-
 TEST_CASE("the scale under e4m3 block scales: 448 * 6 / amax, and its special cases") {
   const BlockFormat& nvfp4 = find_block_format("nvfp4");
   CHECK(two_level_scale(2688, nvfp4) == 1);
