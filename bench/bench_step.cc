@@ -4,6 +4,7 @@
 // they use.
 //   An FP32 step without measurements
 //   One emulated lane's part of a step, with all statistics and errors
+//   The same lane against QPyTorch, which rounds at layer borders and measures nothing
 //   FP32 and three emulated lanes with all statistics and errors, in every step or every tenth;
 //   also against four plain FP32 steps
 // Only Lockstep's steps include drawing the batch. Memory is the peak above the resident memory
@@ -38,6 +39,7 @@ struct Case {
   std::map<std::string, double> sizes = {};
   // Of one lane, and of FP32 + 3 lanes, against PyTorch's step; 0: none, and no rows of lanes.
   double lane_target = 0, lanes_target = 0;
+  double emulator_target = 0.7;  // of one lane, against QPyTorch compiled with -O3
 };
 const Case kCases[] = {
     {"mlp", "784-512-512-10, batch 128", 128, {{"hidden1", 512}, {"hidden2", 512}}},
@@ -69,7 +71,9 @@ int64_t class_count(const Case& of) {
 // A PyTorch process that runs a step for every line it receives.
 class TorchPeer {
  public:
-  TorchPeer(const Case& of, const bench::Options& options, const TorchSetting& setting) {
+  // `emulator`: see bench/torch_step.py.
+  TorchPeer(const Case& of, const bench::Options& options, const TorchSetting& setting,
+            const char* emulator = "none") {
     const char* python = std::getenv("LOCKSTEP_PYTHON");
     if (python == nullptr) return;
     int to_child[2], from_child[2];
@@ -84,7 +88,8 @@ class TorchPeer {
       const std::string script = std::string(LOCKSTEP_SOURCE_DIR) + "/bench/torch_step.py";
       execl(python, python, script.c_str(), of.model.c_str(), std::to_string(of.batch).c_str(),
             std::to_string(options.threads).c_str(), classes.c_str(),
-            setting.channels_last ? "channels_last" : "contiguous", static_cast<char*>(nullptr));
+            setting.channels_last ? "channels_last" : "contiguous", emulator,
+            static_cast<char*>(nullptr));
       _exit(1);
     }
     close(to_child[0]), close(from_child[1]);
@@ -193,15 +198,20 @@ class Steps : public Observer {
     run_->add_observer(this);
   }
   void step() { run_->run(stop_); }
-  // Of the last step: what the last lane took.
-  double last_lane_seconds() const { return last_lane_seconds_; }
+  // A step, and the seconds that are the last lane's part of it. Lanes may overlap.
+  double lane_step() {
+    const double seconds = bench::seconds_of([&] { step(); });
+    return seconds * last_lane_share_;
+  }
 
   void on_step(const StepRecord& record) override {
-    last_lane_seconds_ = record.lanes.back().seconds;
+    double all = 0;
+    for (const LaneStep& lane : record.lanes) all += lane.seconds;
+    last_lane_share_ = record.lanes.back().seconds / all;
   }
 
  private:
-  double last_lane_seconds_ = 0;
+  double last_lane_share_ = 0;
   std::unique_ptr<LockstepRun> run_;
   const std::atomic<bool> stop_{true};  // after each step
 };
@@ -251,10 +261,7 @@ bool measure_step(const Case& of, const bench::Options& options, bench::Table& t
   }
   if (wants_lanes(lane)) {
     Steps one(of, {kLanes[0], kLanes[1]}, /*measure=*/true);
-    table.measure_timed(lane, ask, [&] {
-      one.step();
-      return one.last_lane_seconds();
-    });
+    table.measure_timed(lane, ask, [&] { return one.lane_step(); });
   }
   if (wants_lanes(lanes)) {
     Steps all(of, kLanes, /*measure=*/true);
@@ -270,6 +277,28 @@ bool measure_step(const Case& of, const bench::Options& options, bench::Table& t
     });
   }
   return true;
+}
+
+void measure_against_emulators(const Case& of, const bench::Options& options, bench::Table& table) {
+  struct Emulator {
+    const char *name, *argument;
+    double target;
+  };
+  for (const Emulator& emulator : {Emulator{"QPyTorch, as shipped", "qpytorch", 0},
+                                   Emulator{"QPyTorch, -O3", "qpytorch-O3", of.emulator_target}}) {
+    const bench::Row row =
+        row_of(of, "one FP16 lane, all statistics", emulator.name, emulator.target);
+    if (!table.wants(row) || of.lanes_target == 0) continue;
+    TorchPeer peer(of, options, kTorchSettings[0], emulator.argument);
+    if (peer.ask("step") < 0) {  // compiles it
+      fmt::print(stderr, "{}: {} skipped, LOCKSTEP_PYTHON has no qtorch\n", of.model,
+                 emulator.name);
+      continue;
+    }
+    Steps one(of, {kLanes[0], kLanes[1]}, /*measure=*/true);
+    table.measure_timed(
+        row, [&] { return peer.ask("step"); }, [&] { return one.lane_step(); });
+  }
 }
 
 void measure_lanes(const Case& of, bench::Table& table) {
@@ -312,6 +341,7 @@ int main(int argc, char** argv) {
   bool has_torch = true;
   for (const Case& of : kCases) {
     has_torch &= measure_step(of, options, table);
+    measure_against_emulators(of, options, table);
     measure_lanes(of, table);
   }
   table.print();

@@ -1,13 +1,17 @@
 """Runs FP32 training steps of a built-in model's twin in PyTorch, one for every line on stdin.
 
-Arguments: model, batch, threads, classes, memory format (contiguous or channels_last). Answers each line
+Arguments: model, batch, threads, classes, memory format (contiguous or channels_last), emulator: "none", or
+"qpytorch" or "qpytorch-O3", which round what every layer returns, and the gradient that comes back to it, to
+FP16 with QPyTorch, compiled as it comes or with -O3. Answers each line
 with the seconds of its step; the line "memory" with the peak of the resident set since the first step
 began, in bytes above what was resident then. The batch is fixed and drawn before; a step is zero_grad,
 forward, backward and SGD with momentum, fused, which is PyTorch's fastest form. Weights are PyTorch's own.
 """
 
+import functools
 import os
 import sys
+import tempfile
 import time
 
 import torch
@@ -36,6 +40,7 @@ MODELS = {
     "lstm": (lambda classes: Lstm(classes), None, 64),
     "unet": (lambda classes: twins.Unet(classes=classes), (3, 32, 32), 0),
 }
+FP16_EXPONENT_BITS, FP16_MANTISSA_BITS = 5, 10
 IDLE_SECONDS = 5e-3  # until OpenMP's threads stop spinning, which would slow down the other program
 
 
@@ -47,12 +52,36 @@ def status_bytes(name):
     raise RuntimeError(f"no {name} in /proc/self/status")
 
 
+def round_at_layer_borders(model, emulator):
+    """Hooks QPyTorch's rounding to nearest behind every module that has no others inside."""
+    from torch.utils import cpp_extension
+    if emulator == "qpytorch-O3":
+        # A folder of its own: extensions are cached by name, whatever their flags.
+        cpp_extension.load = functools.partial(
+            cpp_extension.load, extra_cflags=["-O3"], build_directory=tempfile.mkdtemp())
+    import qtorch
+    import qtorch.quant
+    number = qtorch.FloatingPoint(exp=FP16_EXPONENT_BITS, man=FP16_MANTISSA_BITS)
+    rounded = qtorch.quant.quantizer(forward_number=number, backward_number=number,
+                                     forward_rounding="nearest", backward_rounding="nearest")
+
+    def hook(module, inputs, output):
+        return (rounded(output[0]), *output[1:]) if isinstance(output, tuple) else rounded(output)
+
+    for module in model.modules():
+        if not list(module.children()):
+            module.register_forward_hook(hook)
+
+
 def main() -> None:
     name, batch, threads, classes, memory_format = sys.argv[1], *map(int, sys.argv[2:5]), sys.argv[5]
+    emulator = sys.argv[6]
     torch.set_num_threads(threads)
     torch.manual_seed(1)
     make, image, context = MODELS[name]
     model = make(classes)
+    if emulator != "none":
+        round_at_layer_borders(model, emulator)
     if image:
         of_pixels = image[1:] if name == "unet" else ()
         data = {"images": torch.randn(batch, *image), "labels": torch.randint(0, classes, (batch, *of_pixels))}

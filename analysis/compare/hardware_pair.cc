@@ -9,9 +9,6 @@
 #include <string>
 #include <utility>
 
-#include "src/policy/find_policy.h"
-#include "src/train/lane_name.h"
-
 namespace lockstep {
 namespace {
 
@@ -174,9 +171,7 @@ class Comparison {
   std::vector<SiteGap> gaps_;                                   // by site
   std::vector<Squares> squares_;                                // by site
   std::map<std::string, std::vector<DeviceProduct>> products_;  // by node
-  const bool narrow_results_ =
-      parse_recorded_policy(lane().policy_text, parse_lane_name(lane().name).policy)
-          .cuda.narrow_results;
+  const bool narrow_results_ = policy_of(lane()).cuda.narrow_results;
 };
 
 }  // namespace

@@ -13,9 +13,7 @@
 #include "analysis/findings/swamped_sums.h"
 #include "analysis/run/run_data.h"
 #include "src/capture/capture.h"
-#include "src/policy/find_policy.h"
 #include "src/policy/twin_lane.h"
-#include "src/train/lane_name.h"
 #include "src/update/parameter_groups.h"
 
 namespace lockstep {
@@ -51,10 +49,6 @@ void lead_with_lost_divisor(const std::vector<OptimizerState>& states, std::vect
   });
   if (lost == all.end() || all.front().first_step <= lost->first_step) return;
   std::rotate(all.begin(), lost, lost + 1);
-}
-
-Policy policy_of(const LaneInfo& info) {
-  return parse_recorded_policy(info.policy_text, parse_lane_name(info.name).policy);
 }
 
 // By site id: what optimizer state the site holds; without a name elsewhere.

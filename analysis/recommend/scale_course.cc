@@ -7,7 +7,6 @@
 #include <map>
 
 #include "emulation/format/format.h"
-#include "src/policy/find_policy.h"
 #include "src/policy/loss_scale.h"
 
 namespace lockstep {
@@ -58,7 +57,7 @@ std::vector<ScaleCourse> scale_courses(const RunFile& run) {
     const int index = static_cast<int>(l);
     const bool is_policy = !lane.policy_text.empty() && !lane.is_reference;
     if (!is_policy || lane.site_formats.empty() || run.scaler_columns(index) != 1) continue;
-    const Policy policy = parse_recorded_policy(lane.policy_text, lane.name);
+    const Policy policy = policy_of(lane);
     const LossScaler& scaler = find_loss_scaler(policy.loss_scale.kind);
     if (!scaler.scales || scaler.check == LossScaler::Check::kNone) continue;
     std::vector<double> scales, recorded;

@@ -5,9 +5,7 @@
 
 #include "analysis/recommend/network.h"
 #include "src/capture/capture.h"
-#include "src/policy/find_policy.h"
 #include "src/policy/twin_lane.h"
-#include "src/train/lane_name.h"
 
 namespace lockstep {
 namespace {
@@ -37,10 +35,8 @@ CostView read_costs(const RunFile& run, const Gpu& gpu) {
     if (twin_number(info.name) > 0 || info.name == kCapturedLane || info.name == kTruthLane) {
       continue;
     }
-    const Policy policy =
-        parse_recorded_policy(info.policy_text, parse_lane_name(info.name).policy);
     const double seconds =
-        cost_of(network, policy, info.memory.value_or(network.memory), gpu).seconds;
+        cost_of(network, policy_of(info), info.memory.value_or(network.memory), gpu).seconds;
     if (info.is_reference) reference = seconds;
     view.lanes.push_back(
         {.lane = static_cast<int>(l), .relative_time = seconds / reference, .memory = info.memory});

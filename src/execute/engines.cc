@@ -29,12 +29,14 @@ constexpr Engine kEngines[] = {
     {"cpu", "the CPU's own F16C, AVX512-BF16, AVX512-FP16 and AMX instructions", cpu_engine_kernels,
      [] { return &kThisCpu; }, survey_cpu_engine},
     {"cuda", "cuBLAS on the tensor cores of an NVIDIA GPU; software for everything but products",
-     cuda_engine_kernels, [] { return &gpu_hardware(); }, survey_cuda_engine, why_no_gpu},
+     cuda_engine_kernels, [] { return &gpu_hardware(); }, survey_cuda_engine, why_no_gpu,
+     /*has_library=*/true},
     {"cuda-host",
      "the code of the engine cuda on this CPU, which stands in for an H100: a test of packing and "
      "layouts, "
      "not of a GPU",
-     cuda_host_engine_kernels, [] { return &stand_in_hardware(); }, survey_cuda_engine},
+     cuda_host_engine_kernels, [] { return &stand_in_hardware(); }, survey_cuda_engine, nullptr,
+     /*has_library=*/true},
 };
 
 }  // namespace

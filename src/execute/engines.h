@@ -24,6 +24,8 @@ struct Engine {
   EngineSurvey (*survey)(const Graph& graph, const Program& program) = nullptr;
   // Why it computes nothing here, "" if it does; null: it always does.
   std::string (*why_not)() = nullptr;
+  // A library picks its products' algorithms, within the policy's table [cuda].
+  bool has_library = false;
 };
 std::span<const Engine> engines();
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "src/core/chunks.h"
 #include "src/core/random.h"
 #include "src/core/text.h"
 #include "src/data/noise.h"
@@ -43,22 +44,25 @@ Tensor filled(const Shape& shape, double value) {
   return t;
 }
 
-Tensor uniform(const Shape& shape, double bound, const RandomStream& random) {
+// number(n): element n.
+template <typename Number>
+Tensor filled_by(const Shape& shape, Number number) {
   Tensor t(shape, Container::kF32);
-  const auto out = t.as<float>();
-  for (size_t n = 0; n < out.size(); ++n) {
-    out[n] = static_cast<float>((2 * random.uniform(n) - 1) * bound);
-  }
+  float* out = t.as<float>().data();
+  parallel_chunks(t.size(), kElementGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      out[n] = static_cast<float>(number(static_cast<uint64_t>(n)));
+    }
+  });
   return t;
 }
 
+Tensor uniform(const Shape& shape, double bound, const RandomStream& random) {
+  return filled_by(shape, [&](uint64_t n) { return (2 * random.uniform(n) - 1) * bound; });
+}
+
 Tensor normal(const Shape& shape, double std, const RandomStream& random) {
-  Tensor t(shape, Container::kF32);
-  const auto out = t.as<float>();
-  for (size_t n = 0; n < out.size(); ++n) {
-    out[n] = static_cast<float>(normal_number(random, n) * std);
-  }
-  return t;
+  return filled_by(shape, [&](uint64_t n) { return normal_number(random, n) * std; });
 }
 
 Tensor torch_default(const Graph& graph, const Parameter& parameter, const RandomStream& random) {

@@ -79,6 +79,9 @@ LaneDescription describe_lane(std::string_view text, const std::string* policy_t
     }
   }
   problems.throw_if_any();
+  if (lane.policy.cuda != LibraryRules{} && !find_engine(lane.engine).has_library) {
+    lane.policy.notes.push_back("[cuda] has no effect without '@cuda'");
+  }
   if (hardware != nullptr) {
     // The lanes with fixed names have arithmetic that no low-precision unit has.
     const std::string& policy = lane.policy.name;

@@ -32,7 +32,7 @@ struct LaneStep {
   // By parameter, of the gradients that the optimizer uses, unscaled and clipped; NaN: there is
   // none. Only for captures, whose own lane has them; empty: not measured.
   std::vector<double> gradient_norms;
-  double seconds = 0;  // spent on this lane
+  double seconds = 0;  // of this lane's work; lanes may overlap
   int32_t attempts = 1;
   DeviceWork device;  // of all attempts; of the engine's device, if it has one
   // One per scaler (LaneDescription::scaler_losses), at least one (scale 1 without scaling); then

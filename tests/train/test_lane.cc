@@ -14,6 +14,16 @@
 
 using namespace lockstep;
 
+TEST_CASE("a policy's table [cuda] without '@cuda' gets a note") {
+  const std::string text = "[cuda]\nsplit_k = false\n";
+  const auto notes = [&](const char* name) { return describe_lane(name, &text).policy.notes; };
+  CHECK(notes("own.toml") == std::vector<std::string>{"[cuda] has no effect without '@cuda'"});
+  CHECK(notes("own.toml@hopper").size() == 1);
+  CHECK(notes("own.toml@cuda-host").empty());
+  const std::string as_usual = "[cuda]\nsplit_k = true\n";
+  CHECK(describe_lane("own.toml", &as_usual).policy.notes.empty());
+}
+
 TEST_CASE("synced: each step starts from the reference's weights, rounded to the lane's storage") {
   RunOptions options = small_run({"fp32", "pure-fp16", "fp64", "twin"}, 4);
   options.mode = LaneMode::kSynced;

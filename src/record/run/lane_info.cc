@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "src/policy/find_policy.h"
 #include "src/record/run/run_file_names.h"
+#include "src/train/lane_name.h"
 
 namespace lockstep {
 
@@ -12,6 +14,10 @@ DeathCause read_death_cause(const StoredFields& lane) {
   if (cause >= 0 && cause <= kLast) return static_cast<DeathCause>(cause);
   lane.problem(fmt::format("died_of is {}, must be 0 to {}", cause, kLast));
   return DeathCause::kAlive;
+}
+
+Policy policy_of(const LaneInfo& lane) {
+  return parse_recorded_policy(lane.policy_text, parse_lane_name(lane.name).policy);
 }
 
 }  // namespace lockstep

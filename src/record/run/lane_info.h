@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "src/lower/layer_facts.h"
+#include "src/policy/policy.h"
 #include "src/record/hdf5/stored_fields.h"
 #include "src/train/observer.h"
 
@@ -39,6 +40,9 @@ struct LaneInfo {
   // Bytes that the lane's recipe keeps on hardware; absent from files of version 1.
   std::optional<MemoryFacts> memory;
 };
+// The policy of a lane that run files keep the text of. Throws: as parse_recorded_policy.
+Policy policy_of(const LaneInfo& lane);
+
 struct Evaluation {
   int64_t steps_done = 0;
   double loss = 0, accuracy = 0;
