@@ -113,11 +113,12 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
 
 std::vector<std::unique_ptr<StepRunner>> Lane::make_runners() const {
   const auto& kernels = find_engine(description_.engine).kernels;
+  const bool is_followed = description_.is_reference && context_.options->lanes.size() > 1;
+  const int lead = is_followed ? kReferenceLead : 0;
   std::vector<std::unique_ptr<StepRunner>> runners;
   const auto add = [&](const Graph& graph, const SiteTable& sites) {
     runners.push_back(std::make_unique<StepRunner>(graph, sites, description_.policy,
-                                                   container_of(description_), kernels,
-                                                   description_.is_reference ? kReferenceLead : 0));
+                                                   container_of(description_), kernels, lead));
   };
   add(*context_.step_graph, *context_.sites);
   for (const StepGraph& other : context_.other_shapes) add(other.graph, other.sites);

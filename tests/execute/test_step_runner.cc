@@ -3,7 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "emulation/kernels/active_kernels.h"
 #include "src/core/error.h"
@@ -286,4 +289,63 @@ TEST_CASE("storage: FP32 rounds to nearest, narrower formats as the policy says"
         {&find_format("fp16"), Rounding::kNearestEven});
   CHECK(to.as<double>()[0] == 2048);
   CHECK(first_value(to) == 2048);
+}
+
+namespace {
+
+// The error at every site of a lane in FP16 whose reference runs `lead` nodes ahead of it and keeps
+// its values for readers that lag `lag` nodes behind.
+std::vector<double> errors_behind(int lead, int lag) {
+  constexpr int kWidth = 4, kLayers = 6;  // values of one size, so that they take turns in memory
+  GraphBuilder b("chain");
+  Value x = b.input("x", {{2, kWidth}});
+  const Value target = b.input("target", {{2, kWidth}});
+  std::vector<std::string> names;
+  for (int layer = 0; layer < kLayers; ++layer) {
+    names.push_back("fc" + std::to_string(layer));
+    x = b.op("tanh", {b.linear(names.back(), x, kWidth, /*bias=*/false)}, {}, names.back() + ".f");
+  }
+  b.set_loss(b.op("mse_loss", {x, target}, {}, "loss"));
+  const Graph graph = differentiate(b.finish());
+  const SiteTable sites = make_sites(graph, 0);
+  StepRunner reference(graph, sites, find_policy("fp32"), Container::kF32, active_kernels, lag);
+  StepRunner lane(graph, sites, find_policy("pure-fp16"), Container::kF32);
+  std::vector<Tensor> weights;
+  weights.reserve(names.size());  // bound by address
+  for (size_t layer = 0; layer < names.size(); ++layer) {
+    Tensor& w = weights.emplace_back(Shape{kWidth, kWidth}, Container::kF32);
+    for (size_t i = 0; i < kWidth * kWidth; ++i) {
+      w.as<float>()[i] = static_cast<float>((i * 5 + layer * 3) % 11) / 8 - 0.625f;
+    }
+    for (StepRunner* runner : {&reference, &lane}) {
+      runner->bind_parameter(names[layer] + ".weight", w);
+    }
+  }
+  const Tensor input = Tensor::from<float>({2, kWidth}, {1, -2, 0.3f, 4, -0.7f, 0.1f, 2, 1.5f});
+  const Batch batch = {{"x", input}, {"target", Tensor({2, kWidth}, Container::kF32)}};
+  std::vector<SiteRecord> of_reference(sites.sites.size()), of_lane(sites.sites.size());
+  reference.begin({.key = {}, .loss_scales = {1}}, batch, nullptr, of_reference);
+  lane.begin({.key = {}, .loss_scales = {1}}, batch, &reference, of_lane);
+  const int count = reference.node_count();
+  for (int node = 0; node < count + lead; ++node) {
+    if (node < count) reference.run_node(node, nullptr, of_reference);
+    if (node >= lead) lane.run_node(node - lead, &reference, of_lane);
+  }
+  std::vector<double> errors;
+  for (const SiteRecord& record : of_lane) errors.push_back(record.error.err_sq);
+  return errors;
+}
+
+}  // namespace
+
+TEST_CASE("a reference may run ahead by as many nodes as it keeps its values for") {
+  const std::vector<double> together = errors_behind(0, 0);
+  CHECK(std::ranges::count_if(together, [](double e) { return e > 0; }) > 20);
+  for (const int lead : {1, 2, 5}) {
+    CAPTURE(lead);
+    CHECK(errors_behind(lead, lead) == together);
+    CHECK(errors_behind(0, lead) == together);
+  }
+  // A layer's sum is used by the next node, and overwritten by the one after that.
+  for (const int lead : {2, 5}) CHECK(errors_behind(lead, 0) != together);
 }
