@@ -1,8 +1,8 @@
 """Runs FP32 training steps of a built-in model's twin in PyTorch, one for every line on stdin.
 
 Arguments: model, batch, threads, classes, memory format (contiguous or channels_last), emulator: "none", or
-"qpytorch" or "qpytorch-O3", which round what every layer returns, and the gradient that comes back to it, to
-FP16 with QPyTorch, compiled as it comes or with -O3. Answers each line
+"qpytorch" or "qpytorch-O3", which round what every module without others inside returns, and the gradient
+that comes back to it, to FP16 with QPyTorch, compiled as shipped or with -O3. Answers each line
 with the seconds of its step; the line "memory" with the peak of the resident set since the first step
 began, in bytes above what was resident then. The batch is fixed and drawn before; a step is zero_grad,
 forward, backward and SGD with momentum, fused, which is PyTorch's fastest form. Weights are PyTorch's own.
@@ -11,7 +11,6 @@ forward, backward and SGD with momentum, fused, which is PyTorch's fastest form.
 import functools
 import os
 import sys
-import tempfile
 import time
 
 import torch
@@ -40,7 +39,7 @@ MODELS = {
     "lstm": (lambda classes: Lstm(classes), None, 64),
     "unet": (lambda classes: twins.Unet(classes=classes), (3, 32, 32), 0),
 }
-FP16_EXPONENT_BITS, FP16_MANTISSA_BITS = 5, 10
+FP16_EXPONENT_BITS, FP16_FRACTION_BITS = 5, 10
 IDLE_SECONDS = 5e-3  # until OpenMP's threads stop spinning, which would slow down the other program
 
 
@@ -53,15 +52,17 @@ def status_bytes(name):
 
 
 def round_at_layer_borders(model, emulator):
-    """Hooks QPyTorch's rounding to nearest behind every module that has no others inside."""
+    """Hooks QPyTorch's rounding to nearest after every module that has no others inside."""
     from torch.utils import cpp_extension
     if emulator == "qpytorch-O3":
         # A folder of its own: extensions are cached by name, whatever their flags.
+        folder = os.path.join(cpp_extension.get_default_build_root(), "qpytorch-O3")
+        os.makedirs(folder, exist_ok=True)
         cpp_extension.load = functools.partial(
-            cpp_extension.load, extra_cflags=["-O3"], build_directory=tempfile.mkdtemp())
+            cpp_extension.load, extra_cflags=["-O3"], build_directory=folder)
     import qtorch
     import qtorch.quant
-    number = qtorch.FloatingPoint(exp=FP16_EXPONENT_BITS, man=FP16_MANTISSA_BITS)
+    number = qtorch.FloatingPoint(exp=FP16_EXPONENT_BITS, man=FP16_FRACTION_BITS)
     rounded = qtorch.quant.quantizer(forward_number=number, backward_number=number,
                                      forward_rounding="nearest", backward_rounding="nearest")
 

@@ -52,7 +52,7 @@ struct LaneReport {
   // The last evaluation's share of correct answers; NaN: no evaluation, or all answers NaN.
   // Over several seeds: their mean.
   double accuracy = 0;
-  double seconds = 0;  // the lane's own work, all steps
+  double seconds = 0;  // of the lane's work, all steps; lanes may overlap
   // sqrt(sum (w - w_ref)^2 / sum w_ref^2) over all weights after the last measured step; NaN: not
   // measured.
   double weight_distance = 0;

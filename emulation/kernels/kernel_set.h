@@ -227,7 +227,9 @@ struct KernelSet {
   Kernels<float> f32;
   Kernels<double> f64;
   IntegerKernels i32;
-  // What the set's device has done since the last call; null: the set has no device.
+  // Some of its work goes to a device, which one thread feeds.
+  bool uses_device = false;
+  // What that device has done since the last call; null: nobody asks.
   DeviceWork (*take_device_work)() = nullptr;
   template <typename T>
   const Kernels<T>& of() const;

@@ -38,7 +38,7 @@ struct Job {
   int64_t count = 0;
   const std::function<void(int64_t)>* body = nullptr;
   std::atomic<int64_t> next{0};
-  int helpers = 0;  // workers inside; guarded by the pool's mutex
+  std::atomic<int> helpers{0};  // other threads inside; changed under the pool's mutex
   std::mutex error_mutex;
   std::exception_ptr error;
 
@@ -83,23 +83,21 @@ class Pool {
     }
     wake_.notify_all();
     job.work();
-    // Workers that wake too late find no job. Wait for those that have begun.
-    std::unique_lock lock(mutex_);
-    std::erase(jobs_, &job);
-    for (int spin = 0; job.helpers > 0 && spin < kSpins; ++spin) {
-      lock.unlock();
-      pause_briefly();
-      lock.lock();
+    {
+      const std::lock_guard lock(mutex_);
+      std::erase(jobs_, &job);  // helpers that come too late find it gone
     }
-    idle_.wait(lock, [&] { return job.helpers == 0; });
-    lock.unlock();
+    wait_for_helpers(job);
     if (job.error) std::rethrow_exception(job.error);
   }
 
  private:
   void start(int count) {
     count = std::clamp(count, 1, kMaxThreads);
-    stopping_ = false;
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = false;
+    }
     thread_count_ = count;
     for (int i = 1; i < count; ++i) workers_.emplace_back([this] { loop(); });
   }
@@ -122,6 +120,38 @@ class Pool {
     return found == jobs_.end() ? nullptr : *found;
   }
 
+  // Takes part in an open job; false if there is none. `seen`: the jobs that were looked at.
+  bool help(uint64_t& seen) {
+    std::unique_lock lock(mutex_);
+    seen = generation_.load(std::memory_order_relaxed);
+    Job* job = stopping_ ? nullptr : open_job();
+    if (job == nullptr) return false;
+    ++job->helpers;
+    lock.unlock();
+    const Level level = job->level;
+    job->work();
+    lock.lock();
+    // The job's caller may leave with it as soon as there are no helpers.
+    if (job->helpers.fetch_sub(1, std::memory_order_release) == 1) caller_of(level).notify_all();
+    return true;
+  }
+
+  // Callers of tasks hold nothing and help other jobs while they wait; callers of loops wait inside
+  // an operator, whose buffers belong to their thread.
+  void wait_for_helpers(Job& job) {
+    const bool helps = job.level == Level::kTasks;
+    uint64_t seen = 0;
+    const auto is_done = [&] { return job.helpers.load(std::memory_order_acquire) == 0; };
+    const auto has_news = [&] { return helps && generation_.load() != seen; };
+    while (!is_done()) {
+      if (helps && help(seen)) continue;
+      for (int spin = 0; spin < kSpins && !is_done() && !has_news(); ++spin) pause_briefly();
+      std::unique_lock lock(mutex_);
+      caller_of(job.level).wait(lock, [&] { return is_done() || has_news(); });
+    }
+  }
+  std::condition_variable& caller_of(Level level) { return level == Level::kTasks ? wake_ : idle_; }
+
   void loop() {
     uint64_t seen = 0;
     while (true) {
@@ -129,26 +159,22 @@ class Pool {
         if (generation_.load(std::memory_order_acquire) != seen) break;
         pause_briefly();
       }
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return generation_.load(std::memory_order_relaxed) != seen; });
-      seen = generation_.load(std::memory_order_relaxed);
-      while (!stopping_) {
-        Job* job = open_job();
-        if (job == nullptr) break;
-        ++job->helpers;
-        lock.unlock();
-        job->work();
-        lock.lock();
-        if (--job->helpers == 0) idle_.notify_all();
+      {
+        std::unique_lock lock(mutex_);
+        wake_.wait(
+            lock, [&] { return stopping_ || generation_.load(std::memory_order_relaxed) != seen; });
+        if (stopping_) return;
       }
-      if (stopping_) return;
+      while (help(seen)) {
+      }
     }
   }
 
   std::mutex resize_mutex_;
-  std::mutex mutex_;  // guards jobs_, their helpers, stopping_ and changes of generation_
-  std::condition_variable wake_, idle_;
-  std::atomic<uint64_t> generation_{0};
+  std::mutex mutex_;  // guards jobs_, stopping_, and changes of generation_ and of jobs' helpers
+  std::condition_variable wake_;         // a job is there, or a task's last helper has left
+  std::condition_variable idle_;         // a loop's last helper has left
+  std::atomic<uint64_t> generation_{0};  // how many jobs there were
   std::atomic<int> thread_count_{1};
   std::vector<Job*> jobs_;  // open, in the order they began
   bool stopping_ = false;

@@ -8,7 +8,8 @@
 
 namespace lockstep {
 
-// Default: the hardware's thread count. Requires: 1 <= count <= 256 (InputError otherwise).
+// Default: the hardware's thread count. Requires: 1 <= count <= 256 (InputError otherwise); not
+// called from a body.
 void set_thread_count(int count);
 int thread_count();
 

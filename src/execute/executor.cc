@@ -63,7 +63,8 @@ int32_t Executor::product_site(int node) const {
   return sites_.find(graph_.nodes[static_cast<size_t>(node)].id, Point::kOutput, 0);
 }
 
-// Lanes run one instruction at a time: what a device has done since the last one is this node's.
+// Lanes that share a device run one instruction at a time: what it has done since the last one is
+// this node's.
 void Executor::note_device_work(int node) {
   DeviceWork work = kernels().take_device_work();
   for (DeviceProduct& product : work.kinds) product.site = product_site(node);

@@ -53,7 +53,7 @@ class StepRunner {
              std::span<SiteRecord> records = {});
   void begin(const StepPass& pass, Batch&& batch) = delete;
 
-  // See Executor::run_node: `reference` has run the node, or is null.
+  // See Executor::run_node: `reference` has run the node, at most readers_lag more, or is null.
   void run_node(int node, const StepRunner* reference, std::span<SiteRecord> records);
   int node_count() const { return executor_.node_count(); }
   bool is_backward(int node) const;

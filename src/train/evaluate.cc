@@ -97,7 +97,7 @@ EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& l
     Batch batch = data_.gather(indices, draw);
     BatchRunners& runners = runners_for(size, lanes.size());
     add_noise(runners.graph, seed_, draw, batch);
-    for_lanes(lanes, 0, [&](size_t l) {
+    for_lanes(0, lanes.size(), lanes_share_threads(lanes), [&](size_t l) {
       if (!alive[l]) return;
       const LaneDescription& lane = lanes[l]->description();
       const Container container = container_of(lane);

@@ -57,7 +57,7 @@ class Lane {
                          const Lane* reference = nullptr, std::span<SiteRecord> sites = {});
   void run_node(int node, const Lane* reference, std::vector<SiteRecord>& sites);
   // Whether it may run on another thread than the other lanes do. A device is fed by one thread.
-  bool may_run_apart() const { return kernels().take_device_work == nullptr; }
+  bool may_run_apart() const { return !kernels().uses_device; }
   void finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t worker = 0);
   // See Executor::tap; also the values of updates and of what they change.
   void tap(ValueTap* tap);

@@ -12,13 +12,13 @@ bool lanes_share_threads(std::span<const std::unique_ptr<Lane>> lanes) {
          std::ranges::all_of(lanes, [](const auto& lane) { return lane->may_run_apart(); });
 }
 
-void for_lanes(std::span<const std::unique_ptr<Lane>> lanes, size_t first,
+void for_lanes(size_t first, size_t count, bool at_the_same_time,
                const std::function<void(size_t)>& work) {
-  if (lanes_share_threads(lanes)) {
-    const auto count = static_cast<int64_t>(lanes.size() - first);
-    parallel_tasks(count, [&](int64_t i) { work(first + static_cast<size_t>(i)); });
+  if (at_the_same_time) {
+    parallel_tasks(static_cast<int64_t>(count - first),
+                   [&](int64_t i) { work(first + static_cast<size_t>(i)); });
   } else {
-    for (size_t l = first; l < lanes.size(); ++l) work(l);
+    for (size_t l = first; l < count; ++l) work(l);
   }
 }
 

@@ -1,5 +1,4 @@
-// Lanes on threads of their own. A lane's bits depend on nothing but itself, so neither does it
-// matter which lanes run at the same time.
+// Lanes on threads of their own. No lane's bits depend on which lanes run at the same time.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +10,12 @@
 
 namespace lockstep {
 
-// False on one thread, and for all lanes as soon as one of them uses a device.
+// False on one thread, or if any lane uses a device.
 bool lanes_share_threads(std::span<const std::unique_ptr<Lane>> lanes);
 
-// Calls work(l) for every lane from number `first` on: at the same time if lanes_share_threads(),
-// else in their order. `work` changes nothing that belongs to another lane.
-void for_lanes(std::span<const std::unique_ptr<Lane>> lanes, size_t first,
+// Calls work(l) for the lanes [first, count): at the same time, or in their order. `work` changes
+// nothing that belongs to another lane.
+void for_lanes(size_t first, size_t count, bool at_the_same_time,
                const std::function<void(size_t)>& work);
 
 }  // namespace lockstep

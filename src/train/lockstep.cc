@@ -148,7 +148,7 @@ void LockstepRun::Impl::each_active(Work work) {
 template <typename Work>
 void LockstepRun::Impl::each_active_apart(Work work) {
   if (active[0]) timed(0, work);
-  for_lanes(lanes, 1, [&](size_t l) {
+  for_lanes(1, lanes.size(), lanes_share_threads(lanes), [&](size_t l) {
     if (active[l]) timed(l, work);
   });
 }
@@ -156,9 +156,10 @@ void LockstepRun::Impl::each_active_apart(Work work) {
 // Every node of the step, in all active lanes. On one thread, the lanes follow the reference while
 // its tensors are in cache. On several, it is a node ahead, and all lanes run at the same time.
 void LockstepRun::Impl::run_nodes(int count) {
-  const int lead = lanes_share_threads(lanes) ? kReferenceLead : 0;
+  const bool at_the_same_time = lanes_share_threads(lanes);
+  const int lead = at_the_same_time ? kReferenceLead : 0;
   for (int ahead = 0; ahead < count + lead; ++ahead) {
-    for_lanes(lanes, 0, [&](size_t lane) {
+    for_lanes(0, lanes.size(), at_the_same_time, [&](size_t lane) {
       const int node = lane == 0 ? ahead : ahead - lead;
       if (!active[lane] || node < 0 || node >= count) return;
       timed(lane, [&](size_t l, const Lane* ref, LaneStep& out) {
@@ -243,7 +244,7 @@ void LockstepRun::Impl::prepare(int64_t step) {
   const bool runs_again = may_be_measured || std::ranges::any_of(lanes, [](const auto& lane) {
                             return lane->may_replay();
                           });
-  each_active([&](size_t l, const Lane* ref, LaneStep&) {
+  each_active_apart([&](size_t l, const Lane* ref, LaneStep&) {
     Lane& lane = *lanes[l];
     const bool synced = options.mode == LaneMode::kSynced;
     if (synced && ref != nullptr) lane.restart_from(*ref, step);
@@ -296,9 +297,10 @@ void LockstepRun::Impl::run_batches(int64_t step) {
       site.effect.range /= static_cast<double>(options.workers);
     }
   });
-  each_active(
+  each_active_apart(
       [&](size_t l, const Lane* ref, LaneStep& out) { lanes[l]->enter_all_reduce(ref, out); });
-  each_active([&](size_t l, const Lane* ref, LaneStep& out) { lanes[l]->all_reduce(ref, out); });
+  each_active_apart(
+      [&](size_t l, const Lane* ref, LaneStep& out) { lanes[l]->all_reduce(ref, out); });
 }
 
 // Lanes that replay an overflowing batch repeat it while the others wait; records are of the last

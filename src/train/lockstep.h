@@ -1,6 +1,6 @@
 // Runs several lanes through the same steps: the reference and every other lane, node by node, on
-// the same batch. Compares each lane's tensors with the reference's while both are in cache, and
-// passes plain records to observers. Knows nothing of files.
+// the same batch, at the same time where there are threads. Compares each lane's tensors with the
+// reference's at every node, and passes plain records to observers. Knows nothing of files.
 #pragma once
 
 #include <atomic>

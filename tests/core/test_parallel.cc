@@ -19,6 +19,20 @@ struct RestoreThreads {
   int count = thread_count();
   ~RestoreThreads() { set_thread_count(count); }
 };
+
+// Where threads wait until all have come.
+struct Meeting {
+  std::atomic<int> arrived{0};
+  std::atomic<bool> timed_out{false};
+  void wait_for(int count) {
+    ++arrived;
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (arrived < count && !timed_out) {
+      if (std::chrono::steady_clock::now() > limit) timed_out = true;
+      std::this_thread::yield();
+    }
+  }
+};
 }  // namespace
 
 TEST_CASE("every index is visited once, for any number of threads") {
@@ -50,17 +64,9 @@ TEST_CASE("two threads really work at the same time") {
   const RestoreThreads restore;
   set_thread_count(2);
   // Each body waits for the other: only possible on two threads.
-  std::atomic<int> arrived{0};
-  std::atomic<bool> timed_out{false};
-  parallel_for(2, [&](int64_t) {
-    ++arrived;
-    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (arrived < 2 && !timed_out) {
-      if (std::chrono::steady_clock::now() > limit) timed_out = true;
-      std::this_thread::yield();
-    }
-  });
-  CHECK(!timed_out);
+  Meeting meeting;
+  parallel_for(2, [&](int64_t) { meeting.wait_for(2); });
+  CHECK(!meeting.timed_out);
 }
 
 TEST_CASE("an exception from a body reaches the caller, and the pool keeps working") {
@@ -98,22 +104,24 @@ TEST_CASE("tasks: loops inside them share the threads that are idle") {
     for (const auto& v : visits) wrong += v != 1;
     CHECK(wrong == 0);
   }
+}
+
+TEST_CASE("tasks: a thread without one helps a loop, the caller's as well") {
+  const RestoreThreads restore;
   set_thread_count(2);
-  // One task alone: its two bodies wait for each other, so the second thread must come.
-  std::atomic<int> arrived{0};
-  std::atomic<bool> timed_out{false};
-  parallel_tasks(2, [&](int64_t task) {
-    if (task == 1) return;
-    parallel_for(2, [&](int64_t) {
-      ++arrived;
-      const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-      while (arrived < 2 && !timed_out) {
-        if (std::chrono::steady_clock::now() > limit) timed_out = true;
-        std::this_thread::yield();
-      }
+  // Both tasks begin, on a thread each. Then one ends, and the two bodies of the other's loop wait
+  // for each other.
+  for (const bool callers_loops : {true, false}) {
+    const auto caller = std::this_thread::get_id();
+    Meeting tasks, bodies;
+    parallel_tasks(2, [&](int64_t) {
+      tasks.wait_for(2);
+      if ((std::this_thread::get_id() == caller) != callers_loops) return;
+      parallel_for(2, [&](int64_t) { bodies.wait_for(2); });
     });
-  });
-  CHECK(!timed_out);
+    CHECK(!tasks.timed_out);
+    CHECK(!bodies.timed_out);
+  }
 }
 
 TEST_CASE("tasks: an exception from a loop inside one reaches the caller") {

@@ -56,6 +56,7 @@ template <typename Products, SoftwareKernels kSoftware>
 void use_device(KernelSet& set) {
   use_products<Products, kSoftware>(set);
   set.f32.rounded_gemm = rounded_gemm_on_device<Products, kSoftware>;
+  set.uses_device = true;
 }
 
 template <SoftwareKernels kSoftware, cuda::Device& (*kDevice)()>

@@ -40,7 +40,7 @@ struct LaneInfo {
   // Bytes that the lane's recipe keeps on hardware; absent from files of version 1.
   std::optional<MemoryFacts> memory;
 };
-// The policy of a lane that run files keep the text of. Throws: as parse_recorded_policy.
+// A lane's policy, parsed from the text in the run file. Throws: as parse_recorded_policy.
 Policy policy_of(const LaneInfo& lane);
 
 struct Evaluation {

@@ -4,13 +4,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <iterator>
 #include <limits>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -18,10 +15,9 @@
 #include "emulation/accumulator/accumulator_event.h"
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/cuda/codes.h"
-#include "emulation/kernels/cuda/factor_store.h"
 #include "emulation/kernels/cuda/gemm.h"
 #include "emulation/kernels/simd/conv2d.h"
-#include "src/core/random.h"
+#include "tests/emulation/cuda/device_products.h"
 
 namespace lockstep {
 namespace {
@@ -30,105 +26,9 @@ using cuda::Type;
 
 constexpr Type kTypes[] = {Type::kFp16, Type::kBf16, Type::kTf32, Type::kE4m3, Type::kE5m2};
 
-struct Kind {
-  const char *accumulator, *a, *b;
-  bool runs_on_device;
-};
-constexpr Kind kKinds[] = {
-    {"hopper_fp16", "fp16", "fp16", true},
-    {"hopper_fp16_acc16", "fp16", "fp16", true},
-    {"hopper_bf16", "bf16", "bf16", true},
-    {"hopper_tf32", "tf32", "tf32", true},
-    {"ampere_tf32", "tf32", "tf32", true},
-    {"hopper_fp8", "fp8_e4m3", "fp8_e5m2", true},
-    {"hopper_fp8_promoted", "fp8_e4m3", "fp8_e4m3", true},
-    // cuBLAS has no such products, or forms them otherwise.
-    {"hopper_fp8", "fp8_e5m2", "fp8_e5m2", false},
-    {"hopper_fp8_acc16", "fp8_e4m3", "fp8_e4m3", false},
-    {"hopper_fp8_mma", "fp8_e4m3", "fp8_e4m3", false},
-    {"hopper_tf32_wmma", "tf32", "tf32", false},
-    {"hopper_bf16+negative_zero", "bf16", "bf16", false},
-    {"fp32_fused", "fp16", "fp16", false},
-    {"fp16", "fp16", "fp16", false},
-};
-
-// Values of the format, special values among them once in `rare` (0: none).
-std::vector<float> values_of(const Format& format, int64_t count, uint32_t stream, uint32_t rare) {
-  const RandomStream random(31, RandomPurpose::kTest, stream);
-  const bool is_tf32 = format.name == "tf32";
-  const auto codes = is_tf32 ? 0u : ~0u >> (32 - format.storage_bits());
-  std::vector<float> values(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) {
-    const auto n = static_cast<uint64_t>(i);
-    const uint32_t bits = random.bits(2 * n);
-    float x = static_cast<float>(round_to_format(std::ldexp(static_cast<int32_t>(bits), -31),
-                                                 format, Rounding::kNearestEven));
-    if (rare != 0 && random.bits(2 * n + 1) % rare == 0) {
-      x = is_tf32 ? std::bit_cast<float>(bits & 0xffffe000)
-                  : static_cast<float>(decode(bits & codes, format));
-    }
-    values[static_cast<size_t>(i)] = x;
-  }
-  return values;
-}
-
-struct Shape {
-  int64_t m, n, k;
-  bool transpose_a, transpose_b, from_c;
-  int64_t spare;  // by which rows are longer than they must be
-};
-
-// One product by `gemm`; C is a rows of n + spare, of which the rest must stay.
-template <typename Gemm>
-std::vector<float> product(const Kind& kind, const Shape& s, uint32_t rare, Gemm gemm,
-                           std::vector<uint8_t>* events = nullptr) {
-  const Format &fa = find_format(kind.a), &fb = find_format(kind.b);
-  const Accumulator& accumulator = find_accumulator(kind.accumulator);
-  const int64_t lda = (s.transpose_a ? s.m : s.k) + s.spare;
-  const int64_t ldb = (s.transpose_b ? s.k : s.n) + s.spare, ldc = s.n + s.spare;
-  const std::vector<float> a = values_of(fa, (s.transpose_a ? s.k : s.m) * lda, 1, rare);
-  const std::vector<float> b = values_of(fb, (s.transpose_b ? s.n : s.k) * ldb, 2, rare);
-  std::vector<float> c = values_of(*accumulator.format, s.m * ldc, 3, rare);
-  if (events != nullptr) events->assign(static_cast<size_t>(s.m * s.n), 0);
-  gemm(GemmArgs<float>{.transpose_a = s.transpose_a,
-                       .transpose_b = s.transpose_b,
-                       .m = s.m,
-                       .n = s.n,
-                       .k = s.k,
-                       .a = a.data(),
-                       .lda = lda,
-                       .b = b.data(),
-                       .ldb = ldb,
-                       .c = c.data(),
-                       .ldc = ldc,
-                       .start_from_c = s.from_c,
-                       .accumulator = &accumulator,
-                       .a_format = &fa,
-                       .b_format = &fb,
-                       .events = events != nullptr ? events->data() : nullptr});
-  return c;
-}
-
-std::vector<float> in_software(const Kind& kind, const Shape& s, uint32_t rare) {
-  return product(kind, s, rare, active_kernels().f32.gemm);
-}
-std::vector<float> on(cuda::Device& device, const Kind& kind, const Shape& s, uint32_t rare,
-                      std::vector<uint8_t>* events = nullptr) {
-  return product(
-      kind, s, rare,
-      [&](const GemmArgs<float>& args) {
-        cuda::cuda_gemm(args, active_kernels().f32.gemm, device);
-      },
-      events);
-}
-
-bool same_bits(const std::vector<float>& x, const std::vector<float>& y) {
-  return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0;
-}
-
 // Every size class, transpose and start.
-std::vector<Shape> shapes() {
-  std::vector<Shape> all;
+std::vector<Layout> shapes() {
+  std::vector<Layout> all;
   const int64_t sizes[][3] = {{1, 1, 1}, {2, 3, 5}, {16, 16, 16}, {33, 17, 65}, {7, 40, 129}};
   // FP8 is filled up to multiples of 16: rows of 20 whose stride is 32.
   all.push_back({16, 16, 20, false, true, false, 12});
@@ -140,68 +40,6 @@ std::vector<Shape> shapes() {
   }
   return all;
 }
-
-// The host device with one fault.
-class FaultyDevice : public cuda::Device {
- public:
-  enum class Fault {
-    kNone,
-    kSwapsFactors,
-    kSkipsLastSum,
-    kDropsLastRow,
-    kWrongStride,
-    kNarrowsSums,
-    kWrongBatchStep,
-    kSwapsBatch
-  };
-  explicit FaultyDevice(Fault fault) : fault_(fault) {}
-
-  std::string name() const override { return "faulty"; }
-  const Hardware& hardware() const override { return host_.hardware(); }
-  void* allocate(size_t bytes) override {
-    return std::memset(host_.allocate(bytes), 0x5a, bytes);  // what was there is no result
-  }
-  void release(void* memory) override { host_.release(memory); }
-  void upload(void* to, const void* from, size_t bytes) override { host_.upload(to, from, bytes); }
-  void download(void* to, const void* from, size_t bytes) override {
-    host_.download(to, from, bytes);
-  }
-  cuda::Algorithm multiply(const cuda::Product& product) override {
-    cuda::Product p = product;
-    const int64_t width = p.c_width();
-    if (fault_ == Fault::kSwapsFactors) std::swap(p.a_data, p.b_data);
-    if (fault_ == Fault::kWrongStride) p.k -= 16;
-    if (fault_ == Fault::kDropsLastRow) --p.m;
-    if (fault_ == Fault::kWrongBatchStep) p.b_step = 0;
-    if (fault_ == Fault::kSwapsBatch) return in_wrong_order(p);
-    cuda::Algorithm algorithm = p.m > 0 ? host_.multiply(p) : cuda::Algorithm{};
-    auto* c = static_cast<uint8_t*>(p.c_data);
-    if (fault_ == Fault::kSkipsLastSum) std::memset(c + (p.m * p.n - 1) * width, 0x11, width);
-    for (int64_t i = 0; fault_ == Fault::kNarrowsSums && i < p.m * p.n; ++i) c[i * width] &= 0xfe;
-    return algorithm;
-  }
-  void launch(const cuda::Kernel& kernel) override { host_.launch(kernel); }
-
- private:
-  // The last matrix of A first.
-  cuda::Algorithm in_wrong_order(cuda::Product p) {
-    const int64_t a_bytes = p.a_step * cuda::bytes_of(p.a);
-    p.a_data = static_cast<const uint8_t*>(p.a_data) + (p.batch - 1) * a_bytes;
-    cuda::Product one = p;
-    one.batch = 1;
-    cuda::Algorithm algorithm;
-    for (int64_t i = 0; i < p.batch; ++i) {
-      algorithm = host_.multiply(one);
-      one.a_data = static_cast<const uint8_t*>(one.a_data) - a_bytes;
-      one.b_data = static_cast<const uint8_t*>(one.b_data) + p.b_step * cuda::bytes_of(p.b);
-      one.c_data = static_cast<uint8_t*>(one.c_data) + p.m * p.n * p.c_width();
-    }
-    return algorithm;
-  }
-
-  cuda::Device& host_ = cuda::host_device();
-  Fault fault_;
-};
 
 struct Batch {
   int64_t m, n, k, count;
@@ -286,7 +124,7 @@ TEST_CASE("cuda engine: products on the host device have the bits of the softwar
   for (const Kind& kind : kKinds) {
     CAPTURE(kind.accumulator);
     CAPTURE(kind.a);
-    for (const Shape& s : shapes()) {
+    for (const Layout& s : shapes()) {
       CAPTURE(s.m);
       CAPTURE(s.n);
       CAPTURE(s.k);
@@ -308,7 +146,7 @@ TEST_CASE("cuda engine: products on the host device have the bits of the softwar
 
 TEST_CASE(
     "cuda engine: results leave the library in the factors' format where the policy says so") {
-  const Shape s{33, 17, 65, false, true, false, 0};
+  const Layout s{33, 17, 65, false, true, false, 0};
   for (const Kind& kind : kKinds) {
     CAPTURE(kind.accumulator);
     CAPTURE(kind.a);
@@ -385,8 +223,8 @@ TEST_CASE("cuda engine: a stack of products is one call, with the bits of the so
 }
 
 TEST_CASE("cuda engine: a stack that is too large for one call is cut") {
-  using Fault = FaultyDevice::Fault;
-  static FaultyDevice device(Fault::kNone);
+  using Fault = FaultyProducts::Fault;
+  static FaultyProducts device(Fault::kNone);
   const std::vector<int64_t> reordered = {2, 0, 0, 4, 1}, none;
   for (const auto& [a, b] : {std::pair(none, none), {reordered, none}, {none, reordered}}) {
     const Batch s{5, 4, 9, 5, false, true, a, b};
@@ -407,8 +245,9 @@ TEST_CASE("cuda engine: a stack that is too large for one call is cut") {
 }
 
 TEST_CASE("cuda engine: planted faults of a batch change results") {
-  using Fault = FaultyDevice::Fault;
-  static FaultyDevice right(Fault::kNone), step(Fault::kWrongBatchStep), order(Fault::kSwapsBatch);
+  using Fault = FaultyProducts::Fault;
+  static FaultyProducts right(Fault::kNone), step(Fault::kWrongBatchStep),
+      order(Fault::kSwapsBatch);
   const Batch s{5, 4, 9, 3, false, true, {}, {}};
   for (const Kind& kind : kKinds) {
     if (!kind.runs_on_device) continue;
@@ -508,246 +347,16 @@ TEST_CASE("cuda engine: a weight gradient in pieces of columns, with events") {
 
 TEST_CASE("cuda engine: a sum of no products never reaches the device") {
   const Kind& kind = kKinds[0];
-  const Shape none{3, 4, 0, false, false, false, 0};
+  const Layout none{3, 4, 0, false, false, false, 0};
   const int64_t before = cuda::traffic(cuda::host_device()).products;
   CHECK(same_bits(on(cuda::host_device(), kind, none, 0), in_software(kind, none, 0)));
   CHECK(cuda::traffic(cuda::host_device()).products == before);
 }
 
-TEST_CASE("cuda engine: buffers are kept, and copies are counted") {
-  static FaultyDevice device(FaultyDevice::Fault::kNone);  // of its own: counts begin at 0
-  const Shape s{32, 16, 64, false, true, false, 0};
-  on(device, kKinds[0], s, 0);
-  const cuda::Traffic first = cuda::traffic(device);
-  CHECK(first.products == 1);
-  CHECK(first.allocations == 3);
-  CHECK(first.bytes_up == 2 * (32 * 64 + 16 * 64));
-  CHECK(first.bytes_down == 4 * 32 * 16);
-  REQUIRE(first.algorithms.size() == 1);
-  CHECK(first.algorithms.begin()->first == "hopper_fp16 fp16 x fp16 32x16x64");
-  CHECK(first.algorithms.begin()->second.text == "model hopper_fp16");
-  CHECK(cuda::traffic_text().find("faulty: 1 product of 1 size in ") != std::string::npos);
-  // FP8 matrices are filled up to multiples of 16.
-  on(device, kKinds[5], {17, 5, 20, false, true, false, 0}, 0);
-  CHECK(cuda::traffic(device).bytes_up == first.bytes_up + (32 + 16) * 32);
-  CHECK(cuda::traffic(device).algorithms.size() == 2);
-}
-
-TEST_CASE("cuda engine: factors stay on the device until they change") {
-  static FaultyDevice device(FaultyDevice::Fault::kNone);
-  constexpr int64_t kM = 8, kN = 16, kK = 32, kBoth = 2 * (kM + kN) * kK;  // bytes
-  const Format& format = find_format("bf16");
-  std::vector<float> a = values_of(format, kM * kK, 1, 0), b = values_of(format, kN * kK, 2, 0);
-  std::vector<float> c(kM * kN), want(c);
-  GemmArgs<float> args{.transpose_b = true,
-                       .m = kM,
-                       .n = kN,
-                       .k = kK,
-                       .a = a.data(),
-                       .lda = kK,
-                       .b = b.data(),
-                       .ldb = kK,
-                       .c = c.data(),
-                       .ldc = kN,
-                       .accumulator = &find_accumulator("hopper_bf16"),
-                       .a_format = &format,
-                       .b_format = &format};
-  const auto copied = [&] {
-    cuda::cuda_gemm(args, active_kernels().f32.gemm, device);
-    GemmArgs<float> again = args;
-    again.c = want.data();
-    active_kernels().f32.gemm(again);
-    CHECK(same_bits(c, want));
-    const DeviceWork work = cuda::take_work(device);
-    CHECK(work.bytes_up + work.bytes_kept == kBoth);
-    return work.bytes_up;
-  };
-  CHECK(copied() == kBoth);
-  CHECK(copied() == kBoth);  // read twice without a change: kept from now on
-  CHECK(copied() == 0);
-  const int64_t allocations = cuda::traffic(device).allocations;
-  b[3] = 2;
-  CHECK(copied() == 2 * kN * kK);
-  CHECK(copied() == 0);
-  CHECK(cuda::traffic(device).allocations == allocations);
-  // The same memory, read in another order or in the other place of a product, is another array.
-  std::swap(args.a, args.b);
-  std::swap(args.m, args.n);
-  args.ldc = kM;
-  CHECK(copied() == kBoth);
-  args.transpose_b = false, args.ldb = kM;
-  CHECK(copied() == kBoth);
-  CHECK(copied() == 2 * kM * kK);
-  CHECK(copied() == 0);
-}
-
-TEST_CASE("cuda engine: factors of one product that lie in one array") {
-  const Kind& kind = kKinds[0];
-  for (const auto& [a, b] : {std::pair<std::vector<int64_t>, std::vector<int64_t>>{{0, 0}, {1, 1}},
-                             {{0, 1}, {1, 0}},
-                             {{1, 1}, {0, 1}}}) {
-    const Format& format = find_format(kind.a);
-    const std::vector<float> x = values_of(format, 2 * 16 * 16, 1, 0);
-    std::vector<float> c(2 * 16 * 16), want(c);
-    const auto stack = [&](std::vector<float>& out) {
-      return StackedGemm<float>{.product = {.transpose_b = true,
-                                            .m = 16,
-                                            .n = 16,
-                                            .k = 16,
-                                            .a = x.data(),
-                                            .lda = 16,
-                                            .b = x.data(),
-                                            .ldb = 16,
-                                            .c = out.data(),
-                                            .ldc = 16,
-                                            .accumulator = &find_accumulator(kind.accumulator),
-                                            .a_format = &format,
-                                            .b_format = &format},
-                                .count = 2,
-                                .a_matrices = a,
-                                .b_matrices = b};
-    };
-    for (int64_t i = 0; i < 2; ++i) active_kernels().f32.gemm(stack(want).one(i));
-    for (int time = 0; time < 3; ++time) {
-      std::ranges::fill(c, -1.0f);
-      REQUIRE(cuda::cuda_stacked_gemm(stack(c), active_kernels().f32.gemm, cuda::host_device()));
-      CHECK(same_bits(c, want));
-    }
-  }
-}
-
-TEST_CASE("cuda engine: the store of factors keeps what does not change, up to a limit") {
-  static FaultyDevice device(FaultyDevice::Fault::kNone);
-  cuda::FactorStore store(device, 64, 5);
-  const float place[8] = {};
-  const auto was_there = [&](int at, uint8_t value, size_t bytes, int operand = 0) {
-    const std::vector<std::byte> codes(bytes, std::byte{value});
-    const auto stored = store.put({operand, &place[at], 1, 1, 1, 1, 1, Type::kFp16}, codes);
-    CHECK(std::memcmp(stored.memory, codes.data(), bytes) == 0);
-    return stored.was_there;
-  };
-  const auto keep = [&](int at, uint8_t value, size_t bytes) {
-    CHECK_FALSE(was_there(at, value, bytes));
-    CHECK_FALSE(was_there(at, value, bytes));
-    return was_there(at, value, bytes);
-  };
-  CHECK(keep(0, 1, 30));
-  CHECK_FALSE(was_there(1, 2, 30));
-  CHECK_FALSE(was_there(1, 3, 30));  // changes: never kept
-  CHECK(store.kept_bytes() == 30);
-  CHECK_FALSE(was_there(0, 9, 30));  // an array that is kept stays so when it changes
-  CHECK(was_there(0, 9, 30));
-  CHECK_FALSE(was_there(0, 9, 30, 1));
-  CHECK(keep(2, 4, 30));
-  CHECK(store.kept_bytes() == 60);
-  CHECK(was_there(0, 9, 30));
-  CHECK_FALSE(keep(3, 5, 30));  // full, and all of it was read lately
-  CHECK(was_there(0, 9, 30));
-  CHECK(store.kept_bytes() == 60);
-  CHECK_FALSE(was_there(3, 5, 30));  // 2 was not read for long: it has left
-  CHECK(was_there(3, 5, 30));
-  CHECK(was_there(0, 9, 30));
-  CHECK_FALSE(was_there(2, 4, 30));
-  CHECK_FALSE(keep(5, 7, 100));  // larger than the limit
-}
-
-// Sums of small integers are exact in any order, with and without parts.
-TEST_CASE("cuda engine: on every device, products of small integers are exact") {
-  std::vector<cuda::Device*> devices{&cuda::host_device()};
-  std::string why_not;
-  if (cuda::gpu_device(&why_not) != nullptr) {
-    devices.push_back(cuda::gpu_device());
-  } else {
-    MESSAGE("SKIPPED: 1 device: no GPU: " << why_not);
-  }
-  const auto whole = [](std::vector<float> values) {
-    for (float& x : values) x = std::round(2 * x);  // -2 to 2
-    return values;
-  };
-  for (cuda::Device* device : devices) {
-    for (const Kind& kind : kKinds) {
-      const Accumulator& row = find_accumulator(kind.accumulator);
-      const Format &fa = find_format(kind.a), &fb = find_format(kind.b);
-      const bool is_of_chip = row.hardware == device->hardware().name;
-      if (!kind.runs_on_device || !is_of_chip) continue;
-      CAPTURE(device->name());
-      CAPTURE(kind.accumulator);
-      for (const LibraryRules& rules :
-           {LibraryRules{}, LibraryRules{.splits_k = false},
-            LibraryRules{.narrow_results = true, .workspace_bytes = 0},
-            LibraryRules{.narrow_results = true, .adds_parts_narrow = false}}) {
-        for (const auto& [m, n, k, count] : {std::array<int64_t, 4>{1, 1, 1, 1},
-                                             {33, 17, 65, 1},
-                                             {64, 64, 480, 1},
-                                             {5, 7, 9, 3},
-                                             {16, 24, 32, 4}}) {
-          for (int layout = 0; layout < 4; ++layout) {
-            const bool ta = (layout & 1) != 0, tb = (layout & 2) != 0;
-            const std::vector<float> a = whole(values_of(fa, count * m * k, 1, 0)),
-                                     b = whole(values_of(fb, count * k * n, 2, 0));
-            std::vector<float> c(static_cast<size_t>(count * m * n)), want(c);
-            const auto stack = [&](std::vector<float>& out) {
-              return StackedGemm<float>{.product = {.transpose_a = ta,
-                                                    .transpose_b = tb,
-                                                    .m = m,
-                                                    .n = n,
-                                                    .k = k,
-                                                    .a = a.data(),
-                                                    .lda = ta ? m : k,
-                                                    .b = b.data(),
-                                                    .ldb = tb ? k : n,
-                                                    .c = out.data(),
-                                                    .ldc = n,
-                                                    .accumulator = &with_library_rules(row, rules),
-                                                    .a_format = &fa,
-                                                    .b_format = &fb},
-                                        .count = count};
-            };
-            for (int64_t i = 0; i < count; ++i) active_kernels().f32.gemm(stack(want).one(i));
-            if (rules.narrow_results && fa.name == "bf16") {  // 8 bits hold sums up to 256
-              for (float& x : want) {
-                x = static_cast<float>(round_to_format(x, fa, Rounding::kNearestEven));
-              }
-              if (rules.adds_parts_narrow && k > 256) continue;  // parts are rounded first
-            }
-            REQUIRE(cuda::cuda_stacked_gemm(stack(c), active_kernels().f32.gemm, *device));
-            for (float& x : want) x += 0.0f;  // a library may give -0 for an empty part
-            for (float& x : c) x += 0.0f;
-            CHECK(same_bits(c, want));
-          }
-        }
-      }
-    }
-  }
-}
-
-TEST_CASE("cuda engine: planted faults of a device change results") {
-  using Fault = FaultyDevice::Fault;
-  constexpr Fault kFaults[] = {Fault::kSwapsFactors, Fault::kSkipsLastSum, Fault::kDropsLastRow,
-                               Fault::kWrongStride, Fault::kNarrowsSums};
-  static FaultyDevice devices[] = {FaultyDevice(kFaults[0]), FaultyDevice(kFaults[1]),
-                                   FaultyDevice(kFaults[2]), FaultyDevice(kFaults[3]),
-                                   FaultyDevice(kFaults[4])};
-  for (size_t i = 0; i < std::size(kFaults); ++i) {
-    const Fault fault = kFaults[i];
-    FaultyDevice& device = devices[i];
-    CAPTURE(i);
-    for (const Kind& kind : kKinds) {
-      if (!kind.runs_on_device) continue;
-      CAPTURE(kind.accumulator);
-      const Shape s{16, 16, 48, false, false, false, 0};
-      // Sums of 13 fraction bits end in zeros: the lowest bit is never set.
-      const bool has_short_sums = std::string_view(kind.accumulator).starts_with("hopper_fp8");
-      if (fault == Fault::kNarrowsSums && has_short_sums) continue;
-      CHECK_FALSE(same_bits(on(device, kind, s, 0), in_software(kind, s, 0)));
-    }
-  }
-}
-
 TEST_CASE("cuda engine: events are NaN, and infinities of finite factors") {
   std::vector<uint8_t> events;
   const Kind& kind = kKinds[1];  // sums in FP16 overflow
-  const Shape s{12, 8, 16, false, true, false, 0};
+  const Layout s{12, 8, 16, false, true, false, 0};
   constexpr uint32_t kRare = 4;
   const std::vector<float> c = on(cuda::host_device(), kind, s, kRare, &events);
   const std::vector<float> a = values_of(find_format(kind.a), s.m * s.k, 1, kRare);
@@ -790,15 +399,6 @@ TEST_CASE("cuda engine: events are NaN, and infinities of finite factors") {
                   active_kernels().f32.gemm, cuda::host_device());
   CHECK(std::isinf(sum[0]));
   CHECK(event == 0);
-}
-
-TEST_CASE("cuda engine: without a GPU there is no device, and a reason") {
-  std::string why_not;
-  if (cuda::gpu_device(&why_not) != nullptr) {
-    CHECK(why_not.empty());
-    return;
-  }
-  CHECK_FALSE(why_not.empty());
 }
 
 }  // namespace lockstep

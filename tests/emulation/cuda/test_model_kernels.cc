@@ -3,9 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,66 +11,22 @@
 #include "emulation/kernels/cuda/model_gemm.h"
 #include "emulation/kernels/scalar/gemm.h"
 #include "src/core/error.h"
-#include "src/core/random.h"
+#include "tests/emulation/cuda/device_products.h"
 
 namespace lockstep {
 namespace {
-
-struct Layout {
-  int64_t m, n, k;
-  bool transpose_a, transpose_b, from_c;
-  int64_t spare;  // by which rows are longer than they must be
-};
-
-std::vector<float> values_of(const Format& format, int64_t count, uint32_t stream, bool special) {
-  const RandomStream random(47, RandomPurpose::kTest, stream);
-  constexpr uint32_t kTf32Bits = 0xffffe000;
-  std::vector<float> values(static_cast<size_t>(count));
-  for (size_t i = 0; i < values.size(); ++i) {
-    const uint32_t bits = random.bits(2 * i);
-    const bool any_bits = special && random.bits(2 * i + 1) % 24 == 0;
-    if (!any_bits) {
-      values[i] = static_cast<float>(round_to_format(std::ldexp(static_cast<int32_t>(bits), -31),
-                                                     format, Rounding::kNearestEven));
-    } else if (format.is_fp32() || format.is_tf32()) {
-      values[i] = std::bit_cast<float>(format.is_tf32() ? bits & kTf32Bits : bits);
-    } else {
-      const uint32_t codes = (1u << format.storage_bits()) - 1;
-      values[i] = static_cast<float>(decode(bits & codes, format));
-    }
-  }
-  return values;
-}
 
 // C, and its events.
 using Result = std::pair<std::vector<float>, std::vector<uint8_t>>;
 
 template <typename Gemm>
-Result product(const Accumulator& accumulator, const Format& fa, const Format& fb, const Layout& s,
-               bool special, bool with_events, Gemm gemm) {
-  const int64_t lda = (s.transpose_a ? s.m : s.k) + s.spare;
-  const int64_t ldb = (s.transpose_b ? s.k : s.n) + s.spare, ldc = s.n + s.spare;
-  const auto a = values_of(fa, (s.transpose_a ? s.k : s.m) * lda, 1, special);
-  const auto b = values_of(fb, (s.transpose_b ? s.n : s.k) * ldb, 2, special);
-  Result result(values_of(*accumulator.register_format, s.m * ldc, 3, special),
-                std::vector<uint8_t>(static_cast<size_t>(s.m * s.n)));
-  gemm(GemmArgs<float>{.transpose_a = s.transpose_a,
-                       .transpose_b = s.transpose_b,
-                       .m = s.m,
-                       .n = s.n,
-                       .k = s.k,
-                       .a = a.data(),
-                       .lda = lda,
-                       .b = b.data(),
-                       .ldb = ldb,
-                       .c = result.first.data(),
-                       .ldc = ldc,
-                       .start_from_c = s.from_c,
-                       .accumulator = &accumulator,
-                       .a_format = &fa,
-                       .b_format = &fb,
-                       .events = with_events ? result.second.data() : nullptr});
-  return result;
+Result with_events(const Accumulator& accumulator, const Format& fa, const Format& fb,
+                   const Layout& s, bool special, bool wants_events, Gemm gemm) {
+  constexpr uint32_t kRare = 24;
+  std::vector<uint8_t> events(static_cast<size_t>(s.m * s.n));
+  std::vector<float> c =
+      product(accumulator, fa, fb, s, special ? kRare : 0, gemm, wants_events ? &events : nullptr);
+  return {std::move(c), std::move(events)};
 }
 
 auto on(cuda::Device& device) {
@@ -89,9 +42,8 @@ std::vector<cuda::Device*> devices() {
   return all;
 }
 
-bool same_bits(const Result& x, const Result& y) {
-  return x.second == y.second && x.first.size() == y.first.size() &&
-         std::memcmp(x.first.data(), y.first.data(), x.first.size() * sizeof(float)) == 0;
+bool same_result(const Result& x, const Result& y) {
+  return x.second == y.second && same_bits(x.first, y.first);
 }
 
 constexpr const char* kTypes[] = {"fp16", "bf16", "tf32", "fp8_e4m3", "fp8_e5m2"};
@@ -117,10 +69,12 @@ TEST_CASE("model kernels: every tensor core's sums and events are the scalar ker
         REQUIRE(cuda::is_model_sum(accumulator, &fa, &fb));
         for (const Layout& s : layouts) {
           for (const bool special : {false, true}) {
-            const Result want = product(accumulator, fa, fb, s, special, true, scalar_gemm<float>);
+            const Result want =
+                with_events(accumulator, fa, fb, s, special, true, scalar_gemm<float>);
             for (cuda::Device* device : devices()) {
               const int64_t before = cuda::model_products(*device);
-              REQUIRE(same_bits(product(accumulator, fa, fb, s, special, true, on(*device)), want));
+              REQUIRE(same_result(with_events(accumulator, fa, fb, s, special, true, on(*device)),
+                                  want));
               REQUIRE(cuda::model_products(*device) == before + 1);
             }
             for (const uint8_t event : want.second) events |= event;
@@ -141,9 +95,11 @@ TEST_CASE("model kernels: switched rules, and sums without events") {
     const Format& format = *found->operands.front();
     const Layout s{9, 11, 70, true, false, true, 2};
     for (const bool special : {false, true}) {
-      const Result want = product(*found, format, format, s, special, false, scalar_gemm<float>);
+      const Result want =
+          with_events(*found, format, format, s, special, false, scalar_gemm<float>);
       for (cuda::Device* device : devices()) {
-        CHECK(same_bits(product(*found, format, format, s, special, false, on(*device)), want));
+        CHECK(
+            same_result(with_events(*found, format, format, s, special, false, on(*device)), want));
       }
     }
   }
@@ -161,10 +117,10 @@ TEST_CASE("model kernels: fused chains, with and without events") {
       for (const bool special : {false, true}) {
         for (const bool events : {false, true}) {
           const Result want =
-              product(accumulator, format, format, s, special, events, scalar_gemm<float>);
+              with_events(accumulator, format, format, s, special, events, scalar_gemm<float>);
           for (cuda::Device* device : devices()) {
-            CHECK(same_bits(product(accumulator, format, format, s, special, events, on(*device)),
-                            want));
+            CHECK(same_result(
+                with_events(accumulator, format, format, s, special, events, on(*device)), want));
           }
         }
       }
@@ -181,15 +137,15 @@ TEST_CASE("model kernels: other sums and small products stay with the software k
     CAPTURE(accumulator.name);
     CHECK((accumulator.kind != AccumulatorKind::kFusedChain || accumulator.format->is_fp64()));
     if (accumulator.operands.empty() && accumulator.kind == AccumulatorKind::kKahan) {
-      CHECK(
-          same_bits(product(accumulator, format, format, s, false, false, on(cuda::host_device())),
-                    product(accumulator, format, format, s, false, false, scalar_gemm<float>)));
+      CHECK(same_result(
+          with_events(accumulator, format, format, s, false, false, on(cuda::host_device())),
+          with_events(accumulator, format, format, s, false, false, scalar_gemm<float>)));
     }
   }
-  product(find_accumulator("hopper_fp16"), format, format, s, false, false,
-          [](const GemmArgs<float>& args) {
-            cuda::model_gemm(args, scalar_gemm<float>, cuda::host_device(), 4 * 4 * 16 + 1);
-          });
+  with_events(find_accumulator("hopper_fp16"), format, format, s, false, false,
+              [](const GemmArgs<float>& args) {
+                cuda::model_gemm(args, scalar_gemm<float>, cuda::host_device(), 4 * 4 * 16 + 1);
+              });
   CHECK(cuda::model_products(cuda::host_device()) == before);
 }
 

@@ -47,7 +47,10 @@ void kill_at_random_moments(int count) {
   const std::string whole = folder.file("whole.h5"), path = folder.file("run.h5");
   run.record(whole);
   const RandomStream random(1, RandomPurpose::kTest);
-  double window_us = 4e5;               // moments are drawn from here; follows the machine's speed
+  // Moments are drawn from [0, window), which follows the machine's speed: longer after a kill that
+  // came too early, shorter after one that came too late.
+  constexpr double kLonger = 1.1, kShorter = 0.95;
+  double window_us = 4e5;
   int inside = 0, early = 0, late = 0;  // kills during the run, before its file, after its end
   for (uint64_t i = 0; inside < count; ++i) {
     CAPTURE(window_us);
@@ -60,14 +63,14 @@ void kill_at_random_moments(int count) {
     const bool killed = killed_child([&] { run.record(path); }, wait_us);
     if (!fs::exists(path)) {
       ++early;
-      window_us *= 1.1;
+      window_us *= kLonger;
       continue;
     }
     CAPTURE(wait_us);
     REQUIRE(problem_of(path, run, 0) == "");
     if (!killed || RunFile(path, true).steps() == kSteps) {
       ++late;
-      window_us *= 0.95;
+      window_us *= kShorter;
       continue;
     }
     ++inside;
