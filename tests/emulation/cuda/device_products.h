@@ -20,7 +20,7 @@ namespace lockstep {
 // Values of the format, any codes among them once in `rare` (0: none).
 inline std::vector<float> values_of(const Format& format, int64_t count, uint32_t stream,
                                     uint32_t rare) {
-  const RandomStream random(31, RandomPurpose::kTest, stream);
+  const RandomStream random(47, RandomPurpose::kTest, stream);
   constexpr uint32_t kTf32Bits = 0xffffe000;
   std::vector<float> values(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
