@@ -141,7 +141,8 @@ std::vector<Quantity> make_rows() {
        .axis = Axis::kOne,
        .source = &LaneStep::seconds,
        .comparison = kNone,
-       .help = "time of this lane's work; differs between equal runs. On several threads lanes overlap",
+       .help =
+           "time of this lane's work; differs between equal runs. On several threads lanes overlap",
        .absent = 0},
       {"losses/*", Axis::kLoss, &LaneStep::losses, kNone,
        "training loss of the step, one for each named loss of the graph", At::kEverySite, kNaN,
