@@ -168,8 +168,11 @@ std::vector<Quantity> make_rows() {
       of_device("device_products/reduction", &DeviceProduct::reduction, "its reduction scheme"),
       of_device("device_products/most_parts", &DeviceProduct::most_parts,
                 "parts of k that it may have summed apart, at most; 1: one chain"),
-      checksums("steps", Gathered::kStepChecksums, "a step's other rows, but not of its time"),
-      checksums("seconds", Gathered::kSecondsChecksums, "a step's time"),
+      checksums("steps", Gathered::kStepChecksums,
+                "a step's other rows, but not of its time and copied bytes"),
+      checksums(
+          "seconds", Gathered::kSecondsChecksums,
+          "a step's time and the bytes copied to a device, which may differ between equal runs"),
       checksums("evaluations", Gathered::kEvaluationChecksums, "an evaluation"),
       checksums("samples", Gathered::kSampleChecksums, "a step's sampled sums of products"),
       checksums("histograms", Gathered::kHistogramChecksums, "a step's exponent histograms"),

@@ -43,6 +43,12 @@ uint64_t node_checksum(const StoredNode& node, const std::string& path) {
   return sum;
 }
 
+// What is copied to a device depends on where arrays lie in memory.
+bool differs_between_equal_runs(const Quantity& quantity) {
+  const Source sources[] = {&LaneStep::seconds, &DeviceWork::bytes_up, &DeviceWork::bytes_kept};
+  return std::ranges::count(sources, quantity.source) > 0;
+}
+
 }  // namespace
 
 uint64_t row_checksum(std::string_view name, int64_t row, const void* bytes, size_t count) {
@@ -56,7 +62,7 @@ uint64_t death_checksum(int64_t step, bool has_died, DeathCause died_of) {
 
 std::optional<Gathered> checksums_of(const Quantity& quantity) {
   if (quantity.is_checksum()) return std::nullopt;
-  if (quantity.source == Source(&LaneStep::seconds)) return Gathered::kSecondsChecksums;
+  if (differs_between_equal_runs(quantity)) return Gathered::kSecondsChecksums;
   switch (quantity.rows()) {
     case Rows::kStep:
       break;
