@@ -1,6 +1,7 @@
 // How is a program executed?
 // An executor holds the values of one lane's program and runs it node by node, so that lanes can be
-// compared at every node, while their tensors are in cache. It knows one step; the lane owns everything kept between steps (weights, scalers, optimizers).
+// compared at every node, while their tensors are in cache. It knows one step; the lane owns
+// everything kept between steps (weights, scalers, optimizers).
 #pragma once
 
 #include <cstdint>
