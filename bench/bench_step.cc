@@ -39,7 +39,6 @@ struct Case {
   std::map<std::string, double> sizes = {};
   // Of one lane, and of FP32 + 3 lanes, against PyTorch's step; 0: none, and no rows of lanes.
   double lane_target = 0, lanes_target = 0;
-  double emulator_target = 0.7;  // of one lane, against QPyTorch compiled with -O3
 };
 const Case kCases[] = {
     {"mlp", "784-512-512-10, batch 128", 128, {{"hidden1", 512}, {"hidden2", 512}}},
@@ -219,7 +218,8 @@ class LaneSteps {
 
 const std::vector<std::string> kLanes = {"fp32", "torch-autocast-fp16", "torch-autocast-bf16",
                                          "tf32"};
-constexpr int64_t kSparse = 10;  // --statistics-every
+constexpr int64_t kSparse = 10;          // --statistics-every
+constexpr double kEmulatorTarget = 0.7;  // of one lane, against QPyTorch compiled with -O3
 
 bench::Row row_of(const Case& of, const std::string& work, const std::string& peer,
                   double target = 0) {
@@ -286,7 +286,7 @@ void measure_against_emulators(const Case& of, const bench::Options& options, be
     double target;
   };
   for (const Emulator& emulator : {Emulator{"QPyTorch, as shipped", "qpytorch", 0},
-                                   Emulator{"QPyTorch, -O3", "qpytorch-O3", of.emulator_target}}) {
+                                   Emulator{"QPyTorch, -O3", "qpytorch-O3", kEmulatorTarget}}) {
     const bench::Row row =
         row_of(of, "one FP16 lane, all statistics", emulator.name, emulator.target);
     if (!table.wants(row) || of.lanes_target == 0) continue;

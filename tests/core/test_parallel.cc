@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
-#include <chrono>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -11,6 +10,7 @@
 
 #include "src/core/error.h"
 #include "src/core/parallel.h"
+#include "tests/core/meeting.h"
 
 using namespace lockstep;
 
@@ -18,20 +18,6 @@ namespace {
 struct RestoreThreads {
   int count = thread_count();
   ~RestoreThreads() { set_thread_count(count); }
-};
-
-// Where threads wait until all have come.
-struct Meeting {
-  std::atomic<int> arrived{0};
-  std::atomic<bool> timed_out{false};
-  void wait_for(int count) {
-    ++arrived;
-    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (arrived < count && !timed_out) {
-      if (std::chrono::steady_clock::now() > limit) timed_out = true;
-      std::this_thread::yield();
-    }
-  }
 };
 }  // namespace
 

@@ -84,7 +84,7 @@ run_lanes() {
   for run in "$out"/*.h5; do
     "$@" report "$run" -o "${run%.h5}.txt" --overwrite || code=$?
     echo
-    section "Hardware beside its model" <"${run%.h5}.txt"
+    section "Hardware compared with its model" <"${run%.h5}.txt"
     rm -f "$run".*
   done
   run_software_lanes "$out" "$@" || code=$?

@@ -204,7 +204,8 @@ TEST_CASE("scalers of several losses are shown separately") {
 }
 
 TEST_CASE(
-    "hardware beside its model: same bits, first differences with a reason, and broken lanes") {
+    "hardware compared with its model: same bits, first differences with a reason, and broken "
+    "lanes") {
   Report report = hand_made();
   HardwarePair pair;
   pair.model_lane = 2;

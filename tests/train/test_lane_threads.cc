@@ -3,13 +3,9 @@
 
 #include <doctest/doctest.h>
 
-#include <atomic>
-#include <chrono>
-#include <thread>
-
-#include "src/core/parallel.h"
 #include "src/graph/autodiff.h"
 #include "src/train/lane_name.h"
+#include "tests/core/meeting.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 #include "tests/train/small_runs.h"
 
@@ -42,17 +38,9 @@ TEST_CASE("lanes share threads, unless there is one thread or one lane has a dev
 
 TEST_CASE("lanes at the same time really are, and otherwise keep their order") {
   const ThreadCountGuard guard(2);
-  std::atomic<int> arrived{0};
-  std::atomic<bool> timed_out{false};
-  for_lanes(1, 3, /*at_the_same_time=*/true, [&](size_t) {
-    ++arrived;
-    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (arrived < 2 && !timed_out) {
-      if (std::chrono::steady_clock::now() > limit) timed_out = true;
-      std::this_thread::yield();
-    }
-  });
-  CHECK(!timed_out);
+  Meeting meeting;
+  for_lanes(1, 3, /*at_the_same_time=*/true, [&](size_t) { meeting.wait_for(2); });
+  CHECK(!meeting.timed_out);
   std::vector<size_t> order;
   for_lanes(1, 4, /*at_the_same_time=*/false, [&](size_t lane) { order.push_back(lane); });
   CHECK(order == std::vector<size_t>{1, 2, 3});

@@ -140,7 +140,7 @@ def test_results_that_leave_the_library_rounded_are_told_from_the_model(lockstep
     gap = next(gap for gap in beside["sites"] if gap["site"] == first["site"])
     assert 0 < gap["least"] <= gap["most"] < 2**-6
     text = joined(lockstep("report", run).stdout)
-    assert "Hardware beside its model" in text and "rounded by the library" in text
+    assert "Hardware compared with its model" in text and "rounded by the library" in text
 
 
 def test_a_gpu_that_is_not_there_is_refused(lockstep, tmp_path):
