@@ -71,20 +71,32 @@ ScalerReport read_scaler(const std::vector<ScalerRecord>& scaler, bool& moves) {
   return out;
 }
 
+CountedLoss largest_loss(const std::vector<SiteHealth>& sites) {
+  CountedLoss largest;
+  for (size_t i = 0; i < sites.size(); ++i) {
+    const SiteHealth& h = sites[i];
+    if (h.worst_step_rate <= largest.share) continue;
+    largest = {static_cast<int32_t>(i), h.worst_step, h.worst_step_rate};
+  }
+  return largest;
+}
+
 // Once the loss is not finite every site holds NaN, which would hide what happened before.
 void read_health(const RunFile& run, int lane, LaneReport& out) {
-  HealthTally tally(run.sites().sites.size());
+  HealthTally tally(run.sites().sites.size()), counted(run.sites().sites.size());
   IntendedInfinities intended(run.sites());
   const int64_t end = out.nonfinite_loss_at >= 0 ? out.nonfinite_loss_at + 1 : run.steps();
   for (int64_t step = 0; step < end; ++step) {
-    if (!run.is_measured(step)) continue;
+    if (!run.has_counts(step)) continue;
     const StepCounts counts = intended.read_counts(run, lane, step);
     if (step != out.nonfinite_loss_at) {
       tally.add(step, counts);
+      if (!run.is_measured(step)) counted.add(step, counts);
       add_updates(run.sites(), run.updates(lane, step), out.updates);
     }
   }
   out.health = layer_health(run.sites(), tally.sites());
+  out.counted_loss = largest_loss(counted.sites());
 }
 
 LaneReport read_lane(const RunFile& run, int lane, ReportPictures pictures) {

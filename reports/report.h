@@ -42,6 +42,13 @@ struct ScalerReport {
   std::vector<double> scales = {};  // by step, until the lane stopped
 };
 
+// The largest share of a site's nonzero values that was lost in a step that only counted.
+struct CountedLoss {
+  int32_t site = -1;  // -1: nothing was lost
+  int64_t step = -1;
+  double share = 0;
+};
+
 // All but the judgement is of one seed: the first in which the lane broke, else the first.
 struct LaneReport {
   LaneInfo info;
@@ -61,6 +68,7 @@ struct LaneReport {
   bool has_scaler = false;              // some scale changed or is not 1
   int64_t nonfinite_loss_at = -1;       // first step whose loss is NaN or infinite, -1: none
   std::vector<LayerHealth> health;      // of the steps before that one
+  CountedLoss counted_loss;             // of the same steps
   uint64_t repeated_attempts = 0;       // batches repeated with another loss scale
   std::vector<AccumulatorHealth> sums;  // by site, of the steps that sampled them
   DeviceWork device;                    // of the engine's device; no products: it has none
@@ -88,7 +96,7 @@ struct Report {
   std::optional<Verification> verification;  // of the capture that was replayed
   std::map<std::string, std::string> environment;
   int64_t steps = 0;
-  int64_t unmeasured_steps = 0;  // of them: without statistics of sites
+  int64_t unmeasured_steps = 0;  // of them: without all statistics of sites
   int64_t last_measured = -1;    // the last step with statistics; -1: none
   SiteTable sites;
   std::vector<LaneReport> lanes;  // the reference first
@@ -104,6 +112,8 @@ struct Report {
   std::vector<uint64_t> seeds = {1};       // on which the outcomes rest
   std::vector<uint64_t> unfinished_seeds;  // left out, because they have fewer steps
   std::vector<std::vector<double>> reference_losses = {};  // by seed and step; of several seeds
+  // Whether the other steps have counts.
+  bool counts_between() const { return options.measuring.counts_between; }
   int64_t measured_steps() const { return steps - unmeasured_steps; }
   bool has_several_seeds() const { return seeds.size() > 1; }
 

@@ -51,7 +51,9 @@ std::string page_title(const Report& report) {
 }
 
 std::string measured_note(const Report& report) {
-  return report.unmeasured_steps == 0 ? "" : fmt::format(" ({} measured)", report.measured_steps());
+  if (report.unmeasured_steps == 0) return "";
+  return fmt::format(" ({} measured{})", report.measured_steps(),
+                     report.counts_between() ? ", the others counted" : "");
 }
 
 std::string page_subtitle(const Report& report) {

@@ -174,8 +174,13 @@ std::vector<SetupDifference> setup_differences(const RunOptions& run, const RunO
 
 std::string other_measured_steps(const RunOptions& run, const RunOptions& baseline) {
   const int64_t ours = run.measuring.statistics_every, theirs = baseline.measuring.statistics_every;
-  if (ours == theirs) return "";
-  return fmt::format("statistics-every: {} here, {} in the baseline", ours, theirs);
+  if (ours != theirs) {
+    return fmt::format("statistics-every: {} here, {} in the baseline", ours, theirs);
+  }
+  if (run.measuring.counts_between == baseline.measuring.counts_between) return "";
+  return fmt::format("statistics: {}", run.measuring.counts_between
+                                           ? "health here, not in the baseline"
+                                           : "health in the baseline, not here");
 }
 
 std::vector<std::pair<std::string, std::string>> setup_in_words(const RunOptions& options) {

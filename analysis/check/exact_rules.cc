@@ -110,9 +110,10 @@ void LaneView::find_numbers() {
     for (size_t site = 0; site < here.size(); ++site) here[site] = has(site);
   };
   fill(At::kEverySite, [](size_t) { return true; });
-  fill(At::kMeasured, [&](size_t i) { return elements[i] > 0; });
+  const bool is_measured = run_.is_measured(step_);  // other steps may have counts
+  fill(At::kMeasured, [&](size_t i) { return is_measured && elements[i] > 0; });
   fill(At::kCompared, [&](size_t i) { return compared[i] > 0; });
-  fill(At::kNonzero, [&](size_t i) { return elements[i] != zero[i]; });
+  fill(At::kNonzero, [&](size_t i) { return is_measured && elements[i] != zero[i]; });
   fill(At::kUpdated, [&](size_t i) { return updates[i].measured; });
 }
 

@@ -41,6 +41,12 @@ StepCounts IntendedInfinities::read_counts(const RunFile& run, int lane, int64_t
   std::vector<bool> bad(counts.size());
   for (size_t i = 0; i < bad.size(); ++i) bad[i] = counts.nonfinite(i);
   if (lane == 0 || std::ranges::count(bad, true) == 0) return counts;
+  if (!run.is_measured(step)) {  // what measured steps have shown
+    for (size_t i = 0; i < bad.size(); ++i) {
+      if (has_absorbed_[i]) counts.to_infinity[i] = 0;
+    }
+    return counts;
+  }
   const StepEvidence mine = read_evidence(run, lane, step), reference = read_evidence(run, 0, step);
   std::vector<bool> shared(bad.size());
   for (size_t i = 0; i < bad.size(); ++i) {

@@ -13,7 +13,7 @@ StepMap read_map(const RunFile& run, int lane, int64_t end) {
   IntendedInfinities intended(run.sites());
   const std::vector<int64_t> samples = run.sums_steps(lane);
   for (int64_t step = 0; step < end; ++step) {
-    if (!run.is_measured(step)) continue;
+    if (!run.has_counts(step)) continue;
     StepReading reading{.counts = intended.read_counts(run, lane, step),
                         .sum_sq = run.moment(lane, "sum_sq", step),
                         .round_err_sq = run.moment(lane, "round_err_sq", step),

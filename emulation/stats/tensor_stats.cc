@@ -59,6 +59,19 @@ constexpr Statistic kStatistics[] = {
 
 }  // namespace
 
+TensorStats TensorStats::counts() const {
+  TensorStats only;
+  only.count = count;
+  only.source_zero = source_zero;
+  only.to_zero = to_zero;
+  only.to_subnormal = to_subnormal;
+  only.to_infinity = to_infinity;
+  only.saturated = saturated;
+  only.nan = nan;
+  only.inexact = inexact;
+  return only;
+}
+
 void TensorStats::merge(const TensorStats& other) {
   count += other.count;
   source_zero += other.source_zero;

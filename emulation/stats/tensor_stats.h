@@ -40,6 +40,7 @@ struct TensorStats {
     return nan > 0 || (!infinities_meant && (to_infinity > 0 || abs_max > kMaxDouble));
   }
   void merge(const TensorStats& other);  // adds counts, sums, histograms; combines the extremes
+  TensorStats counts() const;            // these alone: no extremes, sums, hash or histogram
 
   static constexpr double kMaxDouble = std::numeric_limits<double>::max();
 };

@@ -30,9 +30,22 @@ std::string layers_text(const Report& report, const Finding& f) {
   return text;
 }
 
+// Findings rest on statistics: what other steps counted is told by itself.
+constexpr double kShownCountedShare = 0.01;
+std::string counted_text(const Report& report, const LaneReport& lane) {
+  const CountedLoss& loss = lane.counted_loss;
+  if (lane.is_twin() || loss.share < kShownCountedShare) return "";
+  return fmt::format(
+      "{}: in step {}, which only counted, {} of the nonzero values were lost in {}. "
+      "--statistics full tells what that did.",
+      lane.info.name, loss.step, percent(loss.share), place_text(report.site(loss.site)));
+}
+
 Blocks write_findings(const Report& report) {
   Blocks out;
   for (const LaneReport& lane : report.lanes) {
+    const std::string counted = counted_text(report, lane);
+    if (!counted.empty()) out.push_back(paragraph(counted));
     if (lane.findings.empty()) continue;
     out.push_back(paragraph(fmt::format("{}:", lane.info.name)));
     for (const Finding& f : lane.findings) {

@@ -16,6 +16,15 @@ namespace {
 constexpr std::string_view kAllRoles = "all roles";
 constexpr size_t kMostRows = 200;  // of the table; the chart has all cells
 
+// What the map lacks, as the end of a sentence.
+std::string unmeasured_text(const Report& report) {
+  if (report.unmeasured_steps == 0) return "";
+  if (report.counts_between()) {
+    return fmt::format("; in {} of the steps only roundings were counted", report.unmeasured_steps);
+  }
+  return fmt::format(", and so are the {} steps that were not measured", report.unmeasured_steps);
+}
+
 using Cells = std::map<std::pair<uint32_t, uint32_t>, StepCell>;  // by layer and column
 
 struct View {
@@ -166,9 +175,7 @@ Blocks write_heat_map(const Report& report) {
       "Each cell is the worst site and step of a layer{}; shares below {} are left out{}.",
       report.steps > static_cast<int64_t>(columns) ? " in some neighbouring steps" : "",
       percent(kLeastShownShare),
-      report.unmeasured_steps == 0 ? ""
-                                   : fmt::format(", and so are the {} steps that were not measured",
-                                                 report.unmeasured_steps));
+      unmeasured_text(report));
   return {paragraph(about),
           chart("What was lost, by layer and step", std::move(map), table_of(report, views))};
 }

@@ -80,16 +80,24 @@ TableBlock table_of(const Report& report, const std::vector<const LayerHealth*>&
   return table;
 }
 
+std::string steps_text(const Report& report) {
+  if (report.unmeasured_steps == 0) return "all steps";
+  return report.counts_between()
+             ? fmt::format("all steps ({} of them counted only what roundings did)",
+                           report.unmeasured_steps)
+             : "the measured steps";
+}
+
 Blocks write_layers(const Report& report) {
   Blocks out;
   out.push_back(paragraph(fmt::format(
-      "Each row is the worst site of a layer and role, over all steps. to zero (underflow), "
+      "Each row is the worst site of a layer and role, over {}. to zero (underflow), "
       "subnormal, saturated: share of the values that were not zero before rounding; to inf, NaN: "
       "share of all values; inf in: share of the steps in which a value was already infinite "
       "before rounding; worst step: the step that lost the largest share there. A dot means none. "
       "Rows with less than {} to zero and less than {} subnormal are only counted. "
       "accumulator: sums of products as they are formed; grad sums: those of the backward pass.",
-      percent(kShownLostRate), percent(kShownSubnormalRate))));
+      steps_text(report), percent(kShownLostRate), percent(kShownSubnormalRate))));
   for (const LaneReport& lane : report.lanes) {
     if (lane.is_twin()) continue;
     if (lane.is_captured()) {

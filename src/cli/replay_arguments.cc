@@ -135,6 +135,18 @@ std::vector<std::string> globs(const std::string& text) {
   return text.empty() ? std::vector<std::string>{} : split(text, ',');
 }
 
+// --statistics and --statistics-every. `every_given`: the latter was.
+void read_statistics(ReplayArgs& args, bool every_given, ProblemList& problems) {
+  Measuring& measuring = args.options.measuring;
+  measuring.counts_between = args.statistics == "health";
+  if (args.statistics == "full") return;
+  if (!every_given) measuring.statistics_every = 0;
+  if (args.statistics != "none" || measuring.statistics_every == 0) return;
+  problems.add(fmt::format("--statistics none: --statistics-every {} wants some",
+                           measuring.statistics_every),
+               "leave one of them out");
+}
+
 // Options with a syntax of their own.
 void read_loop_options(ReplayArgs& args, ProblemList& problems) {
   RunOptions& o = args.options;
@@ -283,10 +295,17 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
         "steps between held-out evaluations; 0: at the end");
   whole(group, "--eval-examples", o.eval_examples, 0, kLargestCount,
         "held-out examples per evaluation; 0: as many as were trained on");
-  whole(
-      group, "--statistics-every", o.measuring.statistics_every, 0, kLargestCount,
-      "measure every N-th step (0: the first alone), and those in which numbers become infinite or "
-      "NaN");
+  checks.one_of(
+      add(group, "--statistics", args->statistics, "full|health|none",
+          "what every step records of its values: all statistics; health: only how many values "
+          "roundings lost, at hardly any cost; nothing")
+          ->capture_default_str(),
+      {"full", "health", "none"});
+  options.statistics_every =
+      add(group, "--statistics-every", o.measuring.statistics_every, "N",
+          "all statistics in every N-th step (0: the first alone), and in those in which numbers "
+          "become infinite or NaN [1; with health or none 0]");
+  checks.whole(options.statistics_every, 0, kLargestCount);
   whole(group, "--histogram-every", o.measuring.histogram_every, 1, kLargestCount,
         "steps between full histograms");
   whole(group, "--sums-every", o.measuring.sums_every, 0, kLargestCount,
@@ -355,6 +374,7 @@ void read_replay_options(ReplayArgs& args, const ReplayOptions& options, Problem
   if (!is_capture(args.options.model) && args.decisions == "own") {
     problems.add("--decisions own: only a capture has recorded decisions", "leave it out");
   }
+  read_statistics(args, options.statistics_every->count() > 0, problems);
   check_lanes(args, problems);
   check_seeds(args, problems);
   add_twins(args, options.twins->count() > 0);

@@ -19,7 +19,7 @@ struct ReplayArgs {
   std::map<std::string, std::string> numbers;  // as given, by name
   std::vector<std::string> groups;
   std::string optimizer_args, schedule = "constant", freeze, eval_batch_norm, rewrites, changes,
-                              captured_order, eval_policy = "own";
+                              captured_order, eval_policy = "own", statistics = "full";
   std::string mode = "free", decisions = "recorded", backward = "joint", lanes = "fp32", sizes,
               output, resume_from, simd, software_device, save_values, at;
   int64_t twins = 1;
@@ -31,7 +31,7 @@ struct ReplayOptions {
   // Options that a run file fixes; the others may differ when a run is resumed.
   std::vector<CLI::Option*> fixed;
   std::vector<CLI::Option*> of_models;  // options of built-in models only
-  CLI::Option *steps, *twins, *resume;
+  CLI::Option *steps, *twins, *resume, *statistics_every;
 };
 ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> args,
                                      const ArgumentChecks& checks);

@@ -113,7 +113,9 @@ std::string replay_command(const RunOptions& o, const std::string& lanes,
     words.push_back("--eval-batch-norm " + shell_quoted(join(o.eval_batch_norm, ",")));
   }
   if (o.batch_norm_eps) words.push_back(fmt::format("--batch-norm-eps {}", *o.batch_norm_eps));
-  add(words, "--statistics-every", o.measuring.statistics_every, d.measuring.statistics_every);
+  if (o.measuring.counts_between) words.emplace_back("--statistics health");
+  add(words, "--statistics-every", o.measuring.statistics_every,
+      o.measuring.counts_between ? 0 : d.measuring.statistics_every);
   add(words, "--histogram-every", o.measuring.histogram_every, d.measuring.histogram_every);
   add(words, "--sums-every", o.measuring.sums_every, d.measuring.sums_every);
   add(words, "--checkpoint-every", o.checkpoint_every, d.checkpoint_every);

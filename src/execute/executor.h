@@ -77,6 +77,9 @@ class Executor {
   // `stats`: of the rounding that made it; null: it is bound as it came.
   void record_bound(std::string_view value_id, int32_t site, const TensorStats* stats,
                     const Executor* reference, std::span<SiteRecord> records);
+  // From now on only what roundings to narrower formats do is counted: records of their sites are
+  // `counted`, nothing else is measured. Nearly as fast as without records.
+  void count_only(bool on) { counts_only_ = on; }
   // From now on every measured value of one site is copied; null: none. Not owned.
   void tap(ValueTap* tap) { tap_ = tap; }
   int node_count() const { return static_cast<int>(graph_.nodes.size()); }
@@ -135,6 +138,11 @@ class Executor {
   void measure_accumulator(const Instruction& instruction, std::span<const uint8_t> events,
                            bool is_output, const Executor* reference,
                            std::span<SiteRecord> records);
+  bool is_containers(const Format& format) const;  // rounding to it changes nothing
+  // Whether the rounding has a record, and whether that is of its counts alone.
+  bool records_rounding(const ValueRounding& rounding, std::span<SiteRecord> records) const;
+  // Copies the counts of records[sites[0]] to the others.
+  void finish_counts(const ValueRounding& rounding, std::span<SiteRecord> records) const;
   // Completes records[sites[0]], whose stats are set, with scale and error; copies it to the
   // others.
   template <typename T>
@@ -159,6 +167,9 @@ class Executor {
                    std::span<const float> after, float scale, std::span<SiteRecord> records);
   void weigh_errors(size_t node, const Executor& reference, std::span<SiteRecord> records);
 
+  // The mask that this executor's node used, for an executor that would draw the same one; null
+  // otherwise.
+  const Tensor* mask_for(size_t node, const ExecutionKey& key) const;
   void note_device_work(int node);
   void find_passes();
   void find_buffer_updates();
@@ -177,6 +188,8 @@ class Executor {
   std::vector<const Tensor*> given_masks_;             // by node, null: it draws
   std::vector<int32_t> sum_site_;                      // accumulator site by node, or -1
   std::vector<int32_t> decision_site_;                 // by node: of what it decides by, or -1
+  std::vector<int> mask_of_;                           // by node: program value of the mask that it
+                                                       // draws, or -1
   std::vector<int> old_of_;                            // by program value: the buffer whose new
                                                        // value it is, as program value, or -1
   std::vector<std::pair<size_t, size_t>> node_range_;  // instructions of a node
@@ -195,7 +208,7 @@ class Executor {
   std::vector<double> loss_scales_;  // by backward pass
   Adjoints adjoints_;
   std::map<int32_t, std::shared_ptr<const RoundingErrors>> errors_;  // by site, not yet weighed
-  bool sample_sums_ = false, decides_itself_ = false;
+  bool sample_sums_ = false, decides_itself_ = false, counts_only_ = false;
   ValueTap* tap_ = nullptr;
   DeviceWork device_work_;
 };

@@ -63,10 +63,13 @@ template <typename T>
 void Executor::record_external(int value, int32_t site, const TensorStats* stats,
                                const Executor* reference, std::span<SiteRecord> records) {
   const Format& format = *program_.values[static_cast<size_t>(value)].format;
+  if (counts_only_ && (stats == nullptr || is_containers(format))) return;
   TensorStats& mine = records[static_cast<size_t>(site)].stats;
   mine = stats != nullptr ? *stats : observe<T>(kernels(), tensor(value).as<T>(), format);
+  const ValueRounding rounding{.format = &format, .sites = {site}};
+  if (counts_only_) return finish_counts(rounding, records);
   if (mine.inexact == 0) measured_[static_cast<size_t>(value)].stats_site = site;
-  finish_record<T>(value, {.format = &format, .sites = {site}}, reference, records);
+  finish_record<T>(value, rounding, reference, records);
 }
 
 template <typename T>
@@ -107,19 +110,36 @@ void Executor::finish_record(int value, const ValueRounding& rounding, const Exe
   for (size_t i = 1; i < rounding.sites.size(); ++i) records[rounding.sites[i]] = record;
 }
 
+bool Executor::is_containers(const Format& format) const {
+  return format.is_fp64() || (format.is_fp32() && container_ == Container::kF32);
+}
+
+bool Executor::records_rounding(const ValueRounding& rounding,
+                                std::span<SiteRecord> records) const {
+  if (records.empty() || rounding.sites.empty()) return false;
+  return !counts_only_ || !is_containers(*rounding.format);
+}
+
+void Executor::finish_counts(const ValueRounding& rounding, std::span<SiteRecord> records) const {
+  SiteRecord counted;
+  counted.counted = true;
+  counted.stats = records[static_cast<size_t>(rounding.sites.front())].stats.counts();
+  for (const int32_t site : rounding.sites) records[static_cast<size_t>(site)] = counted;
+}
+
 // 1. y = round(x)   2. statistics of that rounding and the error of y, at every consumer's site
 template <typename T>
 void Executor::run_cast(const Instruction& instruction, const Executor* reference,
                         std::span<SiteRecord> records) {
   const ValueRounding& rounding = instruction.roundings.at(0);
-  const bool measure = !records.empty() && !rounding.sites.empty();
+  const bool measure = records_rounding(rounding, records);
   const Tensor& x = tensor(instruction.inputs.at(0));
   Tensor& y = writable(instruction.outputs.at(0));
   const uint32_t site = rounding.key();
   const StochasticKey key{key_.seed, key_.stream, site, key_.step};
   TensorStats* stats = measure ? &records[site].stats : nullptr;
   const int value = instruction.outputs[0];
-  const bool weighs = measure && sample_sums_ && reference != nullptr;
+  const bool weighs = measure && !counts_only_ && sample_sums_ && reference != nullptr;
   if (instruction.scaled_cast >= 0) {
     const ScaledCast& cast = program_.scaled_casts[static_cast<size_t>(instruction.scaled_cast)];
     const float scale = run_scaled_cast(cast, x.as<float>(), y.as<float>(), key, stats);
@@ -132,7 +152,11 @@ void Executor::run_cast(const Instruction& instruction, const Executor* referenc
       source = y.as<T>().data();
     }
     kernels().of<T>().quantize(source, y.as<T>().data(), x.size(),
-                               {rounding.format, rounding.rounding, key}, stats);
+                               {.format = rounding.format,
+                                .rounding = rounding.rounding,
+                                .key = key,
+                                .counts_only = counts_only_},
+                               stats);
     if constexpr (std::is_same_v<T, float>) {
       if (weighs && instruction.factor == 1) {
         keep_errors(rounding, x.as<float>(), y.as<float>(), /*scale=*/1, records);
@@ -140,8 +164,14 @@ void Executor::run_cast(const Instruction& instruction, const Executor* referenc
     }
   }
   if (!measure) return;
+  if (counts_only_) return finish_counts(rounding, records);
   if (records[site].stats.inexact == 0) measured_[value].stats_site = static_cast<int32_t>(site);
   finish_record<T>(value, rounding, reference, records);
+}
+
+const Tensor* Executor::mask_for(size_t node, const ExecutionKey& key) const {
+  const bool is_same = key.seed == key_.seed && key.step == key_.step;
+  return is_same && mask_of_[node] >= 0 ? &tensor(mask_of_[node]) : nullptr;
 }
 
 // 1. the op's kernels   2. the accumulator's statistics   3. each output rounded in place, measured
@@ -153,7 +183,7 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
   std::vector<Tensor*> outputs;
   for (int v : instruction.inputs) inputs.push_back(&tensor(v));
   for (int v : instruction.outputs) outputs.push_back(&writable(v));
-  const bool measure = !records.empty();
+  const bool measure = !records.empty() && !counts_only_;
   std::vector<uint8_t> events;
   if (measure && instruction.accumulator_site >= 0) {
     events.assign(static_cast<size_t>(outputs[0]->size()), 0);
@@ -169,6 +199,9 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
               instruction.factor_formats,
               events.empty() ? nullptr : events.data()};
   call.random = {key_.seed, key_.step, static_cast<uint32_t>(instruction.node), given_masks_[node]};
+  if (call.random.given == nullptr && reference != nullptr) {
+    call.random.given = reference->mask_for(node, key_);
+  }
   if (!instruction.roundings.empty() && instruction.roundings[0].format != nullptr) {
     const ValueRounding& first = instruction.roundings[0];
     call.inner = {first.format, first.rounding, {key_.seed, key_.stream, first.key(), key_.step}};
@@ -223,15 +256,17 @@ Executor::OutputStep Executor::output_step(const Instruction& instruction, size_
   OutputStep step;
   const ValueRounding& rounding = instruction.roundings.at(output);
   if (rounding.format == nullptr) return step;
-  step.measured = !records.empty() && !rounding.sites.empty();
-  // Rounding to the container's own format changes nothing: without statistics, skip it.
-  const bool is_containers =
-      rounding.format->is_fp64() || (rounding.format->is_fp32() && container_ == Container::kF32);
-  if (!step.measured && is_containers) return step;
+  step.measured = records_rounding(rounding, records);
+  // Without statistics, a rounding that changes nothing is skipped.
+  if (!step.measured && is_containers(*rounding.format)) return step;
   const uint32_t site = rounding.key();
-  step.how.spec = {rounding.format, rounding.rounding, {key_.seed, key_.stream, site, key_.step}};
+  step.how.spec = {.format = rounding.format,
+                   .rounding = rounding.rounding,
+                   .key = {key_.seed, key_.stream, site, key_.step},
+                   .counts_only = counts_only_};
   if (!step.measured) return step;
   step.how.stats = &records[site].stats;
+  if (counts_only_) return step;
   step.weighs = sample_sums_ && reference != nullptr && !rounding.format->is_fp32() &&
                 !adjoints_.of_site(rounding.sites[0]).empty();
   step.old = old_of_[static_cast<size_t>(instruction.outputs[output])];
@@ -253,6 +288,7 @@ void Executor::finish_output(const Instruction& instruction, size_t output, cons
     kernels().of<T>().quantize(y, y, result.size(), step.how.spec, step.how.stats);
   }
   if (!step.measured) return;
+  if (counts_only_) return finish_counts(rounding, records);
   if constexpr (std::is_same_v<T, float>) {
     if (step.weighs) keep_errors(rounding, before, result.as<float>(), /*scale=*/1, records);
   }
@@ -300,7 +336,7 @@ template <typename T>
 void Executor::run_observe(const Instruction& instruction, const Executor* reference,
                            std::span<SiteRecord> records) {
   const ValueRounding& rounding = instruction.roundings.at(0);
-  if (records.empty() || rounding.sites.empty()) return;
+  if (counts_only_ || records.empty() || rounding.sites.empty()) return;
   const int value = instruction.inputs.at(0);
   const int32_t site = rounding.sites[0];
   const int32_t known = measured_[value].stats_site;

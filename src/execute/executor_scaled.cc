@@ -55,7 +55,12 @@ float Executor::run_scaled_cast(const ScaledCast& cast, std::span<const float> x
     scaled = y.data();
   }
   if (cast.to.block == nullptr) {
-    kernels.quantize(scaled, y.data(), count, {cast.to.element, cast.to.rounding, key}, stats);
+    kernels.quantize(scaled, y.data(), count,
+                     {.format = cast.to.element,
+                      .rounding = cast.to.rounding,
+                      .key = key,
+                      .counts_only = counts_only_},
+                     stats);
   } else {
     const BlockQuantizeSpec spec{cast.to.block, cast.to.rounding, key};
     if (cast.to.square) {

@@ -10,6 +10,11 @@ void SiteRecord::merge(const SiteRecord& other) {
   effect.merge(other.effect);
   update.merge(other.update);
   decisions.merge(other.decisions);
+  if (other.counted) {
+    counted = true;
+    stats.merge(other.stats);
+    return;
+  }
   if (!other.measured) return;
   if (!measured) {
     measured = true;

@@ -43,9 +43,9 @@ class Lane {
   bool alive_at(int64_t step) const { return died_at_ < 0 || step < died_at_; }
   DeathCause died_of() const { return died_of_; }
 
-  // Whether what follows is measured, until the next call. The constructor measures what it stores
-  // if the run measures at all.
-  void measure(bool on) { measures_ = on; }
+  // How much of what follows is measured, until the next call. The constructor measures what it
+  // stores if the run measures at all.
+  void measure(SiteDetail detail);
   // The stages of a step, in this order. `reference` is null for the reference itself.
   void restart_from(const Lane& reference, int64_t step);  // synced mode: its state, rounded
   void observe_stored();  // synced mode, the reference: what the others restart from
@@ -186,7 +186,8 @@ class Lane {
   // Of weights, buffers and constants by storage site, until the step that they belong to ends.
   std::map<int32_t, SiteRecord> stored_;
   std::vector<LossScaleState> scales_;  // one, or one per loss (LaneDescription::scaler_losses)
-  bool measures_;                       // the statistics of sites
+  bool measures_;                       // all statistics of sites
+  bool counts_ = false;                 // instead, what the roundings of the passes do
   int64_t step_ = -1;                   // the step in progress
   int64_t micro_step_ = -1;             // number of earlier passes, over all steps and workers
   // By parameter group: steps taken, without skipped ones.

@@ -34,12 +34,12 @@ void Lane::begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& bat
     pass.loss_scales.push_back(scale(scaler_of(i)));
   }
   runner_->begin(pass, batch, reference == nullptr ? nullptr : reference->runner_,
-                 measures_ ? sites : std::span<SiteRecord>());
+                 measures_ || counts_ ? sites : std::span<SiteRecord>());
 }
 
 void Lane::run_node(int node, const Lane* reference, std::vector<SiteRecord>& sites) {
   const std::span<SiteRecord> records =
-      measures_ ? std::span<SiteRecord>(sites) : std::span<SiteRecord>();
+      measures_ || counts_ ? std::span<SiteRecord>(sites) : std::span<SiteRecord>();
   runner_->run_node(node, reference == nullptr ? nullptr : reference->runner_, records);
 }
 
@@ -63,6 +63,12 @@ void Lane::finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t wor
     if (keeps_gradients()) keep_gradients(p, micro_batch == 0 || !p.has_gradient, worker, record);
     for (size_t pass = 0; pass < p.reached.size(); ++pass) p.has_gradient |= is_reached(p, pass);
   }
+}
+
+void Lane::measure(SiteDetail detail) {
+  measures_ = detail == SiteDetail::kEverything;
+  counts_ = detail == SiteDetail::kCounts;
+  for (const auto& runner : runners_) runner->executor().count_only(counts_);
 }
 
 void Lane::tap(ValueTap* tap) {

@@ -58,7 +58,7 @@ struct LockstepRun::Impl : PreparedRun {
   void run_nodes(int count);
   void prepare(int64_t step);
   void run_batches(int64_t step);
-  void measure(bool on);
+  void measure(SiteDetail detail);
   void clear_attempt(LaneStep& out, int32_t attempts) const;
   bool breaks();
   void finish_step();
@@ -122,7 +122,9 @@ void LockstepRun::Impl::clear_attempt(LaneStep& out, int32_t attempts) const {
 void LockstepRun::Impl::clear_sites(std::vector<SiteRecord>& records) const {
   records.resize(sites.sites.size());
   for (SiteRecord& site : records) {
-    if (site.measured || site.update.measured || site.health.samples > 0) site = {};
+    const bool is_set =
+        site.measured || site.counted || site.update.measured || site.health.samples > 0;
+    if (is_set) site = {};
   }
 }
 
@@ -210,7 +212,7 @@ void LockstepRun::Impl::run_step(int64_t step) {
     record.lanes[l].died_of = lanes[l]->died_of();
     active.push_back(record.lanes[l].alive);
   }
-  measure(options.measuring.is_due(step));
+  measure(options.measuring.detail(step));
   prepare(step);
   run_batches(step);
   // A step that was not due to be measured but broke in some lane is computed once more, with
@@ -220,7 +222,7 @@ void LockstepRun::Impl::run_step(int64_t step) {
       clear_attempt(out, out.attempts);
       lanes[l]->take_buffers_back();
     });
-    measure(true);
+    measure(SiteDetail::kEverything);
     prepare(step);
     run_batches(step);
   }
@@ -233,9 +235,9 @@ void LockstepRun::Impl::run_step(int64_t step) {
   }
 }
 
-void LockstepRun::Impl::measure(bool on) {
-  record.is_measured = on;
-  for (const auto& lane : lanes) lane->measure(on);
+void LockstepRun::Impl::measure(SiteDetail detail) {
+  record.is_measured = detail == SiteDetail::kEverything;
+  for (const auto& lane : lanes) lane->measure(detail);
 }
 
 // What lanes do before their first batch of the step; doing it again changes nothing.

@@ -6,6 +6,13 @@
 
 namespace lockstep {
 
+// What a step records of its sites.
+enum class SiteDetail : uint8_t {
+  kNothing,
+  kCounts,      // what the roundings of its passes did: Executor::count_only
+  kEverything,  // all statistics, errors and updates
+};
+
 struct Measuring {
   // False: nothing is ever measured, and records hold only loss, scale and time. For benchmarks; a
   // run file needs the first step.
@@ -14,12 +21,18 @@ struct Measuring {
   // buffer, or a weight of a narrower range than FP32 becomes infinite or NaN in some lane is
   // measured, whatever its number.
   int64_t statistics_every = 1;
+  // The other steps record counts, instead of nothing.
+  bool counts_between = false;
   // Steps between kept histograms and between samples of the sums of products (0: never). Each
   // takes the first measured step at or after its multiples.
   int64_t histogram_every = 10, sums_every = 50;
 
   bool is_due(int64_t step) const {
     return on && (statistics_every > 0 ? step % statistics_every == 0 : step == 0);
+  }
+  SiteDetail detail(int64_t step) const {
+    if (is_due(step)) return SiteDetail::kEverything;
+    return on && counts_between ? SiteDetail::kCounts : SiteDetail::kNothing;
   }
   bool keeps_histogram(int64_t step) const { return is_first_of(histogram_every, step); }
   bool samples_sums(int64_t step) const { return sums_every > 0 && is_first_of(sums_every, step); }

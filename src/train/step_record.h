@@ -42,7 +42,7 @@ struct LaneStep {
 };
 struct StepRecord {
   int64_t step = 0;  // 0-based
-  // False: records of sites are empty (Measuring::is_due).
+  // False: records of sites are empty or hold counts alone (Measuring::detail).
   bool is_measured = true;
   std::vector<LaneStep> lanes;  // as RunDescription::lanes
 };

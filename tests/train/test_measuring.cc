@@ -180,6 +180,61 @@ TEST_CASE("measuring: a batch that is replayed") {
   CHECK(measured.size() < 10);
 }
 
+// Of a site that its lane counted in `some`: the counts of the run that measures everything.
+void check_counts(const SiteRecord& some, const SiteRecord& all) {
+  REQUIRE_FALSE(some.measured);
+  REQUIRE_FALSE(some.update.measured);
+  for (const Statistic& row : statistics()) {
+    if (row.kind != StatisticKind::kCount || row.name == "compared") continue;
+    CAPTURE(row.name);
+    CHECK(row.count(some.stats, some.error) == row.count(all.stats, all.error));
+  }
+  CHECK(some.stats.sum_sq == 0);
+  CHECK(some.stats.bits_hash == 0);
+  CHECK(some.error.compared == 0);
+}
+
+TEST_CASE("measuring: counts in between are those of a run that measures all") {
+  for (const int64_t workers : {1, 2}) {
+    RunOptions options = small_run(
+        {"fp32", "torch-autocast-fp16", "pure-fp16", "tf32", "fp8-delayed", "twin"}, 4);
+    options.model = "lenet";
+    options.accumulate = 2;
+    options.workers = workers;
+    Recorder all, some;
+    LockstepRun whole(options);  // its sites are read below
+    const RunState end = run(whole, all);
+    options.measuring.statistics_every = 3;
+    options.measuring.counts_between = true;
+    check_same_state(run(options, some), end);
+    int64_t counted = 0, lost = 0;
+    for (const int64_t step : {1, 2}) {
+      CHECK_FALSE(some.steps[static_cast<size_t>(step)].is_measured);
+      for (size_t l = 0; l < all.steps[0].lanes.size(); ++l) {
+        const LaneStep& mine = some.steps[static_cast<size_t>(step)].lanes[l];
+        const LaneStep& theirs = all.steps[static_cast<size_t>(step)].lanes[l];
+        for (const Site& site : all.description->sites->sites) {
+          CAPTURE(step);
+          CAPTURE(l);
+          CAPTURE(site.label());
+          const SiteRecord& a = mine.sites[static_cast<size_t>(site.id)];
+          const SiteRecord& b = theirs.sites[static_cast<size_t>(site.id)];
+          const bool rounds = is_in_graph(site) && site.point != Point::kAccumulator &&
+                              site.role != Role::kBuffer && b.stats.inexact > 0;
+          if (rounds) REQUIRE(a.counted);
+          if (!a.counted) continue;
+          check_counts(a, b);
+          ++counted;
+          lost += a.stats.to_zero > 0;
+        }
+      }
+    }
+    CHECK(counted > 200);
+    CHECK(lost > 10);
+    CHECK(check_same_step(some.steps[3], all.steps[3]) > 50);
+  }
+}
+
 TEST_CASE("measuring: statistics-every must be 0 or more") {
   RunOptions options = small_run({"fp32"}, 2);
   options.measuring.statistics_every = -1;

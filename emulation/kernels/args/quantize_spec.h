@@ -13,6 +13,9 @@ struct QuantizeSpec {
   // Nothing is rounded or stored (`after` is not written). The statistics are those of after ==
   // before; `format` decides which values are subnormal. observe() uses this.
   bool measure_only = false;
+  // Only the counts of elements are wanted: whatever else the statistics hold means nothing, and a
+  // kernel need not form it.
+  bool counts_only = false;
 };
 
 }  // namespace lockstep

@@ -247,6 +247,45 @@ enum class BlockKind {
   kAny,
 };
 
+// Zeros and subnormal numbers of a rounded vector.
+template <RoundPath kPath>
+HWY_INLINE void count_small(VU magnitude, VU result, VU min_normal, ChunkCounts& counts) {
+  const VU zero = hn::Zero(DU());
+  counts.source_zero = ChunkCounts::plus(counts.source_zero, hn::Eq(magnitude, zero));
+  if constexpr (kPath == RoundPath::kIdentity) {
+    counts.zero_after = counts.source_zero;
+  } else {
+    counts.zero_after = ChunkCounts::plus(counts.zero_after, hn::Eq(result, zero));
+  }
+  counts.below_normal = ChunkCounts::plus(counts.below_normal, less(result, min_normal));
+}
+
+// Changed elements of a rounded vector without infinities and NaN.
+template <RoundPath kPath>
+HWY_INLINE void count_changed(VU magnitude, VU result, ChunkCounts& counts) {
+  if constexpr (kPath != RoundPath::kIdentity) {
+    counts.inexact = ChunkCounts::plus(counts.inexact, hn::Ne(result, magnitude));
+  }
+}
+
+// The same, and overflow and NaN, of a vector that may hold anything.
+struct SpecialElements {
+  MU nan, finite, lost;  // before the rounding; lost: finite before, not after
+};
+HWY_INLINE SpecialElements count_any(VU magnitude, VU result, VU max_finite, ChunkCounts& counts) {
+  const VU infinity = hn::Set(DU(), kInfinityBits);
+  const MU nan = less(infinity, magnitude);
+  const MU finite = less(magnitude, infinity);
+  const MU lost = hn::AndNot(less(result, infinity), finite);
+  counts.nan = ChunkCounts::plus(counts.nan, nan);
+  counts.inexact = ChunkCounts::plus(counts.inexact, hn::AndNot(nan, hn::Ne(result, magnitude)));
+  counts.to_infinity = ChunkCounts::plus(counts.to_infinity, lost);
+  counts.saturated = ChunkCounts::plus(
+      counts.saturated,
+      hn::And(hn::AndNot(nan, less(max_finite, magnitude)), hn::Eq(result, max_finite)));
+  return {nan, finite, lost};
+}
+
 struct MeasuredVector {
   VU magnitude;  // before
   VF x, y;
@@ -289,28 +328,12 @@ HWY_INLINE MeasuredVector measure_vector(const Block& block, int64_t at, int v,
   counts.hash.add(after_bits, row_key, v);
 
   if constexpr (kKind != BlockKind::kNormal) {
-    counts.source_zero = ChunkCounts::plus(counts.source_zero, hn::Eq(magnitude, zero));
-    if constexpr (kPath == RoundPath::kIdentity) {
-      counts.zero_after = counts.source_zero;
-    } else {
-      counts.zero_after = ChunkCounts::plus(counts.zero_after, hn::Eq(result, zero));
-    }
-    counts.below_normal = ChunkCounts::plus(counts.below_normal, less(result, min_normal));
+    count_small<kPath>(magnitude, result, min_normal, counts);
   }
   if constexpr (kKind != BlockKind::kAny) {
-    if constexpr (kPath != RoundPath::kIdentity) {
-      counts.inexact = ChunkCounts::plus(counts.inexact, hn::Ne(result, magnitude));
-    }
+    count_changed<kPath>(magnitude, result, counts);
   } else {
-    const MU nan = less(infinity, magnitude);
-    const MU finite = less(magnitude, infinity);
-    const MU lost = hn::AndNot(less(result, infinity), finite);  // finite before, not after
-    counts.nan = ChunkCounts::plus(counts.nan, nan);
-    counts.inexact = ChunkCounts::plus(counts.inexact, hn::AndNot(nan, hn::Ne(result, magnitude)));
-    counts.to_infinity = ChunkCounts::plus(counts.to_infinity, lost);
-    counts.saturated = ChunkCounts::plus(
-        counts.saturated,
-        hn::And(hn::AndNot(nan, less(max_finite, magnitude)), hn::Eq(result, max_finite)));
+    const auto [nan, finite, lost] = count_any(magnitude, result, max_finite, counts);
     counts.abs_max = hn::Max(counts.abs_max, hn::IfThenZeroElse(nan, magnitude));
     counts.abs_min_less_1 =
         hn::Min(counts.abs_min_less_1,

@@ -44,11 +44,15 @@ bool is_streamed(int64_t count, const float* before, const float* after) {
          count * static_cast<int64_t>(sizeof(float)) > kStreamedBytes;
 }
 
-// Rounds without measuring.
-template <RoundPath kPath, bool kPlain>
-void round_rows(Block block, VectorRounder rounder) {
+// Rounds without measuring; with `chunk`, elements are counted. kPlain: no magnitude is beyond
+// max_finite.
+template <RoundPath kPath, bool kPlain, bool kCounts>
+void round_rows(Block block, VectorRounder rounder, const QuantizePlan& plan, ChunkCounts* chunk) {
   const DF df;
   const DU du;
+  const VU max_finite = hn::Set(du, plan.max_finite), min_normal = hn::Set(du, plan.min_normal);
+  ChunkCounts counts;
+  if constexpr (kCounts) counts = *chunk;
   const VU sign_bit = hn::Set(du, kSignBit), infinity = hn::Set(du, kInfinityBits);
   for (int64_t at = 0; at < block.rows * kRow; at += kLanes) {
     const VU bits = hn::BitCast(du, hn::LoadU(df, block.before + at));
@@ -67,9 +71,18 @@ void round_rows(Block block, VectorRounder rounder) {
       after =
           hn::IfThenElse(less(infinity, result), result, rounder.with_sign<kPath>(result, sign));
     }
+    if constexpr (kCounts) {
+      count_small<kPath>(magnitude, result, min_normal, counts);
+      if constexpr (kPlain) {
+        count_changed<kPath>(magnitude, result, counts);
+      } else {
+        count_any(magnitude, result, max_finite, counts);
+      }
+    }
     store_after(after, block, at);
     hwy::Prefetch(block.ahead + at);
   }
+  if constexpr (kCounts) *chunk = counts;
 }
 
 // True if squares of these magnitudes, and of multiples of their last places, are normal floats.
@@ -105,21 +118,10 @@ class QuantizePass {
         streamed_(streamed) {}
 
   void round(int64_t begin, int64_t end, float* out) const {
-    for (; begin < end; begin += kReductionBlock, out += kReductionBlock) {
-      const int64_t block_end = std::min(end, begin + kReductionBlock);
-      uint32_t random[kReductionBlock];
-      Block block = make_block(begin, block_end, out, random, nullptr);
-      block.ahead = block.before + kReductionBlock;
-      if (all_within(block.before, block.rows, plan_.max_finite)) {
-        round_rows<kPath, true>(block, rounder_);
-      } else {
-        round_rows<kPath, false>(block, rounder_);
-      }
-      for (int64_t i = begin + block.rows * kRow; i < block_end; ++i) {
-        out[i - begin] = element_(before_[i], static_cast<uint64_t>(i));
-      }
-    }
-    if (streamed_) hwy::FlushStream();
+    round<false>(begin, end, out, nullptr);
+  }
+  void count(int64_t begin, int64_t end, float* out, Tally& tally) const {
+    round<true>(begin, end, out, &tally);
   }
 
   // `out` may be null: nothing is stored.
@@ -177,6 +179,30 @@ class QuantizePass {
   }
 
  private:
+  template <bool kCounts>
+  void round(int64_t begin, int64_t end, float* out, Tally* tally) const {
+    ChunkCounts* const counts = kCounts ? &tally->counts : nullptr;
+    for (; begin < end; begin += kReductionBlock, out += kReductionBlock) {
+      const int64_t block_end = std::min(end, begin + kReductionBlock);
+      uint32_t random[kReductionBlock];
+      Block block = make_block(begin, block_end, out, random, nullptr);
+      block.ahead = block.before + kReductionBlock;
+      if (all_within(block.before, block.rows, plan_.max_finite)) {
+        round_rows<kPath, true, kCounts>(block, rounder_, plan_, counts);
+      } else {
+        round_rows<kPath, false, kCounts>(block, rounder_, plan_, counts);
+      }
+      for (int64_t i = begin + block.rows * kRow; i < block_end; ++i) {
+        const auto index = static_cast<uint64_t>(i);
+        const float x = before_[i], y = element_(x, index);
+        if constexpr (kCounts) count_element(x, y, index, limits_, tally->part);
+        out[i - begin] = y;
+      }
+      if constexpr (kCounts) tally->part.count += static_cast<uint64_t>(block.rows * kRow);
+    }
+    if (streamed_) hwy::FlushStream();
+  }
+
   Block make_block(int64_t begin, int64_t end, float* out, uint32_t* random,
                    uint8_t* exponents) const {
     const int64_t rows = (end - begin) / kRow;
@@ -211,11 +237,16 @@ void run_pass(const float* before, float* after, int64_t count, const QuantizeSp
     return;
   }
   *stats = TensorStats();
+  const bool counts_only = spec.counts_only && !spec.measure_only;
   const auto totals = for_each_chunk<kQuantizeSums>(
       count, stats,
       [&](int64_t begin, int64_t end, TensorStats& part, BlockSums<kQuantizeSums>* sums) {
         Tally tally;
-        pass.measure(begin, end, after == nullptr ? nullptr : after + begin, tally, sums);
+        if (counts_only) {
+          pass.count(begin, end, after + begin, tally);
+        } else {
+          pass.measure(begin, end, after == nullptr ? nullptr : after + begin, tally, sums);
+        }
         tally.add_to(part);
       });
   stats->sum_sq = totals.sum[kSquares];
@@ -243,18 +274,23 @@ template <RoundPath kPath>
 class PathQuantizer final : public PieceQuantizer {
  public:
   PathQuantizer(const float* before, const QuantizeSpec& spec)
-      : measure_only_(spec.measure_only), plan_(spec), pass_(before, spec, plan_, false) {}
+      : measure_only_(spec.measure_only),
+        counts_only_(spec.counts_only && !spec.measure_only),
+        plan_(spec),
+        pass_(before, spec, plan_, false) {}
   std::unique_ptr<PieceTally> make_tally() const override { return std::make_unique<Tally>(); }
   void round(int64_t begin, int64_t end, float* out) const override {
     pass_.round(begin, end, out);
   }
   void measure(int64_t begin, int64_t end, float* out, PieceTally& tally,
                BlockSums<kQuantizeSums>* sums) const override {
-    pass_.measure(begin, end, measure_only_ ? nullptr : out, static_cast<Tally&>(tally), sums);
+    auto& into = static_cast<Tally&>(tally);
+    if (counts_only_ && out != nullptr) return pass_.count(begin, end, out, into);
+    pass_.measure(begin, end, measure_only_ ? nullptr : out, into, sums);
   }
 
  private:
-  const bool measure_only_;
+  const bool measure_only_, counts_only_;
   const QuantizePlan plan_;
   const QuantizePass<kPath> pass_;
 };

@@ -107,7 +107,7 @@ Json to_object(const RunOptions& o) {
          {"optimizer",
           choice_to_json(group.optimizer, find_optimizer(group.optimizer.name).parameters)}});
   }
-  return {
+  Json object = {
       {"model", o.model},
       {"sizes", o.sizes},
       {"data", o.data},
@@ -148,6 +148,9 @@ Json to_object(const RunOptions& o) {
       {"seeds", o.seeds},
       {"nudge", o.nudge},
   };
+  // Only where it is set: the hash of other runs is that of earlier versions.
+  if (o.measuring.counts_between) object["counts_between"] = true;
+  return object;
 }
 
 }  // namespace
@@ -235,6 +238,7 @@ RunOptions options_from_json(std::string_view json) {
   // Older runs evaluated all.
   o.eval_examples = field(j, "eval_examples", std::numeric_limits<int64_t>::max());
   o.measuring.statistics_every = field(j, "statistics_every", int64_t{1});  // older files have all
+  o.measuring.counts_between = field(j, "counts_between", false);
   o.measuring.histogram_every = field<int64_t>(j, "histogram_every");
   o.measuring.sums_every = field(j, "sums_every", int64_t{0});  // older files sampled nothing
   o.checkpoint_every = field<int64_t>(j, "checkpoint_every");

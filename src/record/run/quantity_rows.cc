@@ -66,13 +66,15 @@ void QuantityRow::set_member(size_t at, const Record& record) {
 void QuantityRow::set(size_t at, const SiteRecord& site) {
   set_member(at, site);
   set_member(at, site.stats);
+  set_counts(at, site);
   const auto* statistic = std::get_if<const Statistic*>(&column_.quantity->source);
-  if (statistic == nullptr) return;
-  if ((*statistic)->kind == StatisticKind::kCount) {
-    put(at, (*statistic)->count(site.stats, site.error));
-  } else {
-    put(at, (*statistic)->moment(site.stats, site.error));
-  }
+  if (statistic == nullptr || (*statistic)->kind != StatisticKind::kMoment) return;
+  put(at, (*statistic)->moment(site.stats, site.error));
+}
+void QuantityRow::set_counts(size_t at, const SiteRecord& site) {
+  const auto* statistic = std::get_if<const Statistic*>(&column_.quantity->source);
+  if (statistic == nullptr || (*statistic)->kind != StatisticKind::kCount) return;
+  put(at, (*statistic)->count(site.stats, site.error));
 }
 void QuantityRow::set(size_t at, const UpdateStats& update) {
   set_member(at, update);
@@ -139,8 +141,10 @@ std::vector<QuantityRow> step_rows(const std::vector<QuantityColumn>& columns,
   for (size_t s = 0; s < sites; ++s) {
     const SiteRecord* site = measured_site(lane, s);
     const bool updated = s < lane.sites.size() && lane.sites[s].update.measured;
+    const bool counted = s < lane.sites.size() && lane.sites[s].counted;
     for (QuantityRow* row : by_site) {
       if (site != nullptr) row->set(s, *site);
+      if (counted) row->set_counts(s, lane.sites[s]);
       if (updated) row->set(s, lane.sites[s].update.stats);
       if (site != nullptr) row->set(s, site->decisions);
     }

@@ -27,6 +27,7 @@ class QuantityRow {
   // Each of these sets the record's value of the quantity, or nothing if the quantity belongs to
   // another record. `at`: the index of the number in the row.
   void set(size_t at, const SiteRecord& site);
+  void set_counts(size_t at, const SiteRecord& site);  // of SiteRecord::counted
   void set(size_t at, const UpdateStats& update);
   void set(size_t at, const DecisionStats& decisions);
   void set(size_t at, const AccumulatorHealth& health);

@@ -66,10 +66,15 @@ bool is_ours(const std::string& run_path) {
                    "wait until it ends, or choose another name");
 }
 
+// Another program's lock is asked for again before it is refused: a lock can outlast a killed
+// program by a moment, even after its parent has waited for it.
+constexpr int kAttempts = 20;
+constexpr auto kPause = std::chrono::milliseconds(50);
+
 }  // namespace
 
 RunLock::RunLock(const std::string& run_path) : path_(lock_path(run_path)) {
-  for (;;) {
+  for (int attempt = 1;;) {
     file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (file_ < 0) {
       const int why = errno;
@@ -83,7 +88,11 @@ RunLock::RunLock(const std::string& run_path) : path_(lock_path(run_path)) {
       const bool is_taken = errno == EAGAIN || errno == EACCES;
       ::close(file_);
       file_ = -1;
-      if (is_taken) refuse(run_path);
+      if (is_taken) {
+        if (attempt++ == kAttempts) refuse(run_path);
+        std::this_thread::sleep_for(kPause);
+        continue;
+      }
       ::unlink(path_.c_str());
       return;  // a file system without locks
     }

@@ -35,7 +35,13 @@ std::string check_kernel(const VectorKernels& kernel, const std::vector<float>& 
   out = data;
   kernel.quantize(out.data(), out.data(), count, spec, nullptr);
   wrong = difference(expected, out);
-  return wrong.empty() ? "" : "without statistics: " + wrong;
+  if (!wrong.empty()) return "without statistics: " + wrong;
+  QuantizeSpec counting = spec;
+  counting.counts_only = true;
+  out = data;
+  kernel.quantize(out.data(), out.data(), count, counting, &stats);
+  wrong = difference(expected, out) + difference(expected_stats.counts(), stats.counts());
+  return wrong.empty() ? "" : "counts only: " + wrong;
 }
 
 }  // namespace

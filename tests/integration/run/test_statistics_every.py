@@ -1,5 +1,5 @@
-"""`replay --statistics-every`: which rows the run file has, that a killed run resumes to the same file, and what the
-report, the check and --save-values make of steps that were not measured."""
+"""`replay --statistics` and `--statistics-every`: which rows the run file has, that a killed run resumes to the same file,
+and what the report, the check and --save-values make of steps that were not measured."""
 
 import json
 import os
@@ -64,9 +64,67 @@ def test_rows_of_measured_steps_are_those_of_a_full_run(lockstep, tmp_path):
         assert compared > 40
 
 
+def test_health_counts_in_every_step(lockstep, tmp_path):
+    some, whole = tmp_path / "some.h5", tmp_path / "whole.h5"
+    lockstep(*arguments(tmp_path), "-o", whole)
+    lockstep(*arguments(tmp_path), "-o", some, "--statistics", "health")
+    measured = measured_of(some)
+    assert 3 < measured.sum() < STEPS - 10  # the first step, and those that break
+    counted = 0
+    with h5py.File(some) as a, h5py.File(whole) as b:
+        for lane, group in a["lanes"].items():
+            other = b["lanes"][lane]
+            assert (group["loss"][:] == other["loss"][:]).all()
+            elements = group["counts/count"][:][~measured]
+            assert (elements.any(axis=1) == (lane not in ("fp32", "twin"))).all(), lane
+            for name in group["counts"]:
+                mine, theirs = group["counts"][name][:], other["counts"][name][:]
+                assert (mine[measured] == theirs[measured]).all(), name
+                if name == "compared":
+                    assert (mine[~measured] == 0).all()
+                    continue
+                assert (mine[~measured] == np.where(elements > 0, theirs[~measured], 0)).all(), (lane, name)
+                counted += int(mine[~measured].sum())
+            for name in group["moments"]:
+                assert np.isnan(group["moments"][name][:][~measured]).all(), name
+    assert counted > 0
+    found = json.loads(lockstep("report", some, "--format", "json").stdout)
+    assert found["measured_steps"] == int(measured.sum())
+    expected = json.loads(lockstep("report", whole, "--format", "json").stdout)
+    verdicts = [[lane["verdict"] for lane in r["lanes"]] for r in (found, expected)]
+    assert verdicts[0] == verdicts[1]
+    said = " ".join(lockstep("report", some).stdout.split())
+    assert f"({measured.sum()} measured, the others counted)" in said
+    assert f"over all steps ({STEPS - measured.sum()} of them counted only what roundings did)" in said
+    with h5py.File(some) as file:
+        assert json.loads(file["options"][()])["statistics_every"] == 0
+    lockstep("verify", some)
+    done = lockstep("check", some, "--baseline", whole, "--exact", code=3)
+    assert "statistics-every: 0 here, 1 in the baseline" in done.stdout
+    every = tmp_path / "every.h5"
+    lockstep(*arguments(tmp_path), "-o", every, "--statistics", "none")
+    assert "statistics: health here, not in the baseline" in lockstep(
+        "check", some, "--baseline", every, "--exact", code=3).stdout
+    assert "IDENTICAL" in lockstep("check", some, "--baseline", some, "--exact").stdout
+
+
+def test_levels_of_statistics(lockstep, tmp_path):
+    small = ["replay", "mlp", "--data", "synthetic:100", "--steps", 6, "--batch", 8, "--twins", 0]
+    for words, every in ((["none"], 0), (["full"], 1), (["full", "--statistics-every", 2], 2), (["health"], 0),
+                         (["health", "--statistics-every", 3], 3)):
+        run = tmp_path / "run.h5"
+        lockstep(*small, "--overwrite", "-o", run, "--statistics", *words)
+        due = np.arange(6) % every == 0 if every else np.arange(6) == 0
+        assert (measured_of(run) == due).all(), words
+    none = lockstep(*small, "-o", tmp_path / "x.h5", "--statistics", "none", "--statistics-every", 2, code=2).stderr
+    assert "--statistics none: --statistics-every 2 wants some" in none
+    other = lockstep(*small, "-o", tmp_path / "x.h5", "--statistics", "counts", code=2).stderr
+    assert "counts" in other and "health" in other
+
+
 def test_a_killed_run_resumes_to_the_same_file(lockstep, binary_dir, tmp_path):
     whole, killed = tmp_path / "whole.h5", tmp_path / "killed.h5"
-    run = [*arguments(tmp_path), "--statistics-every", 5]
+    run = [*arguments(tmp_path), "--statistics", "health", "--statistics-every", 5]
     lockstep(*run, "-o", whole)
     for _ in range(20):
         process = subprocess.Popen([str(binary_dir / "lockstep"), *map(str, run), "-o", str(killed), "--overwrite"],

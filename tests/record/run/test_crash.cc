@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
+#include <exception>
 #include <filesystem>
 
 #include "src/core/random.h"
@@ -29,7 +31,12 @@ template <typename Work>
 bool killed_child(Work work, int64_t kill_after_us) {
   const pid_t child = ::fork();
   if (child == 0) {
-    work();
+    try {
+      work();
+    } catch (const std::exception& error) {  // any further up, it would remove the parent's folder
+      fmt::print(stderr, "in a child: {}\n", error.what());
+      ::_exit(1);
+    }
     ::_exit(0);
   }
   if (kill_after_us >= 0) {
@@ -38,6 +45,7 @@ bool killed_child(Work work, int64_t kill_after_us) {
   }
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);
+  if (!WIFSIGNALED(status)) REQUIRE(status == 0);
   return WIFSIGNALED(status);
 }
 

@@ -333,4 +333,16 @@ TEST_CASE("one writer at a time; a reader's question does not take the lock") {
   const RunLock lock(path);
 }
 
+TEST_CASE("a lock that ends within a second is waited for") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("run.h5");
+  auto held = std::make_unique<RunLock>(path);
+  std::thread ending([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(120));
+    held.reset();
+  });
+  CHECK(error_of([&] { RunLock other(path); }) == "");
+  ending.join();
+}
+
 }  // namespace lockstep::test
