@@ -36,9 +36,9 @@ std::string counted_text(const Report& report, const LaneReport& lane) {
   const CountedLoss& loss = lane.counted_loss;
   if (lane.is_twin() || loss.share < kShownCountedShare) return "";
   return fmt::format(
-      "{}: in step {}, which only counted, {} of the nonzero values were lost in {}. "
+      "{}: {} of the nonzero values of {} were lost in step {}, whose roundings were only counted. "
       "--statistics full tells what that did.",
-      lane.info.name, loss.step, percent(loss.share), place_text(report.site(loss.site)));
+      lane.info.name, percent(loss.share), place_text(report.site(loss.site)), loss.step);
 }
 
 Blocks write_findings(const Report& report) {

@@ -197,7 +197,7 @@ void check_counts(const SiteRecord& some, const SiteRecord& all) {
 TEST_CASE("measuring: counts in between are those of a run that measures all") {
   for (const int64_t workers : {1, 2}) {
     RunOptions options = small_run(
-        {"fp32", "torch-autocast-fp16", "pure-fp16", "tf32", "fp8-delayed", "twin"}, 4);
+        {"fp32", "torch-autocast-fp16", "pure-fp16", "tf32", "fp8-current", "twin"}, 4);
     options.model = "lenet";
     options.accumulate = 2;
     options.workers = workers;
@@ -230,7 +230,7 @@ TEST_CASE("measuring: counts in between are those of a run that measures all") {
       }
     }
     CHECK(counted > 200);
-    CHECK(lost > 10);
+    CHECK(lost > 0);
     CHECK(check_same_step(some.steps[3], all.steps[3]) > 50);
   }
 }
