@@ -174,8 +174,7 @@ Blocks write_heat_map(const Report& report) {
   const std::string about = fmt::format(
       "Each cell is the worst site and step of a layer{}; shares below {} are left out{}.",
       report.steps > static_cast<int64_t>(columns) ? " in some neighbouring steps" : "",
-      percent(kLeastShownShare),
-      unmeasured_text(report));
+      percent(kLeastShownShare), unmeasured_text(report));
   return {paragraph(about),
           chart("What was lost, by layer and step", std::move(map), table_of(report, views))};
 }

@@ -196,8 +196,8 @@ void check_counts(const SiteRecord& some, const SiteRecord& all) {
 
 TEST_CASE("measuring: counts in between are those of a run that measures all") {
   for (const int64_t workers : {1, 2}) {
-    RunOptions options = small_run(
-        {"fp32", "torch-autocast-fp16", "pure-fp16", "tf32", "fp8-current", "twin"}, 4);
+    RunOptions options =
+        small_run({"fp32", "torch-autocast-fp16", "pure-fp16", "tf32", "fp8-current", "twin"}, 4);
     options.model = "lenet";
     options.accumulate = 2;
     options.workers = workers;
