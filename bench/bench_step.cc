@@ -182,8 +182,7 @@ class PeakMemory {
 // A run that is executed step by step.
 class Steps {
  public:
-  Steps(const Case& of, std::vector<std::string> lanes, bool measure,
-        int64_t statistics_every = 1) {
+  Steps(const Case& of, std::vector<std::string> lanes, const Measuring& measuring = {}) {
     RunOptions options;
     options.model = of.model;
     options.sizes = of.sizes;
@@ -191,8 +190,7 @@ class Steps {
     options.lanes = std::move(lanes);
     options.steps = int64_t{1} << 40;
     options.optimizer.values = {{"lr", 0.01}};
-    options.measuring.on = measure;
-    options.measuring.statistics_every = statistics_every;
+    options.measuring = measuring;
     run_ = std::make_unique<LockstepRun>(options);
   }
   void step() { run_->run(stop_); }
@@ -209,7 +207,7 @@ class Steps {
 class LaneSteps {
  public:
   LaneSteps(const Case& of, const std::string& lane)
-      : with_(of, {"fp32", lane}, /*measure=*/true), without_(of, {"fp32"}, /*measure=*/true) {}
+      : with_(of, {"fp32", lane}), without_(of, {"fp32"}) {}
   double seconds() { return with_.seconds() - without_.seconds(); }
 
  private:
@@ -251,7 +249,7 @@ bool measure_step(const Case& of, const bench::Options& options, bench::Table& t
   const auto ask = [&] { return torch.ask("step"); };
   ask();  // starts it before this process reads its own memory
   if (table.wants(step)) {
-    Steps plain(of, {"fp32"}, /*measure=*/false);
+    Steps plain(of, {"fp32"}, {.on = false});
     const PeakMemory memory;
     table.measure_timed(step, ask, [&] { return plain.seconds(); });
     table.add({.work = of.model + " peak memory of steps",
@@ -265,11 +263,11 @@ bool measure_step(const Case& of, const bench::Options& options, bench::Table& t
     table.measure_timed(lane, ask, [&] { return one.seconds(); });
   }
   if (wants_lanes(lanes)) {
-    Steps all(of, kLanes, /*measure=*/true);
+    Steps all(of, kLanes);
     table.measure_timed(lanes, ask, [&] { return all.seconds(); });
   }
   if (wants_lanes(sparse)) {
-    Steps some(of, kLanes, /*measure=*/true, kSparse);
+    Steps some(of, kLanes, {.statistics_every = kSparse});
     table.measure_timed(sparse, ask, [&] {
       return bench::seconds_of([&] {
                for (int64_t i = 0; i < kSparse; ++i) some.step();
@@ -278,6 +276,19 @@ bool measure_step(const Case& of, const bench::Options& options, bench::Table& t
     });
   }
   return true;
+}
+
+// --statistics health beside none.
+void measure_health(const Case& of, bench::Table& table) {
+  constexpr double kTarget = 1.05;
+  const bench::Row row =
+      row_of(of, "FP32 + 3 lanes, health", "the same without statistics", kTarget);
+  if (of.lanes_target == 0 || !table.wants(row)) return;
+  Steps none(of, kLanes, {.statistics_every = 0});
+  Steps health(of, kLanes, {.statistics_every = 0, .counts_between = true});
+  none.step(), health.step();  // the first step has all statistics
+  table.measure_timed(
+      row, [&] { return none.seconds(); }, [&] { return health.seconds(); });
 }
 
 void measure_against_emulators(const Case& of, const bench::Options& options, bench::Table& table) {
@@ -341,6 +352,7 @@ int main(int argc, char** argv) {
   bool has_torch = true;
   for (const Case& of : kCases) {
     has_torch &= measure_step(of, options, table);
+    measure_health(of, table);
     measure_against_emulators(of, options, table);
     measure_lanes(of, table);
   }

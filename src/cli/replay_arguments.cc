@@ -297,14 +297,14 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
         "held-out examples per evaluation; 0: as many as were trained on");
   checks.one_of(
       add(group, "--statistics", args->statistics, "full|health|none",
-          "what every step records of its values: all statistics; health: only how many values "
-          "roundings lost, at hardly any cost; nothing")
+          "what each step records of its values; health: only counts of what roundings lost, for "
+          "a few percent of a step")
           ->capture_default_str(),
       {"full", "health", "none"});
   options.statistics_every =
       add(group, "--statistics-every", o.measuring.statistics_every, "N",
-          "all statistics in every N-th step (0: the first alone), and in those in which numbers "
-          "become infinite or NaN [1; with health or none 0]");
+          "full statistics in every N-th step (0: the first alone), and in those in which numbers "
+          "become infinite or NaN [1; with health or none: 0]");
   checks.whole(options.statistics_every, 0, kLargestCount);
   whole(group, "--histogram-every", o.measuring.histogram_every, 1, kLargestCount,
         "steps between full histograms");
