@@ -315,8 +315,8 @@ void measure_against_emulators(const Case& of, const bench::Options& options, be
 void measure_lanes(const Case& of, bench::Table& table) {
   const bench::Row lanes = row_of(of, "FP32 + 3 lanes, all statistics", "4 FP32 steps");
   if (!table.wants(lanes) || of.lanes_target == 0) return;
-  Steps plain(of, {"fp32"}, /*measure=*/false);
-  Steps all(of, kLanes, /*measure=*/true);
+  Steps plain(of, {"fp32"}, {.on = false});
+  Steps all(of, kLanes);
   double plain_bytes = 0, all_bytes = 0;
   {
     const PeakMemory memory;
