@@ -26,9 +26,12 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kSteps = 140;
 
-// Runs `work` in a child; true if the child was killed, false if it ended by itself.
+// How a child ended.
+enum class End { kKilled, kDone, kThrew };
+
+// Runs `work` in a child. kill_after_us: -1: it is not killed from here.
 template <typename Work>
-bool killed_child(Work work, int64_t kill_after_us) {
+End end_of_child(Work work, int64_t kill_after_us) {
   const pid_t child = ::fork();
   if (child == 0) {
     try {
@@ -45,8 +48,8 @@ bool killed_child(Work work, int64_t kill_after_us) {
   }
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);
-  if (!WIFSIGNALED(status)) REQUIRE(status == 0);
-  return WIFSIGNALED(status);
+  if (WIFSIGNALED(status)) return End::kKilled;
+  return status == 0 ? End::kDone : End::kThrew;
 }
 
 void kill_at_random_moments(int count) {
@@ -60,6 +63,9 @@ void kill_at_random_moments(int count) {
   constexpr double kLonger = 1.1, kShorter = 0.95;
   double window_us = 4e5;
   int inside = 0, early = 0, late = 0;  // kills during the run, before its file, after its end
+  // Runs that did not start after a kill. One may meet a lock that outlasts its program; more of
+  // them, or one in a few kills, would be a defect.
+  int refused = 0;
   for (uint64_t i = 0; inside < count; ++i) {
     CAPTURE(window_us);
     CAPTURE(inside);
@@ -68,7 +74,11 @@ void kill_at_random_moments(int count) {
     REQUIRE(i < static_cast<uint64_t>(20 * count));
     const int64_t wait_us = static_cast<int64_t>(random.uniform(i) * window_us);
     fs::remove(path);
-    const bool killed = killed_child([&] { run.record(path); }, wait_us);
+    const End end = end_of_child([&] { run.record(path); }, wait_us);
+    if (end == End::kThrew) {
+      REQUIRE(++refused <= count / 10);
+      continue;
+    }
     if (!fs::exists(path)) {
       ++early;
       window_us *= kLonger;
@@ -76,7 +86,7 @@ void kill_at_random_moments(int count) {
     }
     CAPTURE(wait_us);
     REQUIRE(problem_of(path, run, 0) == "");
-    if (!killed || RunFile(path, true).steps() == kSteps) {
+    if (end == End::kDone || RunFile(path, true).steps() == kSteps) {
       ++late;
       window_us *= kShorter;
       continue;
@@ -116,7 +126,7 @@ void fault_in_steps(int64_t from, int64_t to, WriteFault fault, int64_t stride) 
       CHECK_THROWS_AS(go_on(fault, at), WriteError);
       set_write_fault(WriteFault::kNone, 0);
     } else {
-      REQUIRE(killed_child([&] { go_on(fault, at); }, -1));
+      REQUIRE(end_of_child([&] { go_on(fault, at); }, -1) == End::kKilled);
     }
     REQUIRE(problem_of(path, run, from) == "");
     run.resume(path);
