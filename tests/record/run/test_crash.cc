@@ -63,8 +63,7 @@ void kill_at_random_moments(int count) {
   constexpr double kLonger = 1.1, kShorter = 0.95;
   double window_us = 4e5;
   int inside = 0, early = 0, late = 0;  // kills during the run, before its file, after its end
-  // Runs that did not start after a kill. One may meet a lock that outlasts its program; more of
-  // them, or one in a few kills, would be a defect.
+  // Runs that did not start after a kill: one may meet a lock that outlasts its program.
   int refused = 0;
   for (uint64_t i = 0; inside < count; ++i) {
     CAPTURE(window_us);
