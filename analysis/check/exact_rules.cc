@@ -110,10 +110,11 @@ void LaneView::find_numbers() {
     for (size_t site = 0; site < here.size(); ++site) here[site] = has(site);
   };
   fill(At::kEverySite, [](size_t) { return true; });
-  const bool is_measured = run_.is_measured(step_);  // other steps may have counts
-  fill(At::kMeasured, [&](size_t i) { return is_measured && elements[i] > 0; });
+  const std::vector<double> scales = run_.scale(lane_, step_);
+  const auto is_measured = [&](size_t i) { return elements[i] > 0 && !std::isnan(scales[i]); };
+  fill(At::kMeasured, is_measured);
   fill(At::kCompared, [&](size_t i) { return compared[i] > 0; });
-  fill(At::kNonzero, [&](size_t i) { return is_measured && elements[i] != zero[i]; });
+  fill(At::kNonzero, [&](size_t i) { return is_measured(i) && elements[i] != zero[i]; });
   fill(At::kUpdated, [&](size_t i) { return updates[i].measured; });
 }
 

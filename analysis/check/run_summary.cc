@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "analysis/findings/finding_kinds.h"
@@ -43,6 +44,7 @@ struct SiteSums {
   double size_sq = 0, rounding_sq = 0, error_sq = 0, reference_sq = 0;
   double update_sq = 0, stagnant_sq = 0, updates = 0;
   double flipped = 0, decisions = 0;
+  double sized = 0;     // of `count`, those in `size_sq`
   double elements = 0;  // of a step
   double rows = 0;      // of a step: elements / last extent
 
@@ -60,12 +62,14 @@ struct SiteSums {
     const auto add_to = [](double& sum, double x) {
       if (std::isfinite(x)) sum += x;
     };
+    if (std::isnan(scale)) return;  // only counted in this step
+    sized += static_cast<double>(counts.count[s]);
     add_to(size_sq, sum_sq / (scale * scale));
     add_to(rounding_sq, round_err_sq / (scale * scale));
     add_to(error_sq, err_sq);
     add_to(reference_sq, ref_sq);
   }
-  double magnitude() const { return octaves(size_sq, count); }
+  double magnitude() const { return octaves(size_sq, sized); }
   Measured rounding() const { return error_octaves(rounding_sq, size_sq, elements); }
 };
 
@@ -209,6 +213,13 @@ class LaneReader {
     const std::vector<uint64_t> bits = run_.bits_hash(lane_, step);
     add(bits.data(), bits.size() * sizeof bits[0]);
     add(&loss, sizeof loss);
+    if (run_.has_counts(step) && !run_.is_measured(step)) {  // has no hashes
+      for (const Statistic& statistic : statistics()) {
+        if (statistic.kind != StatisticKind::kCount) continue;
+        const std::vector<uint64_t> counts = run_.count(lane_, statistic.name, step);
+        add(counts.data(), counts.size() * sizeof counts[0]);
+      }
+    }
     return fmt::format("{:016x}", hash);
   }
 

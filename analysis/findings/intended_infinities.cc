@@ -12,7 +12,9 @@ bool has_same_weights(const RunFile& run, int64_t step) {
 }
 
 IntendedInfinities::IntendedInfinities(const SiteTable& sites)
-    : readers_(sites.sites.size()), has_absorbed_(sites.sites.size()) {
+    : readers_(sites.sites.size()),
+      has_absorbed_(sites.sites.size()),
+      has_shared_(sites.sites.size()) {
   for (const Site& site : sites.sites) {
     for (const int32_t feed : site.feeds) readers_[static_cast<size_t>(feed)].push_back(site.id);
   }
@@ -41,9 +43,10 @@ StepCounts IntendedInfinities::read_counts(const RunFile& run, int lane, int64_t
   std::vector<bool> bad(counts.size());
   for (size_t i = 0; i < bad.size(); ++i) bad[i] = counts.nonfinite(i);
   if (lane == 0 || std::ranges::count(bad, true) == 0) return counts;
-  if (!run.is_measured(step)) {  // what measured steps have shown
+  if (!counts.is_measured) {
     for (size_t i = 0; i < bad.size(); ++i) {
-      if (has_absorbed_[i]) counts.to_infinity[i] = 0;
+      if (has_absorbed_[i] || has_shared_[i]) counts.to_infinity[i] = 0;
+      if (has_shared_[i]) counts.nan[i] = 0;
     }
     return counts;
   }
@@ -58,6 +61,7 @@ StepCounts IntendedInfinities::read_counts(const RunFile& run, int lane, int64_t
     const bool left_out = bad[i] && disappears[i];
     if (left_out) counts.to_infinity[i] = 0;
     if (shared[i]) {
+      has_shared_[i] = true;
       counts.to_infinity[i] -= std::min(counts.to_infinity[i], reference.to_infinity[i]);
       counts.nan[i] -= std::min(counts.nan[i], reference.nan[i]);
     }

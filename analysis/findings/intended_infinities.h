@@ -27,12 +27,13 @@ class IntendedInfinities {
   // `same_weights`: the lane and the reference began the step with the same weights.
   std::vector<bool> absorbed(bool same_weights, const StepEvidence& lane,
                              const std::vector<bool>& bad);
-  // The counts of a step without its intended infinities. The reference intends nothing.
+  // The counts of a step without its intended infinities. The reference intends nothing. Steps that
+  // only counted have no evidence of their own: what measured steps have shown holds there.
   StepCounts read_counts(const RunFile& run, int lane, int64_t step);
 
  private:
   std::vector<std::vector<int32_t>> readers_;
-  std::vector<bool> has_absorbed_;
+  std::vector<bool> has_absorbed_, has_shared_;  // in some measured step
 };
 
 // Whether a lane and the reference begin the step with the same weights.

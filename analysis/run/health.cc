@@ -23,6 +23,7 @@ void HealthTally::add(int64_t step, const StepCounts& counts) {
     SiteHealth& h = sites_[i];
     const uint64_t nonzero = counts.count[i] - counts.source_zero[i];
     h.steps += 1;
+    h.measured_steps += counts.is_measured;
     h.count += counts.count[i];
     h.nonzero += nonzero;
     h.to_zero += counts.to_zero[i];

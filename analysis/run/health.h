@@ -19,7 +19,8 @@
 namespace lockstep {
 
 struct SiteHealth {
-  int64_t steps = 0;  // in which the site was measured
+  int64_t steps = 0;           // in which the site was measured or counted
+  int64_t measured_steps = 0;  // of them, measured
   uint64_t count = 0, nonzero = 0;
   uint64_t to_zero = 0, to_subnormal = 0, to_infinity = 0, saturated = 0, nan = 0;
   int64_t worst_step =
@@ -33,7 +34,7 @@ struct SiteHealth {
   double saturated_rate() const { return rate(saturated, nonzero); }
   double nonfinite_rate() const { return rate(to_infinity + nan, count); }
   double infinite_in_rate() const {
-    return rate(static_cast<uint64_t>(infinite_in_steps), static_cast<uint64_t>(steps));
+    return rate(static_cast<uint64_t>(infinite_in_steps), static_cast<uint64_t>(measured_steps));
   }
   // Nothing was lost: every nonzero value arrived as a normal or subnormal number.
   bool clean() const {

@@ -31,6 +31,7 @@ int64_t first_nonfinite_loss(const std::vector<double>& loss,
 
 StepCounts read_counts(const RunFile& run, int lane, int64_t step) {
   StepCounts counts;
+  counts.is_measured = run.is_measured(step);
   counts.count = run.count(lane, "count", step);
   counts.source_zero = run.count(lane, "source_zero", step);
   counts.to_zero = run.count(lane, "to_zero", step);

@@ -12,6 +12,7 @@ namespace lockstep {
 
 // The counts that show what rounding did. A site with count 0 was not measured in this lane.
 struct StepCounts {
+  bool is_measured = true;  // false: only roundings were counted, and no infinity is seen coming in
   std::vector<uint64_t> count, source_zero, to_zero, to_subnormal, to_infinity, saturated, nan;
   std::vector<double> abs_max;  // NaN where not measured; infinite where an infinity came in
 

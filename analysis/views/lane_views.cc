@@ -2,11 +2,22 @@
 #include "analysis/views/lane_views.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "analysis/findings/intended_infinities.h"
 
 namespace lockstep {
 namespace {
+
+// Of a step with counts alone: measures of anything else find no share.
+StepReading counted_only(const StepCounts& counts) {
+  const std::vector<double> none(counts.size(), std::numeric_limits<double>::quiet_NaN());
+  return {.counts = counts,
+          .sum_sq = none,
+          .round_err_sq = none,
+          .reference_sum_sq = none,
+          .updates = std::vector<UpdateRecord>(counts.size())};
+}
 
 StepMap read_map(const RunFile& run, int lane, int64_t end) {
   StepMapTally tally(run.sites(), run.steps());  // the same columns for all lanes
@@ -14,6 +25,10 @@ StepMap read_map(const RunFile& run, int lane, int64_t end) {
   const std::vector<int64_t> samples = run.sums_steps(lane);
   for (int64_t step = 0; step < end; ++step) {
     if (!run.has_counts(step)) continue;
+    if (!run.is_measured(step)) {
+      tally.add(step, counted_only(intended.read_counts(run, lane, step)));
+      continue;
+    }
     StepReading reading{.counts = intended.read_counts(run, lane, step),
                         .sum_sq = run.moment(lane, "sum_sq", step),
                         .round_err_sq = run.moment(lane, "round_err_sq", step),

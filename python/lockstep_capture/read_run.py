@@ -321,6 +321,8 @@ class Run:
 
     def _absent(self, group: h5py.Group, name: str, rows: list[int], present: np.ndarray) -> np.ndarray:
         """Where a count of 0 means that nothing was counted."""
+        if name == "compared" and "scale" in group:  # nothing is compared where roundings were only counted
+            return np.isnan(take(group["scale"], rows))[present]
         base = "updates/count" if name.startswith("update_") else "counts/count"
         if base not in group or name in ("count", "update_count"):
             return np.zeros(int(present.sum()), bool)

@@ -2,6 +2,8 @@
 // a lane's main finding; here are only its place and the layers that it affects.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "analysis/findings/finding_kinds.h"
 #include "reports/lane_sentence.h"
 #include "reports/number_text.h"
@@ -35,18 +37,19 @@ constexpr double kShownCountedShare = 0.01;
 std::string counted_text(const Report& report, const LaneReport& lane) {
   const CountedLoss& loss = lane.counted_loss;
   if (lane.is_twin() || loss.share < kShownCountedShare) return "";
+  const auto is_told = [&](const Finding& f) { return f.site == loss.site; };
+  if (std::ranges::any_of(lane.findings, is_told)) return "";
   return fmt::format(
-      "{}: {} of the nonzero values of {} were lost in step {}, whose roundings were only counted. "
-      "--statistics full tells what that did.",
-      lane.info.name, percent(loss.share), place_text(report.site(loss.site)), loss.step);
+      "- counted: {} of the nonzero values of {} were lost in step {}, which has no other "
+      "statistics. Run with --statistics full to see what that does.",
+      percent(loss.share), place_text(report.site(loss.site)), loss.step);
 }
 
 Blocks write_findings(const Report& report) {
   Blocks out;
   for (const LaneReport& lane : report.lanes) {
     const std::string counted = counted_text(report, lane);
-    if (!counted.empty()) out.push_back(paragraph(counted));
-    if (lane.findings.empty()) continue;
+    if (lane.findings.empty() && counted.empty()) continue;
     out.push_back(paragraph(fmt::format("{}:", lane.info.name)));
     for (const Finding& f : lane.findings) {
       const FindingKindRow& row = row_of(f.kind);
@@ -62,6 +65,7 @@ Blocks write_findings(const Report& report) {
       if (!f.consequences.empty()) text += " Then: " + layers_text(report, f) + ".";
       out.push_back(paragraph(text));
     }
+    if (!counted.empty()) out.push_back(paragraph(counted));
   }
   return out;
 }

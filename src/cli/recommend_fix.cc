@@ -41,7 +41,8 @@ RunOptions options_of_run(const std::string& path, int64_t steps) {
   if (steps > 0) options.steps = steps;
   options.seeds = 1;
   options.measuring.statistics_every = 1;  // findings are judged
-  options.mode = LaneMode::kFree;          // losses are judged
+  options.measuring.counts_between = false;
+  options.mode = LaneMode::kFree;  // losses are judged
   return options;
 }
 

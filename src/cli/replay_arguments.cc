@@ -138,9 +138,9 @@ std::vector<std::string> globs(const std::string& text) {
 // --statistics and --statistics-every. `every_given`: the latter was.
 void read_statistics(ReplayArgs& args, bool every_given, ProblemList& problems) {
   Measuring& measuring = args.options.measuring;
-  measuring.counts_between = args.statistics == "health";
   if (args.statistics == "full") return;
   if (!every_given) measuring.statistics_every = 0;
+  measuring.counts_between = args.statistics == "health" && measuring.statistics_every != 1;
   if (args.statistics != "none" || measuring.statistics_every == 0) return;
   problems.add(fmt::format("--statistics none: --statistics-every {} wants some",
                            measuring.statistics_every),
@@ -297,14 +297,14 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
         "held-out examples per evaluation; 0: as many as were trained on");
   checks.one_of(
       add(group, "--statistics", args->statistics, "full|health|none",
-          "what each step records of its values; health: only counts of what roundings lost, for "
-          "a few percent of a step")
+          "what steps record: all statistics and errors; health: how many values roundings lost; "
+          "nothing. The first step is full")
           ->capture_default_str(),
       {"full", "health", "none"});
   options.statistics_every =
       add(group, "--statistics-every", o.measuring.statistics_every, "N",
-          "full statistics in every N-th step (0: the first alone), and in those in which numbers "
-          "become infinite or NaN [1; with health or none: 0]");
+          "full in every N-th step (0: the first alone), and in those in which numbers become "
+          "infinite or NaN [1; with health or none: 0]");
   checks.whole(options.statistics_every, 0, kLargestCount);
   whole(group, "--histogram-every", o.measuring.histogram_every, 1, kLargestCount,
         "steps between full histograms");

@@ -87,7 +87,7 @@ void SavedValues::on_step(const StepRecord& record) {
   }
   if (!record.is_measured) {
     throw InputError(fmt::format("--save-values: step {} was not measured", step_),
-                     "leave --statistics-every out");
+                     "leave out --statistics and --statistics-every");
   }
   if (tap_.values.empty()) {
     throw InputError("--save-values: the lane computes no value at this site in this step",

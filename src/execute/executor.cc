@@ -39,12 +39,11 @@ Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, 
   mask_of_.assign(graph_.nodes.size(), -1);
   for (const Instruction& instruction : instructions) {
     const auto node = static_cast<size_t>(instruction.node);
-    const bool is_op = instruction.kind == InstructionKind::kOp;
-    if (!is_op || drawn_mask(graph_.nodes[node]) == nullptr) continue;
-    for (const int v : instruction.outputs) {
-      const TensorType& type = program_.values[static_cast<size_t>(v)].type;
-      if (type.element == ElementType::kInt) mask_of_[node] = v;
-    }
+    if (instruction.kind != InstructionKind::kOp) continue;
+    const TensorType* mask = drawn_mask(graph_.nodes[node]);
+    if (mask == nullptr) continue;
+    const auto index = mask - graph_.nodes[node].outputs.data();
+    mask_of_[node] = instruction.outputs[static_cast<size_t>(index)];
   }
   for (size_t v = 0; v < program_.values.size(); ++v) {
     value_of_.emplace(program_.values[v].graph_value, static_cast<int>(v));

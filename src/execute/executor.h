@@ -138,7 +138,7 @@ class Executor {
   void measure_accumulator(const Instruction& instruction, std::span<const uint8_t> events,
                            bool is_output, const Executor* reference,
                            std::span<SiteRecord> records);
-  bool is_containers(const Format& format) const;  // rounding to it changes nothing
+  bool changes_nothing(const Format& format) const;  // rounding the container's values to it
   // Whether the rounding has a record, and whether that is of its counts alone.
   bool records_rounding(const ValueRounding& rounding, std::span<SiteRecord> records) const;
   // Copies the counts of records[sites[0]] to the others.

@@ -63,7 +63,7 @@ template <typename T>
 void Executor::record_external(int value, int32_t site, const TensorStats* stats,
                                const Executor* reference, std::span<SiteRecord> records) {
   const Format& format = *program_.values[static_cast<size_t>(value)].format;
-  if (counts_only_ && (stats == nullptr || is_containers(format))) return;
+  if (counts_only_ && (stats == nullptr || changes_nothing(format))) return;
   TensorStats& mine = records[static_cast<size_t>(site)].stats;
   mine = stats != nullptr ? *stats : observe<T>(kernels(), tensor(value).as<T>(), format);
   const ValueRounding rounding{.format = &format, .sites = {site}};
@@ -110,14 +110,14 @@ void Executor::finish_record(int value, const ValueRounding& rounding, const Exe
   for (size_t i = 1; i < rounding.sites.size(); ++i) records[rounding.sites[i]] = record;
 }
 
-bool Executor::is_containers(const Format& format) const {
+bool Executor::changes_nothing(const Format& format) const {
   return format.is_fp64() || (format.is_fp32() && container_ == Container::kF32);
 }
 
 bool Executor::records_rounding(const ValueRounding& rounding,
                                 std::span<SiteRecord> records) const {
   if (records.empty() || rounding.sites.empty()) return false;
-  return !counts_only_ || !is_containers(*rounding.format);
+  return !counts_only_ || !changes_nothing(*rounding.format);
 }
 
 void Executor::finish_counts(const ValueRounding& rounding, std::span<SiteRecord> records) const {
@@ -258,7 +258,7 @@ Executor::OutputStep Executor::output_step(const Instruction& instruction, size_
   if (rounding.format == nullptr) return step;
   step.measured = records_rounding(rounding, records);
   // Without statistics, a rounding that changes nothing is skipped.
-  if (!step.measured && is_containers(*rounding.format)) return step;
+  if (!step.measured && changes_nothing(*rounding.format)) return step;
   const uint32_t site = rounding.key();
   step.how.spec = {.format = rounding.format,
                    .rounding = rounding.rounding,

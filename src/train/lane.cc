@@ -40,7 +40,7 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
       scaling_(runner_->executor().program()),
       scaler_(find_loss_scaler(description_.policy.loss_scale.kind)),
       scales_{scaler_.initial(description_.policy.loss_scale)},
-      measures_(context.options->measuring.on),
+      detail_(context.options->measuring.on ? SiteDetail::kEverything : SiteDetail::kNothing),
       optimizer_steps_(context.groups.size(), 0) {
   survey_programs();
   take_captured_scaler();

@@ -114,6 +114,8 @@ class Lane {
     bool has_sum(size_t sum) const { return of_losses.empty() || reached[sum]; }
   };
 
+  bool measures() const { return detail_ == SiteDetail::kEverything; }
+  std::span<SiteRecord> records_of(std::span<SiteRecord> sites) const;  // none if nothing is kept
   std::vector<std::unique_ptr<StepRunner>> make_runners() const;
   void choose_runner(size_t number);
   Container container() const { return runner_->executor().container(); }
@@ -186,8 +188,7 @@ class Lane {
   // Of weights, buffers and constants by storage site, until the step that they belong to ends.
   std::map<int32_t, SiteRecord> stored_;
   std::vector<LossScaleState> scales_;  // one, or one per loss (LaneDescription::scaler_losses)
-  bool measures_;                       // all statistics of sites
-  bool counts_ = false;                 // instead, what the roundings of the passes do
+  SiteDetail detail_;                   // of what is measured now
   int64_t step_ = -1;                   // the step in progress
   int64_t micro_step_ = -1;             // number of earlier passes, over all steps and workers
   // By parameter group: steps taken, without skipped ones.

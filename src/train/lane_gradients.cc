@@ -74,7 +74,7 @@ void Lane::keep_gradients(ParameterState& p, bool first, int64_t worker, LaneSte
     Tensor& sum = p.of_workers.empty() ? p.sum_of(k) : p.of_workers[k][static_cast<size_t>(worker)];
     const int32_t site = runner_->gradient_site(p.name, pass);
     const bool adds_up = context_.micro_batches(step_) > 1;
-    const bool measure = measures_ && adds_up && site >= 0;
+    const bool measure = measures() && adds_up && site >= 0;
     const UpdateRecord added =
         runner_->add_gradient(p.name, pass, first && (k == pass || !begun), sum, measure);
     if (measure) record.sites[static_cast<size_t>(site)].update.merge(added);
@@ -128,8 +128,8 @@ void Lane::enter_all_reduce(const Lane* reference, LaneStep& record) {
       for (size_t w = 0; w < p.of_workers[k].size(); ++w) {
         TensorStats stats;
         lockstep::enter_all_reduce(kernels(), how, format, workers, p.of_workers[k][w],
-                                   measures_ ? &stats : nullptr);
-        if (!measures_) continue;
+                                   measures() ? &stats : nullptr);
+        if (!measures()) continue;
         all.merge(gradient_record(p.of_workers[k][w], stats, format,
                                   ref == nullptr ? nullptr : &ref->of_workers[k][w], scale));
       }
@@ -147,8 +147,8 @@ void Lane::all_reduce(const Lane* reference, LaneStep& record) {
       TensorStats stats;
       Tensor& sum = p.sum_of(k);
       lockstep::all_reduce(kernels(), how, how.format == nullptr ? *p.format : *how.format,
-                           *p.format, p.of_workers[k], sum, measures_ ? &stats : nullptr);
-      if (!measures_) continue;
+                           *p.format, p.of_workers[k], sum, measures() ? &stats : nullptr);
+      if (!measures()) continue;
       record.sites[context_.updates.at(p.name).reduced[k]] = gradient_record(
           sum, stats, *p.format, ref == nullptr ? nullptr : &ref->sum_of(k), scale(scaler_of(k)));
     }

@@ -34,13 +34,11 @@ void Lane::begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& bat
     pass.loss_scales.push_back(scale(scaler_of(i)));
   }
   runner_->begin(pass, batch, reference == nullptr ? nullptr : reference->runner_,
-                 measures_ || counts_ ? sites : std::span<SiteRecord>());
+                 records_of(sites));
 }
 
 void Lane::run_node(int node, const Lane* reference, std::vector<SiteRecord>& sites) {
-  const std::span<SiteRecord> records =
-      measures_ || counts_ ? std::span<SiteRecord>(sites) : std::span<SiteRecord>();
-  runner_->run_node(node, reference == nullptr ? nullptr : reference->runner_, records);
+  runner_->run_node(node, reference == nullptr ? nullptr : reference->runner_, records_of(sites));
 }
 
 void Lane::finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t worker) {
@@ -66,9 +64,14 @@ void Lane::finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t wor
 }
 
 void Lane::measure(SiteDetail detail) {
-  measures_ = detail == SiteDetail::kEverything;
-  counts_ = detail == SiteDetail::kCounts;
-  for (const auto& runner : runners_) runner->executor().count_only(counts_);
+  detail_ = detail;
+  for (const auto& runner : runners_) {
+    runner->executor().count_only(detail == SiteDetail::kCounts);
+  }
+}
+
+std::span<SiteRecord> Lane::records_of(std::span<SiteRecord> sites) const {
+  return detail_ == SiteDetail::kNothing ? std::span<SiteRecord>() : sites;
 }
 
 void Lane::tap(ValueTap* tap) {

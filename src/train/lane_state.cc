@@ -33,7 +33,7 @@ QuantizeSpec Lane::buffer_rounding(const std::string& name) const {
 void Lane::store_measured(const std::string& value_id, const Tensor& exact, Tensor& to,
                           const QuantizeSpec& spec) {
   const auto site = context_.stored.find(value_id);
-  if (site == context_.stored.end() || !measures_) {
+  if (site == context_.stored.end() || !measures()) {
     store(kernels(), exact, to, spec);
     return;
   }
@@ -58,7 +58,7 @@ void Lane::observe_stored() {
   stored_.clear();
   const auto add = [&](const std::string& value_id, const Tensor& values, const Format* format) {
     const auto site = context_.stored.find(value_id);
-    if (site == context_.stored.end() || !measures_) return;
+    if (site == context_.stored.end() || !measures()) return;
     SiteRecord& record = stored_[site->second];
     record.measured = true;
     record.stats = observe<float>(kernels(), values.as<float>(), *format);

@@ -132,7 +132,7 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
   UpdateStats update;
   // The reference keeps its own: the others are compared with it.
   Tensor& dw = description_.is_reference ? p.update : updates_[weight.shape()];
-  if (measures_ && dw.empty()) dw = Tensor(weight.shape(), weight.container());
+  if (measures() && dw.empty()) dw = Tensor(weight.shape(), weight.container());
   if (skip) {
     dw.fill_zero();
     update.count = static_cast<uint64_t>(weight.size());
@@ -149,7 +149,7 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
       gradient = &unscaled_;
     }
     OptimizerArrays<T> call = arrays_of<T>(p, *gradient, optimizer_steps_[p.group] - p.missed + 1);
-    if (measures_) call.update = dw.as<T>().data();
+    if (measures()) call.update = dw.as<T>().data();
     const QuantizeSpec rounding = update_rounding(weight_format, weight_site);
     call.formats = {policy.arithmetic_of(p.format), state_format, weight_format, rounding.rounding,
                     rounding.key};
@@ -158,7 +158,7 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
       return std::is_same_v<T, double> ? format->is_fp64() : format->is_fp32();
     };
     const bool native_steps = native(policy.arithmetic_of(p.format));
-    const bool measure = measures_;
+    const bool measure = measures();
     if (measure && !native(weight_format)) call.measured.weight = &of_weight.emplace();
     if (measure && !native(update_format)) call.measured.update = &of_update.emplace();
     for (size_t k = 0; k < p.states.size(); ++k) {
@@ -171,9 +171,9 @@ void Lane::update_parameter(ParameterState& p, bool skip, const ParameterState* 
     }
     const OptimizerGroup& group = context_.groups[p.group];
     optimizer_step(this->kernels(), *group.optimizer, context_.numbers(p.group, step_),
-                   context_.lr(p.group, step_), call, measures_ ? &update : nullptr);
+                   context_.lr(p.group, step_), call, measures() ? &update : nullptr);
   }
-  if (!measures_) {
+  if (!measures()) {
     if (p.master.empty() || skip) return;
     kernels.quantize(p.master.as<T>().data(), p.weight.as<T>().data(), p.master.size(),
                      rounding_to(p.format, sites.weight), nullptr);

@@ -238,7 +238,7 @@ TEST_CASE("masks apply to one pass") {
 namespace {
 
 // Calls of the counting set's entries.
-int quantized = 0, added = 0;
+int quantized = 0, added = 0, drawn = 0;
 
 const KernelSet& counting_kernels() {
   static const KernelSet set = [] {
@@ -247,6 +247,11 @@ const KernelSet& counting_kernels() {
                                const QuantizeSpec& spec, TensorStats* stats) {
       ++quantized;
       active_kernels().f32.quantize(before, after, count, spec, stats);
+    };
+    counting.i32.draw_mask = [](const RandomStream& stream, uint64_t step, double keep,
+                                int32_t* mask, int64_t count) {
+      ++drawn;
+      active_kernels().i32.draw_mask(stream, step, keep, mask, count);
     };
     counting.f32.add = [](const float* a, const float* b, float* y, int64_t count) {
       ++added;
@@ -258,6 +263,44 @@ const KernelSet& counting_kernels() {
 }
 
 }  // namespace
+
+TEST_CASE("a mask is drawn by the reference alone, unless a lane's key is another") {
+  GraphBuilder b("dropout");
+  const Value x = b.input("x", {{64}});
+  const Value w = b.parameter("w", {64});
+  const Value y = b.op("dropout", {b.op("mul", {x, w}, {}, "fc")}, {{"p", 0.5}}, "drop");
+  b.set_loss(b.op("sum", {y}, {}, "loss"));
+  const Graph graph = differentiate(b.finish());
+  const SiteTable sites = make_sites(graph, 0);
+  Tensor weight({64});
+  for (float& value : weight.as<float>()) value = 1;
+  Tensor values({64});
+  for (int64_t i = 0; i < values.size(); ++i) values.as<float>()[static_cast<size_t>(i)] = 1.0f + i;
+  const Batch batch = {{"x", values}};
+  const auto runner_of = [&](const char* policy) {
+    auto runner = std::make_unique<StepRunner>(graph, sites, find_policy(policy), Container::kF32,
+                                               counting_kernels);
+    runner->bind_parameter("w", weight);
+    return runner;
+  };
+  const auto reference = runner_of("fp32"), lane = runner_of("tf32"), alone = runner_of("tf32");
+  for (const uint64_t step : {uint64_t{7}, uint64_t{8}}) {
+    const ExecutionKey key{.seed = 1, .step = 7}, own{.seed = 1, .step = step};
+    reference->begin({.key = key, .loss_scales = {1}}, batch);
+    lane->begin({.key = own, .loss_scales = {1}}, batch, reference.get());
+    drawn = 0;
+    for (int node = 0; node < lane->node_count(); ++node) {
+      reference->run_node(node, nullptr, {});
+      lane->run_node(node, reference.get(), {});
+    }
+    CHECK(drawn == (step == key.step ? 1 : 2));
+    alone->begin({.key = own, .loss_scales = {1}}, batch);
+    alone->run_all();
+    CHECK(lane->loss() == alone->loss());
+    CHECK(lane->gradient("w").same_bits(alone->gradient("w")));
+    CHECK((lane->loss() == reference->loss()) == (step == key.step));
+  }
+}
 
 TEST_CASE("a runner's own set rounds its inputs and seed and adds up its gradients") {
   LinearRunner linear("pure-fp16", Container::kF32, counting_kernels);

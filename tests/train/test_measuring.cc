@@ -195,12 +195,19 @@ void check_counts(const SiteRecord& some, const SiteRecord& all) {
 }
 
 TEST_CASE("measuring: counts in between are those of a run that measures all") {
-  for (const int64_t workers : {1, 2}) {
-    RunOptions options =
-        small_run({"fp32", "torch-autocast-fp16", "pure-fp16", "tf32", "fp8-current", "twin"}, 4);
+  struct Way {
+    int64_t workers;
+    LaneMode mode;
+  };
+  for (const Way& way :
+       {Way{1, LaneMode::kFree}, Way{2, LaneMode::kFree}, Way{1, LaneMode::kSynced}}) {
+    RunOptions options = small_run({"fp32", "torch-autocast-fp16", "pure-fp16", "tf32",
+                                    "fp8-current", "mxfp8", "pure-fp16-stochastic", "twin"},
+                                   4);
     options.model = "lenet";
     options.accumulate = 2;
-    options.workers = workers;
+    options.workers = way.workers;
+    options.mode = way.mode;
     Recorder all, some;
     LockstepRun whole(options);  // its sites are read below
     const RunState end = run(whole, all);

@@ -268,10 +268,10 @@ HWY_INLINE void count_changed(VU magnitude, VU result, ChunkCounts& counts) {
   }
 }
 
-// The same, and overflow and NaN, of a vector that may hold anything.
 struct SpecialElements {
   MU nan, finite, lost;  // before the rounding; lost: finite before, not after
 };
+// Changed elements, overflow and NaN of a rounded vector that may hold anything.
 HWY_INLINE SpecialElements count_any(VU magnitude, VU result, VU max_finite, ChunkCounts& counts) {
   const VU infinity = hn::Set(DU(), kInfinityBits);
   const MU nan = less(infinity, magnitude);

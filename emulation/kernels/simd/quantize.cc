@@ -274,23 +274,18 @@ template <RoundPath kPath>
 class PathQuantizer final : public PieceQuantizer {
  public:
   PathQuantizer(const float* before, const QuantizeSpec& spec)
-      : measure_only_(spec.measure_only),
-        counts_only_(spec.counts_only && !spec.measure_only),
-        plan_(spec),
-        pass_(before, spec, plan_, false) {}
+      : measure_only_(spec.measure_only), plan_(spec), pass_(before, spec, plan_, false) {}
   std::unique_ptr<PieceTally> make_tally() const override { return std::make_unique<Tally>(); }
   void round(int64_t begin, int64_t end, float* out) const override {
     pass_.round(begin, end, out);
   }
   void measure(int64_t begin, int64_t end, float* out, PieceTally& tally,
                BlockSums<kQuantizeSums>* sums) const override {
-    auto& into = static_cast<Tally&>(tally);
-    if (counts_only_ && out != nullptr) return pass_.count(begin, end, out, into);
-    pass_.measure(begin, end, measure_only_ ? nullptr : out, into, sums);
+    pass_.measure(begin, end, measure_only_ ? nullptr : out, static_cast<Tally&>(tally), sums);
   }
 
  private:
-  const bool measure_only_, counts_only_;
+  const bool measure_only_;
   const QuantizePlan plan_;
   const QuantizePass<kPath> pass_;
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -347,14 +348,13 @@ const std::string& RunFile::path() const {
 int64_t RunFile::steps() const {
   return impl_->steps;
 }
-// The reference has all sites in every measured step.
+// The reference has all sites in every measured step, and no site of other steps has a scale.
 bool RunFile::is_measured(int64_t step) const {
   if (options().measuring.statistics_every == 1) return true;
   std::vector<bool>& known = impl_->measured;
   while (static_cast<int64_t>(known.size()) <= step) {
-    const std::vector<uint64_t> counts =
-        count(kReferenceIndex, "count", static_cast<int64_t>(known.size()));
-    known.push_back(std::ranges::any_of(counts, [](uint64_t count) { return count > 0; }));
+    const std::vector<double> scales = scale(kReferenceIndex, static_cast<int64_t>(known.size()));
+    known.push_back(std::ranges::any_of(scales, [](double scale) { return !std::isnan(scale); }));
   }
   return known[static_cast<size_t>(step)];
 }

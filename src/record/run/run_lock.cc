@@ -66,8 +66,8 @@ bool is_ours(const std::string& run_path) {
                    "wait until it ends, or choose another name");
 }
 
-// Another program's lock is asked for again before it is refused: a lock can outlast a killed
-// program by a moment, even after its parent has waited for it.
+// A lock is asked for this often before it is refused: that of a program with two threads was seen
+// to outlast its kill, and its parent's wait for it, by a moment (Linux 6.18).
 constexpr int kAttempts = 20;
 constexpr auto kPause = std::chrono::milliseconds(50);
 

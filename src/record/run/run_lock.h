@@ -23,7 +23,7 @@ class RunLock {
 };
 
 // Locks RUN, or shares the lock that this program already has. Throws: InputError: another program
-// writes it and goes on for a second, or its folder cannot be written.
+// holds the lock, a second later still, or the folder cannot be written.
 std::shared_ptr<RunLock> lock_run(const std::string& run_path);
 
 // Throws: InputError if a program writes this file by another of its names.

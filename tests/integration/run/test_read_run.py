@@ -226,3 +226,14 @@ def test_seeds(lockstep, tmp_path):
     assert not runs[0].steps["loss"].equals(runs[2].steps["loss"])
     with pytest.raises(KeyError, match="no seed 11; there are: 9, 10"):
         read_run(path, seed=11)
+
+
+def test_steps_that_only_counted(lockstep, tmp_path):
+    path = tmp_path / "run.h5"
+    lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 3, "--batch", 8, "--lanes", "fp32,pure-fp16", "--statistics",
+             "health", "-o", path)
+    table = read_run(path).statistics("pure-fp16", ["count", "to_zero", "compared", "bits_hash", "scale", "abs_max"])
+    first, later = table.xs(0, level="step"), table.xs(2, level="step")
+    assert first.notna().all(axis=None) and 0 < len(later) < len(first)
+    assert later[["count", "to_zero"]].notna().all(axis=None) and (later["count"] > 0).all()
+    assert later[["compared", "bits_hash", "scale", "abs_max"]].isna().all(axis=None)

@@ -28,7 +28,7 @@ def arguments(folder):
 
 def measured_of(path):
     with h5py.File(path) as file:
-        return (file["lanes/fp32/counts/count"][:] > 0).any(axis=1)
+        return ~np.isnan(file["lanes/fp32/scale"][:]).all(axis=1)
 
 
 def test_rows_of_measured_steps_are_those_of_a_full_run(lockstep, tmp_path):
@@ -114,6 +114,18 @@ def test_health_counts_in_every_step(lockstep, tmp_path):
     assert "to_zero" in lockstep("check", every, "--baseline", some, "--exact", code=1).stdout
 
 
+def test_a_baseline_compares_counts(lockstep, tmp_path):
+    run, baseline = tmp_path / "run.h5", tmp_path / "baseline.json"
+    small = ["mlp", "--data", "synthetic:100", "--steps", 4, "--batch", 8, "--lanes", "fp32,pure-fp16", "--statistics", "health"]
+    lockstep("baseline", "record", *small, "--members", 5, "-o", baseline)
+    lockstep("replay", *small, "-o", run)
+    assert "IDENTICAL" in lockstep("check", run, "--baseline", baseline).stdout
+    with h5py.File(run, "r+") as file:
+        counts = file["lanes/pure-fp16/counts"]
+        counts["to_subnormal"][3, np.flatnonzero(counts["count"][3])[0]] += 1
+    assert "IDENTICAL" not in lockstep("check", run, "--baseline", baseline).stdout
+
+
 def test_the_largest_loss_that_was_only_counted_is_told(lockstep, tmp_path):
     run = tmp_path / "run.h5"
     lockstep("replay", "lenet", "--data", "synthetic:400", "--steps", 12, "--batch", 16, "--lanes", "fp32,pure-fp16", "-o", run,
@@ -126,9 +138,9 @@ def test_the_largest_loss_that_was_only_counted_is_told(lockstep, tmp_path):
     step, _ = np.unravel_index(shares.argmax(), shares.shape)
     assert shares.max() > 0.01
     said = " ".join(lockstep("report", run).stdout.split())
-    told = said[said.index("pure-fp16: ", said.index("Findings")):]
+    told = said[said.index("pure-fp16:", said.index("Findings")):]
     assert f"{100 * shares.max():.3g}% of the nonzero values of" in told
-    assert f"were lost in step {step + 1}, whose roundings were only counted" in told
+    assert f"were lost in step {step + 1}, which has no other statistics" in told
 
 
 def test_levels_of_statistics(lockstep, tmp_path):
@@ -255,3 +267,16 @@ def test_a_buffer_of_meant_infinities_breaks_no_step(lockstep, tmp_path):
     run = tmp_path / "run.h5"
     lockstep("replay", "net.lscap.h5", "--lanes", "fp32,torch-autocast-bf16", "--statistics-every", 0, "-o", run, cwd=tmp_path)
     assert list(np.flatnonzero(measured_of(run))) == [0]
+
+
+def test_a_cast_of_the_model_counts_in_the_reference_too(lockstep, tmp_path):
+    script = tmp_path / "net.py"
+    script.write_text(CAPTURED.replace("self.outer(weights @ x)", "self.outer((weights @ x).to(torch.bfloat16).float())"))
+    root = pathlib.Path(__file__).parents[3]
+    subprocess.run([sys.executable, script], cwd=tmp_path, check=True, env=os.environ | {"PYTHONPATH": str(root / "python")})
+    run = tmp_path / "run.h5"
+    lockstep("replay", "net.lscap.h5", "--lanes", "fp32,torch-autocast-bf16", "--statistics", "health", "-o", run, cwd=tmp_path)
+    with h5py.File(run) as file:
+        assert (file["lanes/fp32/counts/count"][:] > 0).any(axis=1).all()
+    assert list(np.flatnonzero(measured_of(run))) == [0]
+    assert json.loads(lockstep("report", run, "--format", "json").stdout)["measured_steps"] == 1

@@ -27,7 +27,8 @@ namespace fs = std::filesystem;
 constexpr int64_t kSteps = 140;
 
 // How a child ended.
-enum class End { kKilled, kDone, kThrew };
+enum class End { kKilled, kDone, kRefused };  // refused: another program had the lock
+constexpr int kRefusedCode = 2;
 
 // Runs `work` in a child. kill_after_us: -1: it is not killed from here.
 template <typename Work>
@@ -37,7 +38,9 @@ End end_of_child(Work work, int64_t kill_after_us) {
     try {
       work();
     } catch (const std::exception& error) {  // any further up, it would remove the parent's folder
-      fmt::print(stderr, "in a child: {}\n", error.what());
+      const std::string_view text = error.what();
+      if (text.find("another program is writing it") != text.npos) ::_exit(kRefusedCode);
+      fmt::print(stderr, "in a child: {}\n", text);
       ::_exit(1);
     }
     ::_exit(0);
@@ -49,7 +52,10 @@ End end_of_child(Work work, int64_t kill_after_us) {
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);
   if (WIFSIGNALED(status)) return End::kKilled;
-  return status == 0 ? End::kDone : End::kThrew;
+  REQUIRE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kRefusedCode) return End::kRefused;
+  REQUIRE(WEXITSTATUS(status) == 0);
+  return End::kDone;
 }
 
 void kill_at_random_moments(int count) {
@@ -74,7 +80,7 @@ void kill_at_random_moments(int count) {
     const int64_t wait_us = static_cast<int64_t>(random.uniform(i) * window_us);
     fs::remove(path);
     const End end = end_of_child([&] { run.record(path); }, wait_us);
-    if (end == End::kThrew) {
+    if (end == End::kRefused) {
       REQUIRE(++refused <= count / 10);
       continue;
     }

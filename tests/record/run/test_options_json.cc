@@ -42,6 +42,7 @@ TEST_CASE("every option survives the round trip through JSON and is compared") {
       [](RunOptions& o) { o.eval_examples = 5; },
       [](RunOptions& o) { o.measuring.histogram_every = 7; },
       [](RunOptions& o) { o.measuring.statistics_every = 7; },
+      [](RunOptions& o) { o.measuring.counts_between = true; },
       [](RunOptions& o) { o.checkpoint_every = 9; },
       [](RunOptions& o) { o.seed = ~uint64_t{0}; },
       [](RunOptions& o) { o.seeds = 3; },
