@@ -272,10 +272,11 @@ TEST_CASE("a mask is drawn by the reference alone, unless a lane's key is anothe
   b.set_loss(b.op("sum", {y}, {}, "loss"));
   const Graph graph = differentiate(b.finish());
   const SiteTable sites = make_sites(graph, 0);
-  Tensor weight({64});
+  Tensor weight({64}, Container::kF32);
   for (float& value : weight.as<float>()) value = 1;
-  Tensor values({64});
-  for (int64_t i = 0; i < values.size(); ++i) values.as<float>()[static_cast<size_t>(i)] = 1.0f + i;
+  Tensor values({64}, Container::kF32);
+  for (int64_t i = 0; i < values.size(); ++i)
+    values.as<float>()[static_cast<size_t>(i)] = static_cast<float>(i + 1);
   const Batch batch = {{"x", values}};
   const auto runner_of = [&](const char* policy) {
     auto runner = std::make_unique<StepRunner>(graph, sites, find_policy(policy), Container::kF32,
