@@ -135,14 +135,30 @@ std::vector<std::string> globs(const std::string& text) {
   return text.empty() ? std::vector<std::string>{} : split(text, ',');
 }
 
-// --statistics and --statistics-every. `every_given`: the latter was.
+// The words of --statistics. `every`: --statistics-every where it is not given.
+struct StatisticsLevel {
+  std::string_view name;
+  int64_t every;
+  bool counts_between, takes_every;
+};
+constexpr StatisticsLevel kStatisticsLevels[] = {
+    {"full", 1, false, true}, {"health", 0, true, true}, {"none", 0, false, false}};
+
+std::vector<std::string> names_of(std::span<const StatisticsLevel> levels) {
+  std::vector<std::string> names;
+  for (const StatisticsLevel& level : levels) names.emplace_back(level.name);
+  return names;
+}
+
+// `every_given`: --statistics-every was. An unknown word has its own problem.
 void read_statistics(ReplayArgs& args, bool every_given, ProblemList& problems) {
   Measuring& measuring = args.options.measuring;
-  if (args.statistics == "full") return;
-  if (!every_given) measuring.statistics_every = 0;
-  measuring.counts_between = args.statistics == "health" && measuring.statistics_every != 1;
-  if (args.statistics != "none" || measuring.statistics_every == 0) return;
-  problems.add(fmt::format("--statistics none: --statistics-every {} wants some",
+  const auto level = std::ranges::find(kStatisticsLevels, args.statistics, &StatisticsLevel::name);
+  if (level == std::end(kStatisticsLevels)) return;
+  if (!every_given) measuring.statistics_every = level->every;
+  measuring.counts_between = level->counts_between && measuring.statistics_every != 1;
+  if (level->takes_every || measuring.statistics_every == 0) return;
+  problems.add(fmt::format("--statistics {}: --statistics-every {} wants some", level->name,
                            measuring.statistics_every),
                "leave one of them out");
 }
@@ -300,7 +316,7 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
           "what steps record: all statistics and errors; health: how many values roundings lost; "
           "nothing. The first step is full")
           ->capture_default_str(),
-      {"full", "health", "none"});
+      names_of(kStatisticsLevels));
   options.statistics_every =
       add(group, "--statistics-every", o.measuring.statistics_every, "N",
           "full in every N-th step (0: the first alone), and in those in which numbers become "
