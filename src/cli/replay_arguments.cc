@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <limits>
+#include <span>
+#include <string_view>
 
 #include "emulation/kernels/active_kernels.h"
 #include "src/cli/capture_argument.h"

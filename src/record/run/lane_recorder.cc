@@ -304,6 +304,12 @@ std::vector<uint64_t> LaneRecorder::recorded_bits_hash(int64_t step) const {
   return row;
 }
 
+double LaneRecorder::recorded_loss(int64_t step) const {
+  double loss = 0;
+  datasets_.at(column_of(&LaneStep::loss)).read(step, &loss);
+  return loss;
+}
+
 bool LaneRecorder::keeps_histogram(int64_t step, bool is_measured, const LaneStep& lane) const {
   if (!lane.alive || !is_measured) return false;
   if (step < kHistogramFirstSteps || extent_.measuring.keeps_histogram(step)) return true;

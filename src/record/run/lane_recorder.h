@@ -50,6 +50,7 @@ class LaneRecorder {
   // For a step that is already in the file: only updates the unfinished sums.
   void pass_step(int64_t step, const LaneStep& lane);
   std::vector<uint64_t> recorded_bits_hash(int64_t step) const;  // [site]
+  double recorded_loss(int64_t step) const;
   void write_evaluation(int64_t row, const Evaluation& evaluation);
   // Unfinished sums, if any, become a last, short row. It counts only when its length is written:
   // what is written first must be on disk by then.

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -383,20 +384,28 @@ void RunFileWriter::Impl::drop_short_rows(int64_t step) {
   if (is_changed) flush();
 }
 
-// A recomputed step must have the recorded bits.
+// A recomputed step must have the recorded bits. Steps that were not measured only have losses.
 void RunFileWriter::Impl::compare(const StepRecord& step) const {
+  const auto fail = [&](size_t lane, const std::string& difference) {
+    throw InputError(
+        fmt::format("run file '{}': step {}, lane {}{}", path, step.step, record.lane_names[lane],
+                    difference),
+        "the data, the policy files or the program have changed since; start a new run");
+  };
   for (size_t i = 0; i < lanes.size(); ++i) {
+    const double loss = lanes[i].recorded_loss(step.step), loss_now = step.lanes.at(i).loss;
+    const bool has_loss = step.lanes[i].alive && !(std::isnan(loss) && std::isnan(loss_now));
+    if (has_loss && loss != loss_now) {
+      fail(i, fmt::format(": recomputed loss {} where {} is recorded", loss_now, loss));
+    }
     const std::vector<uint64_t> recorded = lanes[i].recorded_bits_hash(step.step);
     const std::vector<uint64_t> now =
         bits_hash_row(step.lanes.at(i), static_cast<int64_t>(recorded.size()));
     for (size_t s = 0; s < recorded.size(); ++s) {
       if (recorded[s] == now[s]) continue;
-      throw InputError(
-          fmt::format("run file '{}': step {}, lane {}, site '{}': recomputed bits_hash {} where "
-                      "{} is recorded",
-                      path, step.step, record.lane_names[i], sites.sites[s].label(),
-                      run_names::hex(now[s]), run_names::hex(recorded[s])),
-          "the data, the policy files or the program have changed since; start a new run");
+      fail(i, fmt::format(", site '{}': recomputed bits_hash {} where {} is recorded",
+                          sites.sites[s].label(), run_names::hex(now[s]),
+                          run_names::hex(recorded[s])));
     }
   }
 }

@@ -114,6 +114,11 @@ TEST_CASE("a recomputed step with other bits is refused; the error names step, l
   const auto writer = RunFileWriter::resume(path, 25);
   writer->on_start(run.description);
   writer->on_step(run.step(25));
+  StepRecord other_loss = run.step(26);
+  other_loss.lanes[1].loss *= 2;
+  CHECK(error_of([&] {
+          writer->on_step(other_loss);
+        }).find("step 26, lane half/way%.toml: recomputed loss ") != std::string::npos);
   StepRecord step = run.step(26);
   step.lanes[1].sites[2].stats.bits_hash ^= 1;
   const std::string message = error_of([&] { writer->on_step(step); });
