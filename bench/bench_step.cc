@@ -278,7 +278,7 @@ bool measure_step(const Case& of, const bench::Options& options, bench::Table& t
   return true;
 }
 
-// --statistics health beside none.
+// The cost of --statistics health, compared with --statistics none.
 void measure_health(const Case& of, bench::Table& table) {
   constexpr double kTarget = 1.05;
   const bench::Row row =

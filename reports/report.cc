@@ -91,7 +91,7 @@ void read_health(const RunFile& run, int lane, LaneReport& out) {
     const StepCounts counts = intended.read_counts(run, lane, step);
     if (step != out.nonfinite_loss_at) {
       tally.add(step, counts);
-      if (!run.is_measured(step)) counted.add(step, counts);
+      if (!counts.is_measured) counted.add(step, counts);
       add_updates(run.sites(), run.updates(lane, step), out.updates);
     }
   }

@@ -103,7 +103,6 @@ SiteValues replay_site(const RunFile& run, const SitePlace& place, const std::at
   options.lanes = {"fp32"};
   if (place.lane != options.lanes.front()) options.lanes.push_back(place.lane);
   options.held_out = false;
-  options.measuring.counts_between = false;
   options.measuring.statistics_every = 1;  // another lane may be why the step was measured
   std::optional<LockstepRun> again;
   make_recorded_run(again, options);

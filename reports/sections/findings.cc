@@ -32,7 +32,7 @@ std::string layers_text(const Report& report, const Finding& f) {
   return text;
 }
 
-// Findings rest on statistics: what other steps counted is told by itself.
+// Findings need all statistics of a step. This is the worst of the steps that have counts alone.
 constexpr double kShownCountedShare = 0.01;
 std::string counted_text(const Report& report, const LaneReport& lane) {
   const CountedLoss& loss = lane.counted_loss;

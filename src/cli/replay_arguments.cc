@@ -161,7 +161,7 @@ void read_statistics(ReplayArgs& args, bool every_given, ProblemList& problems) 
   if (!every_given) measuring.statistics_every = level->every;
   measuring.counts_between = level->counts_between && measuring.statistics_every != 1;
   if (level->takes_every || measuring.statistics_every == 0) return;
-  problems.add(fmt::format("--statistics {}: --statistics-every {} wants some", level->name,
+  problems.add(fmt::format("--statistics {}: contradicts --statistics-every {}", level->name,
                            measuring.statistics_every),
                "leave one of them out");
 }

@@ -23,8 +23,8 @@ namespace lockstep {
 struct RandomKey {
   uint64_t seed = 0, step = 0;
   uint32_t node = 0;              // the node's place in the graph
-  const Tensor* given = nullptr;  // a mask (from a capture) to use instead of drawing one; its
-                                  // shape is the drawn mask's or broadcasts to it
+  const Tensor* given = nullptr;  // a mask (a capture's or the reference's) to use instead of
+                                  // drawing one; its shape is the drawn mask's or broadcasts to it
 };
 
 // The rounding of output 0 that follows an op. An op whose output is one product, with nothing

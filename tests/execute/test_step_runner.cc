@@ -208,13 +208,22 @@ TEST_CASE("buffers: their new values, in the buffer's format; two may swap") {
   CHECK(at(buffers.at("old"), 0) == 15);
 }
 
-TEST_CASE("masks apply to one pass") {
+namespace {
+
+// The sum of dropout(x w).
+Graph dropout_graph(int64_t count) {
   GraphBuilder b("dropout");
-  const Value x = b.input("x", {{4}});
-  const Value w = b.parameter("w", {4});
+  const Value x = b.input("x", {{count}});
+  const Value w = b.parameter("w", {count});
   const Value y = b.op("dropout", {b.op("mul", {x, w}, {}, "fc")}, {{"p", 0.5}}, "drop");
   b.set_loss(b.op("sum", {y}, {}, "loss"));
-  const Graph graph = differentiate(b.finish());
+  return differentiate(b.finish());
+}
+
+}  // namespace
+
+TEST_CASE("masks apply to one pass") {
+  const Graph graph = dropout_graph(4);
   const SiteTable sites = make_sites(graph, 0);
   StepRunner runner(graph, sites, find_policy("fp32"), Container::kF32);
   const Tensor weight = Tensor::from<float>({4}, {1, 1, 1, 1});
@@ -265,18 +274,14 @@ const KernelSet& counting_kernels() {
 }  // namespace
 
 TEST_CASE("a mask is drawn by the reference alone, unless a lane's key is another") {
-  GraphBuilder b("dropout");
-  const Value x = b.input("x", {{64}});
-  const Value w = b.parameter("w", {64});
-  const Value y = b.op("dropout", {b.op("mul", {x, w}, {}, "fc")}, {{"p", 0.5}}, "drop");
-  b.set_loss(b.op("sum", {y}, {}, "loss"));
-  const Graph graph = differentiate(b.finish());
+  const Graph graph = dropout_graph(64);
   const SiteTable sites = make_sites(graph, 0);
   Tensor weight({64}, Container::kF32);
   for (float& value : weight.as<float>()) value = 1;
   Tensor values({64}, Container::kF32);
-  for (int64_t i = 0; i < values.size(); ++i)
-    values.as<float>()[static_cast<size_t>(i)] = static_cast<float>(i + 1);
+  for (size_t i = 0; i < values.as<float>().size(); ++i) {
+    values.as<float>()[i] = static_cast<float>(i + 1);
+  }
   const Batch batch = {{"x", values}};
   const auto runner_of = [&](const char* policy) {
     auto runner = std::make_unique<StepRunner>(graph, sites, find_policy(policy), Container::kF32,

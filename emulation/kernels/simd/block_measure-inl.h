@@ -33,7 +33,7 @@ HWY_INLINE void measure_rounded_vector(const RoundedElements& e, int64_t at, int
                                        uint32_t row_key, ChunkCounts& counts, LaneSums& sums) {
   const DF df;
   const DU du;
-  const VU zero = hn::Zero(du), infinity = hn::Set(du, kInfinityBits);
+  const VU zero = hn::Zero(du);
   const VU sign_bit = hn::Set(du, kSignBit);
   const VF x = hn::LoadU(df, e.before + at), y = hn::LoadU(df, e.after + at);
   const VU magnitude = hn::AndNot(sign_bit, hn::BitCast(du, x));
@@ -46,19 +46,11 @@ HWY_INLINE void measure_rounded_vector(const RoundedElements& e, int64_t at, int
   // A zero in a NaN block is not zero afterwards; it counts as zero here, so that its underflow and
   // subnormal counts cancel (ChunkCounts::add_to).
   const MU zeros = hn::Or(zero_before, hn::Eq(result, zero));
-  const MU nan = less(infinity, magnitude);
-  const MU finite = less(magnitude, infinity);
-  const MU lost = hn::AndNot(less(result, infinity), finite);
   counts.source_zero = ChunkCounts::plus(counts.source_zero, zero_before);
   counts.zero_after = ChunkCounts::plus(counts.zero_after, zeros);
   counts.below_normal =
       ChunkCounts::plus(counts.below_normal, hn::Or(zeros, less(result, min_normal)));
-  counts.nan = ChunkCounts::plus(counts.nan, nan);
-  counts.inexact = ChunkCounts::plus(counts.inexact, hn::AndNot(nan, hn::Ne(result, magnitude)));
-  counts.to_infinity = ChunkCounts::plus(counts.to_infinity, lost);
-  counts.saturated = ChunkCounts::plus(
-      counts.saturated,
-      hn::And(hn::AndNot(nan, less(max_finite, magnitude)), hn::Eq(result, max_finite)));
+  const auto [nan, finite, lost] = count_any(magnitude, result, max_finite, counts);
   counts.abs_max = hn::Max(counts.abs_max, hn::IfThenZeroElse(nan, magnitude));
   counts.abs_min_less_1 =
       hn::Min(counts.abs_min_less_1,

@@ -66,13 +66,10 @@ bool is_ours(const std::string& run_path) {
                    "wait until it ends, or choose another name");
 }
 
-// A lock is asked for this often before it is refused: that of a program with two threads was seen
-// to outlast its kill, and its parent's wait for it, by a moment (Linux 6.18).
-constexpr int kAttempts = 20;
-constexpr auto kPause = std::chrono::milliseconds(50);
-
 }  // namespace
 
+// A taken lock is asked for again: that of a program with two threads was seen to outlast its kill,
+// and its parent's wait for it, by a moment (Linux 6.18).
 RunLock::RunLock(const std::string& run_path) : path_(lock_path(run_path)) {
   for (int attempt = 1;;) {
     file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
@@ -89,8 +86,8 @@ RunLock::RunLock(const std::string& run_path) : path_(lock_path(run_path)) {
       ::close(file_);
       file_ = -1;
       if (is_taken) {
-        if (attempt++ == kAttempts) refuse(run_path);
-        std::this_thread::sleep_for(kPause);
+        if (attempt++ == kLockAttempts) refuse(run_path);
+        std::this_thread::sleep_for(kLockPause);
         continue;
       }
       ::unlink(path_.c_str());

@@ -23,7 +23,7 @@ class RunLock {
 };
 
 // Locks RUN, or shares the lock that this program already has. Throws: InputError: another program
-// holds the lock, a second later still, or the folder cannot be written.
+// has held the lock for a second, or the folder cannot be written.
 std::shared_ptr<RunLock> lock_run(const std::string& run_path);
 
 // Throws: InputError if a program writes this file by another of its names.
@@ -32,20 +32,22 @@ void refuse_locked_file(const std::string& path);
 // Whether another program has locked RUN: what this one writes is in a state that it can read.
 bool is_being_written(const std::string& run_path);
 
+// A second, in which another program may end what it does.
+inline constexpr int kLockAttempts = 20;
+inline constexpr auto kLockPause = std::chrono::milliseconds(50);
+
 // Runs `read` again, for a second, while it throws an Error and another program writes RUN: a
 // reader may meet parts of two states. Throws: the last Error.
 template <typename Error, typename Read>
 auto read_while_written(const std::string& run_path, Read read) {
-  constexpr int kAttempts = 20;
-  constexpr auto kPause = std::chrono::milliseconds(50);
   for (int attempt = 1;; ++attempt) {
     const bool was_written = is_being_written(run_path);
     try {
       return read();
     } catch (const Error&) {
-      if (attempt == kAttempts || (!was_written && !is_being_written(run_path))) throw;
+      if (attempt == kLockAttempts || (!was_written && !is_being_written(run_path))) throw;
     }
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(kLockPause);
   }
 }
 

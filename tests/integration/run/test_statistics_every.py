@@ -152,7 +152,7 @@ def test_levels_of_statistics(lockstep, tmp_path):
         due = np.arange(6) % every == 0 if every else np.arange(6) == 0
         assert (measured_of(run) == due).all(), words
     none = lockstep(*small, "-o", tmp_path / "x.h5", "--statistics", "none", "--statistics-every", 2, code=2).stderr
-    assert "--statistics none: --statistics-every 2 wants some" in none
+    assert "--statistics none: contradicts --statistics-every 2" in none
     other = lockstep(*small, "-o", tmp_path / "x.h5", "--statistics", "counts", code=2).stderr
     assert "counts" in other and "health" in other
 
