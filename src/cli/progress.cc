@@ -69,9 +69,8 @@ int64_t available_bytes() {
 }
 
 std::string memory_text(const ProcessMemory& memory) {
-  return fmt::format("{} of tensors ({} kept between steps)",
-                     bytes_text(memory.state_bytes + memory.value_bytes),
-                     bytes_text(memory.state_bytes));
+  return fmt::format("{} of activations and gradients, {} of weights and optimizer states",
+                     bytes_text(memory.value_bytes), bytes_text(memory.state_bytes));
 }
 
 }  // namespace

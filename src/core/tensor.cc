@@ -59,6 +59,15 @@ Tensor::Tensor(Shape shape, Container container)
   fill_zero();
 }
 
+Tensor Tensor::over(void* memory, Shape shape, Container container) {
+  Tensor tensor;
+  tensor.shape_ = std::move(shape);
+  tensor.container_ = container;
+  tensor.size_ = element_count(tensor.shape_);
+  tensor.data_ = std::unique_ptr<void, Free>(memory, Free(/*owned=*/false));
+  return tensor;
+}
+
 Tensor::Tensor(const Tensor& other) {
   *this = other;
 }

@@ -1,4 +1,4 @@
-// An array of numbers with a shape: owning, 64-byte aligned, row-major. The container (how a number
+// An array of numbers with a shape: 64-byte aligned, row-major. The container (how a number
 // is held in memory) is not the format (which numbers may occur): FP16 values are kept in kF32
 // containers, which represent them exactly.
 #pragma once
@@ -45,6 +45,9 @@ class Tensor {
 
   template <typename T>
   static Tensor from(Shape shape, const std::vector<T>& values);
+  // In memory that it does not own, with whatever is there; copies have their own.
+  // Requires: `memory` holds bytes() of it, is 64-byte aligned and outlives the tensor.
+  static Tensor over(void* memory, Shape shape, Container container);
 
   const Shape& shape() const { return shape_; }
   Container container() const { return container_; }
@@ -76,7 +79,12 @@ class Tensor {
 
  private:
   struct Free {
-    void operator()(void* p) const { std::free(p); }
+    Free() : owns(true) {}
+    explicit Free(bool owned) : owns(owned) {}
+    void operator()(void* p) const {
+      if (owns) std::free(p);
+    }
+    bool owns;
   };
   void check(Container wanted) const;
   Shape shape_;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "emulation/kernels/compact.h"
 #include "emulation/kernels/kernel_set.h"
 #include "emulation/kernels/quantize.h"
 #include "src/core/error.h"
@@ -63,7 +64,7 @@ Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, 
   measured_.assign(program_.values.size(), {});
   value_scale_.assign(program_.values.size(), 1);
   bind_constants();
-  assign_slots(readers_lag);
+  plan_memory(readers_lag);
 }
 
 int32_t Executor::product_site(int node) const {
@@ -126,44 +127,64 @@ void Executor::bind_constants() {
   }
 }
 
-// Two values share a slot when they agree in size and container and the first is dead before the
-// node that makes the second. The same node is too early: other lanes still read this lane's values
-// after that node, and as many nodes later as they lag behind.
-void Executor::assign_slots(int readers_lag) {
-  constexpr int kForever = 1 << 30;
-  std::vector<int> last_use(program_.values.size(), -1);
-  for (const Instruction& instruction : program_.instructions) {
-    for (int v : instruction.inputs) last_use[v] = std::max(last_use[v], instruction.node);
-    for (int v : instruction.outputs) last_use[v] = std::max(last_use[v], instruction.node);
+void Executor::plan_memory(int readers_lag) {
+  std::vector<int> masks;
+  for (const int mask : mask_of_) {
+    if (mask >= 0) masks.push_back(mask);
   }
-  for (const auto& [id, v] : program_.results) last_use[v] = kForever;
-  for (const auto& [id, v] : program_.external) last_use[v] = kForever;
+  plan_ = plan_values(program_, container_, masks, readers_lag);
+  forget_values();
+  rests_from_.resize(graph_.nodes.size());
+  rests_to_.resize(graph_.nodes.size());
+  for (size_t r = 0; r < plan_.rests.size(); ++r) {
+    rests_from_.at(static_cast<size_t>(plan_.rests[r].begins)).push_back(r);
+    rests_to_.at(static_cast<size_t>(plan_.rests[r].ends)).push_back(r);
+  }
+}
 
-  slot_of_.assign(program_.values.size(), -1);
-  using Key = std::pair<int64_t, bool>;                    // elements, integer
-  std::map<Key, std::vector<std::pair<int, int>>> in_use;  // slot, last use of its value
-  int slot_count = 0;
-  for (const Instruction& instruction : program_.instructions) {
-    for (int v : instruction.outputs) {
-      const ProgramValue& value = program_.values[v];
-      auto& candidates =
-          in_use[{element_count(value.type.shape), value.type.element == ElementType::kInt}];
-      const auto free = std::find_if(candidates.begin(), candidates.end(), [&](auto& c) {
-        return c.second < instruction.node - readers_lag;
-      });
-      if (free != candidates.end()) {
-        slot_of_[v] = free->first;
-        free->second = last_use[v];
-      } else {
-        slot_of_[v] = slot_count++;
-        candidates.emplace_back(slot_of_[v], last_use[v]);
-        const bool is_int = value.type.element == ElementType::kInt;
-        value_bytes_ += element_count(value.type.shape) *
-                        static_cast<int64_t>(bytes_of(is_int ? Container::kI32 : container_));
-      }
+void Executor::forget_values() {
+  values_.clear();
+  values_.resize(program_.values.size());
+  slots_.clear();
+  slots_.resize(plan_.slots.size());
+}
+
+void Executor::rest_and_wake(int node) {
+  for (const size_t r : rests_from_[static_cast<size_t>(node)]) {
+    const ValuePlan::Rest& rest = plan_.rests[r];
+    Tensor& value = values_[static_cast<size_t>(rest.value)];
+    if (rest.form == CompactForm::kBit) {
+      compact(value.as<int32_t>().data(), value.size(), slot(rest.resting));
+    } else {
+      compact(rest.form, value.as<float>().data(), value.size(), slot(rest.resting));
+    }
+    value = Tensor();
+  }
+  for (const size_t r : rests_to_[static_cast<size_t>(node)]) {
+    const ValuePlan::Rest& rest = plan_.rests[r];
+    Tensor& value = place(rest.value, rest.next_slot);
+    if (rest.form == CompactForm::kBit) {
+      expand(slot(rest.resting), value.size(), value.as<int32_t>().data());
+    } else {
+      expand(rest.form, slot(rest.resting), value.size(), value.as<float>().data());
     }
   }
-  slots_.resize(static_cast<size_t>(slot_count));
+}
+
+uint8_t* Executor::slot(int number) {
+  Tensor& memory = slots_[static_cast<size_t>(number)];
+  if (memory.empty()) {
+    constexpr auto kUnit = static_cast<int64_t>(bytes_of(Container::kI32));
+    const int64_t units = (plan_.slots[static_cast<size_t>(number)] + kUnit - 1) / kUnit;
+    memory = Tensor({units}, Container::kI32);
+  }
+  return static_cast<uint8_t*>(memory.raw());
+}
+
+Tensor& Executor::place(int value, int number) {
+  const TensorType& type = program_.values[static_cast<size_t>(value)].type;
+  const Container container = type.element == ElementType::kInt ? Container::kI32 : container_;
+  return values_[static_cast<size_t>(value)] = Tensor::over(slot(number), type.shape, container);
 }
 
 void Executor::bind(std::string_view value_id, const Tensor& tensor) {
@@ -211,6 +232,8 @@ void Executor::begin_step(const ExecutionKey& key, std::span<const double> loss_
   sample_sums_ = sample_sums && container_ == Container::kF32;
   std::fill(measured_.begin(), measured_.end(), Measured{});
   errors_.clear();
+  values_.clear();
+  values_.resize(program_.values.size());
 }
 
 double Executor::site_scale(int32_t site) const {
@@ -222,22 +245,18 @@ double Executor::site_scale(int32_t site) const {
 
 const Tensor& Executor::tensor(int value) const {
   if (external_[value] != nullptr) return *external_[value];
-  const int slot = slot_of_[value];
-  if (slot < 0 || slots_[slot].empty()) {
+  const Tensor& found = values_[static_cast<size_t>(value)];
+  if (found.empty()) {
     throw std::logic_error("value '" + program_.values[value].graph_value +
-                           "' is neither bound nor computed");
+                           "' is neither bound nor computed, or rests");
   }
-  return slots_[slot];
+  return found;
 }
 
+// Where it is, or where it is made.
 Tensor& Executor::writable(int value) {
-  Tensor& slot = slots_[slot_of_[value]];
-  const TensorType& type = program_.values[value].type;
-  if (slot.empty()) {
-    slot = Tensor(type.shape, type.element == ElementType::kInt ? Container::kI32 : container_);
-  }
-  if (slot.shape() != type.shape) slot.reshape(type.shape);
-  return slot;
+  Tensor& found = values_[static_cast<size_t>(value)];
+  return found.empty() ? place(value, plan_.slot_of[static_cast<size_t>(value)]) : found;
 }
 
 const Tensor& Executor::value(std::string_view value_id) const {

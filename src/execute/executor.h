@@ -18,6 +18,7 @@
 #include "src/execute/rounding_keys.h"
 #include "src/execute/scaling_state.h"
 #include "src/execute/site_record.h"
+#include "src/execute/value_plan.h"
 #include "src/execute/value_tap.h"
 #include "src/graph/op.h"
 #include "src/graph/site.h"
@@ -51,9 +52,9 @@ class Executor {
   void forget_masks() { given_masks_.assign(given_masks_.size(), nullptr); }
 
   // The memory of all computed values of a step.
-  int64_t value_bytes() const { return value_bytes_; }
+  int64_t value_bytes() const { return plan_.bytes(); }
   // Releases that memory; bound values stay.
-  void forget_values() { slots_.assign(slots_.size(), Tensor()); }
+  void forget_values();
 
   // `loss_scales` are the factors by which the values of scaled sites are multiplied, by backward
   // pass (one for all of them: `loss_scale`).
@@ -93,7 +94,7 @@ class Executor {
   Tensor& mutable_value(std::string_view value_id);
   // A value of the graph as its producer wrote it. Results (loss, outputs, gradients, mutations)
   // live until the next step, others until the node after their last use, or readers_lag nodes
-  // more.
+  // more. Those that rest (value_plan.h) cannot be read.
   const Tensor& value(std::string_view value_id) const;
 
   const Program& program() const { return program_; }
@@ -177,7 +178,11 @@ class Executor {
   double site_scale(int32_t site) const;
   const Tensor& tensor(int value) const;
   Tensor& writable(int value);
-  void assign_slots(int readers_lag);
+  void plan_memory(int readers_lag);
+  // Moves values to and from rest before the node runs.
+  void rest_and_wake(int node);
+  uint8_t* slot(int number);
+  Tensor& place(int value, int slot);
 
   const Graph& graph_;
   const SiteTable& sites_;
@@ -196,10 +201,12 @@ class Executor {
   std::map<std::string, int, std::less<>> value_of_;   // graph value -> its first program value
   std::vector<const Tensor*> external_;                // by program value, null: in a slot
   std::vector<Tensor> constants_;                      // as in the graph, in the lane's formats
-  std::vector<int> slot_of_;                           // by program value
-  std::vector<Tensor> slots_;                          // allocated when first written
-  int64_t value_bytes_ = 0;                            // of all slots
-  std::vector<float> value_scale_;                     // by program value, of scaled casts
+  ValuePlan plan_;
+  std::vector<Tensor> slots_;                    // allocated when first written
+  std::vector<Tensor> values_;                   // by program value: in slots; empty: nowhere
+  std::vector<std::vector<size_t>> rests_from_;  // by node before which they begin
+  std::vector<std::vector<size_t>> rests_to_;    // by node before which they end
+  std::vector<float> value_scale_;               // by program value, of scaled casts
   const ScalingState* scaling_ = nullptr;
   ScalingState* learning_ = nullptr;
   std::vector<Measured> measured_;  // by program value, of this step

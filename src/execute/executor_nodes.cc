@@ -10,6 +10,7 @@
 namespace lockstep {
 
 void Executor::run_node(int node, const Executor* reference, std::span<SiteRecord> records) {
+  rest_and_wake(node);
   const auto [begin, end] = node_range_[static_cast<size_t>(node)];
   for (size_t i = begin; i < end; ++i) {
     if (container_ == Container::kF64) {

@@ -62,3 +62,21 @@ TEST_CASE("containers convert where it makes sense") {
   CHECK_THROWS_AS(floats.to(Container::kI32), std::logic_error);
   CHECK_THROWS_AS(floats.as<double>(), std::logic_error);
 }
+
+TEST_CASE("a tensor over given memory shares it; copies do not") {
+  alignas(64) float memory[4] = {1, 2, 3, 4};
+  Tensor over = Tensor::over(memory, {2, 2}, Container::kF32);
+  CHECK(over.as<float>()[3] == 4);
+  over.as<float>()[0] = 5;
+  CHECK(memory[0] == 5);
+  const Tensor moved = std::move(over);
+  CHECK(moved.raw() == memory);
+  Tensor copy = moved;
+  copy.as<float>()[1] = 6;
+  CHECK(memory[1] == 2);
+  Tensor target = Tensor::over(memory, {4}, Container::kF32);
+  target = copy;  // as large: its memory stays
+  CHECK(memory[1] == 6);
+  target = Tensor({5}, Container::kF32);
+  CHECK(target.raw() != memory);
+}

@@ -1,0 +1,147 @@
+// See value_plan.h.
+#include "src/execute/value_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+namespace lockstep {
+namespace {
+
+constexpr int kForever = 1 << 30;
+
+// The nodes during which something is in a slot, both ends included.
+struct Stay {
+  int64_t bytes;
+  int from, to;
+  int* slot;  // to be chosen
+};
+
+class Planner {
+ public:
+  Planner(const Program& program, Container container, const std::vector<int>& zeros_and_ones,
+          int readers_lag)
+      : program_(program), container_(container), lag_(readers_lag) {
+    plan_.slot_of.assign(program.values.size(), -1);
+    find_uses();
+    find_rests(zeros_and_ones);
+  }
+
+  ValuePlan plan() {
+    std::vector<Stay> stays = find_stays();
+    // Larger ones first, so that every slot is as large as its first stay.
+    std::ranges::stable_sort(stays, [](const Stay& a, const Stay& b) { return a.bytes > b.bytes; });
+    for (const Stay& stay : stays) *stay.slot = choose(stay);
+    return std::move(plan_);
+  }
+
+ private:
+  void find_uses() {
+    uses_.resize(program_.values.size());
+    is_made_.assign(program_.values.size(), false);
+    for (const Instruction& instruction : program_.instructions) {
+      for (const int v : instruction.outputs) is_made_[static_cast<size_t>(v)] = true;
+      for (const auto* list : {&instruction.inputs, &instruction.outputs}) {
+        for (const int v : *list) uses_[static_cast<size_t>(v)].push_back(instruction.node);
+      }
+    }
+    for (const auto& [id, v] : program_.results) uses_[static_cast<size_t>(v)].push_back(kForever);
+  }
+
+  std::optional<CompactForm> form_of(size_t v, const std::vector<int>& zeros_and_ones) const {
+    const ProgramValue& value = program_.values[v];
+    if (value.format == nullptr) {
+      if (std::ranges::count(zeros_and_ones, static_cast<int>(v)) > 0) return CompactForm::kBit;
+      return std::nullopt;
+    }
+    if (container_ != Container::kF32) return std::nullopt;
+    return compact_form(*value.format);
+  }
+
+  // The longest time without a use counts. Nodes are in order, and so are a value's uses.
+  void find_rests(const std::vector<int>& zeros_and_ones) {
+    for (size_t v = 0; v < uses_.size(); ++v) {
+      const std::vector<int>& uses = uses_[v];
+      if (!is_made_[v] || elements(v) < kLeastResting || uses.back() == kForever) continue;
+      size_t at = 0;
+      for (size_t u = 1; u + 1 < uses.size(); ++u) {
+        if (uses[u + 1] - uses[u] > uses[at + 1] - uses[at]) at = u;
+      }
+      if (uses.size() < 2 || uses[at + 1] - uses[at] < kLeastRest) continue;
+      const auto form = form_of(v, zeros_and_ones);
+      if (!form) continue;
+      plan_.rests.push_back({.value = static_cast<int>(v),
+                             .form = *form,
+                             .begins = uses[at] + lag_ + 1,
+                             .ends = uses[at + 1]});
+    }
+  }
+
+  // Other lanes still read this lane's values after a node, and as many nodes later as they lag
+  // behind. Values go to rest before any comes back, and both before the node. So a compact slot is
+  // taken from a node before, when the last of the others still holds its own, to the node itself.
+  std::vector<Stay> find_stays() {
+    std::vector<Stay> stays;
+    std::vector<const ValuePlan::Rest*> rest_of(uses_.size(), nullptr);
+    for (ValuePlan::Rest& rest : plan_.rests) {
+      const auto v = static_cast<size_t>(rest.value);
+      rest_of[v] = &rest;
+      stays.push_back(
+          {compact_bytes(rest.form, elements(v)), rest.begins - 1, rest.ends, &rest.resting});
+      stays.push_back({bytes(v), rest.ends, last_use(v), &rest.next_slot});
+    }
+    for (size_t v = 0; v < uses_.size(); ++v) {
+      if (!is_made_[v]) continue;
+      const int to = rest_of[v] == nullptr ? last_use(v) : rest_of[v]->begins - 1;
+      stays.push_back({bytes(v), uses_[v].front(), to, &plan_.slot_of[v]});
+    }
+    return stays;
+  }
+
+  // The smallest slot that is free for the whole stay, or a new one.
+  int choose(const Stay& stay) {
+    for (size_t s = plan_.slots.size(); s-- > 0;) {
+      std::map<int, int>& taken = taken_[s];
+      const auto after = taken.upper_bound(stay.to);  // begins after it
+      if (after != taken.begin() && std::prev(after)->second >= stay.from) continue;
+      taken.emplace(stay.from, stay.to);
+      return static_cast<int>(s);
+    }
+    plan_.slots.push_back(stay.bytes);
+    taken_.push_back({{stay.from, stay.to}});
+    return static_cast<int>(plan_.slots.size()) - 1;
+  }
+
+  int last_use(size_t v) const {
+    const int last = uses_[v].back();
+    return last == kForever ? kForever : last + lag_;
+  }
+  int64_t elements(size_t v) const { return element_count(program_.values[v].type.shape); }
+  int64_t bytes(size_t v) const {
+    const bool is_int = program_.values[v].type.element == ElementType::kInt;
+    return elements(v) * static_cast<int64_t>(bytes_of(is_int ? Container::kI32 : container_));
+  }
+
+  const Program& program_;
+  Container container_;
+  int lag_;
+  ValuePlan plan_;
+  std::vector<std::vector<int>> uses_;     // by value: nodes; the one that makes it is the first
+  std::vector<bool> is_made_;              // by value
+  std::vector<std::map<int, int>> taken_;  // by slot: stays, apart from each other
+};
+
+}  // namespace
+
+int64_t ValuePlan::bytes() const {
+  return std::reduce(slots.begin(), slots.end());
+}
+
+ValuePlan plan_values(const Program& program, Container container,
+                      const std::vector<int>& zeros_and_ones, int readers_lag) {
+  return Planner(program, container, zeros_and_ones, readers_lag).plan();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,213 @@
+// Values at rest: they leave their slots, come back bit for bit, and change nothing else.
+#include "src/execute/value_plan.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "src/execute/step_runner.h"
+#include "src/graph/autodiff.h"
+#include "src/graph/builder.h"
+#include "src/lower/lower.h"
+#include "src/policy/find_policy.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kLayers = 24;
+
+// loss = sum of gelu(... gelu(dropout(x w))), element by element.
+Graph deep_graph(int64_t size, double dropped) {
+  GraphBuilder b("deep");
+  Value y = b.op("mul", {b.input("x", {{size}}), b.parameter("w", {size})}, {}, "product");
+  if (dropped > 0) y = b.dropout("dropout", y, dropped);
+  for (int layer = 0; layer < kLayers; ++layer) {
+    y = b.op("gelu", {y}, {}, "gelu" + std::to_string(layer));
+  }
+  b.set_loss(b.op("sum", {y}, {}, "loss"));
+  return differentiate(b.finish());
+}
+
+ValuePlan plan_of(const Graph& graph, const char* policy, Container container, int lag = 0,
+                  const std::vector<int>& masks = {}) {
+  const SiteTable sites = make_sites(graph, 0);
+  return plan_values(lower(graph, sites, find_policy(policy), container == Container::kF64),
+                     container, masks, lag);
+}
+
+// The nodes at which something is in a slot, both included.
+struct Stay {
+  int slot, from, to;
+  int64_t bytes;
+};
+
+// All stays, from the instructions and the rests alone.
+std::vector<Stay> stays_of(const Program& program, const ValuePlan& plan, int lag) {
+  constexpr int kEnd = 1 << 20;
+  std::vector<int> first(program.values.size(), -1), last(program.values.size(), -1);
+  for (const Instruction& instruction : program.instructions) {
+    for (const int v : instruction.outputs) first[static_cast<size_t>(v)] = instruction.node;
+    for (const auto* list : {&instruction.inputs, &instruction.outputs}) {
+      for (const int v : *list) {
+        last[static_cast<size_t>(v)] = std::max(last[static_cast<size_t>(v)], instruction.node);
+      }
+    }
+  }
+  for (const auto& [id, v] : program.results) last[static_cast<size_t>(v)] = kEnd;
+  std::map<int, const ValuePlan::Rest*> rest_of;
+  for (const ValuePlan::Rest& rest : plan.rests) rest_of[rest.value] = &rest;
+  std::vector<Stay> stays;
+  for (size_t v = 0; v < program.values.size(); ++v) {
+    if (plan.slot_of[v] < 0) {
+      CHECK(first[v] < 0);
+      continue;
+    }
+    const int64_t bytes = 4 * element_count(program.values[v].type.shape);
+    const auto found = rest_of.find(static_cast<int>(v));
+    if (found == rest_of.end()) {
+      stays.push_back({plan.slot_of[v], first[v], last[v] + lag, bytes});
+      continue;
+    }
+    const ValuePlan::Rest& rest = *found->second;
+    stays.push_back({plan.slot_of[v], first[v], rest.begins - 1, bytes});
+    // Written before node `begins`, while others may still be in their slots; read before `ends`.
+    stays.push_back({rest.resting, rest.begins - 1, rest.ends, bytes / 2});
+    stays.push_back({rest.next_slot, rest.ends, last[v] + lag, bytes});
+  }
+  return stays;
+}
+
+}  // namespace
+
+TEST_CASE("nothing is in the slot of another, slots are large enough, nothing at rest is read") {
+  const Graph graph = deep_graph(kLeastResting, 0.5);
+  const SiteTable sites = make_sites(graph, 0);
+  size_t rests = 0;
+  for (const char* policy : {"fp32", "pure-fp16", "torch-autocast-bf16", "tf32"}) {
+    for (const int lag : {0, 1, 3}) {
+      CAPTURE(policy);
+      CAPTURE(lag);
+      const Program program = lower(graph, sites, find_policy(policy), false);
+      const ValuePlan plan = plan_values(program, Container::kF32, {}, lag);
+      const std::vector<Stay> stays = stays_of(program, plan, lag);
+      for (size_t i = 0; i < stays.size(); ++i) {
+        REQUIRE(stays[i].slot >= 0);
+        CHECK(plan.slots.at(static_cast<size_t>(stays[i].slot)) >= stays[i].bytes);
+        for (size_t j = 0; j < i; ++j) {
+          const Stay &a = stays[i], &b = stays[j];
+          CHECK_FALSE((a.slot == b.slot && a.from <= b.to && b.from <= a.to));
+        }
+      }
+      for (const ValuePlan::Rest& rest : plan.rests) {
+        for (const Instruction& instruction : program.instructions) {
+          const bool reads = std::ranges::count(instruction.inputs, rest.value) > 0;
+          CHECK_FALSE(
+              (reads && instruction.node > rest.begins - 1 - lag && instruction.node < rest.ends));
+        }
+        CHECK(rest.ends - rest.begins + lag + 1 >= kLeastRest);
+      }
+      rests += plan.rests.size();
+    }
+  }
+  CHECK(rests > 0);
+}
+
+TEST_CASE("values of several sizes share slots") {
+  GraphBuilder b("chain");
+  Value y = b.input("x", {{64, 32}});
+  for (int layer = 0; layer < kLayers; ++layer) {
+    y = b.linear("fc" + std::to_string(layer), y, 32 + layer % 3, /*bias=*/false);
+  }
+  b.set_loss(b.op("sum", {y}, {}, "loss"));
+  const ValuePlan plan = plan_of(b.finish(), "fp32", Container::kF32);
+  // Two are alive at a time; with slots by size there would be six.
+  CHECK(plan.bytes() <= 3 * 64 * 34 * 4);
+}
+
+TEST_CASE("what rests: large values of 16 bits, and masks") {
+  const Graph large = deep_graph(kLeastResting, 0), small = deep_graph(kLeastResting - 1, 0);
+  const auto rests = [](const Graph& graph, const char* policy, Container container) {
+    return plan_of(graph, policy, container).rests.size();
+  };
+  CHECK(rests(large, "fp32", Container::kF32) == 0);
+  CHECK(rests(large, "tf32", Container::kF32) == 0);
+  CHECK(rests(small, "pure-fp16", Container::kF32) == 0);
+  CHECK(rests(large, "pure-fp16", Container::kF64) == 0);
+  // gelu's inputs, of all but the last layers
+  CHECK(rests(large, "pure-fp16", Container::kF32) >= kLayers - kLeastRest / 2);
+  CHECK(plan_of(large, "pure-fp16", Container::kF32).bytes() <
+        plan_of(large, "fp32", Container::kF32).bytes() * 3 / 4);
+}
+
+TEST_CASE("values come back from rest bit for bit, and cannot be read meanwhile") {
+  const Graph graph = deep_graph(kLeastResting, 0.5);
+  const SiteTable sites = make_sites(graph, 0);
+  StepRunner runner(graph, sites, find_policy("pure-fp16"), Container::kF32);
+  Tensor x({kLeastResting}, Container::kF32), w({kLeastResting}, Container::kF32);
+  const float special[] = {std::numeric_limits<float>::infinity(),  -0.0f,    0x1p-24f, 65504,
+                           std::numeric_limits<float>::quiet_NaN(), -0x1p-14f};
+  for (size_t i = 0; i < x.as<float>().size(); ++i) {
+    x.as<float>()[i] = i < std::size(special) ? special[i] : static_cast<float>(i % 97) / 16 - 3;
+    w.as<float>()[i] = 1;
+  }
+  runner.bind_parameter("w", w);
+  const Batch batch = {{"x", x}};
+  runner.begin({.key = {}, .loss_scales = {1}}, batch);
+  const std::string first = output_id(graph.nodes[1], 0);  // by gelu and its gradient
+  int at_rest = 0;
+  Tensor made;
+  for (int node = 0; node < runner.node_count(); ++node) {
+    runner.run_node(node, nullptr, {});
+    if (node == 1) made = runner.executor().value(first);
+    if (node <= 1) continue;
+    try {
+      const Tensor& now = runner.executor().value(first);
+      const bool is_used =
+          std::ranges::count(graph.nodes[static_cast<size_t>(node)].inputs, first) > 0;
+      if (is_used) CHECK(now.same_bits(made));
+    } catch (const std::logic_error&) {
+      ++at_rest;
+    }
+  }
+  CHECK(at_rest > kLayers);
+}
+
+TEST_CASE("an element's gradient is the same whether its array rests or not") {
+  constexpr int64_t kSmall = 64;
+  for (const char* policy : {"pure-fp16", "pure-bf16", "torch-autocast-fp16"}) {
+    CAPTURE(policy);
+    std::vector<std::vector<float>> gradients;
+    for (const int64_t size : {kSmall, kLeastResting}) {
+      const Graph graph = deep_graph(size, 0);
+      const SiteTable sites = make_sites(graph, 0);
+      StepRunner runner(graph, sites, find_policy(policy), Container::kF32);
+      Tensor x({size}, Container::kF32), w({size}, Container::kF32);
+      for (size_t i = 0; i < x.as<float>().size(); ++i) {
+        x.as<float>()[i] = static_cast<float>(i % kSmall) / 16;
+        w.as<float>()[i] = 1;
+      }
+      runner.bind_parameter("w", w);
+      const Batch batch = {{"x", x}};
+      runner.begin({.key = {}, .loss_scales = {1024}}, batch);
+      runner.run_all();
+      const auto found = runner.gradient("w").as<float>();
+      gradients.emplace_back(found.begin(), found.end());
+    }
+    int64_t different = 0;
+    for (size_t i = 0; i < gradients[1].size(); ++i) {
+      different += std::bit_cast<uint32_t>(gradients[1][i]) !=
+                   std::bit_cast<uint32_t>(gradients[0][i % kSmall]);
+    }
+    CHECK(different == 0);
+    CHECK(gradients[0][kSmall - 1] != 0);
+  }
+}
+
+}  // namespace lockstep
