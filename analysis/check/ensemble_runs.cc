@@ -13,6 +13,7 @@
 #include "src/record/capture/capture_reader.h"
 #include "src/record/run/environment.h"
 #include "src/record/run/run_lock.h"
+#include "src/train/observer_thread.h"
 
 namespace lockstep {
 
@@ -75,7 +76,8 @@ std::string EnsembleRuns::run(RunOptions options, const std::string& name) {
   std::optional<LockstepRun> run;
   make_recorded_run(run, std::move(options));
   RunFileWriter writer(path, "lockstep baseline record", /*overwrite=*/true);
-  run->add_observer(&writer);
+  ObserverThread writing(writer);
+  run->add_observer(&writing);
   const std::unique_ptr<Observer> progress = watch_ ? watch_(started_, wanted_) : nullptr;
   ++started_;
   if (progress != nullptr) run->add_observer(progress.get());

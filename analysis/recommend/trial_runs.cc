@@ -21,6 +21,7 @@
 #include "src/record/run/checkpoint.h"
 #include "src/record/run/options_json.h"
 #include "src/train/lockstep.h"
+#include "src/train/observer_thread.h"
 
 namespace lockstep {
 namespace {
@@ -141,7 +142,8 @@ void TrialRuns::replay(std::span<const Candidate> candidates, RunOptions options
       run.emplace(options, &start);
     }
     RunFileWriter writer(last_path_, "lockstep recommend", /*overwrite=*/true);
-    run->add_observer(&writer);
+    ObserverThread writing(writer);
+    run->add_observer(&writing);
     const std::unique_ptr<Observer> watcher = watch_ ? watch_() : nullptr;
     if (watcher) run->add_observer(watcher.get());
     if (!run->run(stop_)) throw SearchStopped();

@@ -26,6 +26,7 @@
 #include "src/record/capture/capture_reader.h"
 #include "src/record/run/run_file.h"
 #include "src/record/run/run_lock.h"
+#include "src/train/observer_thread.h"
 
 namespace lockstep {
 namespace {
@@ -93,7 +94,8 @@ void print_notes(const LockstepRun& run) {
 }
 
 int execute(LockstepRun& run, RunFileWriter& writer, Progress* progress, const std::string& path) {
-  run.add_observer(&writer);
+  ObserverThread writing(writer);
+  run.add_observer(&writing);
   if (progress != nullptr) run.add_observer(progress);
   try {
     const bool finished = run.run(catch_stop_signals());

@@ -69,6 +69,7 @@ struct RunFileWriter::Impl {
     if (failed) {
       throw WriteError(fmt::format("'{}': an earlier write failed", path), 0, has_steps());
     }
+    hdf5::be_quiet();  // threads that write may differ
     try {
       work();
     } catch (const hdf5::Error& error) {

@@ -1,0 +1,41 @@
+// How does the next step begin while an observer still works on the last one?
+// Hands every step to another observer on a thread of its own, one at a time and in order. All else
+// waits for that thread and runs on the caller's: evaluations, checkpoints, the end.
+#pragma once
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "src/train/observer.h"
+
+namespace lockstep {
+
+class ObserverThread : public Observer {
+ public:
+  // `to`: not owned. With one thread (thread_count()) it is called directly.
+  explicit ObserverThread(Observer& to);
+  ~ObserverThread() override;  // after the last step's work; what it throws is lost
+
+  // Throw what `to` throws, or has thrown in the step before.
+  void on_start(const RunDescription& description) override;
+  void on_step(const StepRecord& record) override;
+  void on_evaluation(const EvaluationRecord& record) override;
+  void on_checkpoint(const RunStateView& state) override;
+  void on_finish() override;
+
+ private:
+  void work();
+  void wait();
+
+  Observer& to_;
+  StepRecord record_;  // the thread's while has_record_
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool has_record_ = false, ends_ = false;  // under the mutex
+  std::exception_ptr thrown_;
+  std::thread thread_;
+};
+
+}  // namespace lockstep
