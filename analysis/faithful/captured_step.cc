@@ -17,6 +17,7 @@ CapturedStepRunner::GraphRunner& CapturedStepRunner::runner_of(int64_t graph) {
   of_graph.runner =
       std::make_unique<StepRunner>(of_graph.graph, of_graph.sites, policy_,
                                    is_fp64_ ? Container::kF64 : Container::kF32, kernels_);
+  of_graph.runner->executor().keep_in_place();  // visits read and change values at any node
   return of_graph;
 }
 

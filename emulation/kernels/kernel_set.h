@@ -16,6 +16,7 @@
 
 #include "emulation/accumulator/dot.h"
 #include "emulation/kernels/args/block_spec.h"
+#include "emulation/kernels/args/compact_form.h"
 #include "emulation/kernels/args/conv_args.h"
 #include "emulation/kernels/args/device_work.h"
 #include "emulation/kernels/args/elementwise_args.h"
@@ -221,12 +222,23 @@ struct IntegerKernels {
   void (*draw_mask)(const RandomStream&, uint64_t step, double keep, int32_t* mask, int64_t count);
 };
 
+// Of numbers that nothing reads for a while. The compact side has compact_bytes(form, count).
+struct CompactKernels {
+  // Requires: values of a format with this form (compact_form), which is not kBit.
+  void (*compact)(CompactForm form, const float* from, int64_t count, uint8_t* to);
+  void (*expand)(CompactForm form, const uint8_t* from, int64_t count, float* to);
+  // kBit: 1 where the mask is not 0
+  void (*compact_mask)(const int32_t* from, int64_t count, uint8_t* to);
+  void (*expand_mask)(const uint8_t* from, int64_t count, int32_t* to);
+};
+
 struct KernelSet {
   std::string_view name;  // "scalar", "avx2", "avx512", "cpu"
   std::string_view help;
   Kernels<float> f32;
   Kernels<double> f64;
   IntegerKernels i32;
+  CompactKernels compact;
   // Some of its work goes to a device, which one thread feeds.
   bool uses_device = false;
   // What that device has done since the last call; null: nobody asks.

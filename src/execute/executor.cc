@@ -1,11 +1,10 @@
-// Binding of values, and sharing of tensors by liveness. executor_nodes.cc runs the nodes.
+// Binding of values, and the memory of computed ones. executor_nodes.cc runs the nodes.
 #include "src/execute/executor.h"
 
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
 
-#include "emulation/kernels/compact.h"
 #include "emulation/kernels/kernel_set.h"
 #include "emulation/kernels/quantize.h"
 #include "src/core/error.h"
@@ -18,6 +17,7 @@ Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, 
       program_(std::move(program)),
       container_(container),
       kernels_(kernels),
+      readers_lag_(readers_lag),
       adjoints_(graph, sites) {
   for (const Node& node : graph_.nodes) {
     const OpDef& op = *ops_.emplace_back(&find_op(node.op));
@@ -64,7 +64,7 @@ Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, 
   measured_.assign(program_.values.size(), {});
   value_scale_.assign(program_.values.size(), 1);
   bind_constants();
-  plan_memory(readers_lag);
+  plan_memory(/*may_rest=*/true);
 }
 
 int32_t Executor::product_site(int node) const {
@@ -127,15 +127,19 @@ void Executor::bind_constants() {
   }
 }
 
-void Executor::plan_memory(int readers_lag) {
+void Executor::keep_in_place() {
+  plan_memory(/*may_rest=*/false);
+}
+
+void Executor::plan_memory(bool may_rest) {
   std::vector<int> masks;
   for (const int mask : mask_of_) {
     if (mask >= 0) masks.push_back(mask);
   }
-  plan_ = plan_values(program_, container_, masks, readers_lag);
+  plan_ = plan_values(program_, container_, masks, readers_lag_, may_rest);
   forget_values();
-  rests_from_.resize(graph_.nodes.size());
-  rests_to_.resize(graph_.nodes.size());
+  rests_from_.assign(graph_.nodes.size(), {});
+  rests_to_.assign(graph_.nodes.size(), {});
   for (size_t r = 0; r < plan_.rests.size(); ++r) {
     rests_from_.at(static_cast<size_t>(plan_.rests[r].begins)).push_back(r);
     rests_to_.at(static_cast<size_t>(plan_.rests[r].ends)).push_back(r);
@@ -150,23 +154,29 @@ void Executor::forget_values() {
 }
 
 void Executor::rest_and_wake(int node) {
+  const CompactKernels& kernels = this->kernels().compact;
   for (const size_t r : rests_from_[static_cast<size_t>(node)]) {
     const ValuePlan::Rest& rest = plan_.rests[r];
-    Tensor& value = values_[static_cast<size_t>(rest.value)];
+    const Tensor& value = tensor(rest.value);
+    uint8_t* const compact = slot(rest.compact_slot);
     if (rest.form == CompactForm::kBit) {
-      compact(value.as<int32_t>().data(), value.size(), slot(rest.resting));
+      kernels.compact_mask(value.as<int32_t>().data(), value.size(), compact);
     } else {
-      compact(rest.form, value.as<float>().data(), value.size(), slot(rest.resting));
+      kernels.compact(rest.form, value.as<float>().data(), value.size(), compact);
     }
-    value = Tensor();
+    values_[static_cast<size_t>(rest.value)] = Tensor();
   }
   for (const size_t r : rests_to_[static_cast<size_t>(node)]) {
     const ValuePlan::Rest& rest = plan_.rests[r];
+    if (!values_[static_cast<size_t>(rest.value)].empty()) {
+      throw std::logic_error("nodes have been left out: a value did not go to rest");
+    }
     Tensor& value = place(rest.value, rest.next_slot);
+    const uint8_t* const compact = slot(rest.compact_slot);
     if (rest.form == CompactForm::kBit) {
-      expand(slot(rest.resting), value.size(), value.as<int32_t>().data());
+      kernels.expand_mask(compact, value.size(), value.as<int32_t>().data());
     } else {
-      expand(rest.form, slot(rest.resting), value.size(), value.as<float>().data());
+      kernels.expand(rest.form, compact, value.size(), value.as<float>().data());
     }
   }
 }
@@ -248,7 +258,7 @@ const Tensor& Executor::tensor(int value) const {
   const Tensor& found = values_[static_cast<size_t>(value)];
   if (found.empty()) {
     throw std::logic_error("value '" + program_.values[value].graph_value +
-                           "' is neither bound nor computed, or rests");
+                           "' is neither bound nor computed, or packed until its next use");
   }
   return found;
 }
@@ -272,6 +282,7 @@ Tensor& Executor::mutable_value(std::string_view value_id) {
   if (it == value_of_.end() || external_[it->second] != nullptr) {
     throw std::logic_error("no computed value '" + std::string(value_id) + "'");
   }
+  if (!plan_.rests.empty()) throw std::logic_error("mutable_value() without keep_in_place()");
   return writable(it->second);
 }
 

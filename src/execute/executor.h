@@ -90,7 +90,11 @@ class Executor {
   // What the engine's device has done for this executor since the last call, without steps.
   DeviceWork take_device_work() { return std::exchange(device_work_, {}); }
 
+  // From now on no value rests (value_plan.h), which mutable_value() requires: it may write numbers
+  // that the value's format does not hold. Forgets all values.
+  void keep_in_place();
   // For changing a value between two nodes, after its producer has run.
+  // Throws: std::logic_error without keep_in_place().
   Tensor& mutable_value(std::string_view value_id);
   // A value of the graph as its producer wrote it. Results (loss, outputs, gradients, mutations)
   // live until the next step, others until the node after their last use, or readers_lag nodes
@@ -178,11 +182,11 @@ class Executor {
   double site_scale(int32_t site) const;
   const Tensor& tensor(int value) const;
   Tensor& writable(int value);
-  void plan_memory(int readers_lag);
+  void plan_memory(bool may_rest);
   // Moves values to and from rest before the node runs.
   void rest_and_wake(int node);
-  uint8_t* slot(int number);
-  Tensor& place(int value, int slot);
+  uint8_t* slot(int number);  // its memory, allocated on first use
+  Tensor& place(int value, int number);
 
   const Graph& graph_;
   const SiteTable& sites_;
@@ -201,6 +205,7 @@ class Executor {
   std::map<std::string, int, std::less<>> value_of_;   // graph value -> its first program value
   std::vector<const Tensor*> external_;                // by program value, null: in a slot
   std::vector<Tensor> constants_;                      // as in the graph, in the lane's formats
+  int readers_lag_;
   ValuePlan plan_;
   std::vector<Tensor> slots_;                    // allocated when first written
   std::vector<Tensor> values_;                   // by program value: in slots; empty: nowhere

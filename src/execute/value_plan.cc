@@ -21,12 +21,31 @@ struct Stay {
 
 class Planner {
  public:
-  Planner(const Program& program, Container container, const std::vector<int>& zeros_and_ones,
-          int readers_lag)
+  Planner(const Program& program, Container container, int readers_lag)
       : program_(program), container_(container), lag_(readers_lag) {
     plan_.slot_of.assign(program.values.size(), -1);
+    const int nodes = program.instructions.empty() ? 0 : program.instructions.back().node + 1;
+    bucket_nodes_ = (nodes + kBuckets - 1) / kBuckets + 1;
     find_uses();
-    find_rests(zeros_and_ones);
+  }
+
+  // In the longest time without a use. Nodes are in order, and so are a value's uses.
+  void find_rests(const std::vector<int>& zeros_and_ones) {
+    for (size_t v = 0; v < uses_.size(); ++v) {
+      const std::vector<int>& uses = uses_[v];
+      if (!is_made_[v] || elements(v) < kLeastRestElements || uses.back() == kForever) continue;
+      size_t at = 0;
+      for (size_t u = 1; u + 1 < uses.size(); ++u) {
+        if (uses[u + 1] - uses[u] > uses[at + 1] - uses[at]) at = u;
+      }
+      if (uses.size() < 2 || uses[at + 1] - uses[at] - lag_ - 1 < kLeastRestNodes) continue;
+      const auto form = form_of(v, zeros_and_ones);
+      if (!form) continue;
+      plan_.rests.push_back({.value = static_cast<int>(v),
+                             .form = *form,
+                             .begins = uses[at] + lag_ + 1,
+                             .ends = uses[at + 1]});
+    }
   }
 
   ValuePlan plan() {
@@ -50,33 +69,21 @@ class Planner {
     for (const auto& [id, v] : program_.results) uses_[static_cast<size_t>(v)].push_back(kForever);
   }
 
+  // Its numbers are those of its format times the scale of their block.
+  bool has_block_scales(const ProgramValue& value) const {
+    if (value.scaled_cast < 0) return false;
+    const auto cast = static_cast<size_t>(value.scaled_cast);
+    return program_.scaled_casts[cast].to.block != nullptr;
+  }
+
   std::optional<CompactForm> form_of(size_t v, const std::vector<int>& zeros_and_ones) const {
     const ProgramValue& value = program_.values[v];
     if (value.format == nullptr) {
       if (std::ranges::count(zeros_and_ones, static_cast<int>(v)) > 0) return CompactForm::kBit;
       return std::nullopt;
     }
-    if (container_ != Container::kF32) return std::nullopt;
+    if (container_ != Container::kF32 || has_block_scales(value)) return std::nullopt;
     return compact_form(*value.format);
-  }
-
-  // The longest time without a use counts. Nodes are in order, and so are a value's uses.
-  void find_rests(const std::vector<int>& zeros_and_ones) {
-    for (size_t v = 0; v < uses_.size(); ++v) {
-      const std::vector<int>& uses = uses_[v];
-      if (!is_made_[v] || elements(v) < kLeastResting || uses.back() == kForever) continue;
-      size_t at = 0;
-      for (size_t u = 1; u + 1 < uses.size(); ++u) {
-        if (uses[u + 1] - uses[u] > uses[at + 1] - uses[at]) at = u;
-      }
-      if (uses.size() < 2 || uses[at + 1] - uses[at] < kLeastRest) continue;
-      const auto form = form_of(v, zeros_and_ones);
-      if (!form) continue;
-      plan_.rests.push_back({.value = static_cast<int>(v),
-                             .form = *form,
-                             .begins = uses[at] + lag_ + 1,
-                             .ends = uses[at + 1]});
-    }
   }
 
   // Other lanes still read this lane's values after a node, and as many nodes later as they lag
@@ -89,7 +96,7 @@ class Planner {
       const auto v = static_cast<size_t>(rest.value);
       rest_of[v] = &rest;
       stays.push_back(
-          {compact_bytes(rest.form, elements(v)), rest.begins - 1, rest.ends, &rest.resting});
+          {compact_bytes(rest.form, elements(v)), rest.begins - 1, rest.ends, &rest.compact_slot});
       stays.push_back({bytes(v), rest.ends, last_use(v), &rest.next_slot});
     }
     for (size_t v = 0; v < uses_.size(); ++v) {
@@ -100,18 +107,33 @@ class Planner {
     return stays;
   }
 
-  // The smallest slot that is free for the whole stay, or a new one.
+  // The smallest slot that is free for the whole stay, or a new one. Most values of a step live at
+  // its middle: their slots are told by one comparison, see Slot::full.
   int choose(const Stay& stay) {
-    for (size_t s = plan_.slots.size(); s-- > 0;) {
-      std::map<int, int>& taken = taken_[s];
-      const auto after = taken.upper_bound(stay.to);  // begins after it
-      if (after != taken.begin() && std::prev(after)->second >= stay.from) continue;
-      taken.emplace(stay.from, stay.to);
+    const int first = std::max(stay.from, 0);
+    const uint64_t touched = buckets(first / bucket_nodes_, stay.to / bucket_nodes_);
+    const uint64_t filled =
+        buckets((first + bucket_nodes_ - 1) / bucket_nodes_, (stay.to + 1) / bucket_nodes_ - 1);
+    for (size_t s = slots_.size(); s-- > 0;) {
+      auto& [full, stays] = slots_[s];
+      if ((full & touched) != 0) continue;
+      const auto after = stays.upper_bound(stay.to);  // begins after it
+      if (after != stays.begin() && std::prev(after)->second >= stay.from) continue;
+      full |= filled;
+      stays.emplace(stay.from, stay.to);
       return static_cast<int>(s);
     }
     plan_.slots.push_back(stay.bytes);
-    taken_.push_back({{stay.from, stay.to}});
-    return static_cast<int>(plan_.slots.size()) - 1;
+    slots_.push_back({filled, {{stay.from, stay.to}}});
+    return static_cast<int>(slots_.size()) - 1;
+  }
+
+  // The bits first..last, which may be none.
+  static uint64_t buckets(int first, int last) {
+    last = std::min(last, kBuckets - 1);
+    if (first > last) return 0;
+    const uint64_t up_to_last = ~uint64_t{0} >> (kBuckets - 1 - last);
+    return up_to_last >> first << first;
   }
 
   int last_use(size_t v) const {
@@ -128,9 +150,15 @@ class Planner {
   Container container_;
   int lag_;
   ValuePlan plan_;
-  std::vector<std::vector<int>> uses_;     // by value: nodes; the one that makes it is the first
-  std::vector<bool> is_made_;              // by value
-  std::vector<std::map<int, int>> taken_;  // by slot: stays, apart from each other
+  std::vector<std::vector<int>> uses_;  // by value: nodes; the one that makes it is the first
+  std::vector<bool> is_made_;           // by value
+  static constexpr int kBuckets = 64;   // of consecutive nodes
+  int bucket_nodes_;
+  struct Slot {
+    uint64_t full;             // by bucket: one stay fills it
+    std::map<int, int> stays;  // from and to, apart from each other
+  };
+  std::vector<Slot> slots_;
 };
 
 }  // namespace
@@ -140,8 +168,10 @@ int64_t ValuePlan::bytes() const {
 }
 
 ValuePlan plan_values(const Program& program, Container container,
-                      const std::vector<int>& zeros_and_ones, int readers_lag) {
-  return Planner(program, container, zeros_and_ones, readers_lag).plan();
+                      const std::vector<int>& zeros_and_ones, int readers_lag, bool may_rest) {
+  Planner planner(program, container, readers_lag);
+  if (may_rest) planner.find_rests(zeros_and_ones);
+  return planner.plan();
 }
 
 }  // namespace lockstep

@@ -11,23 +11,24 @@
 #include <cstdint>
 #include <vector>
 
-#include "emulation/kernels/compact.h"
+#include "emulation/kernels/args/compact_form.h"
 #include "src/core/tensor.h"
 #include "src/lower/program.h"
 
 namespace lockstep {
 
-// A value rests if nothing reads it for at least so many nodes, and if it has so many elements.
-inline constexpr int kLeastRest = 16;
-inline constexpr int64_t kLeastResting = 4096;
+// A value rests for at least so many nodes, if it has so many elements. Shorter rests save little
+// at the fullest node of a step, smaller ones little at all; both cost two passes over the value.
+inline constexpr int kLeastRestNodes = 16;
+inline constexpr int64_t kLeastRestElements = 4096;
 
 struct ValuePlan {
   struct Rest {
     int value;
     CompactForm form;
-    int begins, ends;    // the nodes before which it leaves its slot, and gets the next one
-    int resting = -1;    // the slot of its compact form
-    int next_slot = -1;  // the one after
+    int begins, ends;  // the nodes before which it leaves its slot, and gets the next one
+    int compact_slot = -1;
+    int next_slot = -1;  // of the value after its rest
   };
   std::vector<int64_t> slots;  // the bytes of each
   std::vector<int> slot_of;    // by program value: the one it is made in; -1: external
@@ -38,7 +39,9 @@ struct ValuePlan {
 
 // `zeros_and_ones`: program values of integers that are read only as masks.
 // `readers_lag`: other lanes read a value as many nodes later than this one does.
+// `may_rest`: false if values may be changed to numbers that their formats do not hold.
 ValuePlan plan_values(const Program& program, Container container,
-                      const std::vector<int>& zeros_and_ones, int readers_lag);
+                      const std::vector<int>& zeros_and_ones, int readers_lag,
+                      bool may_rest = true);
 
 }  // namespace lockstep

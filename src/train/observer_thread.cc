@@ -1,6 +1,7 @@
 // See observer_thread.h.
 #include "src/train/observer_thread.h"
 
+#include <system_error>
 #include <utility>
 
 #include "src/core/parallel.h"
@@ -8,7 +9,11 @@
 namespace lockstep {
 
 ObserverThread::ObserverThread(Observer& to) : to_(to) {
-  if (thread_count() > 1) thread_ = std::thread([this] { work(); });
+  if (thread_count() == 1) return;
+  try {
+    thread_ = std::thread([this] { work(); });
+  } catch (const std::system_error&) {  // no more threads: as with one
+  }
 }
 
 ObserverThread::~ObserverThread() {

@@ -42,6 +42,17 @@ ValuePlan plan_of(const Graph& graph, const char* policy, Container container, i
                      container, masks, lag);
 }
 
+// The program value of the mask that the dropout node draws.
+int mask_of(const Graph& graph, const Program& program) {
+  for (const Instruction& instruction : program.instructions) {
+    const Node& node = graph.nodes[static_cast<size_t>(instruction.node)];
+    if (node.op == "dropout" && instruction.kind == InstructionKind::kOp) {
+      return instruction.outputs.at(1);
+    }
+  }
+  return -1;
+}
+
 // The nodes at which something is in a slot, both included.
 struct Stay {
   int slot, from, to;
@@ -78,7 +89,8 @@ std::vector<Stay> stays_of(const Program& program, const ValuePlan& plan, int la
     const ValuePlan::Rest& rest = *found->second;
     stays.push_back({plan.slot_of[v], first[v], rest.begins - 1, bytes});
     // Written before node `begins`, while others may still be in their slots; read before `ends`.
-    stays.push_back({rest.resting, rest.begins - 1, rest.ends, bytes / 2});
+    const int64_t share = rest.form == CompactForm::kBit ? 32 : 2;
+    stays.push_back({rest.compact_slot, rest.begins - 1, rest.ends, bytes / share});
     stays.push_back({rest.next_slot, rest.ends, last[v] + lag, bytes});
   }
   return stays;
@@ -87,7 +99,7 @@ std::vector<Stay> stays_of(const Program& program, const ValuePlan& plan, int la
 }  // namespace
 
 TEST_CASE("nothing is in the slot of another, slots are large enough, nothing at rest is read") {
-  const Graph graph = deep_graph(kLeastResting, 0.5);
+  const Graph graph = deep_graph(kLeastRestElements, 0.5);
   const SiteTable sites = make_sites(graph, 0);
   size_t rests = 0;
   for (const char* policy : {"fp32", "pure-fp16", "torch-autocast-bf16", "tf32"}) {
@@ -95,7 +107,9 @@ TEST_CASE("nothing is in the slot of another, slots are large enough, nothing at
       CAPTURE(policy);
       CAPTURE(lag);
       const Program program = lower(graph, sites, find_policy(policy), false);
-      const ValuePlan plan = plan_values(program, Container::kF32, {}, lag);
+      const std::vector<int> masks = {mask_of(graph, program)};
+      const ValuePlan plan = plan_values(program, Container::kF32, masks, lag);
+      CHECK(std::ranges::count(plan.rests, masks[0], &ValuePlan::Rest::value) == 1);
       const std::vector<Stay> stays = stays_of(program, plan, lag);
       for (size_t i = 0; i < stays.size(); ++i) {
         REQUIRE(stays[i].slot >= 0);
@@ -111,7 +125,7 @@ TEST_CASE("nothing is in the slot of another, slots are large enough, nothing at
           CHECK_FALSE(
               (reads && instruction.node > rest.begins - 1 - lag && instruction.node < rest.ends));
         }
-        CHECK(rest.ends - rest.begins + lag + 1 >= kLeastRest);
+        CHECK(rest.ends - rest.begins >= kLeastRestNodes);
       }
       rests += plan.rests.size();
     }
@@ -132,7 +146,8 @@ TEST_CASE("values of several sizes share slots") {
 }
 
 TEST_CASE("what rests: large values of 16 bits, and masks") {
-  const Graph large = deep_graph(kLeastResting, 0), small = deep_graph(kLeastResting - 1, 0);
+  const Graph large = deep_graph(kLeastRestElements, 0),
+              small = deep_graph(kLeastRestElements - 1, 0);
   const auto rests = [](const Graph& graph, const char* policy, Container container) {
     return plan_of(graph, policy, container).rests.size();
   };
@@ -141,72 +156,134 @@ TEST_CASE("what rests: large values of 16 bits, and masks") {
   CHECK(rests(small, "pure-fp16", Container::kF32) == 0);
   CHECK(rests(large, "pure-fp16", Container::kF64) == 0);
   // gelu's inputs, of all but the last layers
-  CHECK(rests(large, "pure-fp16", Container::kF32) >= kLayers - kLeastRest / 2);
+  CHECK(rests(large, "pure-fp16", Container::kF32) >= kLayers - kLeastRestNodes / 2);
   CHECK(plan_of(large, "pure-fp16", Container::kF32).bytes() <
         plan_of(large, "fp32", Container::kF32).bytes() * 3 / 4);
 }
 
+TEST_CASE("numbers of block formats do not rest: their scales may exceed BF16's exponents") {
+  GraphBuilder b("blocks");
+  Value y = b.input("x", {{64, 64}});
+  for (int layer = 0; layer < kLayers; ++layer) {
+    y = b.op("gelu", {b.linear("fc" + std::to_string(layer), y, 64)}, {}, "gelu");
+  }
+  b.set_loss(b.op("sum", {y}, {}, "loss"));
+  const Graph graph = differentiate(b.finish());
+  const SiteTable sites = make_sites(graph, 0);
+  for (const char* policy : {"mxfp8", "nvfp4", "fp8-current"}) {
+    CAPTURE(policy);
+    const Program program = lower(graph, sites, find_policy(policy), false);
+    const ValuePlan plan = plan_values(program, Container::kF32, {}, 0);
+    CHECK(plan.rests.size() > 0);
+    for (const ValuePlan::Rest& rest : plan.rests) {
+      const int cast = program.values[static_cast<size_t>(rest.value)].scaled_cast;
+      if (cast < 0) continue;
+      CHECK(program.scaled_casts[static_cast<size_t>(cast)].to.block == nullptr);
+    }
+  }
+}
+
 TEST_CASE("values come back from rest bit for bit, and cannot be read meanwhile") {
-  const Graph graph = deep_graph(kLeastResting, 0.5);
+  const Graph graph = deep_graph(kLeastRestElements, 0);
   const SiteTable sites = make_sites(graph, 0);
   StepRunner runner(graph, sites, find_policy("pure-fp16"), Container::kF32);
-  Tensor x({kLeastResting}, Container::kF32), w({kLeastResting}, Container::kF32);
-  const float special[] = {std::numeric_limits<float>::infinity(),  -0.0f,    0x1p-24f, 65504,
-                           std::numeric_limits<float>::quiet_NaN(), -0x1p-14f};
+  Tensor x({kLeastRestElements}, Container::kF32), w({kLeastRestElements}, Container::kF32);
+  const float special[] = {std::numeric_limits<float>::infinity(),
+                           -std::numeric_limits<float>::infinity(),
+                           -0.0f,
+                           0x1p-24f,
+                           65504,
+                           std::numeric_limits<float>::quiet_NaN(),
+                           -0x1p-14f};
   for (size_t i = 0; i < x.as<float>().size(); ++i) {
     x.as<float>()[i] = i < std::size(special) ? special[i] : static_cast<float>(i % 97) / 16 - 3;
     w.as<float>()[i] = 1;
   }
   runner.bind_parameter("w", w);
   const Batch batch = {{"x", x}};
-  runner.begin({.key = {}, .loss_scales = {1}}, batch);
-  const std::string first = output_id(graph.nodes[1], 0);  // by gelu and its gradient
-  int at_rest = 0;
-  Tensor made;
-  for (int node = 0; node < runner.node_count(); ++node) {
-    runner.run_node(node, nullptr, {});
-    if (node == 1) made = runner.executor().value(first);
-    if (node <= 1) continue;
-    try {
-      const Tensor& now = runner.executor().value(first);
-      const bool is_used =
-          std::ranges::count(graph.nodes[static_cast<size_t>(node)].inputs, first) > 0;
-      if (is_used) CHECK(now.same_bits(made));
-    } catch (const std::logic_error&) {
-      ++at_rest;
+  const std::string product = output_id(graph.nodes[0], 0);  // read by gelu and its gradient
+  for (int turn = 0; turn < 2; ++turn) {
+    runner.begin({.key = {}, .loss_scales = {1}}, batch);
+    int at_rest = 0, used = 0;
+    for (int node = 0; node < runner.node_count(); ++node) {
+      runner.run_node(node, nullptr, {});
+      const auto& inputs = graph.nodes[static_cast<size_t>(node)].inputs;
+      if (node == 0 || std::ranges::count(inputs, product) > 0) {
+        CHECK(runner.executor().value(product).same_bits(x));
+        used += node > 1;
+      } else if (node > 1 && used == 0) {
+        CHECK_THROWS_AS(runner.executor().value(product), std::logic_error);
+        ++at_rest;
+      }
     }
+    CHECK(at_rest > kLayers);
+    CHECK(used == 1);
   }
-  CHECK(at_rest > kLayers);
 }
 
-TEST_CASE("an element's gradient is the same whether its array rests or not") {
+TEST_CASE("a value that may be changed keeps its place") {
+  const Graph graph = deep_graph(kLeastRestElements, 0);
+  const SiteTable sites = make_sites(graph, 0);
+  StepRunner runner(graph, sites, find_policy("pure-fp16"), Container::kF32);
+  const Tensor x({kLeastRestElements}, Container::kF32);
+  runner.bind_parameter("w", x);
+  const Batch batch = {{"x", x}};
+  const std::string product = output_id(graph.nodes[0], 0);
+  const auto run_first = [&] {
+    runner.begin({.key = {}, .loss_scales = {1}}, batch);
+    runner.run_node(0, nullptr, {});
+  };
+  run_first();
+  CHECK_THROWS_AS(runner.executor().mutable_value(product), std::logic_error);
+  runner.executor().keep_in_place();
+  run_first();
+  constexpr float kNotFp16 = 0x1p-149f;
+  runner.executor().mutable_value(product).as<float>()[0] = kNotFp16;
+  for (int node = 1; node < runner.node_count(); ++node) {
+    runner.run_node(node, nullptr, {});
+    const auto& inputs = graph.nodes[static_cast<size_t>(node)].inputs;
+    if (std::ranges::count(inputs, product) == 0) continue;
+    CHECK(runner.executor().value(product).as<float>()[0] == kNotFp16);
+  }
+}
+
+TEST_CASE("an element's gradient is the same whether its array and its mask rest or not") {
   constexpr int64_t kSmall = 64;
-  for (const char* policy : {"pure-fp16", "pure-bf16", "torch-autocast-fp16"}) {
+  for (const char* policy : {"pure-fp16", "pure-bf16", "torch-autocast-fp16", "fp32"}) {
     CAPTURE(policy);
     std::vector<std::vector<float>> gradients;
-    for (const int64_t size : {kSmall, kLeastResting}) {
-      const Graph graph = deep_graph(size, 0);
+    for (const int64_t size : {kSmall, kLeastRestElements}) {
+      const Graph graph = deep_graph(size, 0.5);
       const SiteTable sites = make_sites(graph, 0);
+      StepRunner reference(graph, sites, find_policy("fp32"), Container::kF32, active_kernels, 1);
       StepRunner runner(graph, sites, find_policy(policy), Container::kF32);
-      Tensor x({size}, Container::kF32), w({size}, Container::kF32);
+      Tensor x({size}, Container::kF32), w({size}, Container::kF32), mask({size}, Container::kI32);
       for (size_t i = 0; i < x.as<float>().size(); ++i) {
         x.as<float>()[i] = static_cast<float>(i % kSmall) / 16;
         w.as<float>()[i] = 1;
+        mask.as<int32_t>()[i] = i % kSmall % 5 != 0;
       }
-      runner.bind_parameter("w", w);
-      const Batch batch = {{"x", x}};
-      runner.begin({.key = {}, .loss_scales = {1024}}, batch);
-      runner.run_all();
+      const Batch batch = {{"x", x}, {std::string(kMaskPrefix) + graph.nodes[1].id, mask}};
+      for (StepRunner* each : {&reference, &runner}) {
+        each->bind_parameter("w", w);
+        each->begin({.key = {}, .loss_scales = {1024}}, batch);
+      }
+      // The reference is a node ahead.
+      for (int node = 0; node <= runner.node_count(); ++node) {
+        if (node < runner.node_count()) reference.run_node(node, nullptr, {});
+        if (node > 0) runner.run_node(node - 1, &reference, {});
+      }
       const auto found = runner.gradient("w").as<float>();
       gradients.emplace_back(found.begin(), found.end());
     }
-    int64_t different = 0;
+    int64_t different = 0, dropped = 0;
     for (size_t i = 0; i < gradients[1].size(); ++i) {
       different += std::bit_cast<uint32_t>(gradients[1][i]) !=
                    std::bit_cast<uint32_t>(gradients[0][i % kSmall]);
+      dropped += gradients[1][i] == 0;
     }
     CHECK(different == 0);
-    CHECK(gradients[0][kSmall - 1] != 0);
+    CHECK(dropped == kLeastRestElements / kSmall * 13);
   }
 }
 

@@ -95,4 +95,17 @@ TEST_CASE("an error in a step ends the run at its next call, once") {
   }
 }
 
+TEST_CASE("an error in the last step reaches the checkpoint, or the end, after it") {
+  for (const bool at_end : {false, true}) {
+    const Threads use(2);
+    Slow slow;
+    slow.fails_at = 0;
+    ObserverThread behind(slow);
+    behind.on_step(step(0));
+    const auto next = [&] { at_end ? behind.on_finish() : behind.on_checkpoint({}); };
+    CHECK_THROWS_WITH_AS(next(), "full", std::runtime_error);
+    CHECK(slow.calls == std::vector<std::string>{"step 0"});
+  }
+}
+
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include "emulation/kernels/scalar/batch_norm.h"
 #include "emulation/kernels/scalar/block_quantize.h"
 #include "emulation/kernels/scalar/block_squares.h"
+#include "emulation/kernels/scalar/compact.h"
 #include "emulation/kernels/scalar/conv2d.h"
 #include "emulation/kernels/scalar/elementwise.h"
 #include "emulation/kernels/scalar/functions.h"
@@ -127,7 +128,9 @@ const KernelSet& scalar_kernels() {
                                 "plain loops: the definition of every result",
                                 make_kernels<float>(),
                                 make_kernels<double>(),
-                                {kMovement<int32_t>, draw_mask}};
+                                {kMovement<int32_t>, draw_mask},
+                                {compact<scalar_to_codes>, expand<scalar_from_codes>,
+                                 compact_mask<scalar_to_bits>, expand_mask<scalar_from_bits>}};
   return set;
 }
 

@@ -1,8 +1,10 @@
-// Both instruction sets convert FP16 themselves.
+// Whole vectors here; the scalar loops take what is left of a range. Both instruction sets convert
+// FP16 themselves.
 #include "emulation/kernels/simd/compact.h"
 
 #include <algorithm>
 
+#include "emulation/kernels/scalar/compact.h"
 #include "emulation/kernels/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -21,11 +23,12 @@ using DI = hn::ScalableTag<int32_t>;
 using DU = hn::ScalableTag<uint32_t>;
 using DU16 = hn::Rebind<uint16_t, DF>;
 using DF16 = hn::Rebind<hwy::float16_t, DF>;
-constexpr int64_t kFloats = static_cast<int64_t>(hn::MaxLanes(DF()));
+constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(DF()));
 constexpr int kHalfBits = 16;
+constexpr int64_t kByteBits = 8;
 
 template <CompactForm kForm>
-HWY_INLINE hn::Vec<DU16> to_half(hn::Vec<DF> x) {
+HWY_INLINE hn::Vec<DU16> to_code(hn::Vec<DF> x) {
   if constexpr (kForm == CompactForm::kFp16) {
     return hn::BitCast(DU16(), hn::DemoteTo(DF16(), x));
   } else {
@@ -35,83 +38,68 @@ HWY_INLINE hn::Vec<DU16> to_half(hn::Vec<DF> x) {
 }
 
 template <CompactForm kForm>
-HWY_INLINE hn::Vec<DF> to_float(hn::Vec<DU16> half) {
+HWY_INLINE hn::Vec<DF> from_code(hn::Vec<DU16> code) {
   if constexpr (kForm == CompactForm::kFp16) {
-    return hn::PromoteTo(DF(), hn::BitCast(DF16(), half));
+    return hn::PromoteTo(DF(), hn::BitCast(DF16(), code));
   } else {
-    return hn::BitCast(DF(), hn::ShiftLeft<kHalfBits>(hn::PromoteTo(DU(), half)));
+    return hn::BitCast(DF(), hn::ShiftLeft<kHalfBits>(hn::PromoteTo(DU(), code)));
   }
 }
 
+// Return how many elements are done: whole vectors.
 template <CompactForm kForm>
-void compact_all(const float* from, int64_t count, uint16_t* to) {
-  const int64_t whole = count / kFloats * kFloats;
-  for (int64_t i = 0; i < whole; i += kFloats) {
-    hn::StoreU(to_half<kForm>(hn::LoadU(DF(), from + i)), DU16(), to + i);
+int64_t vectors_to_codes(const float* from, int64_t count, uint16_t* to) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    hn::StoreU(to_code<kForm>(hn::LoadU(DF(), from + i)), DU16(), to + i);
   }
-  float rest[kFloats] = {};
-  uint16_t halves[kFloats];
-  std::copy(from + whole, from + count, rest);
-  hn::StoreU(to_half<kForm>(hn::LoadU(DF(), rest)), DU16(), halves);
-  std::copy_n(halves, count - whole, to + whole);
+  return i;
 }
-
 template <CompactForm kForm>
-void expand_all(const uint16_t* from, int64_t count, float* to) {
-  const int64_t whole = count / kFloats * kFloats;
-  for (int64_t i = 0; i < whole; i += kFloats) {
-    hn::StoreU(to_float<kForm>(hn::LoadU(DU16(), from + i)), DF(), to + i);
+int64_t vectors_from_codes(const uint16_t* from, int64_t count, float* to) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    hn::StoreU(from_code<kForm>(hn::LoadU(DU16(), from + i)), DF(), to + i);
   }
-  uint16_t rest[kFloats] = {};
-  float floats[kFloats];
-  std::copy(from + whole, from + count, rest);
-  hn::StoreU(to_float<kForm>(hn::LoadU(DU16(), rest)), DF(), floats);
-  std::copy_n(floats, count - whole, to + whole);
+  return i;
 }
 
-void compact_floats(CompactForm form, const float* from, int64_t count, uint16_t* to) {
-  form == CompactForm::kFp16 ? compact_all<CompactForm::kFp16>(from, count, to)
-                             : compact_all<CompactForm::kTopHalf>(from, count, to);
+void to_codes(CompactForm form, const float* from, int64_t count, uint16_t* to) {
+  const int64_t done = form == CompactForm::kFp16
+                           ? vectors_to_codes<CompactForm::kFp16>(from, count, to)
+                           : vectors_to_codes<CompactForm::kTopHalf>(from, count, to);
+  scalar_to_codes(form, from + done, count - done, to + done);
 }
 
-void expand_floats(CompactForm form, const uint16_t* from, int64_t count, float* to) {
-  form == CompactForm::kFp16 ? expand_all<CompactForm::kFp16>(from, count, to)
-                             : expand_all<CompactForm::kTopHalf>(from, count, to);
+void from_codes(CompactForm form, const uint16_t* from, int64_t count, float* to) {
+  const int64_t done = form == CompactForm::kFp16
+                           ? vectors_from_codes<CompactForm::kFp16>(from, count, to)
+                           : vectors_from_codes<CompactForm::kTopHalf>(from, count, to);
+  scalar_from_codes(form, from + done, count - done, to + done);
 }
 
-// The first number is in the lowest bit of the first byte.
-constexpr int64_t kByteBits = 8;
-
-void compact_bits(const int32_t* from, int64_t count, uint8_t* to) {
+void to_bits(const int32_t* from, int64_t count, uint8_t* to) {
   const DI di;
-  const auto is_set = [&](hn::Vec<DI> x) { return hn::Ne(x, hn::Zero(di)); };
-  const int64_t whole = count / kFloats * kFloats;
-  for (int64_t i = 0; i < whole; i += kFloats) {
-    hn::StoreMaskBits(di, is_set(hn::LoadU(di, from + i)), to + i / kByteBits);
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    uint8_t bytes[kByteBits];  // StoreMaskBits may write 8 of them, LoadMaskBits reads them
+    hn::StoreMaskBits(di, hn::Ne(hn::LoadU(di, from + i), hn::Zero(di)), bytes);
+    std::copy_n(bytes, kLanes / kByteBits, to + i / kByteBits);
   }
-  if (whole == count) return;
-  int32_t rest[kFloats] = {};
-  uint8_t bytes[kFloats / kByteBits];
-  std::copy(from + whole, from + count, rest);
-  hn::StoreMaskBits(di, is_set(hn::LoadU(di, rest)), bytes);
-  std::copy_n(bytes, (count - whole + kByteBits - 1) / kByteBits, to + whole / kByteBits);
+  scalar_to_bits(from + i, count - i, to + i / kByteBits);
 }
 
-void expand_bits(const uint8_t* from, int64_t count, int32_t* to) {
+void from_bits(const uint8_t* from, int64_t count, int32_t* to) {
   const DI di;
   const auto ones = hn::Set(di, 1);
-  const int64_t whole = count / kFloats * kFloats;
-  for (int64_t i = 0; i < whole; i += kFloats) {
-    // LoadMaskBits reads 8 bytes at once.
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
     uint8_t bytes[kByteBits] = {};
-    std::copy_n(from + i / kByteBits, kFloats / kByteBits, bytes);
+    std::copy_n(from + i / kByteBits, kLanes / kByteBits, bytes);
     hn::StoreU(hn::IfThenElseZero(hn::LoadMaskBits(di, bytes), ones), di, to + i);
   }
-  for (int64_t i = whole; i < count; ++i) to[i] = from[i / kByteBits] >> i % kByteBits & 1;
+  scalar_from_bits(from + i / kByteBits, count - i, to + i);
 }
-
-inline constexpr CompactFunctions kFunctions = {compact_floats, expand_floats, compact_bits,
-                                                expand_bits};
 
 #endif  // LOCKSTEP_SIMD_TARGET
 }  // namespace HWY_NAMESPACE
@@ -121,11 +109,14 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace lockstep {
 
-const CompactFunctions& avx2_compact_functions() {
-  return N_AVX2::kFunctions;
-}
-const CompactFunctions& avx512_compact_functions() {
-  return N_AVX3::kFunctions;
+void use_simd_compact(KernelSet& set, SimdTarget target) {
+  if (target == SimdTarget::kAvx2) {
+    set.compact = {compact<N_AVX2::to_codes>, expand<N_AVX2::from_codes>,
+                   compact_mask<N_AVX2::to_bits>, expand_mask<N_AVX2::from_bits>};
+  } else {
+    set.compact = {compact<N_AVX3::to_codes>, expand<N_AVX3::from_codes>,
+                   compact_mask<N_AVX3::to_bits>, expand_mask<N_AVX3::from_bits>};
+  }
 }
 
 }  // namespace lockstep

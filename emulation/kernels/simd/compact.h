@@ -1,21 +1,13 @@
-// One range of emulation/kernels/compact.h, in vectors.
+// Compact forms in vectors: the bits of emulation/kernels/scalar/compact.h.
+// Requires: cpu_has_avx2() or cpu_has_avx512() (emulation/kernels/simd/targets.h).
 #pragma once
 
-#include <cstdint>
-
-#include "emulation/kernels/compact.h"
+#include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/simd/simd_target.h"
 
 namespace lockstep {
 
-struct CompactFunctions {
-  void (*compact_floats)(CompactForm, const float* from, int64_t count, uint16_t* to);
-  void (*expand_floats)(CompactForm, const uint16_t* from, int64_t count, float* to);
-  void (*compact_bits)(const int32_t* from, int64_t count, uint8_t* to);
-  void (*expand_bits)(const uint8_t* from, int64_t count, int32_t* to);
-};
-
-// Requires: cpu_has_avx2(), cpu_has_avx512().
-const CompactFunctions& avx2_compact_functions();
-const CompactFunctions& avx512_compact_functions();
+// Replaces all of KernelSet::compact.
+void use_simd_compact(KernelSet& set, SimdTarget target);
 
 }  // namespace lockstep

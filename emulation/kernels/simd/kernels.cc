@@ -4,6 +4,7 @@
 #include "emulation/kernels/scalar/kernels.h"
 #include "emulation/kernels/simd/batch_norm.h"
 #include "emulation/kernels/simd/block_quantize.h"
+#include "emulation/kernels/simd/compact.h"
 #include "emulation/kernels/simd/conv2d.h"
 #include "emulation/kernels/simd/elementwise.h"
 #include "emulation/kernels/simd/functions.h"
@@ -27,6 +28,7 @@ KernelSet make_set(SimdTarget target, std::string_view name, std::string_view he
   use_simd_quantize(set, target);
   use_simd_block_quantize(set, target);
   use_simd_whole_array(set, target);
+  use_simd_compact(set, target);
   use_simd_sums(set, target);
   use_simd_elementwise(set, target);
   use_simd_select(set, target);

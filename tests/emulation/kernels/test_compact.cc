@@ -1,4 +1,4 @@
-// Compact forms: every code of FP16 and BF16 and back, bit for bit, at every length of a tail.
+// Compact forms, in every kernel set: all codes of FP16 and BF16, and tails of every length.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -8,9 +8,7 @@
 #include <vector>
 
 #include "emulation/format/format.h"
-#include "emulation/kernels/compact.h"
-#include "emulation/kernels/simd/compact.h"
-#include "emulation/kernels/simd/targets.h"
+#include "emulation/kernels/active_kernels.h"
 
 namespace lockstep {
 namespace {
@@ -29,43 +27,38 @@ bool same_bits(float a, float b) {
   return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
 }
 
-std::vector<float> there_and_back(CompactForm form, const std::vector<float>& values) {
+std::vector<float> there_and_back(const KernelSet& set, CompactForm form,
+                                  const std::vector<float>& values) {
   const auto count = static_cast<int64_t>(values.size());
   std::vector<uint8_t> bytes(static_cast<size_t>(compact_bytes(form, count)));
-  compact(form, values.data(), count, bytes.data());
+  set.compact.compact(form, values.data(), count, bytes.data());
   std::vector<float> back(values.size(), -1);
-  expand(form, bytes.data(), count, back.data());
+  set.compact.expand(form, bytes.data(), count, back.data());
   return back;
-}
-
-std::vector<const CompactFunctions*> vector_functions() {
-  std::vector<const CompactFunctions*> all;
-  if (cpu_has_avx2()) all.push_back(&avx2_compact_functions());
-  if (cpu_has_avx512()) all.push_back(&avx512_compact_functions());
-  return all;
 }
 
 }  // namespace
 
-TEST_CASE("every value of FP16 and BF16 comes back from its code") {
-  for (const char* name : {"fp16", "bf16"}) {
-    CAPTURE(name);
-    const Format& format = find_format(name);
-    const CompactForm form = compact_form(format).value();
-    const std::vector<float> values = all_values(format);
-    const std::vector<float> back = there_and_back(form, values);
-    std::vector<uint16_t> codes(values.size());
-    int64_t wrong = 0, wrong_code = 0;
-    for (const CompactFunctions* functions : vector_functions()) {
-      functions->compact_floats(form, values.data(), static_cast<int64_t>(values.size()),
-                                codes.data());
+TEST_CASE("every value of FP16 and BF16 becomes its code, and comes back") {
+  for (const KernelSet* set : available_kernel_sets()) {
+    for (const char* name : {"fp16", "bf16"}) {
+      CAPTURE(set->name);
+      CAPTURE(name);
+      const Format& format = find_format(name);
+      const CompactForm form = compact_form(format).value();
+      const std::vector<float> values = all_values(format);
+      const std::vector<float> back = there_and_back(*set, form, values);
+      std::vector<uint16_t> codes(values.size());
+      set->compact.compact(form, values.data(), static_cast<int64_t>(values.size()),
+                           reinterpret_cast<uint8_t*>(codes.data()));
+      int64_t wrong = 0, wrong_code = 0;
       for (size_t i = 0; i < values.size(); ++i) {
         wrong += !same_bits(back[i], values[i]);
         wrong_code += !std::isnan(values[i]) && codes[i] != i;
       }
+      CHECK(wrong == 0);
+      CHECK(wrong_code == 0);
     }
-    CHECK(wrong == 0);
-    CHECK(wrong_code == 0);
   }
 }
 
@@ -82,33 +75,31 @@ TEST_CASE("a form holds what its format contains") {
 }
 
 TEST_CASE("arrays of any length come back, and nothing after them is written") {
-  for (const int64_t count : {0, 1, 7, 8, 9, 15, 16, 17, 33, 16384, 16391, 40003}) {
-    CAPTURE(count);
-    std::vector<float> values(static_cast<size_t>(count));
-    std::vector<int32_t> mask(values.size());
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = static_cast<float>(i % 251) - 100;
-      mask[i] = i % 3 == 0 || i % 7 == 2;
-    }
-    for (const CompactForm form : {CompactForm::kFp16, CompactForm::kTopHalf}) {
-      CHECK(there_and_back(form, values) == values);
-    }
-    const auto bytes = static_cast<size_t>(compact_bytes(CompactForm::kBit, count));
-    for (const CompactFunctions* functions : vector_functions()) {
-      std::vector<uint8_t> bits(bytes + 1, 0xa5);
-      functions->compact_bits(mask.data(), count, bits.data());
-      CHECK(bits.back() == 0xa5);
+  for (const KernelSet* set : available_kernel_sets()) {
+    CAPTURE(set->name);
+    for (const int64_t count : {0, 1, 7, 8, 9, 15, 16, 17, 33, 16384, 16391, 40003}) {
+      CAPTURE(count);
+      std::vector<float> values(static_cast<size_t>(count));
+      std::vector<int32_t> mask(values.size()), ones(values.size());
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] = static_cast<float>(i % 251) - 100;
+        mask[i] = i % 3 == 0 ? static_cast<int32_t>(i) - 6 : 0;
+        ones[i] = mask[i] != 0;
+      }
+      for (const CompactForm form : {CompactForm::kFp16, CompactForm::kTopHalf}) {
+        CHECK(there_and_back(*set, form, values) == values);
+      }
+      constexpr uint8_t kUntouched = 0xa5;
+      const auto bytes = static_cast<size_t>(compact_bytes(CompactForm::kBit, count));
+      std::vector<uint8_t> bits(bytes + 1, kUntouched);
+      set->compact.compact_mask(mask.data(), count, bits.data());
+      CHECK(bits.back() == kUntouched);
       std::vector<int32_t> back(mask.size() + 1, -1);
-      functions->expand_bits(bits.data(), count, back.data());
+      set->compact.expand_mask(bits.data(), count, back.data());
       CHECK(back.back() == -1);
       back.pop_back();
-      CHECK(back == mask);
+      CHECK(back == ones);
     }
-    std::vector<uint8_t> bits(bytes);
-    compact(mask.data(), count, bits.data());
-    std::vector<int32_t> back(mask.size());
-    expand(bits.data(), count, back.data());
-    CHECK(back == mask);
   }
 }
 
