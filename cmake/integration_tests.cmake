@@ -23,24 +23,27 @@ function(lockstep_integration_tests folder label)
       "LOCKSTEP_BINARY_DIR=${CMAKE_BINARY_DIR};PYTHONDONTWRITEBYTECODE=1;OMP_NUM_THREADS=1")
   endforeach()
 endfunction()
-lockstep_integration_tests(capture everyday capture_torch capture_ops capture_casts
-  capture_composed capture_file capture_paths capture_loops capture_shapes capture_unsupported
-  capture_decisions capture_functions capture_narrow capture_lines capture_debug capture_mistakes capture_views capture_real_ops capture_robust capture_state capture_first_touch capture_kernels
+lockstep_integration_tests(capture everyday capture_torch capture_ops capture_casts capture_composed
+  capture_file capture_paths capture_loops capture_functions capture_narrow capture_lines capture_debug
+  capture_mistakes capture_views capture_real_ops capture_robust capture_state capture_first_touch
   capture_floors capture_vision capture_fake_quantize)
-lockstep_integration_tests(capture slow capture_memory capture_wrappers capture_models
-  capture_trainers pytorch_guide)
-lockstep_integration_tests(captured everyday captures recommend_next captured_losses check_edits
-  findings threads pytorch_module pytorch_scaled recommend_search recommend_sensitivity recommend_fix)
-lockstep_integration_tests(check everyday check_own check_baselines)
-lockstep_integration_tests(check slow check_mutants check_planted check_kernels check_pytest check_ci)
-lockstep_integration_tests(run everyday run_file read_run report_page report_browser report_charts
-  charts_build report_formats check_outputs report_live export_run save_values masks start_from same_bits phenomena cuda_host software_device
-  disk_full hostile_input write_errors statistics_every)
-lockstep_integration_tests(run slow kill_resume syscall_faults mnist report_models step_costs)
-lockstep_integration_tests(compare everyday torch_models torch_ops_elementwise torch_ops_shapes
-  torch_ops_nn torch_optimizers torch_casts torch_attention torch_bf16_recurrent torch_loss_scale
-  torch_loss_passes torch_recipe torch_cuda_parts ml_dtypes scaled_linear)
-lockstep_integration_tests(compare slow torch_bf16)
+lockstep_integration_tests(capture slow capture_memory capture_wrappers capture_models capture_trainers
+  pytorch_guide capture_kernels capture_decisions capture_unsupported capture_shapes)
+lockstep_integration_tests(captured everyday recommend_next captured_losses pytorch_scaled)
+lockstep_integration_tests(captured slow recommend_search findings recommend_sensitivity recommend_fix
+  pytorch_module check_edits threads captures)
+lockstep_integration_tests(check everyday check_own)
+lockstep_integration_tests(check slow check_mutants check_planted check_kernels check_pytest check_ci
+  check_baselines)
+lockstep_integration_tests(run everyday run_file report_page charts_build check_outputs report_live export_run
+  save_values masks start_from hostile_input write_errors)
+lockstep_integration_tests(run slow kill_resume syscall_faults mnist report_models step_costs same_bits
+  phenomena read_run report_browser statistics_every cuda_host report_charts disk_full software_device
+  report_formats)
+lockstep_integration_tests(compare everyday torch_models torch_ops_shapes torch_ops_nn torch_optimizers
+  torch_casts torch_attention torch_bf16_recurrent torch_loss_scale torch_loss_passes torch_recipe
+  torch_cuda_parts ml_dtypes scaled_linear)
+lockstep_integration_tests(compare slow torch_bf16 torch_ops_elementwise)
 lockstep_integration_tests(study everyday recipes)
 lockstep_integration_tests(study slow learning diagnosis fixes zoo zoo_recipes kills)
 lockstep_integration_tests(study study study_learning study_recipes study_diagnosis study_fixes

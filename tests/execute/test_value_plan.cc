@@ -134,7 +134,8 @@ Program random_program(uint32_t number) {
   Program program;
   std::vector<std::vector<int>> read_at(kNodes);
   for (int node = 0; node < kNodes; ++node) {
-    Instruction instruction{InstructionKind::kOp};
+    Instruction instruction{};
+    instruction.kind = InstructionKind::kOp;
     instruction.node = node;
     instruction.inputs = read_at[static_cast<size_t>(node)];
     for (int64_t made = 1 + below(2); made > 0; --made) {

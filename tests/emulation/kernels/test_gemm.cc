@@ -100,7 +100,7 @@ void compare_sets(const Accumulator& accumulator, const Format& inputs) {
 }  // namespace
 
 // Tensor cores and CPU units: test_gemm_accumulators.cc.
-TEST_CASE("gemm: every kernel set gives the scalar bits") {
+TEST_CASE("gemm: every kernel set gives the scalar bits" * doctest::test_suite("slow")) {
   for (const Accumulator& accumulator : accumulators()) {
     if (!accumulator.operands.empty()) continue;
     compare_sets<float>(accumulator, find_format("fp32"));

@@ -178,7 +178,7 @@ std::vector<const Accumulator*> variants(const Accumulator& row) {
 
 }  // namespace
 
-TEST_CASE("gemm accumulators: every row equals the scalar loops") {
+TEST_CASE("gemm accumulators: every row equals the scalar loops" * doctest::test_suite("slow")) {
   Count count;
   int64_t pairs = 0;
   for (const Accumulator& row : accumulators()) {
@@ -198,7 +198,7 @@ TEST_CASE("gemm accumulators: every row equals the scalar loops") {
   CHECK(count.finite > count.outputs / 2);
 }
 
-TEST_CASE("gemm accumulators: every switch equals the scalar loops") {
+TEST_CASE("gemm accumulators: every switch equals the scalar loops" * doctest::test_suite("slow")) {
   Count count;
   std::set<std::string> names;
   for (const Accumulator& row : accumulators()) {

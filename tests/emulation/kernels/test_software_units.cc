@@ -187,7 +187,8 @@ std::vector<UnitProblem> small_problems() {
 
 }  // namespace
 
-TEST_CASE("software units: kernels of AMX tiles equal the scalar loops") {
+TEST_CASE("software units: kernels of AMX tiles equal the scalar loops" *
+          doctest::test_suite("slow")) {
   if (!cpu_has(CpuUnit::kF16c)) {
     MESSAGE("SKIPPED: 2 kernels: packing converts by F16C, which this CPU lacks");
     return;
