@@ -29,7 +29,8 @@ struct LaneDescription {
   std::vector<std::string> scaler_losses;
 };
 
-// The tensors of all lanes in this machine's memory, without data, statistics and kernels' scratch.
+// The tensors of all lanes in this machine's memory, without data, statistics, kernels' scratch,
+// and the errors of roundings that steps keep which sample sums (RoundingErrors).
 struct ProcessMemory {
   // Kept between steps: weights, masters, optimizer states, gradients that are added up, buffers.
   int64_t state_bytes = 0;
