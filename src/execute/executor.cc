@@ -131,12 +131,18 @@ void Executor::keep_in_place() {
   plan_memory(/*may_rest=*/false);
 }
 
-void Executor::plan_memory(bool may_rest) {
+void Executor::leave_out_backward() {
+  std::vector<bool> left_out;
+  for (const Node& node : graph_.nodes) left_out.push_back(node.is_backward());
+  plan_memory(/*may_rest=*/false, left_out);
+}
+
+void Executor::plan_memory(bool may_rest, const std::vector<bool>& left_out) {
   std::vector<int> masks;
   for (const int mask : mask_of_) {
     if (mask >= 0) masks.push_back(mask);
   }
-  plan_ = plan_values(program_, container_, masks, readers_lag_, may_rest);
+  plan_ = plan_values(program_, container_, masks, readers_lag_, may_rest, left_out);
   forget_values();
   rests_from_.assign(graph_.nodes.size(), {});
   rests_to_.assign(graph_.nodes.size(), {});

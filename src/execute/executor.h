@@ -93,6 +93,9 @@ class Executor {
   // From now on no value rests (value_plan.h), which mutable_value() requires: it may write numbers
   // that the value's format does not hold. Forgets all values.
   void keep_in_place();
+  // From now on only forward nodes run, so that no value waits for a backward one. Forgets all
+  // values.
+  void leave_out_backward();
   // For changing a value between two nodes, after its producer has run.
   // Throws: std::logic_error without keep_in_place().
   Tensor& mutable_value(std::string_view value_id);
@@ -182,7 +185,7 @@ class Executor {
   double site_scale(int32_t site) const;
   const Tensor& tensor(int value) const;
   Tensor& writable(int value);
-  void plan_memory(bool may_rest);
+  void plan_memory(bool may_rest, const std::vector<bool>& left_out = {});
   // Moves values to and from rest before the node runs.
   void rest_and_wake(int node);
   uint8_t* slot(int number);  // its memory, allocated on first use

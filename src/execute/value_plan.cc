@@ -21,12 +21,13 @@ struct Stay {
 
 class Planner {
  public:
-  Planner(const Program& program, Container container, int readers_lag)
+  Planner(const Program& program, Container container, int readers_lag,
+          const std::vector<bool>& left_out)
       : program_(program), container_(container), lag_(readers_lag) {
     plan_.slot_of.assign(program.values.size(), -1);
     const int nodes = program.instructions.empty() ? 0 : program.instructions.back().node + 1;
     bucket_nodes_ = (nodes + kBuckets - 1) / kBuckets + 1;
-    find_uses();
+    find_uses(left_out);
   }
 
   // In the longest time without a use. Nodes are in order, and so are a value's uses.
@@ -57,10 +58,11 @@ class Planner {
   }
 
  private:
-  void find_uses() {
+  void find_uses(const std::vector<bool>& left_out) {
     uses_.resize(program_.values.size());
     is_made_.assign(program_.values.size(), false);
     for (const Instruction& instruction : program_.instructions) {
+      if (!left_out.empty() && left_out[static_cast<size_t>(instruction.node)]) continue;
       for (const int v : instruction.outputs) is_made_[static_cast<size_t>(v)] = true;
       for (const auto* list : {&instruction.inputs, &instruction.outputs}) {
         for (const int v : *list) uses_[static_cast<size_t>(v)].push_back(instruction.node);
@@ -168,8 +170,9 @@ int64_t ValuePlan::bytes() const {
 }
 
 ValuePlan plan_values(const Program& program, Container container,
-                      const std::vector<int>& zeros_and_ones, int readers_lag, bool may_rest) {
-  Planner planner(program, container, readers_lag);
+                      const std::vector<int>& zeros_and_ones, int readers_lag, bool may_rest,
+                      const std::vector<bool>& left_out) {
+  Planner planner(program, container, readers_lag, left_out);
   if (may_rest) planner.find_rests(zeros_and_ones);
   return planner.plan();
 }

@@ -40,8 +40,9 @@ struct ValuePlan {
 // `zeros_and_ones`: program values of integers that are read only as masks.
 // `readers_lag`: other lanes read a value as many nodes later than this one does.
 // `may_rest`: false if values may be changed to numbers that their formats do not hold.
+// `left_out`: by node, those that never run; empty: all run.
 ValuePlan plan_values(const Program& program, Container container,
-                      const std::vector<int>& zeros_and_ones, int readers_lag,
-                      bool may_rest = true);
+                      const std::vector<int>& zeros_and_ones, int readers_lag, bool may_rest = true,
+                      const std::vector<bool>& left_out = {});
 
 }  // namespace lockstep

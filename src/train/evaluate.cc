@@ -109,6 +109,7 @@ EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& l
         runner = std::make_unique<StepRunner>(
             runners.graph, runners.sites, policy, container,
             in_fp32 ? active_kernels : find_engine(lane.engine).kernels);
+        runner->executor().leave_out_backward();
         lanes[l]->bind_state(*runner, in_fp32);
       }
       // Every batch of every evaluation has its own key, and none is a training step's.

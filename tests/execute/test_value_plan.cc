@@ -290,6 +290,31 @@ TEST_CASE("a value that may be changed keeps its place") {
   }
 }
 
+TEST_CASE("a forward pass alone keeps nothing for the backward pass") {
+  const Graph graph = deep_graph(kLeastRestElements, 0.5);
+  const SiteTable sites = make_sites(graph, 0);
+  Tensor x({kLeastRestElements}, Container::kF32), w({kLeastRestElements}, Container::kF32);
+  for (size_t i = 0; i < x.as<float>().size(); ++i) {
+    x.as<float>()[i] = static_cast<float>(i % 97) / 16 - 3;
+    w.as<float>()[i] = 1;
+  }
+  const Batch batch = {{"x", x}};
+  std::vector<double> losses;
+  std::vector<int64_t> bytes;
+  for (const bool forward_alone : {false, true}) {
+    StepRunner runner(graph, sites, find_policy("pure-fp16"), Container::kF32);
+    if (forward_alone) runner.executor().leave_out_backward();
+    runner.bind_parameter("w", w);
+    runner.begin({.key = {}, .loss_scales = {1}}, batch);
+    runner.run_forward();
+    losses.push_back(runner.loss());
+    bytes.push_back(runner.executor().value_bytes());
+  }
+  CHECK(losses[0] == losses[1]);
+  CHECK(losses[0] != 0);
+  CHECK(bytes[1] < bytes[0] / 3);
+}
+
 TEST_CASE("an element's gradient is the same whether its array and its mask rest or not") {
   constexpr int64_t kSmall = 64;
   for (const char* policy : {"pure-fp16", "pure-bf16", "torch-autocast-fp16", "fp32"}) {
