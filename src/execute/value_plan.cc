@@ -109,8 +109,8 @@ class Planner {
     return stays;
   }
 
-  // The smallest slot that is free for the whole stay, or a new one. Most values of a step live at
-  // its middle: their slots are told by one comparison, see Slot::full.
+  // The smallest slot that is free for the whole stay, or a new one. Most values of a step live in
+  // its middle, where Slot::full rules out most slots with one comparison.
   int choose(const Stay& stay) {
     const int first = std::max(stay.from, 0);
     const uint64_t touched = buckets(first / bucket_nodes_, stay.to / bucket_nodes_);

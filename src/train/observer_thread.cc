@@ -1,7 +1,6 @@
 // See observer_thread.h.
 #include "src/train/observer_thread.h"
 
-#include <system_error>
 #include <utility>
 
 #include "src/core/parallel.h"
@@ -9,11 +8,7 @@
 namespace lockstep {
 
 ObserverThread::ObserverThread(Observer& to) : to_(to) {
-  if (thread_count() == 1) return;
-  try {
-    thread_ = std::thread([this] { work(); });
-  } catch (const std::system_error&) {  // no more threads: as with one
-  }
+  if (thread_count() > 1) thread_ = std::thread([this] { work(); });
 }
 
 ObserverThread::~ObserverThread() {

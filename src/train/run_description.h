@@ -30,7 +30,7 @@ struct LaneDescription {
 };
 
 // The tensors of all lanes in this machine's memory, without data, statistics, kernels' scratch,
-// and the errors of roundings that steps keep which sample sums (RoundingErrors).
+// and the rounding errors that a step with sampled sums keeps (RoundingErrors).
 struct ProcessMemory {
   // Kept between steps: weights, masters, optimizer states, gradients that are added up, buffers.
   int64_t state_bytes = 0;

@@ -37,11 +37,10 @@ Graph deep_graph(int64_t size, double dropped) {
   return differentiate(b.finish());
 }
 
-ValuePlan plan_of(const Graph& graph, const char* policy, Container container, int lag = 0,
-                  const std::vector<int>& masks = {}) {
+ValuePlan plan_of(const Graph& graph, const char* policy, Container container) {
   const SiteTable sites = make_sites(graph, 0);
   return plan_values(lower(graph, sites, find_policy(policy), container == Container::kF64),
-                     container, masks, lag);
+                     container, {}, /*readers_lag=*/0);
 }
 
 // The program values of masks that dropout draws.

@@ -1,4 +1,5 @@
-// An observer behind a thread: the same calls in the same order, and its errors reach the run.
+// An observer on a thread of its own: the same calls in the same order, and its errors reach the
+// run.
 #include "src/train/observer_thread.h"
 
 #include <doctest/doctest.h>
@@ -10,19 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "src/core/parallel.h"
+#include "tests/emulation/kernels/kernel_test_util.h"
 
 namespace lockstep {
 namespace {
-
-class Threads {
- public:
-  explicit Threads(int count) : before_(thread_count()) { set_thread_count(count); }
-  ~Threads() { set_thread_count(before_); }
-
- private:
-  int before_;
-};
 
 // Slow at steps, so that calls would overtake each other if they could.
 struct Slow : Observer {
@@ -55,20 +47,20 @@ StepRecord step(int64_t number) {
 TEST_CASE("calls arrive in order, steps on another thread if there are several") {
   for (const int threads : {1, 2}) {
     CAPTURE(threads);
-    const Threads use(threads);
+    const ThreadCountGuard guard(threads);
     Slow slow;
     {
-      ObserverThread behind(slow);
-      behind.on_start({});
+      ObserverThread threaded(slow);
+      threaded.on_start({});
       StepRecord record = step(0);
-      behind.on_step(record);
+      threaded.on_step(record);
       record.step = 7;  // the caller's record is its own again
-      behind.on_evaluation({});
-      behind.on_step(step(1));
-      behind.on_step(step(2));
-      behind.on_checkpoint({});
-      behind.on_finish();
-      behind.on_step(step(3));  // finished by the destructor
+      threaded.on_evaluation({});
+      threaded.on_step(step(1));
+      threaded.on_step(step(2));
+      threaded.on_checkpoint({});
+      threaded.on_finish();
+      threaded.on_step(step(3));  // finished by the destructor
     }
     CHECK(slow.calls == std::vector<std::string>{"start", "step 0", "evaluation", "step 1",
                                                  "step 2", "checkpoint", "finish", "step 3"});
@@ -79,30 +71,30 @@ TEST_CASE("calls arrive in order, steps on another thread if there are several")
 TEST_CASE("an error in a step ends the run at its next call, once") {
   for (const int threads : {1, 2}) {
     CAPTURE(threads);
-    const Threads use(threads);
+    const ThreadCountGuard guard(threads);
     Slow slow;
     slow.fails_at = 1;
-    ObserverThread behind(slow);
-    behind.on_step(step(0));
+    ObserverThread threaded(slow);
+    threaded.on_step(step(0));
     const auto two = [&] {
-      behind.on_step(step(1));
-      behind.on_step(step(2));
+      threaded.on_step(step(1));
+      threaded.on_step(step(2));
     };
     CHECK_THROWS_WITH_AS(two(), "full", std::runtime_error);
     CHECK(slow.begun == 2);
-    behind.on_checkpoint({});
+    threaded.on_checkpoint({});
     CHECK(slow.calls.back() == "checkpoint");
   }
 }
 
 TEST_CASE("an error in the last step reaches the checkpoint, or the end, after it") {
   for (const bool at_end : {false, true}) {
-    const Threads use(2);
+    const ThreadCountGuard guard(2);
     Slow slow;
     slow.fails_at = 0;
-    ObserverThread behind(slow);
-    behind.on_step(step(0));
-    const auto next = [&] { at_end ? behind.on_finish() : behind.on_checkpoint({}); };
+    ObserverThread threaded(slow);
+    threaded.on_step(step(0));
+    const auto next = [&] { at_end ? threaded.on_finish() : threaded.on_checkpoint({}); };
     CHECK_THROWS_WITH_AS(next(), "full", std::runtime_error);
     CHECK(slow.calls == std::vector<std::string>{"step 0"});
   }

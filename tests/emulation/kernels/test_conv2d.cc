@@ -150,7 +150,7 @@ void compare_accumulators(Choose choose) {
 
 // The scalar loops of aligned blocks are slow: here every eighth row runs the large shapes, the
 // others run them in the slow suite.
-TEST_CASE("conv2d: every kernel set gives the scalar bits" * doctest::test_suite("slow")) {
+TEST_CASE("conv2d: every kernel set gives the scalar bits") {
   constexpr size_t kEvery = 8;
   compare_accumulators([](const Accumulator& accumulator, size_t row) {
     const bool slow = accumulator.kind == AccumulatorKind::kAlignedBlocks;
