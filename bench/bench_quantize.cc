@@ -149,7 +149,7 @@ void run(bench::Table& table, int64_t count) {
   table.measure(row("measure only, fp32", 0), peer, [&] { quantize(observe, nullptr, &stats); });
   ErrorStats error;
   for (const auto& [scale, name] : {std::pair(1.0, std::string("compare, fp16")),
-                                    std::pair(0.5, std::string("compare, fp16, scale 0.5")),
+                                    std::pair(1024.0, std::string("compare, fp16, scale 1024")),
                                     std::pair(3.0, std::string("compare, fp16, scale 3"))}) {
     table.measure(row(name, 0), peer, [&] {
       active_kernels().f32.compare(a.from.get(), a.x.get(), count, scale, find_format("fp16"),

@@ -96,17 +96,4 @@ void measure_element(Before before, T after, uint64_t index, const StatsLimits& 
 // Order of the sums of a quantize pass.
 enum QuantizeSum { kSquares, kRoundErrors, kQuantizeSums };
 
-// One compared pair. `error` and the rest are its virtual lanes. Requires: both finite.
-struct ComparedTerms {
-  double err_sq, dot_ref, ref_sq, ulps;
-};
-inline ComparedTerms compare_element(double lane, double reference, double scale,
-                                     const Format& format) {
-  const double unscaled = lane / scale;
-  const double e = unscaled - reference;
-  const double ulps = std::abs(e * scale) / ulp(reference * scale, format);
-  return {e * e, unscaled * reference, reference * reference, ulps};
-}
-enum CompareSum { kErrors, kDots, kReferences, kCompareSums };
-
 }  // namespace lockstep

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "emulation/kernels/block_pass.h"
+#include "emulation/kernels/compare_stats.h"
 #include "emulation/kernels/scalar/element_rounder.h"
 
 namespace lockstep {
@@ -49,6 +50,17 @@ class FloatSums {
  private:
   std::vector<LaneSums> lanes_;
 };
+
+// How the sums of a block of pairs are formed.
+template <typename T>
+CompareRule block_rule(const T* lane, const float* reference, int64_t count, double scale) {
+  if (!std::is_same_v<T, float> || !may_group_pairs(scale)) return {false};
+  MagnitudeRange of_lane, of_reference;
+  for (int64_t i = 0; i < count; ++i) {
+    of_lane.add(static_cast<float>(lane[i])), of_reference.add(reference[i]);
+  }
+  return find_compare_rule(of_lane.largest, of_reference.largest, scale);
+}
 
 }  // namespace
 
@@ -114,16 +126,23 @@ void scalar_compare(const T* lane, const float* reference, int64_t count, double
         for (int64_t block = begin; block < end; block += kReductionBlock, ++sums) {
           VirtualLanes lanes[kCompareSums];
           const int64_t block_end = std::min(end, block + kReductionBlock);
+          std::vector<CompareLane> sums_of(
+              kReductionLanes,
+              CompareLane(block_rule(lane + block, reference + block, block_end - block, scale),
+                          block_end - block));
           for (int64_t i = block; i < block_end; ++i) {
             const double x = lane[i], r = reference[i];
             if (!std::isfinite(x) || !std::isfinite(r)) continue;
             const ComparedTerms terms = compare_element(x, r, scale, lane_format);
-            const int64_t l = i % kReductionLanes;
             ++part.compared;
-            lanes[kErrors].lane[l] += terms.err_sq;
-            lanes[kDots].lane[l] += terms.dot_ref;
-            lanes[kReferences].lane[l] += terms.ref_sq;
             part.err_max_ulps = std::max(part.err_max_ulps, terms.ulps);
+            sums_of[static_cast<size_t>(i % kReductionLanes)].add(
+                i - block, static_cast<float>(lane[i]), reference[i], terms);
+          }
+          for (int64_t l = 0; l < kReductionLanes; ++l) {
+            for (int s = 0; s < kCompareSums; ++s) {
+              lanes[s].lane[l] = sums_of[static_cast<size_t>(l)].sum(static_cast<CompareSum>(s));
+            }
           }
           for (int s = 0; s < kCompareSums; ++s) sums->sum[s] = lanes[s].join();
         }

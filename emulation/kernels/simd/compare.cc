@@ -1,15 +1,15 @@
-// Compares a lane's array with the reference's in vectors of doubles, with the terms of
-// compare_element (emulation/kernels/block_pass.h); ulp(x) comes from the exponent field of x.
-// Pieces of moderate numbers with a scale that is a power of two from 1 to 2^127 take a shorter
-// path to the same bits. Products of two floats and their sum are one fused multiply-add: a double
-// holds such a product exactly, with its 48 bits and at least 2^-149 2^-149 / 2^127 = 2^-425. And
-// few rows can hold the largest error in ulps: those where floats say so are computed in doubles.
+// Compares a lane's array with the reference's: the terms and sums of
+// emulation/kernels/compare_stats.h, bit for bit. A block whose pairs are added in float runs in
+// vectors of floats; few of its groups can hold the largest error in ulps, and only those are
+// computed in doubles. Other blocks run in vectors of doubles; ulp(x) comes from the exponent field
+// of x.
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
 
 #include "emulation/kernels/block_pass.h"
+#include "emulation/kernels/compare_stats.h"
 #include "emulation/kernels/scalar/quantize.h"
 #include "emulation/kernels/simd/quantize.h"
 #include "emulation/kernels/simd/targets.h"
@@ -28,14 +28,17 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using DD = hn::ScalableTag<double>;
 using DI = hn::ScalableTag<int64_t>;
-using DF = hn::Rebind<float, DD>;  // as many floats as a vector has doubles
+using DHalf = hn::Rebind<float, DD>;  // as many floats as a vector has doubles
 using VD = hn::Vec<DD>;
-using DF32 = hn::ScalableTag<float>;
-using DI32 = hn::RebindToSigned<DF32>;
-using VI32 = hn::Vec<DI32>;
+using DF = hn::ScalableTag<float>;
+using VF = hn::Vec<DF>;
+using DFI = hn::RebindToSigned<DF>;
+using VFI = hn::Vec<DFI>;
 
 constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(DD()));
 constexpr int kVectors = static_cast<int>(kReductionLanes / kLanes);
+constexpr int64_t kFloats = static_cast<int64_t>(hn::MaxLanes(DF()));
+constexpr int kFloatVectors = static_cast<int>(kReductionLanes / kFloats);
 constexpr int kDoubleBias = 1023, kDoubleFraction = 52;
 constexpr int kFloatBias = 127, kFloatFraction = 23;
 constexpr int32_t kFloatMagnitude = 0x7fffffff, kFloatInfinity = 0x7f800000;
@@ -48,15 +51,43 @@ bool is_moderate_power_of_two(double scale) {
   return power && scale < kLimit && scale > 1 / kLimit;
 }
 
-// True if floats tell which errors in ulps may be the largest (MaxUlps).
-bool allows_float_filter(double scale, const Format& format) {
-  return is_moderate_power_of_two(scale) && scale >= 1 && scale <= 0x1p127 &&
-         format.emin >= 1 - kFloatBias && format.emax <= kFloatBias;
-}
+// The virtual lanes of the three sums of a block.
+struct LaneSums {
+  VD sum[kCompareSums][kVectors];
+  LaneSums() {
+    for (auto& of_sum : sum) {
+      for (VD& v : of_sum) v = hn::Zero(DD());
+    }
+  }
+  void scale(double factor) {
+    for (auto& of_sum : sum) {
+      for (VD& v : of_sum) v = hn::Mul(v, hn::Set(DD(), factor));
+    }
+  }
+  void store(VirtualLanes* lanes) const {
+    for (int s = 0; s < kCompareSums; ++s) {
+      for (int v = 0; v < kVectors; ++v) hn::StoreU(sum[s][v], DD(), lanes[s].lane + v * kLanes);
+    }
+  }
+};
 
-// Elements that are looked at before they are compared, so that they are then in the first-level
-// cache: 4 KB on each side.
-constexpr int64_t kPiece = 1024;
+// The largest |e| scale / ulp(scale r) so far, and what floats tell of errors that may be larger.
+// With E the exponent of r, clamped to the format's, q = |e| / 2^E in floats is within 2^-23 of
+// ulps ulp(1), or larger: where r is subnormal in a format without such numbers.
+class MaxUlps {
+ public:
+  MaxUlps(double known, double ulp_of_one) : value_(known), ulp_of_one_(ulp_of_one) {}
+  void take(double ulps) { value_ = std::max(value_, ulps); }
+  double value() const { return value_; }
+  // No q of this or less belongs to a larger error.
+  float threshold() const {
+    constexpr double kBelow = 1 - 0x1p-21;  // also of the rounding to float
+    return static_cast<float>(value_ * ulp_of_one_ * kBelow);
+  }
+
+ private:
+  double value_, ulp_of_one_;
+};
 
 class ComparePass {
  public:
@@ -65,7 +96,7 @@ class ComparePass {
         reference_(reference),
         scale_(scale),
         exact_inverse_(is_moderate_power_of_two(scale)),
-        short_path_(allows_float_filter(scale, format)),
+        groups_(may_group_pairs(scale)),
         format_(format),
         emin_field_(format.emin + kDoubleBias),
         emax_field_(format.emax + kDoubleBias),
@@ -73,24 +104,13 @@ class ComparePass {
         ulp_of_one_(std::ldexp(1.0, 1 - format.precision)) {}
 
   void run(int64_t begin, int64_t end, ErrorStats& part, BlockSums<kCompareSums>* sums) const {
+    bool guesses = true;
     for (; begin < end; begin += kReductionBlock, ++sums) {
-      VirtualLanes lanes[kCompareSums];
       const int64_t block_end = std::min(end, begin + kReductionBlock);
-      const int64_t rows_end = begin + (block_end - begin) / kReductionLanes * kReductionLanes;
-      for (int64_t at = begin; at < rows_end; at += kPiece) {
-        run_piece(at, std::min(rows_end, at + kPiece), part, lanes);
-      }
-      for (int64_t i = rows_end; i < block_end; ++i) {
-        const double x = lane_[i], r = reference_[i];
-        if (!std::isfinite(x) || !std::isfinite(r)) continue;
-        const ComparedTerms terms = compare_element(x, r, scale_, format_);
-        const int64_t l = i % kReductionLanes;
-        ++part.compared;
-        lanes[kErrors].lane[l] += terms.err_sq;
-        lanes[kDots].lane[l] += terms.dot_ref;
-        lanes[kReferences].lane[l] += terms.ref_sq;
-        part.err_max_ulps = std::max(part.err_max_ulps, terms.ulps);
-      }
+      LaneSums lane_sums;
+      const int64_t groups_end = add_groups(begin, block_end, guesses, lane_sums, part);
+      VirtualLanes lanes[kCompareSums];
+      add_rest(groups_end, block_end, lane_sums, part, lanes);
       for (int s = 0; s < kCompareSums; ++s) sums->sum[s] = lanes[s].join();
     }
   }
@@ -116,196 +136,202 @@ class ComparePass {
     return hn::Mul(hn::Abs(hn::Mul(e, scale)), inverse_ulp(hn::Mul(r, scale)));
   }
 
-  // True if no difference of a lane's number and a scaled reference is infinite in float.
-  bool are_moderate(int64_t begin, int64_t end) const {
-    const DI32 di;
-    constexpr int64_t kFloats = static_cast<int64_t>(hn::MaxLanes(DI32()));
-    constexpr double kLimit = 0x1p127;
-    const auto too_large = [&](const float* values, double limit) {
-      VI32 largest = hn::Zero(di);
-      for (int64_t at = begin; at < end; at += kFloats) {
-        const VI32 bits = hn::BitCast(di, hn::LoadU(DF32(), values + at));
-        largest = hn::Max(largest, hn::And(bits, hn::Set(di, kFloatMagnitude)));
-      }
-      const auto limit_bits = std::bit_cast<int32_t>(static_cast<float>(limit));
-      return !hn::AllTrue(di, hn::Lt(largest, hn::Set(di, limit_bits)));
-    };
-    return !too_large(lane_, kLimit) && !too_large(reference_, kLimit / scale_);
-  }
-
-  enum class Path { kAny, kScaled, kUnscaled };
-
-  // The virtual lanes of a block, in vectors.
-  struct Accumulators {
-    VD errors[kVectors], dots[kVectors], references[kVectors];
-    explicit Accumulators(const VirtualLanes* lanes) {
-      for (int v = 0; v < kVectors; ++v) {
-        errors[v] = hn::LoadU(DD(), lanes[kErrors].lane + v * kLanes);
-        dots[v] = hn::LoadU(DD(), lanes[kDots].lane + v * kLanes);
-        references[v] = hn::LoadU(DD(), lanes[kReferences].lane + v * kLanes);
-      }
-    }
-    void store(VirtualLanes* lanes) const {
-      for (int v = 0; v < kVectors; ++v) {
-        hn::StoreU(errors[v], DD(), lanes[kErrors].lane + v * kLanes);
-        hn::StoreU(dots[v], DD(), lanes[kDots].lane + v * kLanes);
-        hn::StoreU(references[v], DD(), lanes[kReferences].lane + v * kLanes);
-      }
-    }
-  };
-
-  // The largest error in ulps, and what a float's bits tell of errors that may be larger.
-  // An error d = lane - scale r, rounded to float, is within 2^-24 of itself. With m the bits of
-  // 2^E, E the clamped exponent of scale r, the integer bits(|d|) - m is the logarithm of |d| / 2^E
-  // as floats approximate it: the exponent above 23 bits of the fraction. It grows with |d| / 2^E;
-  // where d is subnormal, or scale r is in a format without subnormals, it is too large, never too
-  // small.
-  class MaxUlps {
-   public:
-    MaxUlps(double known, double ulp_of_one) : ulp_of_one_(ulp_of_one) { take(known); }
-    void take(double ulps) {
-      if (ulps <= value_) return;
-      value_ = ulps;
-      constexpr double kBelow = 1 - 0x1p-22;
-      const auto bits = std::bit_cast<int64_t>(ulps * ulp_of_one_ * kBelow);
-      constexpr int kMore = kDoubleFraction - kFloatFraction;
-      threshold_ = static_cast<int32_t>((bits >> kMore) - (int64_t{kDoubleBias} << kFloatFraction));
-    }
-    double value() const { return value_; }
-    // An error without an integer above this is at most `value`.
-    int32_t threshold() const { return threshold_; }
-
-   private:
-    double ulp_of_one_, value_ = 0;
-    int32_t threshold_ = std::numeric_limits<int32_t>::min();
-  };
-
-  // True if an error of the row may be larger than the known ones. Requires: moderate numbers.
-  template <Path kPath>
-  HWY_INLINE bool may_exceed(int64_t row, int32_t known) const {
-    const DI32 di;
-    const DF32 df;
-    constexpr int kFloats = static_cast<int>(hn::MaxLanes(DF32()));
-    static_assert(kReductionLanes % kFloats == 0);
-    const VI32 emin = hn::Set(di, (format_.emin + kFloatBias) << kFloatFraction);
-    const VI32 emax = hn::Set(di, (format_.emax + kFloatBias) << kFloatFraction);
-    auto exceeds = hn::FirstN(di, 0);
-    for (int at = 0; at < kReductionLanes; at += kFloats) {
-      auto r = hn::LoadU(df, reference_ + row + at);
-      if constexpr (kPath == Path::kScaled) r = hn::Mul(r, hn::Set(df, static_cast<float>(scale_)));
-      const auto d = hn::Sub(hn::LoadU(df, lane_ + row + at), r);
-      const VI32 error = hn::And(hn::BitCast(di, d), hn::Set(di, kFloatMagnitude));
-      const VI32 exponent = hn::And(hn::BitCast(di, r), hn::Set(di, kFloatInfinity));
-      const VI32 clamped = hn::Min(hn::Max(exponent, emin), emax);
-      const auto larger = hn::Gt(hn::Sub(error, clamped), hn::Set(di, known));
-      exceeds = hn::Or(exceeds, hn::And(larger, hn::Gt(error, hn::Zero(di))));
-    }
-    return !hn::AllFalse(di, exceeds);
-  }
-
-  // Requires: moderate numbers.
-  template <Path kPath>
-  HWY_INLINE void add_moderate_row(int64_t row, Accumulators& sums) const {
+  // The largest of a group of finite pairs.
+  HWY_NOINLINE double group_ulps(int64_t begin) const {
     const DD dd;
-    const DF df;
-    const VD inverse_scale = hn::Set(dd, 1 / scale_);
-#pragma GCC unroll 4  // the sums stay in registers
-    for (int v = 0; v < kVectors; ++v) {
-      const int64_t at = row + v * kLanes;
-      VD x = hn::PromoteTo(dd, hn::LoadU(df, lane_ + at));
-      const VD r = hn::PromoteTo(dd, hn::LoadU(df, reference_ + at));
-      if constexpr (kPath == Path::kScaled) x = hn::Mul(x, inverse_scale);
-      const VD e = hn::Sub(x, r);
-      sums.errors[v] = hn::Add(sums.errors[v], hn::Mul(e, e));
-      sums.dots[v] = hn::MulAdd(x, r, sums.dots[v]);
-      sums.references[v] = hn::MulAdd(r, r, sums.references[v]);
-    }
-  }
-
-  // The largest error in ulps of a row of finite numbers. Requires: exact_inverse_.
-  HWY_NOINLINE double row_ulps(int64_t row) const {
-    const DD dd;
-    const DF df;
+    const DHalf dh;
     VD largest = hn::Zero(dd);
-    for (int64_t at = row; at < row + kReductionLanes; at += kLanes) {
-      const VD x = hn::PromoteTo(dd, hn::LoadU(df, lane_ + at));
-      const VD r = hn::PromoteTo(dd, hn::LoadU(df, reference_ + at));
+    for (int64_t at = begin; at < begin + kGroup; at += kLanes) {
+      const VD x = hn::PromoteTo(dd, hn::LoadU(dh, lane_ + at));
+      const VD r = hn::PromoteTo(dd, hn::LoadU(dh, reference_ + at));
       largest = hn::Max(largest, ulps(hn::Sub(hn::Mul(x, hn::Set(dd, 1 / scale_)), r), r));
     }
     return hn::GetLane(hn::MaxOfLanes(dd, largest));
   }
 
-  // Returns how many pairs are finite. The others become (0, 0), which adds nothing.
-  HWY_INLINE uint64_t add_row(int64_t row, Accumulators& sums, VD& max_ulps) const {
-    const DD dd;
+  CompareRule find_rule(int64_t begin, int64_t end) const {
+    const DFI di;
+    const auto largest_bits = [&](const float* values) {
+      VFI largest = hn::Zero(di);
+      int64_t at = begin;
+      for (; at + kFloats <= end; at += kFloats) {
+        const VFI bits = hn::BitCast(di, hn::LoadU(DF(), values + at));
+        largest = hn::Max(largest, hn::And(bits, hn::Set(di, kFloatMagnitude)));
+      }
+      MagnitudeRange range;
+      range.largest = static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(di, largest)));
+      for (; at < end; ++at) range.add(values[at]);
+      return range.largest;
+    };
+    return find_compare_rule(largest_bits(lane_), largest_bits(reference_), scale_);
+  }
+
+  // kPlain: both factors are 1.
+  template <bool kPlain>
+  void sum_groups(int64_t begin, int64_t end, const CompareRule& rule, LaneSums& lane_sums,
+                  MaxUlps& max_ulps) const {
     const DF df;
+    const DFI di;
+    const DD dd;
+    const hn::Half<DF> half;
+    // In units of x and r. A smaller E makes q larger.
+    const int shift = std::ilogb(rule.lane_factor);
+    constexpr int kLargestField = 2 * kFloatBias - 1;  // its inverse is a normal number
+    const VFI emin =
+        hn::Set(di, std::min(format_.emin + kFloatBias + shift, kLargestField) << kFloatFraction);
+    const VFI emax =
+        hn::Set(di, std::min(format_.emax + kFloatBias + shift, kLargestField) << kFloatFraction);
+    const VFI inverse = hn::Set(di, (2 * kFloatBias) << kFloatFraction);
+    const VF lane_factor = hn::Set(df, rule.lane_factor);
+    const VF reference_factor = hn::Set(df, rule.reference_factor);
+    VF threshold = hn::Set(df, max_ulps.threshold());
+    LaneSums sums;
+    for (int64_t group = begin; group < end; group += kGroup) {
+      VF float_sums[kCompareSums][kFloatVectors], largest = hn::Zero(df);
+      for (auto& of_sum : float_sums) {
+        for (VF& v : of_sum) v = hn::Zero(df);
+      }
+#pragma GCC unroll 8
+      for (int t = 0; t < kGroup / kFloats; ++t) {
+        const int v = t % kFloatVectors;
+        const int64_t at = group + t * kFloats;
+        VF x = hn::LoadU(df, lane_ + at), r = hn::LoadU(df, reference_ + at);
+        fetch_ahead(at);
+        if constexpr (!kPlain) x = hn::Mul(x, lane_factor), r = hn::Mul(r, reference_factor);
+        const VF e = hn::Sub(x, r);
+        float_sums[kErrors][v] = hn::MulAdd(e, e, float_sums[kErrors][v]);
+        float_sums[kDots][v] = hn::MulAdd(x, r, float_sums[kDots][v]);
+        float_sums[kReferences][v] = hn::MulAdd(r, r, float_sums[kReferences][v]);
+        const VFI exponent = hn::And(hn::BitCast(di, r), hn::Set(di, kFloatInfinity));
+        const VFI clamped = hn::Min(hn::Max(exponent, emin), emax);
+        const VF q = hn::Mul(e, hn::BitCast(df, hn::Sub(inverse, clamped)));
+        largest = hn::Max(largest, hn::Abs(q));
+      }
+#pragma GCC unroll 3
+      for (int s = 0; s < kCompareSums; ++s) {
+#pragma GCC unroll 2
+        for (int v = 0; v < kFloatVectors; ++v) {
+          VD* const of_lanes = sums.sum[s] + 2 * v;
+          const VF sum = float_sums[s][v];
+          of_lanes[0] = hn::Add(of_lanes[0], hn::PromoteTo(dd, hn::LowerHalf(half, sum)));
+          of_lanes[1] = hn::Add(of_lanes[1], hn::PromoteTo(dd, hn::UpperHalf(half, sum)));
+        }
+      }
+      if (HWY_UNLIKELY(!hn::AllFalse(df, hn::Gt(largest, threshold)))) {
+        max_ulps.take(group_ulps(group));
+        threshold = hn::Set(df, max_ulps.threshold());
+      }
+    }
+    lane_sums = sums;
+  }
+
+  // True if the sums show that the largest magnitude of the groups is between 2^-20 and 2^60, so
+  // that the pairs were added with the right factor, 1. NaN and infinity show nothing.
+  static bool shows_moderate(const LaneSums& sums) {
+    constexpr double kLeast = kReductionBlock * 0x1p-38, kLargest = 0x1p116;
+    const auto total = [&](CompareSum s) {
+      VD sum = sums.sum[s][0];
+      for (int v = 1; v < kVectors; ++v) sum = hn::Add(sum, sums.sum[s][v]);
+      return hn::GetLane(hn::SumOfLanes(DD(), sum));
+    };
+    const double references = total(kReferences);
+    return references >= kLeast && references <= kLargest && total(kErrors) <= kLargest;
+  }
+
+  // Adds the whole groups of the block, if its pairs are added in groups. Returns the first pair
+  // that is left. If the block `guesses`, it does not look at the magnitudes first; sets whether
+  // the next block should.
+  int64_t add_groups(int64_t begin, int64_t end, bool& guesses, LaneSums& lane_sums,
+                     ErrorStats& part) const {
+    const int64_t groups_end = begin + (end - begin) / kGroup * kGroup;
+    if (!groups_ || groups_end == begin) return begin;
+    const CompareRule moderate = {true, 1, static_cast<float>(scale_), 1 / (scale_ * scale_)};
+    bool guessed = guesses && find_rule(groups_end, end).grouped;
+    CompareRule rule = guessed ? moderate : find_rule(begin, end);
+    for (;;) {
+      if (!rule.grouped) return begin;
+      LaneSums sums;
+      MaxUlps max_ulps(part.err_max_ulps, ulp_of_one_);
+      if (rule.reference_factor == 1 && rule.lane_factor == 1) {
+        sum_groups<true>(begin, groups_end, rule, sums, max_ulps);
+      } else {
+        sum_groups<false>(begin, groups_end, rule, sums, max_ulps);
+      }
+      guesses = rule.lane_factor == 1 && shows_moderate(sums);
+      if (guessed && !guesses) {
+        guessed = false;
+        rule = find_rule(begin, end);
+        continue;
+      }
+      sums.scale(rule.unscale);
+      lane_sums = sums;
+      part.err_max_ulps = max_ulps.value();
+      part.compared += static_cast<uint64_t>(groups_end - begin);
+      return groups_end;
+    }
+  }
+
+  // Returns how many pairs are finite. The others become (0, 0), which adds nothing.
+  HWY_INLINE uint64_t add_row(int64_t row, LaneSums& sums, VD& max_ulps) const {
+    const DD dd;
+    const DHalf dh;
     const VD scale = hn::Set(dd, scale_), inverse_scale = hn::Set(dd, 1 / scale_);
     uint64_t compared = 0;
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       const int64_t at = row + v * kLanes;
-      VD x = hn::PromoteTo(dd, hn::LoadU(df, lane_ + at));
-      VD r = hn::PromoteTo(dd, hn::LoadU(df, reference_ + at));
+      VD x = hn::PromoteTo(dd, hn::LoadU(dh, lane_ + at));
+      VD r = hn::PromoteTo(dd, hn::LoadU(dh, reference_ + at));
       const auto finite = hn::And(hn::IsFinite(x), hn::IsFinite(r));
       compared += hn::CountTrue(dd, finite);
       x = hn::IfThenElseZero(finite, x);
       r = hn::IfThenElseZero(finite, r);
       const VD unscaled = exact_inverse_ ? hn::Mul(x, inverse_scale) : hn::Div(x, scale);
       const VD e = hn::Sub(unscaled, r);
-      sums.errors[v] = hn::Add(sums.errors[v], hn::Mul(e, e));
-      sums.dots[v] = hn::Add(sums.dots[v], hn::Mul(unscaled, r));
-      sums.references[v] = hn::Add(sums.references[v], hn::Mul(r, r));
+      sums.sum[kErrors][v] = hn::Add(sums.sum[kErrors][v], hn::Mul(e, e));
+      sums.sum[kDots][v] = hn::Add(sums.sum[kDots][v], hn::Mul(unscaled, r));
+      sums.sum[kReferences][v] = hn::Add(sums.sum[kReferences][v], hn::Mul(r, r));
       max_ulps = hn::Max(max_ulps, ulps(e, r));
     }
     return compared;
   }
 
-  void run_piece(int64_t begin, int64_t end, ErrorStats& part, VirtualLanes* lanes) const {
-    if (!short_path_ || !are_moderate(begin, end)) {
-      run_rows<Path::kAny>(begin, end, part, lanes);
-    } else if (scale_ == 1) {
-      run_rows<Path::kUnscaled>(begin, end, part, lanes);
-    } else {
-      run_rows<Path::kScaled>(begin, end, part, lanes);
+  // Adds pairs in double, and writes the virtual lanes.
+  void add_rest(int64_t begin, int64_t end, LaneSums& lane_sums, ErrorStats& part,
+                VirtualLanes* lanes) const {
+    const DD dd;
+    LaneSums sums = lane_sums;
+    VD max_ulps = hn::Zero(dd);
+    for (; begin + kReductionLanes <= end; begin += kReductionLanes) {
+      part.compared += add_row(begin, sums, max_ulps);
+      fetch_ahead(begin);
+    }
+    part.err_max_ulps = std::max(part.err_max_ulps, hn::GetLane(hn::MaxOfLanes(dd, max_ulps)));
+    sums.store(lanes);
+    for (; begin < end; ++begin) {
+      const double x = lane_[begin], r = reference_[begin];
+      if (!std::isfinite(x) || !std::isfinite(r)) continue;
+      const ComparedTerms terms = compare_element(x, r, scale_, format_);
+      const int64_t l = begin % kReductionLanes;
+      ++part.compared;
+      lanes[kErrors].lane[l] += terms.err_sq;
+      lanes[kDots].lane[l] += terms.dot_ref;
+      lanes[kReferences].lane[l] += terms.ref_sq;
+      part.err_max_ulps = std::max(part.err_max_ulps, terms.ulps);
     }
   }
 
   // The processor alone fetches two arrays at half the speed. Addresses after the end do no harm.
-  HWY_INLINE void fetch_ahead(int64_t row) const {
-    hwy::Prefetch(lane_ + row + 2 * kPiece);
-    hwy::Prefetch(reference_ + row + 2 * kPiece);
-  }
-
-  template <Path kPath>
-  void run_rows(int64_t begin, int64_t end, ErrorStats& part, VirtualLanes* lanes) const {
-    const DD dd;
-    Accumulators sums(lanes);
-    if constexpr (kPath == Path::kAny) {
-      VD max_ulps = hn::Zero(dd);
-      for (int64_t row = begin; row < end; row += kReductionLanes) {
-        part.compared += add_row(row, sums, max_ulps);
-        fetch_ahead(row);
-      }
-      part.err_max_ulps = std::max(part.err_max_ulps, hn::GetLane(hn::MaxOfLanes(dd, max_ulps)));
-    } else {
-      MaxUlps max_ulps(part.err_max_ulps, ulp_of_one_);
-      for (int64_t row = begin; row < end; row += kReductionLanes) {
-        add_moderate_row<kPath>(row, sums);
-        fetch_ahead(row);
-        if (HWY_UNLIKELY(may_exceed<kPath>(row, max_ulps.threshold()))) {
-          max_ulps.take(row_ulps(row));
-        }
-      }
-      part.compared += static_cast<uint64_t>(end - begin);
-      part.err_max_ulps = max_ulps.value();
-    }
-    sums.store(lanes);
+  HWY_INLINE void fetch_ahead(int64_t at) const {
+    constexpr int64_t kAhead = 2048;
+    hwy::Prefetch(lane_ + at + kAhead);
+    hwy::Prefetch(reference_ + at + kAhead);
   }
 
   const float* lane_;
   const float* reference_;
   double scale_;
-  bool exact_inverse_, short_path_;
+  bool exact_inverse_, groups_;
   const Format& format_;
   int64_t emin_field_, emax_field_, subnormal_step_up_;
   double ulp_of_one_;
@@ -314,7 +340,8 @@ class ComparePass {
 void compare(const float* lane, const float* reference, int64_t count, double scale,
              const Format& lane_format, ErrorStats* error) {
   constexpr int kFloatPrecision = 24;
-  if (lane_format.precision > kFloatPrecision) {  // its ulps need not have a normal inverse
+  // Otherwise ulps need not have a normal inverse.
+  if (lane_format.precision > kFloatPrecision || lane_format.emin < 1 - kFloatBias) {
     return scalar_compare(lane, reference, count, scale, lane_format, error);
   }
   const ComparePass pass(lane, reference, scale, lane_format);

@@ -2,8 +2,10 @@
 // kernel, and the sums by hand.
 #include <bit>
 #include <cmath>
+#include <random>
 
 #include "emulation/kernels/active_kernels.h"
+#include "emulation/kernels/compare_stats.h"
 #include "emulation/kernels/reduction.h"
 #include "emulation/kernels/scalar/quantize.h"
 #include "tests/emulation/kernels/quantize_cases.h"
@@ -120,6 +122,87 @@ TEST_CASE("comparison: the largest error, which floats cannot tell from others")
     at += 16;
   }
   check_kernels(kernels, lane, reference, find_format("fp32"), 1);
+}
+
+TEST_CASE("comparison: blocks of different magnitudes, added in float or in double") {
+  const RestoreThreads restore;
+  const auto kernels = vector_kernels();
+  constexpr int64_t kSize = 6 * kReductionBlock + 100;  // the last block ends with half a group
+  std::mt19937 random(1);
+  const auto draw = [&](int least, int most) {
+    return static_cast<int>(random() % static_cast<unsigned>(most - least + 1)) + least;
+  };
+  for (const char* name : {"fp32", "bf16", "fp16", "bf16+flush_out"}) {
+    for (const double scale : {1.0, 2.0, 65536.0, 0x1p100, 0x1p127, 0x1p128, 0.5}) {
+      for (int round = 0; round < 12; ++round) {
+        std::vector<float> lane, reference;
+        int exponent = 0;  // of the lane's numbers
+        for (int64_t i = 0; i < kSize; ++i) {
+          if (i % kReductionBlock == 0) exponent = draw(-150, 70);
+          const double x = std::ldexp(1 + draw(0, 1 << 20) * 0x1p-20, exponent - draw(0, 30));
+          const double error = round % 3 == 0 ? 0 : std::ldexp(x, -draw(1, 24));
+          lane.push_back(static_cast<float>(x));
+          reference.push_back(static_cast<float>((x + error) / scale));
+        }
+        if (round % 4 == 1) lane[static_cast<size_t>(draw(0, kSize - 1))] = kInfiniteFloat;
+        if (round % 4 == 2) lane.back() = 0x1p90f;  // after the last group
+        if (round % 4 == 3) {                       // a block of zeros
+          for (size_t i = 0; i < kReductionBlock; ++i) lane[i] = reference[i] = 0;
+        }
+        check_kernels(kernels, lane, reference, find_format(name), scale);
+      }
+    }
+  }
+  std::vector<float> lane(kReductionBlock, 1.5f), reference(kReductionBlock, 1.0f);
+  // The last number whose block is added in float, and the first in double.
+  for (const float largest : {0x1.fffffep59f, 0x1.000002p60f}) {
+    lane[5] = largest;
+    check_kernels(kernels, lane, reference, find_format("fp32"), 1);
+  }
+}
+
+TEST_CASE("comparison: the factors of a block, by its largest magnitudes") {
+  const auto rule = [](float lane, float reference, double scale) {
+    return find_compare_rule(std::bit_cast<uint32_t>(lane), std::bit_cast<uint32_t>(reference),
+                             scale);
+  };
+  for (const float moderate : {0.0f, 0x1p-20f, 1.0f, 0x1.fp59f}) {
+    const CompareRule r = rule(moderate, 0, 4);
+    CHECK((r.grouped && r.lane_factor == 1 && r.reference_factor == 4 && r.unscale == 0x1p-4));
+  }
+  CHECK_FALSE(rule(0x1p60f, 0, 4).grouped);
+  CHECK_FALSE(rule(0, 0x1p58f, 4).grouped);
+  CHECK_FALSE(rule(kInfiniteFloat, 0, 4).grouped);
+  CHECK(rule(0x1.8p-21f, 0, 4).lane_factor == 0x1p21f);
+  CHECK(rule(0, 0x1.8p-23f, 4).lane_factor == 0x1p21f);
+  CHECK(rule(0, 0x1.8p-23f, 4).reference_factor == 0x1p23f);
+  CHECK(rule(0x1p-149f, 0, 0x1p27).lane_factor == 0x1p100f);  // s scale stays finite
+  CHECK_FALSE(may_group_pairs(3));
+  CHECK_FALSE(may_group_pairs(0.5));
+}
+
+TEST_CASE("comparison: sums are within the declared error of exact ones") {
+  constexpr int64_t kSize = 2 * kReductionBlock;
+  constexpr double kUnit = 0x1p-24, kGamma = 6 * kUnit / (1 - 6 * kUnit);
+  std::mt19937 random(2);
+  for (const double scale : {1.0, 4096.0}) {
+    std::vector<float> lane, reference;
+    double err_sq = 0, dot = 0, magnitudes = 0, ref_sq = 0;
+    for (int64_t i = 0; i < kSize; ++i) {
+      const float r = static_cast<float>(static_cast<int>(random() % 2001) - 1000) * 0x1.8p-20f;
+      const float x = static_cast<float>(r * scale * (1 + (random() % 100) * 1e-4));
+      lane.push_back(x), reference.push_back(r);
+      const double exact = x / scale - r;
+      err_sq += exact * exact, dot += x / scale * r, ref_sq += static_cast<double>(r) * r;
+      magnitudes += std::abs(x / scale * r);
+    }
+    const ErrorStats e =
+        compare<float>(active_kernels(), lane, reference, scale, find_format("fp16"));
+    CHECK(std::abs(e.err_sq - err_sq) <= kGamma * err_sq);
+    CHECK(std::abs(e.dot_ref - dot) <= kGamma * magnitudes);
+    CHECK(std::abs(e.ref_sq - ref_sq) <= kGamma * ref_sq);
+    CHECK(e.err_sq != err_sq);  // it is not formed in double
+  }
 }
 
 TEST_CASE("comparison checked by hand") {
