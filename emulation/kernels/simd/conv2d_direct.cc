@@ -51,7 +51,9 @@ class PlaneProduct {
         panels_(ceil_div(rows, Tile::kRows)),
         panel_rows_(ceil_div(rows, panels_)),
         reversed_(reversed),
-        packed_(static_cast<size_t>(panels_ * terms_ * Tile::kRows)) {
+        packed_(static_cast<size_t>(panels_ * terms_ * Tile::kRows)),
+        piece_rows_(find_piece_rows()),
+        piece_offsets_(shape.offsets(piece_rows_, reversed)) {
     for (int64_t p = 0; p < panels_; ++p) {
       const int64_t first = p * panel_rows_, count = std::min(panel_rows_, rows - first);
       pack_lines<Tile::kRows>(weights + first * terms_, terms_, static_cast<int>(count), terms_,
@@ -60,13 +62,7 @@ class PlaneProduct {
   }
 
   // Output rows per piece: equal pieces, no short last one.
-  int64_t rows_per_piece() const {
-    const int64_t height = shape_.h.outputs;
-    if (terms_ == 0) return height;
-    const int64_t beyond = shape_.size(1) - shape_.size(0);  // that one more row takes
-    const int64_t fitting = (kPlaneElements - shape_.size(0)) / std::max<int64_t>(1, beyond);
-    return ceil_div(height, ceil_div(height, std::clamp<int64_t>(fitting, 1, height)));
-  }
+  int64_t rows_per_piece() const { return piece_rows_; }
 
   // Row i of output rows [begin, end) goes to out + i * row_step.
   void run(const T* images, int64_t image, int64_t begin, int64_t end, T* out,
@@ -82,7 +78,9 @@ class PlaneProduct {
     fill_planes(shape_, images + image * shape_.channels * shape_.h.size * shape_.w.size, begin,
                 end, planes);
     std::fill(planes + size, planes + size + Tile::kCols, T(0));  // read by the last tile, not used
-    const std::vector<int64_t> offsets = shape_.offsets(end - begin, reversed_);
+    std::vector<int64_t> own_offsets;
+    if (end - begin != piece_rows_) own_offsets = shape_.offsets(end - begin, reversed_);
+    const std::vector<int64_t>& offsets = own_offsets.empty() ? piece_offsets_ : own_offsets;
     const auto tile = [&](int64_t p, int64_t at) {
       const int64_t first = p * panel_rows_;
       Tile()({.terms = terms_,
@@ -106,10 +104,20 @@ class PlaneProduct {
   }
 
  private:
+  int64_t find_piece_rows() const {
+    const int64_t height = shape_.h.outputs;
+    if (terms_ == 0) return height;
+    const int64_t beyond = shape_.size(1) - shape_.size(0);  // that one more row takes
+    const int64_t fitting = (kPlaneElements - shape_.size(0)) / std::max<int64_t>(1, beyond);
+    return ceil_div(height, ceil_div(height, std::clamp<int64_t>(fitting, 1, height)));
+  }
+
   const PlaneShape shape_;
   const int64_t rows_, terms_, panels_, panel_rows_;
   const bool reversed_;
   std::vector<T> packed_;
+  const int64_t piece_rows_;
+  const std::vector<int64_t> piece_offsets_;
 };
 
 template <typename T>
