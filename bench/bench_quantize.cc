@@ -25,7 +25,7 @@ constexpr int64_t kPattern = int64_t{1} << 18;      // distinct elements, then t
 // DESIGN, section 9.
 constexpr double kRoundTarget = 1.05, kMeasureTarget = 1.1;
 
-enum class Data { kNormal, kHalfZeros, kSixtyBinades, kOverflowing };
+enum class Data { kNormal, kHalfZeros, kSixtyBinades, kOverflowing, kHuge };
 
 const char* name_of(Data data) {
   switch (data) {
@@ -37,6 +37,8 @@ const char* name_of(Data data) {
       return "60 binades";
     case Data::kOverflowing:
       return "1/256 overflow";
+    case Data::kHuge:
+      return "1/256 at 1e30";
   }
   return "";
 }
@@ -59,7 +61,8 @@ void fill(std::span<float> values, Data data) {
     if (data == Data::kHalfZeros && bits % 2 == 0) x = 0;
     if (data == Data::kSixtyBinades)
       x = std::ldexp(x / 8, kTop - static_cast<int>(bits % kBinades));
-    if (data == Data::kOverflowing && bits % 256 == 0) x = 1e30;
+    if (data == Data::kOverflowing && bits % 256 == 0) x = 1e6;
+    if (data == Data::kHuge && bits % 256 == 0) x = 1e30;  // 100 binades from the others
     values[i] = static_cast<float>(x);
   }
   for (size_t i = distinct; i < values.size(); ++i) values[i] = values[i - distinct];
@@ -126,7 +129,7 @@ void run(bench::Table& table, int64_t count) {
                   [&] { quantize(spec, a.x.get(), nullptr); });
   }
   for (const Data data :
-       {Data::kNormal, Data::kHalfZeros, Data::kSixtyBinades, Data::kOverflowing}) {
+       {Data::kNormal, Data::kHalfZeros, Data::kSixtyBinades, Data::kOverflowing, Data::kHuge}) {
     for (const Case& c : kCases) {
       if (data != Data::kNormal && &c != &kCases[0]) continue;
       TensorStats stats;

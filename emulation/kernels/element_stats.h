@@ -37,11 +37,11 @@ inline int exponent_bin(double x) {
 // blocks, four elements of a virtual lane, from four rows of 16 (a group), are added in float
 // first, then to the double:
 //   t = 0;  t = fma(s x, s x, t) four times, in float;  lane += t / s^2;  likewise s (y - x)
-// The scale s is a power of two, chosen so that no step overflows or underflows: all nonzero
-// magnitudes are within 100 binades, the least is 2^-126 or more, and y is at least 2^-23 of the
-// least. So the sums do not depend on s. Elements after the last whole group are added in double,
-// as are all elements of other blocks.
-// Error: of a group at most gamma_4 of float, that is 2.4e-7 of the sum.
+// where y - x counts as 0 if y is not finite. The scale s is a power of two, chosen so that no step
+// overflows or underflows: all nonzero magnitudes are finite and within 100 binades, the least is
+// 2^-126 or more, and y is at least 2^-23 of the least. So the sums do not depend on s. Elements
+// after the last whole group are added in double, as are all elements of other blocks. Error: of a
+// group at most gamma_4 of float, that is 2.4e-7 of the sum.
 inline constexpr int64_t kGroupRows = 4;
 inline constexpr int64_t kGroup = kGroupRows * kReductionLanes;
 struct GroupRule {
@@ -53,16 +53,16 @@ struct GroupRule {
 // 0 for a block of zeros.
 LOCKSTEP_HOST_DEVICE inline GroupRule find_group_rule(uint32_t least, uint32_t largest,
                                                       const StatsLimits& limits) {
-  constexpr int kFraction = 23, kBias = 127, kMostBinades = 100, kMaxField = 254;
+  constexpr int kFraction = 23, kBias = 127, kMostBinades = 100;
   constexpr int kTarget = 60;  // the largest is scaled to about 2^60: four squares stay finite
+  constexpr int kMaxField = 254;
   constexpr uint32_t kInfinity = 0x7f800000;
   if (largest == 0) return {true};
-  const bool finite = largest < kInfinity && std::bit_cast<float>(largest) <= limits.max_finite;
   // Roundings up reach the format's least numbers from below.
   const auto from_below = std::bit_cast<uint32_t>(static_cast<float>(limits.min_normal));
   const int top = static_cast<int>(std::max(largest, from_below) >> kFraction);
   const int low = static_cast<int>(least >> kFraction);
-  if (!finite || low == 0 || top - low > kMostBinades) return {false};
+  if (largest >= kInfinity || low == 0 || top - low > kMostBinades) return {false};
   const int field = std::min(2 * kBias + kTarget - top, kMaxField);
   const float scale = std::bit_cast<float>(static_cast<uint32_t>(field) << kFraction);
   return {true, scale, 1 / (static_cast<double>(scale) * scale)};
@@ -103,7 +103,7 @@ class LaneSums {
     }
     const int64_t row = i % kGroup / kReductionLanes;
     if (row == 0) square_ = error_ = 0;
-    const float scaled = rule_.scale * x, error = rule_.scale * (y - x);
+    const float scaled = rule_.scale * x, error = std::isfinite(y) ? rule_.scale * (y - x) : 0;
     square_ = std::fma(scaled, scaled, square_);
     error_ = std::fma(error, error, error_);
     if (row < kGroupRows - 1) return;

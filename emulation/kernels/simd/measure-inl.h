@@ -248,6 +248,7 @@ enum class BlockKind {
   kNormal,  // normal numbers of the format: only `inexact` is to be counted; the scale is 1
   kFinite,  // none beyond max_finite, so there is no overflow, infinity or NaN; the scale is 1
   kScaled,  // the same, with another scale
+  kLarge,   // finite before the rounding, with any scale
   kAny,
 };
 
@@ -274,6 +275,17 @@ HWY_INLINE void count_changed(VU magnitude, VU result, ChunkCounts& counts) {
   }
 }
 
+// Changed elements and overflow of a vector that was finite before its rounding. Returns which are
+// no longer finite.
+HWY_INLINE MU count_large(VU magnitude, VU result, VU max_finite, ChunkCounts& counts) {
+  const MU lost = hn::Not(less(result, hn::Set(DU(), kInfinityBits)));
+  counts.inexact = ChunkCounts::plus(counts.inexact, hn::Ne(result, magnitude));
+  counts.to_infinity = ChunkCounts::plus(counts.to_infinity, lost);
+  counts.saturated = ChunkCounts::plus(
+      counts.saturated, hn::And(less(max_finite, magnitude), hn::Eq(result, max_finite)));
+  return lost;
+}
+
 struct SpecialElements {
   MU nan, finite, lost;  // before the rounding; lost: finite before, not after
 };
@@ -294,7 +306,7 @@ HWY_INLINE SpecialElements count_any(VU magnitude, VU result, VU max_finite, Chu
 
 struct MeasuredVector {
   VU magnitude;  // before
-  VF x, y;
+  VF x, y;       // before and after; of kLarge, y is x where it is not finite
 };
 // Rounds, stores and measures one vector, the v-th of its row. Leaves out the exponents, zeros in a
 // block of kNormal, and extremes and sums except in a block of kAny.
@@ -317,18 +329,20 @@ HWY_INLINE MeasuredVector measure_vector(const Block& block, int64_t at, int v,
   }
   VU result = rounder.round_magnitude<kPath, kKind == BlockKind::kNormal>(magnitude, sign, random);
   VU after_bits;
+  constexpr bool kOverflows = kKind == BlockKind::kLarge || kKind == BlockKind::kAny;
   if constexpr (kPath == RoundPath::kIdentity && kKind != BlockKind::kAny) {
     after_bits = bits;
-  } else if constexpr (kPath != RoundPath::kGeneric && kKind != BlockKind::kAny) {
+  } else if constexpr (kPath != RoundPath::kGeneric && !kOverflows) {
     after_bits = hn::OrAnd(result, bits, sign_bit);  // with_sign in one instruction
-  } else if constexpr (kKind != BlockKind::kAny) {
+  } else if constexpr (!kOverflows) {
     after_bits = rounder.with_sign<kPath>(result, sign);
   } else {
-    result = rounder.fix_specials<kPath>(magnitude, sign, result);
+    result = kKind == BlockKind::kLarge ? rounder.fix_overflow<kPath>(sign, result)
+                                        : rounder.fix_specials<kPath>(magnitude, sign, result);
     const MU nan = less(infinity, result);
     after_bits = hn::IfThenElse(nan, result, rounder.with_sign<kPath>(result, sign));
   }
-  const VF y = hn::BitCast(df, after_bits);
+  VF y = hn::BitCast(df, after_bits);
   look.add(block.ahead + at);
   hwy::Prefetch(block.ahead + at + kPrefetch);
   counts.hash.add(after_bits, row_key, v);
@@ -336,8 +350,11 @@ HWY_INLINE MeasuredVector measure_vector(const Block& block, int64_t at, int v,
   if constexpr (kKind != BlockKind::kNormal) {
     count_small<kPath, kKind == BlockKind::kAny>(magnitude, result, min_normal, counts);
   }
-  if constexpr (kKind != BlockKind::kAny) {
+  if constexpr (!kOverflows) {
     count_changed<kPath>(magnitude, result, counts);
+  } else if constexpr (kKind == BlockKind::kLarge) {
+    const MU lost = count_large(magnitude, result, max_finite, counts);
+    y = hn::IfThenElse(hn::RebindMask(df, lost), x, y);
   } else {
     const auto [nan, finite, lost] = count_any(magnitude, result, max_finite, counts);
     counts.abs_max = hn::Max(counts.abs_max, hn::IfThenZeroElse(nan, magnitude));
@@ -401,7 +418,7 @@ void measure_rows(Block block, VectorRounder rounder, const QuantizePlan& plan,
       magnitudes[t] = m.magnitude;
       if constexpr (kKind != BlockKind::kAny) {
         VF x = m.x, error = hn::Sub(m.y, m.x);
-        if constexpr (kKind == BlockKind::kScaled) {
+        if constexpr (kKind == BlockKind::kScaled || kKind == BlockKind::kLarge) {
           x = hn::Mul(x, scale);
           error = hn::Mul(error, scale);
         }
@@ -416,7 +433,7 @@ void measure_rows(Block block, VectorRounder rounder, const QuantizePlan& plan,
                 reinterpret_cast<uint32_t*>(block.exponents + at + t * kLanes));
     }
   }
-  if constexpr (kKind == BlockKind::kScaled) sums.scale(rule.unscale);
+  if constexpr (kKind == BlockKind::kScaled || kKind == BlockKind::kLarge) sums.scale(rule.unscale);
   for (; at < end; at += kRow) {
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {

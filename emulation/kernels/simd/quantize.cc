@@ -150,9 +150,11 @@ class QuantizePass {
       }
       const uint32_t least = least_less_1 + 1;  // 0: all are zero
       const GroupRule rule = find_group_rule(least, largest, limits_);
+      const bool large = largest > plan_.max_finite;
       const bool unscaled = largest == 0 || needs_no_scale(least, largest);
-      const bool normal = rule.grouped && unscaled && least >= plan_.min_normal;
+      const bool normal = rule.grouped && !large && unscaled && least >= plan_.min_normal;
       const auto measure = !rule.grouped ? measure_rows<kPath, BlockKind::kAny>
+                           : large       ? measure_rows<kPath, BlockKind::kLarge>
                            : normal      ? measure_rows<kPath, BlockKind::kNormal>
                            : unscaled    ? measure_rows<kPath, BlockKind::kFinite>
                                          : measure_rows<kPath, BlockKind::kScaled>;

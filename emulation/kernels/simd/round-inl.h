@@ -63,6 +63,19 @@ class VectorRounder {
     return hn::Or(result, sign);
   }
 
+  // Overflow of a finite x. `rounded`: the result of round_magnitude.
+  template <RoundPath kPath>
+  HWY_INLINE VU fix_overflow(VU sign, VU rounded) const {
+    if constexpr (kPath == RoundPath::kIdentity) return rounded;
+    const DU du;
+    // A rounded magnitude never has its top bit set: magic and generic end as floats.
+    const VU limit = hn::Set(du, format_.max_finite);
+    const VU overflow =
+        hn::IfThenElse(hn::Eq(sign, hn::Zero(du)), hn::Set(du, format_.overflow_positive),
+                       hn::Set(du, format_.overflow_negative));
+    return hn::IfThenElse(less(limit, rounded), overflow, rounded);
+  }
+
   // Overflow, infinity and NaN. `rounded`: the result of round_magnitude.
   template <RoundPath kPath>
   HWY_INLINE VU fix_specials(VU magnitude, VU sign, VU rounded) const {
@@ -70,12 +83,7 @@ class VectorRounder {
     const VU infinity = hn::Set(du, kInfinityBits);
     VU result = rounded;
     if constexpr (kPath != RoundPath::kIdentity) {
-      // A rounded magnitude never has its top bit set: magic and generic end as floats.
-      const VU limit = hn::Set(du, format_.max_finite);
-      const VU overflow =
-          hn::IfThenElse(hn::Eq(sign, hn::Zero(du)), hn::Set(du, format_.overflow_positive),
-                         hn::Set(du, format_.overflow_negative));
-      result = hn::IfThenElse(less(limit, result), overflow, result);
+      result = fix_overflow<kPath>(sign, rounded);
       result =
           hn::IfThenElse(hn::Eq(magnitude, infinity), hn::Set(du, format_.from_infinity), result);
     }

@@ -114,7 +114,7 @@ TEST_CASE("sums are formed in groups only in some blocks") {
   };
   CHECK(grouped(0, 0, fp16));
   CHECK(grouped(0x1p-24f, 65504.0f, fp16));
-  CHECK(!grouped(1.0f, 65536.0f, fp16));
+  CHECK(grouped(1.0f, 65536.0f, fp16));        // overflows
   CHECK(grouped(0x1p-114f, 0x1p-110f, fp16));  // 100 binades below 2^-14
   CHECK(!grouped(0x1p-115f, 0x1p-110f, fp16));
   CHECK(grouped(0x1p-126f, 0x1p-26f, fp32));
@@ -132,6 +132,13 @@ TEST_CASE("saturation is counted") {
   CHECK(s.to_infinity == 0);
   CHECK(y[1] == -65504.0f);
   CHECK(std::isinf(y[4]));
+  // A whole group of finite numbers: the largest one of the format is not saturated.
+  std::vector<float> group(kGroup, 65504.0f), rounded(kGroup);
+  group[7] = 1e5f;
+  quantize<float>(active_kernels(), group, rounded, {&find_format("fp16"), Rounding::kTowardZero},
+                  &s);
+  CHECK(s.saturated == 1);
+  CHECK(s.inexact == 1);
 }
 
 TEST_CASE("flushes, saturated infinities and NaN in formats without any are counted") {
