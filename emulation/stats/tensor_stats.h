@@ -45,9 +45,9 @@ struct TensorStats {
   static constexpr double kMaxDouble = std::numeric_limits<double>::max();
 };
 
-// A lane's array against the reference's: error e = lane / scale - reference, over the elements where
-// both are finite. Pairs of floats are added by fours in float, then in double (CompareRule in
-// emulation/kernels/compare_stats.h). Error: of each sum at most 3.6e-7 of the sum of its terms'
+// A lane's array against the reference's: error e = lane / scale - reference, over the elements
+// where both are finite. Pairs of floats are added by fours in float, then in double (CompareRule
+// in emulation/kernels/compare_stats.h). Error: of each sum at most 3.6e-7 of the sum of its terms'
 // magnitudes, apart from underflow.
 struct ErrorStats {
   uint64_t compared = 0;    // elements finite on both sides

@@ -79,10 +79,11 @@ class MaxUlps {
   MaxUlps(double known, double ulp_of_one) : value_(known), ulp_of_one_(ulp_of_one) {}
   void take(double ulps) { value_ = std::max(value_, ulps); }
   double value() const { return value_; }
-  // No q of this or less belongs to a larger error.
+  // No q of this or less belongs to a larger error. An infinite q always may: it tells nothing.
   float threshold() const {
     constexpr double kBelow = 1 - 0x1p-21;  // also of the rounding to float
-    return static_cast<float>(value_ * ulp_of_one_ * kBelow);
+    constexpr double kMostFloat = std::numeric_limits<float>::max();
+    return static_cast<float>(std::min(value_ * ulp_of_one_ * kBelow, kMostFloat));
   }
 
  private:

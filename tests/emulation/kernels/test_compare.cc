@@ -161,6 +161,21 @@ TEST_CASE("comparison: blocks of different magnitudes, added in float or in doub
   }
 }
 
+TEST_CASE("comparison: errors of many ulps, where the reference is zero") {
+  const RestoreThreads restore;
+  const auto kernels = vector_kernels();
+  for (const char* name : {"fp32", "bf16", "fp16"}) {
+    for (const double scale : {1.0, 32768.0}) {
+      // In units of 2^-126 they exceed a float's range.
+      std::vector<float> lane(kReductionBlock, 1000), reference(kReductionBlock, 0.0f);
+      for (size_t i = 0; i < lane.size(); i += 100) lane[i] = 1000 + static_cast<float>(i);
+      check_kernels(kernels, lane, reference, find_format(name), scale);
+      reference[17] = 1;  // the block can be guessed
+      check_kernels(kernels, lane, reference, find_format(name), scale);
+    }
+  }
+}
+
 TEST_CASE("comparison: the factors of a block, by its largest magnitudes") {
   const auto rule = [](float lane, float reference, double scale) {
     return find_compare_rule(std::bit_cast<uint32_t>(lane), std::bit_cast<uint32_t>(reference),
