@@ -39,9 +39,10 @@ inline int exponent_bin(double x) {
 //   t = 0;  t = fma(s x, s x, t) four times, in float;  lane += t / s^2;  likewise s (y - x)
 // where y - x counts as 0 if y is not finite. The scale s is a power of two, chosen so that no step
 // overflows or underflows: all nonzero magnitudes are finite and within 100 binades, the least is
-// 2^-126 or more, and y is at least 2^-23 of the least. So the sums do not depend on s. Elements
-// after the last whole group are added in double, as are all elements of other blocks. Error: of a
-// group at most gamma_4 of float, that is 2.4e-7 of the sum.
+// 2^-126 or more, and y - x is 0 or at least 2^-23 of the least. So the sums do not depend on s.
+// Elements after the last whole group are added in double, as are all elements of other blocks. //
+// Error: of a group at most gamma_4 of float (2.4e-7 of the sum) for squares, and for errors
+// gamma_6 (3.6e-7): y - x is rounded where y is far from x.
 inline constexpr int64_t kGroupRows = 4;
 inline constexpr int64_t kGroup = kGroupRows * kReductionLanes;
 struct GroupRule {

@@ -54,12 +54,13 @@ class FloatSums {
 // How the sums of a block of pairs are formed.
 template <typename T>
 CompareRule block_rule(const T* lane, const float* reference, int64_t count, double scale) {
-  if (!std::is_same_v<T, float> || !may_group_pairs(scale)) return {false};
-  MagnitudeRange of_lane, of_reference;
-  for (int64_t i = 0; i < count; ++i) {
-    of_lane.add(static_cast<float>(lane[i])), of_reference.add(reference[i]);
+  if constexpr (std::is_same_v<T, float>) {
+    if (!may_group_pairs(scale)) return {false};
+    MagnitudeRange of_lane, of_reference;
+    for (int64_t i = 0; i < count; ++i) of_lane.add(lane[i]), of_reference.add(reference[i]);
+    return find_compare_rule(of_lane.largest, of_reference.largest, scale);
   }
-  return find_compare_rule(of_lane.largest, of_reference.largest, scale);
+  return {false};
 }
 
 }  // namespace
@@ -126,18 +127,17 @@ void scalar_compare(const T* lane, const float* reference, int64_t count, double
         for (int64_t block = begin; block < end; block += kReductionBlock, ++sums) {
           VirtualLanes lanes[kCompareSums];
           const int64_t block_end = std::min(end, block + kReductionBlock);
-          std::vector<CompareLane> sums_of(
-              kReductionLanes,
-              CompareLane(block_rule(lane + block, reference + block, block_end - block, scale),
-                          block_end - block));
+          const CompareRule rule =
+              block_rule(lane + block, reference + block, block_end - block, scale);
+          std::vector<CompareLane> sums_of(kReductionLanes, CompareLane(rule, block_end - block));
           for (int64_t i = block; i < block_end; ++i) {
             const double x = lane[i], r = reference[i];
             if (!std::isfinite(x) || !std::isfinite(r)) continue;
             const ComparedTerms terms = compare_element(x, r, scale, lane_format);
             ++part.compared;
             part.err_max_ulps = std::max(part.err_max_ulps, terms.ulps);
-            sums_of[static_cast<size_t>(i % kReductionLanes)].add(
-                i - block, static_cast<float>(lane[i]), reference[i], terms);
+            sums_of[static_cast<size_t>(i % kReductionLanes)].add(i - block, lane[i], reference[i],
+                                                                  terms);
           }
           for (int64_t l = 0; l < kReductionLanes; ++l) {
             for (int s = 0; s < kCompareSums; ++s) {

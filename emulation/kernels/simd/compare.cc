@@ -73,7 +73,8 @@ struct LaneSums {
 
 // The largest |e| scale / ulp(scale r) so far, and what floats tell of errors that may be larger.
 // With E the exponent of r, clamped to the format's, q = |e| / 2^E in floats is within 2^-23 of
-// ulps ulp(1), or larger: where r is subnormal in a format without such numbers.
+// (relative) of the error in ulps times ulp(1), or larger: where r is subnormal in a format without
+// such numbers.
 class MaxUlps {
  public:
   MaxUlps(double known, double ulp_of_one) : value_(known), ulp_of_one_(ulp_of_one) {}
@@ -197,7 +198,7 @@ class ComparePass {
         const int v = t % kFloatVectors;
         const int64_t at = group + t * kFloats;
         VF x = hn::LoadU(df, lane_ + at), r = hn::LoadU(df, reference_ + at);
-        fetch_ahead(at);
+        if (t % kFloatVectors == 0) fetch_ahead(at);
         if constexpr (!kPlain) x = hn::Mul(x, lane_factor), r = hn::Mul(r, reference_factor);
         const VF e = hn::Sub(x, r);
         float_sums[kErrors][v] = hn::MulAdd(e, e, float_sums[kErrors][v]);
@@ -229,7 +230,8 @@ class ComparePass {
   // True if the sums show that the largest magnitude of the groups is between 2^-20 and 2^60, so
   // that the pairs were added with the right factor, 1. NaN and infinity show nothing.
   static bool shows_moderate(const LaneSums& sums) {
-    constexpr double kLeast = kReductionBlock * 0x1p-38, kLargest = 0x1p116;
+    // A sum of squares is at least that of the largest, and at most 4096 times that.
+    constexpr double kLeast = kReductionBlock * 0x1p-38, kLargest = 0x1p58 * 0x1p58;
     const auto total = [&](CompareSum s) {
       VD sum = sums.sum[s][0];
       for (int v = 1; v < kVectors; ++v) sum = hn::Add(sum, sums.sum[s][v]);
@@ -240,8 +242,8 @@ class ComparePass {
   }
 
   // Adds the whole groups of the block, if its pairs are added in groups. Returns the first pair
-  // that is left. If the block `guesses`, it does not look at the magnitudes first; sets whether
-  // the next block should.
+  // that is left. `guesses`: the factor is assumed to be 1; if the sums do not prove it, the
+  // magnitudes are looked at and the groups added again. Sets it for the next block.
   int64_t add_groups(int64_t begin, int64_t end, bool& guesses, LaneSums& lane_sums,
                      ErrorStats& part) const {
     const int64_t groups_end = begin + (end - begin) / kGroup * kGroup;
@@ -341,7 +343,7 @@ class ComparePass {
 void compare(const float* lane, const float* reference, int64_t count, double scale,
              const Format& lane_format, ErrorStats* error) {
   constexpr int kFloatPrecision = 24;
-  // Otherwise ulps need not have a normal inverse.
+  // Otherwise ulps need not have a normal inverse; sum_groups needs 2^emin as a normal float.
   if (lane_format.precision > kFloatPrecision || lane_format.emin < 1 - kFloatBias) {
     return scalar_compare(lane, reference, count, scale, lane_format, error);
   }

@@ -61,7 +61,7 @@ class PlaneProduct {
     }
   }
 
-  // Output rows per piece: equal pieces, no short last one.
+  // Output rows per piece: pieces are about equal, the last may be shorter.
   int64_t rows_per_piece() const { return piece_rows_; }
 
   // Row i of output rows [begin, end) goes to out + i * row_step.
@@ -78,9 +78,10 @@ class PlaneProduct {
     fill_planes(shape_, images + image * shape_.channels * shape_.h.size * shape_.w.size, begin,
                 end, planes);
     std::fill(planes + size, planes + size + Tile::kCols, T(0));  // read by the last tile, not used
-    std::vector<int64_t> own_offsets;
-    if (end - begin != piece_rows_) own_offsets = shape_.offsets(end - begin, reversed_);
-    const std::vector<int64_t>& offsets = own_offsets.empty() ? piece_offsets_ : own_offsets;
+    std::vector<int64_t> own_offsets;                             // of a piece of another height
+    const bool is_usual = end - begin == piece_rows_;
+    if (!is_usual) own_offsets = shape_.offsets(end - begin, reversed_);
+    const std::vector<int64_t>& offsets = is_usual ? piece_offsets_ : own_offsets;
     const auto tile = [&](int64_t p, int64_t at) {
       const int64_t first = p * panel_rows_;
       Tile()({.terms = terms_,
@@ -106,7 +107,7 @@ class PlaneProduct {
  private:
   int64_t find_piece_rows() const {
     const int64_t height = shape_.h.outputs;
-    if (terms_ == 0) return height;
+    if (terms_ == 0 || height == 0) return height;
     const int64_t beyond = shape_.size(1) - shape_.size(0);  // that one more row takes
     const int64_t fitting = (kPlaneElements - shape_.size(0)) / std::max<int64_t>(1, beyond);
     return ceil_div(height, ceil_div(height, std::clamp<int64_t>(fitting, 1, height)));
@@ -206,12 +207,13 @@ class StridedInputGradient {
   void run() const {
     for (int64_t i = 0; i < s_.stride_h; ++i) {
       const TapSet& h = rows_[static_cast<size_t>(i)];
+      if (h.axis.outputs == 0) continue;
       std::vector<PlaneProduct<T>> products;
       for (const TapSet& w : cols_) {
         products.emplace_back(PlaneShape{s_.out_channels, h.axis, w.axis},
                               weights_by_input(a_, h, w).data(), s_.in_channels, true);
       }
-      if (h.axis.outputs > 0) run_row_class(i, products);
+      run_row_class(i, products);
     }
   }
 

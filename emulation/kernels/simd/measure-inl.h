@@ -1,6 +1,6 @@
 // Adds vectors of elements to the statistics: counts, moments, hash and exponent bytes of whole
-// rows of 16, in one pass with the rounding. The sums equal measure_element's
-// (emulation/kernels/block_pass.h) bit for bit. Included once per target.
+// rows of 16, in one pass with the rounding. The sums equal those of LaneSums
+// (emulation/kernels/element_stats.h) bit for bit. Included once per target.
 #if defined(LOCKSTEP_MEASURE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_MEASURE_INL_H
 #undef LOCKSTEP_MEASURE_INL_H
@@ -221,7 +221,7 @@ struct LaneSums {
   }
 };
 
-// The sums of one group, in float: see GroupRule in emulation/kernels/block_pass.h.
+// The sums of one group, in float: see GroupRule in emulation/kernels/element_stats.h.
 struct GroupSums {
   VF squares[kVectors], errors[kVectors];
   GroupSums() {
@@ -242,8 +242,8 @@ struct GroupSums {
 };
 
 // What a scan of the block beforehand shows about its nonzero magnitudes. For all kinds except kAny
-// the sums are formed in groups.
-// Their nonzero magnitudes are normal floats, so that the histogram of exponents counts the zeros.
+// the sums are formed in groups, and nonzero magnitudes are normal floats, so that the histogram of
+// exponents counts the zeros.
 enum class BlockKind {
   kNormal,  // normal numbers of the format: only `inexact` is to be counted; the scale is 1
   kFinite,  // none beyond max_finite, so there is no overflow, infinity or NaN; the scale is 1

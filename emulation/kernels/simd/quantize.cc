@@ -165,7 +165,7 @@ class QuantizePass {
       if (rule.grouped) counts.add_extremes(look);
       looked = next_is_whole;
       look = looked ? next : BlockLook();
-      if (normal) {
+      if (normal) {  // no results are counted, so its zeros must not enter those after the rounding
         part.source_zero += zero_exponents;
       } else if (rule.grouped) {
         counts.more_source_zero += zero_exponents;

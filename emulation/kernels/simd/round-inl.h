@@ -63,7 +63,8 @@ class VectorRounder {
     return hn::Or(result, sign);
   }
 
-  // Overflow of a finite x. `rounded`: the result of round_magnitude.
+  // Overflow of a finite x. `rounded`: the result of round_magnitude, whose bits are those of a
+  // number beyond max_finite if x overflows.
   template <RoundPath kPath>
   HWY_INLINE VU fix_overflow(VU sign, VU rounded) const {
     if constexpr (kPath == RoundPath::kIdentity) return rounded;

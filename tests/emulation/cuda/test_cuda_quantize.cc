@@ -103,7 +103,8 @@ TEST_CASE("cuda engine: rounding and statistics on a device are the scalar kerne
               mode.rounding != Rounding::kStochastic) {
             continue;
           }
-          for (const Content content : {Content::kTame, Content::kWild, Content::kBits}) {
+          for (const Content content :
+               {Content::kTame, Content::kWild, Content::kLarge, Content::kBits}) {
             const auto data = make_data(size, *format, content, static_cast<uint32_t>(cases));
             const std::string wrong =
                 difference_from_scalar(*device, quantizer, data, keyed(*format, mode.rounding));

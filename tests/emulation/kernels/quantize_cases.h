@@ -69,10 +69,10 @@ inline std::vector<const Format*> tested_formats() {
 }
 
 // The kinds of data in an array.
-enum class Content { kTame, kWild, kBits };
+enum class Content { kTame, kWild, kLarge, kBits };
 
-// kTame: within the format's range; kWild: with limits, infinities, NaNs among them; kBits: any
-// bits.
+// kTame: within the format's range; kWild: with limits, infinities, NaNs among them; kLarge: with
+// finite numbers beyond the format's largest among them; kBits: any bits.
 inline std::vector<float> make_data(int64_t count, const Format& f, Content content,
                                     uint32_t index) {
   const RandomStream stream(2024, RandomPurpose::kTest, index);
@@ -98,6 +98,12 @@ inline std::vector<float> make_data(int64_t count, const Format& f, Content cont
       continue;
     }
     const float sign = (more & 1) != 0 ? -1.0f : 1.0f;
+    if (content == Content::kLarge && more % 16 < 4) {
+      const float large[] = {max, std::nextafter(max, kInfiniteFloat), max * 1.5f, max * 8};
+      const float x = large[(more >> 8) % std::size(large)];
+      data[i] = sign * (std::isfinite(x) ? x : max);
+      continue;
+    }
     if (content == Content::kWild && more % 16 == 0) {
       data[i] = sign * specials[(more >> 8) % std::size(specials)];
       continue;

@@ -132,19 +132,27 @@ TEST_CASE("comparison: blocks of different magnitudes, added in float or in doub
   const auto draw = [&](int least, int most) {
     return static_cast<int>(random() % static_cast<unsigned>(most - least + 1)) + least;
   };
-  for (const char* name : {"fp32", "bf16", "fp16", "bf16+flush_out"}) {
+  for (const char* name :
+       {"fp32", "bf16", "fp16", "bf16+flush_out", "fp8_e4m3fnuz+flush_out", "e2m1", "e8m1"}) {
     for (const double scale : {1.0, 2.0, 65536.0, 0x1p100, 0x1p127, 0x1p128, 0.5}) {
       for (int round = 0; round < 12; ++round) {
         std::vector<float> lane, reference;
         int exponent = 0;  // of the lane's numbers
         for (int64_t i = 0; i < kSize; ++i) {
           if (i % kReductionBlock == 0) exponent = draw(-150, 70);
-          const double x = std::ldexp(1 + draw(0, 1 << 20) * 0x1p-20, exponent - draw(0, 30));
+          const double sign = draw(0, 1) == 0 ? 1 : -1;
+          const double x =
+              sign * std::ldexp(1 + draw(0, 1 << 20) * 0x1p-20, exponent - draw(0, 30));
           const double error = round % 3 == 0 ? 0 : std::ldexp(x, -draw(1, 24));
-          lane.push_back(static_cast<float>(x));
-          reference.push_back(static_cast<float>((x + error) / scale));
+          lane.push_back(draw(0, 9) == 0 ? 0.0f : static_cast<float>(x));
+          reference.push_back(draw(0, 9) == 0 ? 0.0f : static_cast<float>((x + error) / scale));
+          // Blocks whose reference is far below or above the lane.
+          if (exponent % 7 == 0) reference.back() *= exponent % 2 == 0 ? 0x1p-70f : 0x1p70f;
         }
-        if (round % 4 == 1) lane[static_cast<size_t>(draw(0, kSize - 1))] = kInfiniteFloat;
+        if (round % 4 == 1) {
+          lane[static_cast<size_t>(draw(0, kSize - 1))] = kInfiniteFloat;
+          reference[static_cast<size_t>(draw(0, kSize - 1))] = std::nanf("");
+        }
         if (round % 4 == 2) lane.back() = 0x1p90f;  // after the last group
         if (round % 4 == 3) {                       // a block of zeros
           for (size_t i = 0; i < kReductionBlock; ++i) lane[i] = reference[i] = 0;
@@ -192,6 +200,8 @@ TEST_CASE("comparison: the factors of a block, by its largest magnitudes") {
   CHECK(rule(0, 0x1.8p-23f, 4).lane_factor == 0x1p21f);
   CHECK(rule(0, 0x1.8p-23f, 4).reference_factor == 0x1p23f);
   CHECK(rule(0x1p-149f, 0, 0x1p27).lane_factor == 0x1p100f);  // s scale stays finite
+  CHECK(rule(1.0f, 0x1p-62f, 4).grouped);
+  CHECK_FALSE(rule(1.0f, 0x1p-63f, 4).grouped);  // its squares would underflow
   CHECK_FALSE(may_group_pairs(3));
   CHECK_FALSE(may_group_pairs(0.5));
 }

@@ -30,7 +30,8 @@ std::vector<ConvShape> shapes() {
       make_shape(1, 2, 11, 5, 17, 3, 5, 3, 2, 1),  make_shape(1, 4, 6, 40, 33, 2, 3, 2, 3, 2),
       make_shape(2, 1, 4, 4, 1, 4, 4, 1, 0, 1),    make_shape(1, 40, 70, 70, 2, 3, 3, 1, 1, 1),
       make_shape(2, 3, 16, 16, 20, 1, 1, 2, 0, 1), make_shape(2, 4, 18, 35, 34, 3, 3, 2, 1, 1),
-      make_shape(1, 2, 23, 19, 3, 4, 3, 4, 1, 3)};
+      make_shape(1, 2, 23, 19, 3, 4, 3, 4, 1, 3),  make_shape(1, 2, 1, 1, 3, 3, 3, 2, 1, 1),
+      make_shape(1, 2, 1, 5, 3, 3, 3, 2, 1, 1),    make_shape(1, 2, 5, 1, 3, 3, 3, 2, 1, 1)};
   ConvShape uneven = make_shape(2, 2, 9, 12, 3, 3, 2, 1, 0, 1);
   uneven.stride_h = 2, uneven.pad_w = 1, uneven.dilation_w = 3;
   uneven.out_height = (9 - 2 - 1) / 2 + 1;
