@@ -12,9 +12,10 @@ enum class ExactVerdict : uint8_t { kPass = 0, kRegression = 1, kNothingComparab
 
 struct ExactOptions {
   bool strict = false;  // floats must have equal bits, too
-  // Units: relative. Default: two sums of non-negative terms formed in different orders, each
-  // within gamma_n of the exact one: 2 gamma_n, n = 256 + 4 + 52 (emulation/kernels/reduction.h), u
-  // = 2^-53.
+  // Units: relative. Default: two sums of non-negative terms formed in double in different orders,
+  // each within gamma_n of the exact one: 2 gamma_n, n = 256 + 4 + 52
+  // (emulation/kernels/reduction.h), u = 2^-53. Groups of four that are added in float first
+  // (element_stats.h) have the same order everywhere.
   double rel_tol = default_rel_tol();
   static constexpr double default_rel_tol() {
     constexpr double kUnitRoundoff = 0x1p-53;

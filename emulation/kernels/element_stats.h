@@ -40,7 +40,7 @@ inline int exponent_bin(double x) {
 // where y - x counts as 0 if y is not finite. The scale s is a power of two, chosen so that no step
 // overflows or underflows: all nonzero magnitudes are finite and within 100 binades, the least is
 // 2^-126 or more, and y - x is 0 or at least 2^-23 of the least. So the sums do not depend on s.
-// Elements after the last whole group are added in double, as are all elements of other blocks. //
+// Elements after the last whole group are added in double, as are all elements of other blocks.
 // Error: of a group at most gamma_4 of float (2.4e-7 of the sum) for squares, and for errors
 // gamma_6 (3.6e-7): y - x is rounded where y is far from x.
 inline constexpr int64_t kGroupRows = 4;
@@ -54,9 +54,8 @@ struct GroupRule {
 // 0 for a block of zeros.
 LOCKSTEP_HOST_DEVICE inline GroupRule find_group_rule(uint32_t least, uint32_t largest,
                                                       const StatsLimits& limits) {
-  constexpr int kFraction = 23, kBias = 127, kMostBinades = 100;
+  constexpr int kFraction = 23, kBias = 127, kMostBinades = 100, kMaxField = 254;
   constexpr int kTarget = 60;  // the largest is scaled to about 2^60: four squares stay finite
-  constexpr int kMaxField = 254;
   constexpr uint32_t kInfinity = 0x7f800000;
   if (largest == 0) return {true};
   // Roundings up reach the format's least numbers from below.

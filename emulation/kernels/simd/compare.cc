@@ -72,9 +72,9 @@ struct LaneSums {
 };
 
 // The largest |e| scale / ulp(scale r) so far, and what floats tell of errors that may be larger.
-// With E the exponent of r, clamped to the format's, q = |e| / 2^E in floats is within 2^-23 of
-// (relative) of the error in ulps times ulp(1), or larger: where r is subnormal in a format without
-// such numbers.
+// With E the exponent of r, clamped to the format's, q = |e| / 2^E in floats is the error in
+// ulps times ulp(1), with a relative error of at most 2^-23; or larger, where r is subnormal in a
+// format without such numbers.
 class MaxUlps {
  public:
   MaxUlps(double known, double ulp_of_one) : value_(known), ulp_of_one_(ulp_of_one) {}
@@ -242,36 +242,37 @@ class ComparePass {
   }
 
   // Adds the whole groups of the block, if its pairs are added in groups. Returns the first pair
-  // that is left. `guesses`: the factor is assumed to be 1; if the sums do not prove it, the
-  // magnitudes are looked at and the groups added again. Sets it for the next block.
+  // that is left. `guesses`: takes the factor 1 without looking at the magnitudes; if the sums do
+  // not prove it right, looks at them and adds the groups again. Set for the next block.
   int64_t add_groups(int64_t begin, int64_t end, bool& guesses, LaneSums& lane_sums,
                      ErrorStats& part) const {
     const int64_t groups_end = begin + (end - begin) / kGroup * kGroup;
     if (!groups_ || groups_end == begin) return begin;
-    const CompareRule moderate = {true, 1, static_cast<float>(scale_), 1 / (scale_ * scale_)};
-    bool guessed = guesses && find_rule(groups_end, end).grouped;
-    CompareRule rule = guessed ? moderate : find_rule(begin, end);
-    for (;;) {
-      if (!rule.grouped) return begin;
-      LaneSums sums;
-      MaxUlps max_ulps(part.err_max_ulps, ulp_of_one_);
+    LaneSums sums;
+    double max_ulps = 0;
+    const auto add = [&](const CompareRule& rule) {
+      MaxUlps found(part.err_max_ulps, ulp_of_one_);
       if (rule.reference_factor == 1 && rule.lane_factor == 1) {
-        sum_groups<true>(begin, groups_end, rule, sums, max_ulps);
+        sum_groups<true>(begin, groups_end, rule, sums, found);
       } else {
-        sum_groups<false>(begin, groups_end, rule, sums, max_ulps);
+        sum_groups<false>(begin, groups_end, rule, sums, found);
       }
+      max_ulps = found.value();
       guesses = rule.lane_factor == 1 && shows_moderate(sums);
-      if (guessed && !guesses) {
-        guessed = false;
-        rule = find_rule(begin, end);
-        continue;
-      }
-      sums.scale(rule.unscale);
-      lane_sums = sums;
-      part.err_max_ulps = max_ulps.value();
-      part.compared += static_cast<uint64_t>(groups_end - begin);
-      return groups_end;
+    };
+    CompareRule rule = {true, 1, static_cast<float>(scale_), 1 / (scale_ * scale_)};
+    guesses = guesses && find_rule(groups_end, end).grouped;
+    if (guesses) add(rule);
+    if (!guesses) {
+      rule = find_rule(begin, end);
+      if (!rule.grouped) return begin;
+      add(rule);
     }
+    sums.scale(rule.unscale);
+    lane_sums = sums;
+    part.err_max_ulps = max_ulps;
+    part.compared += static_cast<uint64_t>(groups_end - begin);
+    return groups_end;
   }
 
   // Returns how many pairs are finite. The others become (0, 0), which adds nothing.

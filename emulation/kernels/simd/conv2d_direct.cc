@@ -78,10 +78,11 @@ class PlaneProduct {
     fill_planes(shape_, images + image * shape_.channels * shape_.h.size * shape_.w.size, begin,
                 end, planes);
     std::fill(planes + size, planes + size + Tile::kCols, T(0));  // read by the last tile, not used
-    std::vector<int64_t> own_offsets;                             // of a piece of another height
-    const bool is_usual = end - begin == piece_rows_;
-    if (!is_usual) own_offsets = shape_.offsets(end - begin, reversed_);
-    const std::vector<int64_t>& offsets = is_usual ? piece_offsets_ : own_offsets;
+
+    const bool has_usual_height = end - begin == piece_rows_;
+    std::vector<int64_t> own_offsets;
+    if (!has_usual_height) own_offsets = shape_.offsets(end - begin, reversed_);
+    const std::vector<int64_t>& offsets = has_usual_height ? piece_offsets_ : own_offsets;
     const auto tile = [&](int64_t p, int64_t at) {
       const int64_t first = p * panel_rows_;
       Tile()({.terms = terms_,

@@ -101,7 +101,6 @@ struct BlockLook {
 struct ChunkCounts {
   VU source_zero, zero_after, below_normal, inexact, nan, to_infinity, saturated;
   VU abs_max, abs_min_less_1;
-  uint64_t more_source_zero = 0, more_zero_after = 0;  // of elements counted by their exponents
   HashSums hash;
 
   ChunkCounts() {
@@ -132,8 +131,7 @@ struct ChunkCounts {
 
   void add_to(TensorStats& stats) const {
     HWY_ALIGN uint32_t lanes[kLanes];
-    const uint64_t zeros = total(source_zero) + more_source_zero;
-    const uint64_t zeros_after = total(zero_after) + more_zero_after;
+    const uint64_t zeros = total(source_zero), zeros_after = total(zero_after);
     stats.source_zero += zeros;
     stats.to_zero += zeros_after - zeros;
     stats.to_subnormal += total(below_normal) - zeros_after;
@@ -242,27 +240,23 @@ struct GroupSums {
 };
 
 // What a scan of the block beforehand shows about its nonzero magnitudes. For all kinds except kAny
-// the sums are formed in groups, and nonzero magnitudes are normal floats, so that the histogram of
-// exponents counts the zeros.
+// the sums are formed in groups.
 enum class BlockKind {
   kNormal,  // normal numbers of the format: only `inexact` is to be counted; the scale is 1
-  kFinite,  // none beyond max_finite, so there is no overflow, infinity or NaN; the scale is 1
-  kScaled,  // the same, with another scale
-  kLarge,   // finite before the rounding, with any scale
+  kFinite,  // none beyond max_finite, so there is no overflow, infinity or NaN
+  kLarge,   // finite before the rounding
   kAny,
 };
 
-// Zeros and subnormal numbers of a rounded vector; zeros before the rounding if kZeros.
-template <RoundPath kPath, bool kZeros>
+// Zeros and subnormal numbers of a rounded vector.
+template <RoundPath kPath>
 HWY_INLINE void count_small(VU magnitude, VU result, VU min_normal, ChunkCounts& counts) {
   const VU zero = hn::Zero(DU());
-  if constexpr (kZeros) {
-    counts.source_zero = ChunkCounts::plus(counts.source_zero, hn::Eq(magnitude, zero));
-  }
-  if constexpr (kPath != RoundPath::kIdentity) {
-    counts.zero_after = ChunkCounts::plus(counts.zero_after, hn::Eq(result, zero));
-  } else if constexpr (kZeros) {
+  counts.source_zero = ChunkCounts::plus(counts.source_zero, hn::Eq(magnitude, zero));
+  if constexpr (kPath == RoundPath::kIdentity) {
     counts.zero_after = counts.source_zero;
+  } else {
+    counts.zero_after = ChunkCounts::plus(counts.zero_after, hn::Eq(result, zero));
   }
   counts.below_normal = ChunkCounts::plus(counts.below_normal, less(result, min_normal));
 }
@@ -348,7 +342,7 @@ HWY_INLINE MeasuredVector measure_vector(const Block& block, int64_t at, int v,
   counts.hash.add(after_bits, row_key, v);
 
   if constexpr (kKind != BlockKind::kNormal) {
-    count_small<kPath, kKind == BlockKind::kAny>(magnitude, result, min_normal, counts);
+    count_small<kPath>(magnitude, result, min_normal, counts);
   }
   if constexpr (!kOverflows) {
     count_changed<kPath>(magnitude, result, counts);
@@ -418,7 +412,7 @@ void measure_rows(Block block, VectorRounder rounder, const QuantizePlan& plan,
       magnitudes[t] = m.magnitude;
       if constexpr (kKind != BlockKind::kAny) {
         VF x = m.x, error = hn::Sub(m.y, m.x);
-        if constexpr (kKind == BlockKind::kScaled || kKind == BlockKind::kLarge) {
+        if constexpr (kKind != BlockKind::kNormal) {
           x = hn::Mul(x, scale);
           error = hn::Mul(error, scale);
         }
@@ -433,7 +427,8 @@ void measure_rows(Block block, VectorRounder rounder, const QuantizePlan& plan,
                 reinterpret_cast<uint32_t*>(block.exponents + at + t * kLanes));
     }
   }
-  if constexpr (kKind == BlockKind::kScaled || kKind == BlockKind::kLarge) sums.scale(rule.unscale);
+  constexpr bool kScaled = kKind == BlockKind::kFinite || kKind == BlockKind::kLarge;
+  if constexpr (kScaled) sums.scale(rule.unscale);
   for (; at < end; at += kRow) {
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {

@@ -72,7 +72,7 @@ void round_rows(Block block, VectorRounder rounder, const QuantizePlan& plan, Ch
           hn::IfThenElse(less(infinity, result), result, rounder.with_sign<kPath>(result, sign));
     }
     if constexpr (kCounts) {
-      count_small<kPath, true>(magnitude, result, min_normal, counts);
+      count_small<kPath>(magnitude, result, min_normal, counts);
       if constexpr (kPlain) {
         count_changed<kPath>(magnitude, result, counts);
       } else {
@@ -151,13 +151,12 @@ class QuantizePass {
       const uint32_t least = least_less_1 + 1;  // 0: all are zero
       const GroupRule rule = find_group_rule(least, largest, limits_);
       const bool large = largest > plan_.max_finite;
-      const bool unscaled = largest == 0 || needs_no_scale(least, largest);
-      const bool normal = rule.grouped && !large && unscaled && least >= plan_.min_normal;
+      const bool normal =
+          rule.grouped && !large && least >= plan_.min_normal && needs_no_scale(least, largest);
       const auto measure = !rule.grouped ? measure_rows<kPath, BlockKind::kAny>
                            : large       ? measure_rows<kPath, BlockKind::kLarge>
                            : normal      ? measure_rows<kPath, BlockKind::kNormal>
-                           : unscaled    ? measure_rows<kPath, BlockKind::kFinite>
-                                         : measure_rows<kPath, BlockKind::kScaled>;
+                                         : measure_rows<kPath, BlockKind::kFinite>;
       measure(block, rounder_, plan_, rule, counts, next, squares.lane, errors.lane);
       const uint64_t zero_exponents = tally.histogram.count(
           exponents, rounded,
@@ -165,12 +164,7 @@ class QuantizePass {
       if (rule.grouped) counts.add_extremes(look);
       looked = next_is_whole;
       look = looked ? next : BlockLook();
-      if (normal) {  // no results are counted, so its zeros must not enter those after the rounding
-        part.source_zero += zero_exponents;
-      } else if (rule.grouped) {
-        counts.more_source_zero += zero_exponents;
-        if (kPath == RoundPath::kIdentity) counts.more_zero_after += zero_exponents;
-      }
+      if (normal) part.source_zero += zero_exponents;
       part.count += static_cast<uint64_t>(rounded);
       for (int64_t i = begin + block.rows * kRow; i < block_end; ++i) {
         const auto index = static_cast<uint64_t>(i);
