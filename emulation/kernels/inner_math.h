@@ -18,6 +18,8 @@ struct InnerMath {
   // specified.
   const Format *a_format = nullptr, *b_format = nullptr;
   QuantizeSpec rounding = {};  // without a format: the container's own, nothing to round
+  // A device may sum a row in another order if there are fewer rows beside it.
+  bool on_device = false;
 
   bool rounds_dropout_scale = false;
 

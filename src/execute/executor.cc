@@ -64,7 +64,7 @@ Executor::Executor(const Graph& graph, const SiteTable& sites, Program program, 
   measured_.assign(program_.values.size(), {});
   value_scale_.assign(program_.values.size(), 1);
   bind_constants();
-  plan_memory(/*may_rest=*/true);
+  plan_memory({});
 }
 
 int32_t Executor::product_site(int node) const {
@@ -128,22 +128,42 @@ void Executor::bind_constants() {
 }
 
 void Executor::keep_in_place() {
-  plan_memory(/*may_rest=*/false);
+  keeps_in_place_ = true;
+  plan_memory({.may_rest = false});
 }
 
 void Executor::leave_out_backward() {
   std::vector<bool> left_out;
   for (const Node& node : graph_.nodes) left_out.push_back(node.is_backward());
-  plan_memory(/*may_rest=*/false, left_out);
+  plan_memory({.may_rest = false, .left_out = left_out});
 }
 
-void Executor::plan_memory(bool may_rest, const std::vector<bool>& left_out) {
-  std::vector<int> masks;
+// The rounding of its output changes nothing, whatever the policy: it has the operand's format.
+bool Executor::is_copy(const Instruction& instruction) const {
+  if (instruction.kind != InstructionKind::kOp) return false;
+  if (!ops_[static_cast<size_t>(instruction.node)]->copies) return false;
+  const auto to = static_cast<size_t>(instruction.outputs.at(0));
+  const ProgramValue& operand = program_.values[static_cast<size_t>(instruction.inputs.at(0))];
+  return operand.format == program_.values[to].format && operand.scaled_cast < 0 && old_of_[to] < 0;
+}
+
+void Executor::plan_memory(PlanRules rules) {
+  rules.container = container_;
+  rules.readers_lag = readers_lag_;
   for (const int mask : mask_of_) {
-    if (mask >= 0) masks.push_back(mask);
+    if (mask >= 0) rules.zeros_and_ones.push_back(mask);
   }
-  plan_ = plan_values(program_, container_, masks, readers_lag_, may_rest, left_out);
+  for (const Instruction& instruction : program_.instructions) {
+    if (keeps_in_place_ || !is_copy(instruction)) continue;
+    rules.copies.emplace_back(instruction.inputs[0], instruction.outputs[0]);
+  }
+  plan_ = plan_values(program_, rules);
   forget_values();
+  copies_of_.assign(program_.values.size(), {});
+  for (size_t v = 0; v < plan_.shown_by.size(); ++v) {
+    const int original = plan_.shown_by[v];
+    if (original >= 0) copies_of_[static_cast<size_t>(original)].push_back(static_cast<int>(v));
+  }
   rests_from_.assign(graph_.nodes.size(), {});
   rests_to_.assign(graph_.nodes.size(), {});
   for (size_t r = 0; r < plan_.rests.size(); ++r) {
@@ -170,7 +190,9 @@ void Executor::rest_and_wake(int node) {
     } else {
       kernels.compact(rest.form, value.as<float>().data(), value.size(), compact);
     }
-    values_[static_cast<size_t>(rest.value)] = Tensor();
+    const auto original = static_cast<size_t>(rest.value);
+    values_[original] = Tensor();
+    for (const int copy : copies_of_[original]) values_[static_cast<size_t>(copy)] = Tensor();
   }
   for (const size_t r : rests_to_[static_cast<size_t>(node)]) {
     const ValuePlan::Rest& rest = plan_.rests[r];
@@ -178,6 +200,9 @@ void Executor::rest_and_wake(int node) {
       throw std::logic_error("nodes have been left out: a value did not go to rest");
     }
     Tensor& value = place(rest.value, rest.next_slot);
+    for (const int copy : copies_of_[static_cast<size_t>(rest.value)]) {
+      place_at(copy, value.raw());
+    }
     const uint8_t* const compact = slot(rest.compact_slot);
     if (rest.form == CompactForm::kBit) {
       kernels.expand_mask(compact, value.size(), value.as<int32_t>().data());
@@ -198,9 +223,13 @@ uint8_t* Executor::slot(int number) {
 }
 
 Tensor& Executor::place(int value, int number) {
+  return place_at(value, slot(number));
+}
+
+Tensor& Executor::place_at(int value, void* memory) {
   const TensorType& type = program_.values[static_cast<size_t>(value)].type;
   const Container container = type.element == ElementType::kInt ? Container::kI32 : container_;
-  return values_[static_cast<size_t>(value)] = Tensor::over(slot(number), type.shape, container);
+  return values_[static_cast<size_t>(value)] = Tensor::over(memory, type.shape, container);
 }
 
 void Executor::bind(std::string_view value_id, const Tensor& tensor) {
@@ -288,7 +317,7 @@ Tensor& Executor::mutable_value(std::string_view value_id) {
   if (it == value_of_.end() || external_[it->second] != nullptr) {
     throw std::logic_error("no computed value '" + std::string(value_id) + "'");
   }
-  if (!plan_.rests.empty()) throw std::logic_error("mutable_value() without keep_in_place()");
+  if (!keeps_in_place_) throw std::logic_error("mutable_value() without keep_in_place()");
   return writable(it->second);
 }
 

@@ -90,8 +90,8 @@ class Executor {
   // What the engine's device has done for this executor since the last call, without steps.
   DeviceWork take_device_work() { return std::exchange(device_work_, {}); }
 
-  // From now on no value rests (value_plan.h), which mutable_value() requires: it may write numbers
-  // that the value's format does not hold. Forgets all values.
+  // From now on no value rests or shares its memory (value_plan.h), which mutable_value() requires:
+  // it may write numbers that the value's format does not hold. Forgets all values.
   void keep_in_place();
   // From now on only forward nodes run, so that no value waits for a backward one. Forgets all
   // values.
@@ -142,6 +142,17 @@ class Executor {
   template <typename T>
   void run_observe(const Instruction& instruction, const Executor* reference,
                    std::span<SiteRecord> records);
+  // In place of an op whose output is a copy that shares its operand's memory.
+  template <typename T>
+  void share_operand(const Instruction& instruction, const Executor* reference,
+                     std::span<SiteRecord> records);
+  // Whether two values of the graph have the same memory.
+  bool share_memory(std::string_view a, std::string_view b) const {
+    return value(a).raw() == value(b).raw();
+  }
+  template <typename T>
+  void measure_unchanged(int value, const ValueRounding& rounding, const Executor* reference,
+                         std::span<SiteRecord> records);
   template <typename T>
   void measure_accumulator(const Instruction& instruction, std::span<const uint8_t> events,
                            bool is_output, const Executor* reference,
@@ -185,11 +196,13 @@ class Executor {
   double site_scale(int32_t site) const;
   const Tensor& tensor(int value) const;
   Tensor& writable(int value);
-  void plan_memory(bool may_rest, const std::vector<bool>& left_out = {});
+  bool is_copy(const Instruction& instruction) const;
+  void plan_memory(PlanRules rules);
   // Moves values to and from rest before the node runs.
   void rest_and_wake(int node);
   uint8_t* slot(int number);  // its memory, allocated on first use
   Tensor& place(int value, int number);
+  Tensor& place_at(int value, void* memory);
 
   const Graph& graph_;
   const SiteTable& sites_;
@@ -212,6 +225,7 @@ class Executor {
   ValuePlan plan_;
   std::vector<Tensor> slots_;                    // allocated when first written
   std::vector<Tensor> values_;                   // by program value: in slots; empty: nowhere
+  std::vector<std::vector<int>> copies_of_;      // by program value: those that share its memory
   std::vector<std::vector<size_t>> rests_from_;  // by node before which they begin
   std::vector<std::vector<size_t>> rests_to_;    // by node before which they end
   std::vector<float> value_scale_;               // by program value, of scaled casts
@@ -224,6 +238,7 @@ class Executor {
   Adjoints adjoints_;
   std::map<int32_t, std::shared_ptr<const RoundingErrors>> errors_;  // by site, not yet weighed
   bool sample_sums_ = false, decides_itself_ = false, counts_only_ = false;
+  bool keeps_in_place_ = false;
   ValueTap* tap_ = nullptr;
   DeviceWork device_work_;
 };

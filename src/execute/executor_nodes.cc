@@ -80,7 +80,9 @@ void Executor::run_instruction(const Instruction& instruction, const Executor* r
     case InstructionKind::kCast:
       return run_cast<T>(instruction, reference, records);
     case InstructionKind::kOp:
-      return run_op<T>(instruction, reference, records);
+      return plan_.shown_by[static_cast<size_t>(instruction.outputs.at(0))] >= 0
+                 ? share_operand<T>(instruction, reference, records)
+                 : run_op<T>(instruction, reference, records);
     case InstructionKind::kObserve:
       return run_observe<T>(instruction, reference, records);
   }
@@ -128,6 +130,37 @@ void Executor::finish_counts(const ValueRounding& rounding, std::span<SiteRecord
   for (const int32_t site : rounding.sites) records[static_cast<size_t>(site)] = counted;
 }
 
+// A value is not read again if an observer's statistics of it already exist: it was produced by an
+// exact rounding (before == after), or observed at an earlier site.
+template <typename T>
+void Executor::measure_unchanged(int value, const ValueRounding& rounding,
+                                 const Executor* reference, std::span<SiteRecord> records) {
+  const int32_t site = rounding.sites.at(0);
+  const int32_t known = measured_[value].stats_site;
+  records[site].stats = known >= 0 ? records[known].stats
+                                   : observe<T>(kernels(), tensor(value).as<T>(), *rounding.format);
+  measured_[value].stats_site = site;
+  if (counts_only_) return finish_counts(rounding, records);
+  finish_record<T>(value, rounding, reference, records);
+}
+
+// Nothing is written, because other lanes may be reading the operand.
+template <typename T>
+void Executor::share_operand(const Instruction& instruction, const Executor* reference,
+                             std::span<SiteRecord> records) {
+  const int operand = instruction.inputs.at(0), value = instruction.outputs.at(0);
+  place_at(value, writable(plan_.shown_by[static_cast<size_t>(value)]).raw());
+  const ValueRounding& rounding = instruction.roundings.at(0);
+  if (rounding.format == nullptr || !records_rounding(rounding, records)) return;
+  measured_[value] = measured_[operand];
+  // A lane's copies are also the reference's, unless its formats differ in between.
+  if (reference != nullptr && !reference->share_memory(program_.values[operand].graph_value,
+                                                       program_.values[value].graph_value)) {
+    measured_[value].error_site = -1;
+  }
+  measure_unchanged<T>(value, rounding, reference, records);
+}
+
 // 1. y = round(x)   2. statistics of that rounding and the error of y, at every consumer's site
 template <typename T>
 void Executor::run_cast(const Instruction& instruction, const Executor* reference,
@@ -165,8 +198,8 @@ void Executor::run_cast(const Instruction& instruction, const Executor* referenc
     }
   }
   if (!measure) return;
-  if (counts_only_) return finish_counts(rounding, records);
   if (records[site].stats.inexact == 0) measured_[value].stats_site = static_cast<int32_t>(site);
+  if (counts_only_) return finish_counts(rounding, records);
   finish_record<T>(value, rounding, reference, records);
 }
 
@@ -289,12 +322,12 @@ void Executor::finish_output(const Instruction& instruction, size_t output, cons
     kernels().of<T>().quantize(y, y, result.size(), step.how.spec, step.how.stats);
   }
   if (!step.measured) return;
+  const uint32_t site = rounding.key();
+  if (records[site].stats.inexact == 0) measured_[value].stats_site = static_cast<int32_t>(site);
   if (counts_only_) return finish_counts(rounding, records);
   if constexpr (std::is_same_v<T, float>) {
     if (step.weighs) keep_errors(rounding, before, result.as<float>(), /*scale=*/1, records);
   }
-  const uint32_t site = rounding.key();
-  if (records[site].stats.inexact == 0) measured_[value].stats_site = static_cast<int32_t>(site);
   finish_record<T>(value, rounding, reference, records);
   if (step.old < 0) return;
   const T* stored = tensor(step.old).as<T>().data();
@@ -331,20 +364,12 @@ void Executor::measure_accumulator(const Instruction& instruction, std::span<con
   }
 }
 
-// A value is not read again if an observer's statistics of it already exist: it was produced by an
-// exact rounding (before == after), or observed at an earlier site.
 template <typename T>
 void Executor::run_observe(const Instruction& instruction, const Executor* reference,
                            std::span<SiteRecord> records) {
   const ValueRounding& rounding = instruction.roundings.at(0);
   if (counts_only_ || records.empty() || rounding.sites.empty()) return;
-  const int value = instruction.inputs.at(0);
-  const int32_t site = rounding.sites[0];
-  const int32_t known = measured_[value].stats_site;
-  records[site].stats = known >= 0 ? records[known].stats
-                                   : observe<T>(kernels(), tensor(value).as<T>(), *rounding.format);
-  measured_[value].stats_site = site;
-  finish_record<T>(value, rounding, reference, records);
+  measure_unchanged<T>(instruction.inputs.at(0), rounding, reference, records);
 }
 
 }  // namespace lockstep

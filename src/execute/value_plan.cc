@@ -21,17 +21,18 @@ struct Stay {
 
 class Planner {
  public:
-  Planner(const Program& program, Container container, int readers_lag,
-          const std::vector<bool>& left_out)
-      : program_(program), container_(container), lag_(readers_lag) {
+  Planner(const Program& program, const PlanRules& rules)
+      : program_(program), rules_(rules), lag_(rules.readers_lag) {
     plan_.slot_of.assign(program.values.size(), -1);
     const int nodes = program.instructions.empty() ? 0 : program.instructions.back().node + 1;
     bucket_nodes_ = (nodes + kBuckets - 1) / kBuckets + 1;
-    find_uses(left_out);
+    find_makers();
+    share_copies();
+    find_uses();
   }
 
   // In the longest time without a use. Nodes are in order, and so are a value's uses.
-  void find_rests(const std::vector<int>& zeros_and_ones) {
+  void find_rests() {
     for (size_t v = 0; v < uses_.size(); ++v) {
       const std::vector<int>& uses = uses_[v];
       if (!is_made_[v] || elements(v) < kLeastRestElements || uses.back() == kForever) continue;
@@ -40,7 +41,7 @@ class Planner {
         if (uses[u + 1] - uses[u] > uses[at + 1] - uses[at]) at = u;
       }
       if (uses.size() < 2 || uses[at + 1] - uses[at] - lag_ - 1 < kLeastRestNodes) continue;
-      const auto form = form_of(v, zeros_and_ones);
+      const auto form = form_of(v);
       if (!form) continue;
       plan_.rests.push_back({.value = static_cast<int>(v),
                              .form = *form,
@@ -58,17 +59,43 @@ class Planner {
   }
 
  private:
-  void find_uses(const std::vector<bool>& left_out) {
-    uses_.resize(program_.values.size());
+  bool runs(const Instruction& instruction) const {
+    return rules_.left_out.empty() || !rules_.left_out[static_cast<size_t>(instruction.node)];
+  }
+
+  void find_makers() {
     is_made_.assign(program_.values.size(), false);
     for (const Instruction& instruction : program_.instructions) {
-      if (!left_out.empty() && left_out[static_cast<size_t>(instruction.node)]) continue;
+      if (!runs(instruction)) continue;
       for (const int v : instruction.outputs) is_made_[static_cast<size_t>(v)] = true;
+    }
+  }
+
+  // Values from outside are not shared: who bound them may change them.
+  void share_copies() {
+    plan_.shown_by.assign(program_.values.size(), -1);
+    for (const auto& [from, to] : rules_.copies) {
+      const size_t original = original_of(from);
+      if (!is_made_[original]) continue;
+      plan_.shown_by[static_cast<size_t>(to)] = static_cast<int>(original);
+      is_made_[static_cast<size_t>(to)] = false;
+    }
+  }
+  size_t original_of(int v) const {
+    const int shown = plan_.shown_by[static_cast<size_t>(v)];
+    return static_cast<size_t>(shown < 0 ? v : shown);
+  }
+
+  // Those of copies are the original's.
+  void find_uses() {
+    uses_.resize(program_.values.size());
+    for (const Instruction& instruction : program_.instructions) {
+      if (!runs(instruction)) continue;
       for (const auto* list : {&instruction.inputs, &instruction.outputs}) {
-        for (const int v : *list) uses_[static_cast<size_t>(v)].push_back(instruction.node);
+        for (const int v : *list) uses_[original_of(v)].push_back(instruction.node);
       }
     }
-    for (const auto& [id, v] : program_.results) uses_[static_cast<size_t>(v)].push_back(kForever);
+    for (const auto& [id, v] : program_.results) uses_[original_of(v)].push_back(kForever);
   }
 
   // Its numbers are those of its format times the scale of their block.
@@ -78,13 +105,13 @@ class Planner {
     return program_.scaled_casts[cast].to.block != nullptr;
   }
 
-  std::optional<CompactForm> form_of(size_t v, const std::vector<int>& zeros_and_ones) const {
+  std::optional<CompactForm> form_of(size_t v) const {
     const ProgramValue& value = program_.values[v];
     if (value.format == nullptr) {
-      if (std::ranges::count(zeros_and_ones, static_cast<int>(v)) > 0) return CompactForm::kBit;
-      return std::nullopt;
+      const bool is_mask = std::ranges::count(rules_.zeros_and_ones, static_cast<int>(v)) > 0;
+      return is_mask ? std::optional(CompactForm::kBit) : std::nullopt;
     }
-    if (container_ != Container::kF32 || has_block_scales(value)) return std::nullopt;
+    if (rules_.container != Container::kF32 || has_block_scales(value)) return std::nullopt;
     return compact_form(*value.format);
   }
 
@@ -145,15 +172,16 @@ class Planner {
   int64_t elements(size_t v) const { return element_count(program_.values[v].type.shape); }
   int64_t bytes(size_t v) const {
     const bool is_int = program_.values[v].type.element == ElementType::kInt;
-    return elements(v) * static_cast<int64_t>(bytes_of(is_int ? Container::kI32 : container_));
+    return elements(v) *
+           static_cast<int64_t>(bytes_of(is_int ? Container::kI32 : rules_.container));
   }
 
   const Program& program_;
-  Container container_;
+  const PlanRules& rules_;
   int lag_;
   ValuePlan plan_;
   std::vector<std::vector<int>> uses_;  // by value: nodes; the one that makes it is the first
-  std::vector<bool> is_made_;           // by value
+  std::vector<bool> is_made_;           // by value, in memory of its own
   static constexpr int kBuckets = 64;   // of consecutive nodes
   int bucket_nodes_;
   struct Slot {
@@ -169,11 +197,9 @@ int64_t ValuePlan::bytes() const {
   return std::reduce(slots.begin(), slots.end());
 }
 
-ValuePlan plan_values(const Program& program, Container container,
-                      const std::vector<int>& zeros_and_ones, int readers_lag, bool may_rest,
-                      const std::vector<bool>& left_out) {
-  Planner planner(program, container, readers_lag, left_out);
-  if (may_rest) planner.find_rests(zeros_and_ones);
+ValuePlan plan_values(const Program& program, const PlanRules& rules) {
+  Planner planner(program, rules);
+  if (rules.may_rest) planner.find_rests();
   return planner.plan();
 }
 

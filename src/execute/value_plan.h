@@ -1,7 +1,7 @@
 // Where does a program keep what it computes?
 // A slot is memory that values use one after the other. A value that nothing reads for many nodes,
 // as between its forward and its backward node, rests: its bits go to a smaller slot in fewer
-// bytes, and the large one serves others.
+// bytes, and the large one serves others. Values that are copies (a reshape) share one memory.
 //
 //   node      3        4 ... 40        41
 //   value     made in  rests in        back in
@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "emulation/kernels/args/compact_form.h"
@@ -31,18 +32,23 @@ struct ValuePlan {
     int next_slot = -1;  // of the value after its rest
   };
   std::vector<int64_t> slots;  // the bytes of each
-  std::vector<int> slot_of;    // by program value: the one it is made in; -1: external
-  std::vector<Rest> rests;     // at most one per value
+  std::vector<int> slot_of;    // by program value: the one it is made in; -1: external, or a copy
+  std::vector<int> shown_by;   // by program value: the one whose memory it shares; -1: none
+  std::vector<Rest> rests;     // at most one per value, none of copies: they rest with it
 
   int64_t bytes() const;  // of all slots
 };
 
-// `zeros_and_ones`: program values of integers that are read only as masks.
-// `readers_lag`: other lanes read a value as many nodes later than this one does.
-// `may_rest`: false if values may be changed to numbers that their formats do not hold.
-// `left_out`: by node, those that never run; empty: all run.
-ValuePlan plan_values(const Program& program, Container container,
-                      const std::vector<int>& zeros_and_ones, int readers_lag, bool may_rest = true,
-                      const std::vector<bool>& left_out = {});
+struct PlanRules {
+  Container container = Container::kF32;
+  std::vector<int> zeros_and_ones = {};  // program values of integers that are read only as masks
+  // Program values: the second holds the elements of the first in the same order, and neither
+  // changes. In the order in which they are made.
+  std::vector<std::pair<int, int>> copies = {};
+  int readers_lag = 0;   // other lanes read a value as many nodes later than this one does
+  bool may_rest = true;  // false: values may be changed to numbers that their formats do not hold
+  std::vector<bool> left_out = {};  // by node, those that never run; empty: all run
+};
+ValuePlan plan_values(const Program& program, const PlanRules& rules);
 
 }  // namespace lockstep

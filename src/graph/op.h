@@ -190,6 +190,9 @@ struct OpDef {
   bool keeps_masks = false;
   // The output shows the operand's elements with another shape: frameworks move no data.
   bool is_view = false;
+  // True: output 0 before its rounding is operand 0, element by element in the same order. Where
+  // the rounding changes nothing, both may share their memory, and the op does not run.
+  bool copies = false;
   // True: for some shapes the op does nothing (a sum over extents that are 1), and graphs for such
   // batches omit it.
   bool may_vanish = false;

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "emulation/kernels/scalar/recurrent_elementary.h"
 #include "emulation/kernels/scalar/recurrent_layers.h"
 #include "emulation/kernels/scalar/strided_copy.h"
 #include "emulation/kernels/workspace.h"
+#include "src/core/parallel.h"
 
 namespace lockstep {
 
@@ -26,6 +28,11 @@ struct StepFactor {
   const T* values = nullptr;
   std::vector<T> storage = {};
   KeptFactor kept = {};
+};
+
+// Rows of the batch.
+struct RowRange {
+  int64_t first, count;
 };
 
 // The walk over layers, directions and steps, and its products.
@@ -53,6 +60,26 @@ class Recurrence {
     } else {
       std::copy_n(x, e_.rows() * width, y);
     }
+  }
+  // Calls body(walk, rows) until all rows of the batch have taken all steps of a direction. Rows
+  // meet only in the sums over steps, so several groups may walk at the same time, each in an
+  // object of its own, instead of sharing the loops of every step: those are short. What a row
+  // computes does not depend on its group. (Stochastic rounding is keyed by the place in the whole
+  // array.)
+  template <typename Walk, typename Body>
+  void walk_rows(Walk& walk, Body body) const {
+    constexpr int64_t kFewestRows = 8;  // fewer would read the weights too often
+    const int64_t threads = thread_count();
+    const int64_t groups = std::min(e_.batch / kFewestRows, 2 * threads);
+    const bool is_random = a_.math.rounding.rounding == Rounding::kStochastic;
+    if (threads == 1 || groups < threads || how_.elementary || is_random || a_.math.on_device) {
+      return body(walk, RowRange{0, e_.batch});
+    }
+    parallel_for(groups, [&](int64_t i) {
+      Walk own(a_);
+      const int64_t first = i * e_.batch / groups;
+      body(own, RowRange{first, (i + 1) * e_.batch / groups - first});
+    });
   }
   static T* room_for(Workspace<T>& room, int64_t count) {
     return room.get(static_cast<size_t>(count)).data();

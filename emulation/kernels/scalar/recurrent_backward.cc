@@ -14,7 +14,7 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
   void run() {
     const T* d = arriving();
     for (int64_t layer = e_.layers - 1; layer >= 0; --layer) {
-      T* dx = this->room_for(d_rooms_[layer % 2], e_.rows() * e_.layer_in(layer));
+      T* dx = this->room_for(rooms_.d[layer % 2], e_.rows() * e_.layer_in(layer));
       const T* x = input_of(layer);
       for (int64_t dir = 0; dir < e_.directions; ++dir) run_direction(layer, dir, x, d, dx);
       if (layer > 0 && e_.drops()) {
@@ -36,7 +36,7 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
 
   // The gradient of the last layer's output.
   const T* arriving() {
-    Workspace<T>& room = d_rooms_[e_.layers % 2];
+    Workspace<T>& room = rooms_.d[e_.layers % 2];
     if (a_.dy != nullptr) return this->time_major(a_.dy, e_.width(), room);
     T* none = this->room_for(room, this->between());
     std::fill_n(none, this->between(), T(0));
@@ -44,10 +44,10 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
   }
   // The layer's input, as the forward pass stored it.
   const T* input_of(int64_t layer) {
-    if (layer == 0) return this->time_major(a_.x, e_.in, x_room_);
+    if (layer == 0) return this->time_major(a_.x, e_.in, rooms_.x);
     const int64_t count = this->between();
     if (e_.drops()) return a_.layer_inputs + (layer - 1) * count;
-    T* x = this->room_for(x_room_, count);
+    T* x = this->room_for(rooms_.x, count);
     for (int64_t d = 0; d < e_.directions; ++d) {
       const T* h = hidden_of((layer - 1) * e_.directions + d);
       for (int64_t row = 0; row < e_.rows(); ++row) {
@@ -61,7 +61,7 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
   // The hidden state before every time step of a direction, (T,N,P).
   T* hidden_before(int64_t cell, int64_t d) {
     const int64_t size = this->state_size();
-    T* before = this->room_for(h_before_room_, e_.time * size);
+    T* before = this->room_for(rooms_.h_before, e_.time * size);
     for (int64_t s = 0; s < e_.time; ++s) {
       const T* from =
           s == 0 ? a_.h0 + cell * size : hidden_of(cell) + this->time_of(d, s - 1) * size;
@@ -69,9 +69,9 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
     }
     return before;
   }
-  static std::vector<T> start_of(const T* gradient, int64_t cell, int64_t size) {
+  static std::vector<T> start_of(const T* gradient, int64_t first, int64_t size) {
     if (gradient == nullptr) return std::vector<T>(static_cast<size_t>(size));
-    return std::vector<T>(gradient + cell * size, gradient + (cell + 1) * size);
+    return std::vector<T>(gradient + first, gradient + first + size);
   }
   T* gradient(int64_t cell, size_t k) const { return a_.dweights[this->at(cell, k)]; }
   void column_sums(const T* d, int64_t rows, T* out) const {
@@ -99,64 +99,15 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
   }
 
   void run_direction(int64_t layer, int64_t d, const T* x, const T* dy, T* dx) {
-    const int64_t cell = layer * e_.directions + d, gates = this->gate_rows_;
-    const int64_t state = this->state_size(), cell_size = this->cell_size(), p = e_.state;
+    const int64_t cell = layer * e_.directions + d, gates = this->gate_rows_, p = e_.state;
     const T* h_before = hidden_before(cell, d);
-    const T* cells = e_.is_lstm ? a_.cell_states + cell * e_.time * cell_size : nullptr;
-    const T* saved_gates = a_.gates + cell * e_.time * kSavedGates * cell_size;
-
-    T* dx_gates = this->room_for(dx_gates_room_, e_.rows() * gates);
-    T* dh_gates = e_.is_lstm ? dx_gates : this->room_for(dh_gates_room_, e_.rows() * gates);
-    StepFactor<T> w_hh = this->step_factor(cell, 1, gates, p), w_hr;
-    if (e_.projects) w_hr = this->step_factor(cell, e_.projection(), p, e_.hidden);
-    std::vector<T> dh = start_of(a_.dh_n, cell, state), dc = start_of(a_.dc_n, cell, cell_size);
-    std::vector<T> direct(e_.is_lstm ? 0 : dh.size()), arriving(dh.size());
-    // With a projection: all dh, (T,N,P), and the gradient of one step's o tanh(c).
+    T* dx_gates = this->room_for(rooms_.dx_gates, e_.rows() * gates);
+    T* dh_gates = e_.is_lstm ? dx_gates : this->room_for(rooms_.dh_gates, e_.rows() * gates);
+    // With a projection: all dh, (T,N,P).
     std::vector<T> dh_steps(e_.projects ? static_cast<size_t>(e_.rows() * p) : 0);
-    std::vector<T> dwide(e_.projects ? static_cast<size_t>(cell_size) : 0);
-    RecurrentStepBackward<T> step{.batch = e_.batch, .hidden = e_.hidden};
-    step.dh = e_.projects ? dwide.data() : dh.data();
-    step.dc = dc.data(), step.dh_direct = direct.data();
-    for (int64_t s = e_.time - 1; s >= 0; --s) {
-      const int64_t t = this->time_of(d, s);
-      for (int64_t n = 0; n < e_.batch; ++n) {
-        std::copy_n(dy + (t * e_.batch + n) * e_.width() + d * p, p, &arriving[n * p]);
-      }
-      // The part that bypassed the product last step joins dy first, as in autograd's order.
-      if (how_.elementary && !e_.is_lstm && s != e_.time - 1) {
-        add(direct.data(), arriving);
-        this->round(arriving, formats_.h);
-      }
-      add(arriving.data(), dh);
-      if (how_.elementary) this->round(dh, formats_.h);
-      if (e_.projects) {
-        if (!how_.elementary) this->round(dh, formats_.h);
-        std::copy(dh.begin(), dh.end(), &dh_steps[t * state]);
-        this->product(dh.data(), false, w_hr, e_.batch, e_.hidden, p, dwide.data());
-        this->round(dwide, formats_.low);
-      }
-      step.saved = saved_gates + t * cell_size * kSavedGates;
-      step.h_prev = h_before + t * state;
-      if (e_.is_lstm) {
-        step.c = cells + t * cell_size;
-        step.c_prev =
-            s == 0 ? a_.c0 + cell * cell_size : cells + this->time_of(d, s - 1) * cell_size;
-      }
-      step.dx_gates = dx_gates + t * e_.batch * gates;
-      step.dh_gates = dh_gates + t * e_.batch * gates;
-      take(step);
-      this->product(step.dh_gates, false, w_hh, e_.batch, p, gates, dh.data());
-      if (how_.elementary) {
-        this->round(dh, formats_.low);
-        continue;
-      }
-      if (!e_.is_lstm) add(direct.data(), dh);
-      if (how_.state_gradients) this->round(dh, formats_.h);
-      if (e_.is_lstm && how_.state_gradients) this->round(dc, formats_.c);
-    }
-    if (how_.elementary && !e_.is_lstm) add(direct.data(), dh);
-    std::copy(dh.begin(), dh.end(), a_.dh0 + cell * state);
-    if (e_.is_lstm) std::copy(dc.begin(), dc.end(), a_.dc0 + cell * cell_size);
+    this->walk_rows(*this, [&](Backward& walk, const RowRange& rows) {
+      walk.take_steps(cell, d, rows, dy, h_before, {dx_gates, dh_gates, dh_steps.data()});
+    });
 
     const int64_t in = e_.layer_in(layer), rows = e_.rows();
     std::vector<T> storage;
@@ -178,7 +129,7 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
                      });
     }
     if (e_.projects) {
-      const T* wide = a_.unprojected + cell * e_.time * cell_size;
+      const T* wide = a_.unprojected + cell * e_.time * this->cell_size();
       // ATen multiplies by the transposed view of w_hr, whose cast autocast does not keep. So every
       // step has its own cast, and their gradients are added in FP32.
       sum_over_steps(d, p * e_.hidden, gradient(cell, e_.projection()), /*total=*/nullptr,
@@ -187,7 +138,7 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
                                      wide + first * e_.hidden, p, e_.hidden, count, out);
                      });
     }
-    T* mine = d == 0 ? dx : this->room_for(other_dx_room_, rows * in);
+    T* mine = d == 0 ? dx : this->room_for(rooms_.other_dx, rows * in);
     this->product(false, dx_gates, false, this->weight(cell, 0), rows, in, gates, mine);
     this->round_(mine, rows * in, formats_.low);
     if (d == 0) return;
@@ -198,19 +149,98 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
     }
   }
 
+  // What the steps leave for the sums over them, (T,N,...).
+  struct StepGradients {
+    T *dx_gates, *dh_gates;  // equal for an LSTM
+    T* dh;                   // only with a projection
+  };
+
+  // All steps of a direction for some rows of the batch, from the last to the first.
+  void take_steps(int64_t cell, int64_t d, const RowRange& rows, const T* dy, const T* h_before,
+                  const StepGradients& out) {
+    const int64_t gates = this->gate_rows_, p = e_.state;
+    const int64_t state = rows.count * p, cell_size = rows.count * e_.hidden;
+    // Where these rows begin: in arrays of all steps, their first elements at time 0; in arrays of
+    // the states before and after them.
+    const int64_t first_cell = cell * e_.time * this->cell_size() + rows.first * e_.hidden;
+    const int64_t ends_state = (cell * e_.batch + rows.first) * p;
+    const int64_t ends_cell = (cell * e_.batch + rows.first) * e_.hidden;
+    const T* cells = e_.is_lstm ? a_.cell_states + first_cell : nullptr;
+    const T* saved_gates = a_.gates + first_cell * kSavedGates;
+    StepFactor<T> w_hh = this->step_factor(cell, 1, gates, p), w_hr;
+    if (e_.projects) w_hr = this->step_factor(cell, e_.projection(), p, e_.hidden);
+    std::vector<T> dh = start_of(a_.dh_n, ends_state, state);
+    std::vector<T> dc = start_of(a_.dc_n, ends_cell, cell_size);
+    std::vector<T> direct(e_.is_lstm ? 0 : dh.size()), arriving(dh.size());
+    // With a projection: the gradient of one step's o tanh(c).
+    std::vector<T> dwide(e_.projects ? static_cast<size_t>(cell_size) : 0);
+    RecurrentStepBackward<T> step{.batch = rows.count, .hidden = e_.hidden};
+    step.dh = e_.projects ? dwide.data() : dh.data();
+    step.dc = dc.data(), step.dh_direct = direct.data();
+    for (int64_t s = e_.time - 1; s >= 0; --s) {
+      const int64_t t = this->time_of(d, s);
+      const int64_t row = t * e_.batch + rows.first;
+      for (int64_t n = 0; n < rows.count; ++n) {
+        std::copy_n(dy + (row + n) * e_.width() + d * p, p, &arriving[n * p]);
+      }
+      // The part that bypassed the product last step joins dy first, as in autograd's order.
+      if (how_.elementary && !e_.is_lstm && s != e_.time - 1) {
+        add(direct.data(), arriving);
+        this->round(arriving, formats_.h);
+      }
+      add(arriving.data(), dh);
+      if (how_.elementary) this->round(dh, formats_.h);
+      if (e_.projects) {
+        if (!how_.elementary) this->round(dh, formats_.h);
+        std::copy(dh.begin(), dh.end(), out.dh + row * p);
+        this->product(dh.data(), false, w_hr, rows.count, e_.hidden, p, dwide.data());
+        this->round(dwide, formats_.low);
+      }
+      step.saved = saved_gates + t * this->cell_size() * kSavedGates;
+      step.h_prev = h_before + row * p;
+      if (e_.is_lstm) {
+        step.c = cells + t * this->cell_size();
+        step.c_prev =
+            s == 0 ? a_.c0 + ends_cell : cells + this->time_of(d, s - 1) * this->cell_size();
+      }
+      step.dx_gates = out.dx_gates + row * gates;
+      step.dh_gates = out.dh_gates + row * gates;
+      take(step);
+      this->product(step.dh_gates, false, w_hh, rows.count, p, gates, dh.data());
+      if (how_.elementary) {
+        this->round(dh, formats_.low);
+        continue;
+      }
+      if (!e_.is_lstm) add(direct.data(), dh);
+      if (how_.state_gradients) this->round(dh, formats_.h);
+      if (e_.is_lstm && how_.state_gradients) this->round(dc, formats_.c);
+    }
+    if (how_.elementary && !e_.is_lstm) add(direct.data(), dh);
+    std::copy(dh.begin(), dh.end(), a_.dh0 + ends_state);
+    if (e_.is_lstm) std::copy(dc.begin(), dc.end(), a_.dc0 + ends_cell);
+  }
+
   void take(RecurrentStepBackward<T>& step) {
     if (how_.elementary) {
       return e_.is_lstm ? elementary_lstm_step_backward(step, formats_, this->round_)
                         : elementary_gru_step_backward(step, formats_, this->round_);
     }
-    const int64_t count = e_.batch * this->gate_rows_;
+    const int64_t count = step.batch * this->gate_rows_;
     e_.is_lstm ? lstm_step_backward(*a_.math.kernels, step)
                : gru_step_backward(*a_.math.kernels, step);
     this->round_(step.dx_gates, count, formats_.low);
     if (!e_.is_lstm) this->round_(step.dh_gates, count, formats_.low);
   }
 
-  Workspace<T> x_room_, d_rooms_[2], other_dx_room_, dx_gates_room_, dh_gates_room_, h_before_room_;
+  // Kept by the thread for the next call: their pages are there already. Not for take_steps().
+  struct Rooms {
+    Workspace<T> x, d[2], other_dx, dx_gates, dh_gates, h_before;
+  };
+  static Rooms& rooms_of_thread() {
+    static thread_local Rooms rooms;
+    return rooms;
+  }
+  Rooms& rooms_ = rooms_of_thread();
 };
 
 }  // namespace

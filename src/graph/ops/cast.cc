@@ -67,7 +67,8 @@ std::vector<OpDef> cast_ops() {
        .vjp = cast_vjp,
        .run = run_copy,
        .format_attribute = "dtype",
-       .keeps_masks = true},
+       .keeps_masks = true,
+       .copies = true},
       {.name = "cast_like",
        .help = "y = x in the lane's format of `like`; operands x, like; saturate: finite numbers "
                "beyond the format become its largest one",
@@ -84,7 +85,8 @@ std::vector<OpDef> cast_ops() {
        .help = "dx = dy in x's format; operand dy",
        .source = "torch's derivative of to",
        .infer = infer_same,
-       .run = run_copy},
+       .run = run_copy,
+       .copies = true},
       {.name = "detach",
        .help = "y = x; no gradient flows through it",
        .source = "torch.Tensor.detach",
@@ -92,7 +94,8 @@ std::vector<OpDef> cast_ops() {
        .run = run_copy,
        .differentiable_outputs = 0,
        .keeps_masks = true,
-       .is_view = true},
+       .is_view = true,
+       .copies = true},
   };
 }
 

@@ -39,7 +39,8 @@ std::vector<OpDef> composed_border_ops() {
        .format_attribute = "dtype",
        .class_attribute = "of",
        .keeps_masks = true,
-       .is_view = true},
+       .is_view = true,
+       .copies = true},
       {.name = "composed_result",
        .help = "y = x in the format of the op `of`'s result; operands x, then those of the op",
        .source = "the class of the op in autocast's lists, else type promotion of its operands",
@@ -53,7 +54,8 @@ std::vector<OpDef> composed_border_ops() {
        .class_attribute = "of",
        .class_of_result = true,
        .keeps_masks = true,
-       .is_view = true},
+       .is_view = true,
+       .copies = true},
   };
 }
 

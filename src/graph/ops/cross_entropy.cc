@@ -50,7 +50,8 @@ const int32_t* checked_targets(const OpCall& call, int64_t ignore_index) {
   const int64_t classes = input_shape(call, 0)[1];
   const std::span<const int32_t> targets = call.inputs[1]->as<int32_t>();
   for (size_t i = 0; i < targets.size(); ++i) {
-    require((targets[i] >= 0 && targets[i] < classes) || targets[i] == ignore_index, call.node,
+    if ((targets[i] >= 0 && targets[i] < classes) || targets[i] == ignore_index) continue;
+    require(false, call.node,
             "target " + std::to_string(i) + " is " + std::to_string(targets[i]) +
                 ", must be in [0, " + std::to_string(classes) + ") or the ignore_index " +
                 std::to_string(ignore_index),

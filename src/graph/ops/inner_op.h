@@ -12,9 +12,14 @@ namespace lockstep {
 // factors of its products.
 template <typename T>
 InnerMath<T> inner_math(const OpCall& call, size_t a, size_t b) {
-  return {&call.kernels.of<T>(),    &call.gemm_accumulator, &call.reduce_accumulator,
-          factor_format(call, a),   factor_format(call, b), call.inner,
-          call.rounds_dropout_scale};
+  return {.kernels = &call.kernels.of<T>(),
+          .gemm_accumulator = &call.gemm_accumulator,
+          .reduce_accumulator = &call.reduce_accumulator,
+          .a_format = factor_format(call, a),
+          .b_format = factor_format(call, b),
+          .rounding = call.inner,
+          .on_device = call.kernels.uses_device,
+          .rounds_dropout_scale = call.rounds_dropout_scale};
 }
 
 // Fills output `index`, a mask: the given one, or one drawn with 1 at probability 1 - p.

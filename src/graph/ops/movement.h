@@ -29,7 +29,8 @@ inline std::vector<StridedDim> strided_dims(const Shape& extents, const std::vec
 inline const int32_t* checked_indices(const OpCall& call, size_t index, int64_t limit) {
   const auto values = call.inputs[index]->as<int32_t>();
   for (size_t i = 0; i < values.size(); ++i) {
-    require(values[i] >= 0 && values[i] < limit, call.node,
+    if (values[i] >= 0 && values[i] < limit) continue;
+    require(false, call.node,
             "index " + std::to_string(values[i]) + " at position " + std::to_string(i) +
                 ", must be in [0, " + std::to_string(limit) + ")");
   }

@@ -1,6 +1,5 @@
 // reshape: the same elements, of any type, in the same order with another shape.
-#include <cstring>
-
+#include "src/graph/ops/cast.h"
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {
@@ -24,10 +23,6 @@ void reshape_vjp(GradientBuilder& builder, const Node& node) {
                    {{"shape", builder.graph().type_of(node.inputs[0]).shape}}, {0});
 }
 
-void run_reshape(const OpCall& call) {
-  std::memcpy(call.outputs[0]->raw(), call.inputs[0]->raw(), call.inputs[0]->bytes());
-}
-
 }  // namespace
 
 std::vector<OpDef> reshape_ops() {
@@ -37,9 +32,10 @@ std::vector<OpDef> reshape_ops() {
            .attributes = {"shape"},
            .infer = infer_reshape,
            .vjp = reshape_vjp,
-           .run = run_reshape,
+           .run = run_copy,
            .keeps_masks = true,
            .is_view = true,
+           .copies = true,
            .may_vanish = true,
            .foreign_names = {.torch = "view", .mxnet = "Flatten expand_dims"}}};
 }

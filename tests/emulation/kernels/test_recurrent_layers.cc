@@ -145,10 +145,19 @@ struct LayersCase {
   double dropout = 0;
   const char *format = "fp32", *accumulator = "fp32_fused";
   RecurrentCells cells = RecurrentCells::kFused;
+  Rounding rounding = Rounding::kNearestEven;
 };
+// Batches of 16 and more are large enough for groups of rows.
 const LayersCase kLayersCases[] = {
     {"LSTM", true, true, 2, 1, 16, 20, 20},
     {"LSTM, time first, two directions", true, false, 2, 2, 5, 7, 7},
+    {"LSTM, projection, dropout, uneven groups of rows", true, true, 2, 2, 25, 24, 9, 0.25, "bf16"},
+    {"LSTM in BF16, stochastic", true, true, 1, 2, 24, 9, 9, 0, "bf16", "fp32_fused",
+     RecurrentCells::kFused, Rounding::kStochastic},
+    {"LSTM in BF16, plain ops, large batch", true, true, 1, 1, 24, 9, 5, 0, "bf16", "fp32_fused",
+     RecurrentCells::kTorchCpu},
+    {"GRU, time first, two directions, uneven groups of rows", false, false, 2, 2, 26, 11, 11, 0.25,
+     "fp16"},
     {"LSTM, sums of several blocks", true, true, 1, 1, 3, 400, 400},
     {"LSTM, projection, dropout", true, true, 2, 2, 4, 24, 9, 0.25},
     {"LSTM in BF16, tensor cores", true, true, 2, 1, 16, 33, 33, 0, "bf16", "hopper_bf16"},
@@ -215,7 +224,7 @@ std::vector<float> both_passes(const KernelSet& set, const LayersCase& of) {
     args.math.kernels = &set.f32;
     args.math.gemm_accumulator = &accumulator;
     args.math.reduce_accumulator = &find_accumulator("fp32_fused");
-    args.math.rounding.format = &format;
+    args.math.rounding = {.format = &format, .rounding = of.rounding};
     args.cells = of.cells;
     args.x = x.data(), args.h0 = h0.data(), args.c0 = c0.data(), args.masks = masks.data();
     for (const auto& weight : weights) args.weights.push_back(weight.data());
@@ -232,8 +241,8 @@ std::vector<float> both_passes(const KernelSet& set, const LayersCase& of) {
   set.f32.recurrent_backward(backward);
 
   std::vector<float> all;
-  for (const auto* part :
-       {&y, &h_n, &c_n, &gates, &cell_states, &hidden, &layer_inputs, &dx, &dh0, &dc0}) {
+  for (const auto* part : {&y, &h_n, &c_n, &gates, &cell_states, &hidden, &unprojected,
+                           &layer_inputs, &dx, &dh0, &dc0}) {
     all.insert(all.end(), part->begin(), part->end());
   }
   for (const auto& part : dweights) all.insert(all.end(), part.begin(), part.end());
@@ -246,7 +255,7 @@ TEST_CASE("kernel sets: both passes of recurrent layers have the scalar bits, an
   for (const LayersCase& of : kLayersCases) {
     const std::vector<float> want = both_passes(scalar_kernels(), of);
     for (const KernelSet* set : available_kernel_sets()) {
-      for (const int threads : {1, 3}) {
+      for (const int threads : {1, 2, 3}) {
         const ThreadCountGuard guard(threads);
         CAPTURE(of.name);
         CAPTURE(set->name);
