@@ -4,6 +4,7 @@
 // tree of emulation/kernels/reduction.h. What one element contributes: element_stats.h.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <utility>
@@ -59,25 +60,42 @@ BlockSums<kSums> join_sums(const std::vector<BlockSums<kSums>>& blocks) {
   return total;
 }
 
-// Calls chunk(begin, end, part, sums) for every chunk of [0, count), `part` a fresh Part for
-// integer statistics, `sums` pointing at the BlockSums of the chunk's first block. Merges the parts
-// into
-// `*whole` and returns the totals of the sums.
+// The chunks of [0, count) and what has been found in each: integer statistics in a Part, sums by
+// block. Chunks may run in any order and on any thread.
+template <int kSums, typename Part>
+class ChunkResults {
+ public:
+  explicit ChunkResults(int64_t count)
+      : count_(count),
+        size_(chunk_blocks(count) * kReductionBlock),
+        parts_(static_cast<size_t>((count + size_ - 1) / size_)),
+        sums_(static_cast<size_t>((count + kReductionBlock - 1) / kReductionBlock)) {}
+  int64_t chunks() const { return static_cast<int64_t>(parts_.size()); }
+  int64_t begin(int64_t chunk) const { return chunk * size_; }
+  int64_t end(int64_t chunk) const { return std::min(count_, (chunk + 1) * size_); }
+  Part& part(int64_t chunk) { return parts_[static_cast<size_t>(chunk)]; }
+  // Of the chunk's first block.
+  BlockSums<kSums>* sums(int64_t chunk) { return sums_.data() + begin(chunk) / kReductionBlock; }
+  // Merges the parts into `*whole`; returns the totals of the sums.
+  BlockSums<kSums> join(Part* whole) const {
+    for (const Part& part : parts_) whole->merge(part);
+    return join_sums(sums_);
+  }
+
+ private:
+  int64_t count_, size_;
+  std::vector<Part> parts_;
+  std::vector<BlockSums<kSums>> sums_;
+};
+
+// Calls chunk(begin, end, part, sums) for every chunk of [0, count), see ChunkResults.
 template <int kSums, typename Part, typename Chunk>
 BlockSums<kSums> for_each_chunk(int64_t count, Part* whole, Chunk chunk) {
-  const int64_t blocks = (count + kReductionBlock - 1) / kReductionBlock;
-  const int64_t chunk_size = chunk_blocks(count) * kReductionBlock;
-  const int64_t chunks = (count + chunk_size - 1) / chunk_size;
-  std::vector<BlockSums<kSums>> sums(static_cast<size_t>(blocks));
-  std::vector<Part> parts(static_cast<size_t>(chunks > 1 ? chunks : 0));
-  parallel_for(chunks, [&](int64_t i) {
-    const int64_t begin = i * chunk_size;
-    const int64_t end = begin + chunk_size < count ? begin + chunk_size : count;
-    Part* part = chunks > 1 ? &parts[static_cast<size_t>(i)] : whole;
-    chunk(begin, end, *part, sums.data() + begin / kReductionBlock);
+  ChunkResults<kSums, Part> results(count);
+  parallel_for(results.chunks(), [&](int64_t i) {
+    chunk(results.begin(i), results.end(i), results.part(i), results.sums(i));
   });
-  for (const Part& part : parts) whole->merge(part);
-  return join_sums(sums);
+  return results.join(whole);
 }
 
 // Adds one element to all statistics. `square` and `error` are its virtual lanes of the two sums.

@@ -24,11 +24,13 @@ void quantize(const KernelSet& kernels, std::span<const T> before, std::span<T> 
 }
 
 template <typename T>
-TensorStats observe(const KernelSet& kernels, std::span<const T> values, const Format& format) {
+TensorStats observe(const KernelSet& kernels, std::span<const T> values, const Format& format,
+                    ReferenceComparison* comparison) {
   TensorStats stats;
   QuantizeSpec spec;
   spec.format = &format;
   spec.measure_only = true;
+  spec.comparison = comparison;
   quantize<T>(kernels, values, {}, spec, &stats);
   return stats;
 }
@@ -47,7 +49,8 @@ ErrorStats compare(const KernelSet& kernels, std::span<const T> lane,
 #define LOCKSTEP_INSTANTIATE(T)                                                                   \
   template void quantize(const KernelSet&, std::span<const T>, std::span<T>, const QuantizeSpec&, \
                          TensorStats*);                                                           \
-  template TensorStats observe(const KernelSet&, std::span<const T>, const Format&);              \
+  template TensorStats observe(const KernelSet&, std::span<const T>, const Format&,               \
+                               ReferenceComparison*);                                             \
   template ErrorStats compare(const KernelSet&, std::span<const T>, std::span<const float>,       \
                               double, const Format&);
 LOCKSTEP_INSTANTIATE(float)

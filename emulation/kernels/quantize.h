@@ -17,9 +17,11 @@ template <typename T>
 void quantize(const KernelSet& kernels, std::span<const T> before, std::span<T> after,
               const QuantizeSpec& spec, TensorStats* stats);
 
-// Statistics of an array that is not rounded (after == before, in `format`).
+// Statistics of an array that is not rounded (after == before, in `format`). `comparison`: see
+// QuantizeSpec.
 template <typename T>
-TensorStats observe(const KernelSet& kernels, std::span<const T> values, const Format& format);
+TensorStats observe(const KernelSet& kernels, std::span<const T> values, const Format& format,
+                    ReferenceComparison* comparison = nullptr);
 
 // Error of `lane` against `reference` (see ErrorStats). Shapes: equal sizes. Requires: scale > 0.
 template <typename T>

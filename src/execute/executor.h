@@ -166,7 +166,12 @@ class Executor {
   // others.
   template <typename T>
   void finish_record(int value, const ValueRounding& rounding, const Executor* reference,
-                     std::span<SiteRecord> records);
+                     std::span<SiteRecord> records, const ReferenceComparison& compared = {});
+  // What the rounding's kernel may compare the value with; without a reference if there is nothing
+  // to compare.
+  ReferenceComparison comparison_of(int value, const ValueRounding& rounding,
+                                    const Executor* reference) const;
+  double record_scale(int value, const ValueRounding& rounding) const;
   template <typename T>
   ErrorStats error_of(int value, const TensorStats& stats, const Format& format, double scale,
                       const Executor* reference) const;

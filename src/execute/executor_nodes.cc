@@ -8,6 +8,14 @@
 #include "src/execute/executor.h"
 
 namespace lockstep {
+namespace {
+
+// A loss scale that has fallen to zero leaves nothing to compare.
+bool is_comparable(double scale) {
+  return scale > 0 && std::isfinite(scale);
+}
+
+}  // namespace
 
 void Executor::run_node(int node, const Executor* reference, std::span<SiteRecord> records) {
   rest_and_wake(node);
@@ -66,11 +74,13 @@ void Executor::record_external(int value, int32_t site, const TensorStats* stats
   const Format& format = *program_.values[static_cast<size_t>(value)].format;
   if (counts_only_ && (stats == nullptr || changes_nothing(format))) return;
   TensorStats& mine = records[static_cast<size_t>(site)].stats;
-  mine = stats != nullptr ? *stats : observe<T>(kernels(), tensor(value).as<T>(), format);
   const ValueRounding rounding{.format = &format, .sites = {site}};
+  ReferenceComparison compared = comparison_of(value, rounding, reference);
+  mine =
+      stats != nullptr ? *stats : observe<T>(kernels(), tensor(value).as<T>(), format, &compared);
   if (counts_only_) return finish_counts(rounding, records);
   if (mine.inexact == 0) measured_[static_cast<size_t>(value)].stats_site = site;
-  finish_record<T>(value, rounding, reference, records);
+  finish_record<T>(value, rounding, reference, records, compared);
 }
 
 template <typename T>
@@ -92,22 +102,38 @@ template <typename T>
 ErrorStats Executor::error_of(int value, const TensorStats& stats, const Format& format,
                               double scale, const Executor* reference) const {
   if (reference == nullptr) return error_of_reference(stats);
-  if (!(scale > 0 && std::isfinite(scale))) return {};  // a loss scale that has fallen to zero
+  if (!is_comparable(scale)) return {};
   const Tensor& ref = reference->value(program_.values[value].graph_value);
   return compare<T>(kernels(), tensor(value).as<T>(), ref.as<float>(), scale, format);
 }
 
+double Executor::record_scale(int value, const ValueRounding& rounding) const {
+  return site_scale(rounding.sites.front()) * value_scale_[value];
+}
+
+ReferenceComparison Executor::comparison_of(int value, const ValueRounding& rounding,
+                                            const Executor* reference) const {
+  const double scale = record_scale(value, rounding);
+  if (reference == nullptr || !is_comparable(scale)) return {};
+  const Tensor& expected = reference->value(program_.values[value].graph_value);
+  return {.reference = expected.as<float>().data(), .scale = scale, .format = rounding.format};
+}
+
 template <typename T>
 void Executor::finish_record(int value, const ValueRounding& rounding, const Executor* reference,
-                             std::span<SiteRecord> records) {
+                             std::span<SiteRecord> records, const ReferenceComparison& compared) {
   const int32_t first = rounding.sites.front();
   SiteRecord& record = records[first];
   record.measured = true;
-  record.scale = site_scale(first) * value_scale_[value];
+  record.scale = record_scale(value, rounding);
   const int32_t known = measured_[value].error_site;
-  record.error = known >= 0 && records[known].scale == record.scale && reference != nullptr
-                     ? records[known].error
-                     : error_of<T>(value, record.stats, *rounding.format, record.scale, reference);
+  if (compared.done) {
+    record.error = compared.error;
+  } else if (known >= 0 && records[known].scale == record.scale && reference != nullptr) {
+    record.error = records[known].error;
+  } else {
+    record.error = error_of<T>(value, record.stats, *rounding.format, record.scale, reference);
+  }
   measured_[value].error_site = first;
   if (tap_ != nullptr) tap_->take(rounding.sites, tensor(value), *rounding.format);
   for (size_t i = 1; i < rounding.sites.size(); ++i) records[rounding.sites[i]] = record;
@@ -136,12 +162,15 @@ template <typename T>
 void Executor::measure_unchanged(int value, const ValueRounding& rounding,
                                  const Executor* reference, std::span<SiteRecord> records) {
   const int32_t site = rounding.sites.at(0);
-  const int32_t known = measured_[value].stats_site;
-  records[site].stats = known >= 0 ? records[known].stats
-                                   : observe<T>(kernels(), tensor(value).as<T>(), *rounding.format);
+  const auto [known, known_error] = measured_[value];
+  ReferenceComparison compared;
+  if (known_error < 0 && !counts_only_) compared = comparison_of(value, rounding, reference);
+  records[site].stats =
+      known >= 0 ? records[known].stats
+                 : observe<T>(kernels(), tensor(value).as<T>(), *rounding.format, &compared);
   measured_[value].stats_site = site;
   if (counts_only_) return finish_counts(rounding, records);
-  finish_record<T>(value, rounding, reference, records);
+  finish_record<T>(value, rounding, reference, records, compared);
 }
 
 // Nothing is written, because other lanes may be reading the operand.
@@ -174,6 +203,7 @@ void Executor::run_cast(const Instruction& instruction, const Executor* referenc
   TensorStats* stats = measure ? &records[site].stats : nullptr;
   const int value = instruction.outputs[0];
   const bool weighs = measure && !counts_only_ && sample_sums_ && reference != nullptr;
+  ReferenceComparison compared;
   if (instruction.scaled_cast >= 0) {
     const ScaledCast& cast = program_.scaled_casts[static_cast<size_t>(instruction.scaled_cast)];
     const float scale = run_scaled_cast(cast, x.as<float>(), y.as<float>(), key, stats);
@@ -185,11 +215,13 @@ void Executor::run_cast(const Instruction& instruction, const Executor* referenc
       kernels().of<T>().scale(source, instruction.factor, y.as<T>().data(), x.size());
       source = y.as<T>().data();
     }
+    if (measure && !counts_only_) compared = comparison_of(value, rounding, reference);
     kernels().of<T>().quantize(source, y.as<T>().data(), x.size(),
                                {.format = rounding.format,
                                 .rounding = rounding.rounding,
                                 .key = key,
-                                .counts_only = counts_only_},
+                                .counts_only = counts_only_,
+                                .comparison = &compared},
                                stats);
     if constexpr (std::is_same_v<T, float>) {
       if (weighs && instruction.factor == 1) {
@@ -200,7 +232,7 @@ void Executor::run_cast(const Instruction& instruction, const Executor* referenc
   if (!measure) return;
   if (records[site].stats.inexact == 0) measured_[value].stats_site = static_cast<int32_t>(site);
   if (counts_only_) return finish_counts(rounding, records);
-  finish_record<T>(value, rounding, reference, records);
+  finish_record<T>(value, rounding, reference, records, compared);
 }
 
 const Tensor* Executor::mask_for(size_t node, const ExecutionKey& key) const {
@@ -318,8 +350,12 @@ void Executor::finish_output(const Instruction& instruction, size_t output, cons
   Tensor& result = writable(value);
   T* y = result.as<T>().data();
   const std::vector<T> before(y, step.keeps() ? y + result.size() : y);
+  ReferenceComparison compared;
   if (!is_rounded) {
-    kernels().of<T>().quantize(y, y, result.size(), step.how.spec, step.how.stats);
+    QuantizeSpec spec = step.how.spec;
+    spec.comparison = &compared;
+    if (step.measured && !counts_only_) compared = comparison_of(value, rounding, reference);
+    kernels().of<T>().quantize(y, y, result.size(), spec, step.how.stats);
   }
   if (!step.measured) return;
   const uint32_t site = rounding.key();
@@ -328,7 +364,7 @@ void Executor::finish_output(const Instruction& instruction, size_t output, cons
   if constexpr (std::is_same_v<T, float>) {
     if (step.weighs) keep_errors(rounding, before, result.as<float>(), /*scale=*/1, records);
   }
-  finish_record<T>(value, rounding, reference, records);
+  finish_record<T>(value, rounding, reference, records, compared);
   if (step.old < 0) return;
   const T* stored = tensor(step.old).as<T>().data();
   const auto buffer = [&](int64_t i) { return static_cast<double>(stored[i]); };

@@ -6,6 +6,15 @@
 
 namespace lockstep {
 
+// What the rounded values of an array are compared with, see ErrorStats.
+struct ReferenceComparison {
+  const float* reference = nullptr;  // as many elements; null: nothing to compare
+  double scale = 1;                  // > 0
+  const Format* format = nullptr;    // the lane's: of its ulps
+  ErrorStats error = {};             // the result, if it is done
+  bool done = false;
+};
+
 struct QuantizeSpec {
   const Format* format = nullptr;
   Rounding rounding = Rounding::kNearestEven;
@@ -16,6 +25,9 @@ struct QuantizeSpec {
   // Only the counts of elements are wanted: whatever else the statistics hold means nothing, and a
   // kernel need not form it.
   bool counts_only = false;
+  // Not null: where all statistics are formed, a kernel may also do this comparison, piece by piece
+  // while both arrays are in its cache. It need not.
+  ReferenceComparison* comparison = nullptr;
 };
 
 }  // namespace lockstep

@@ -7,10 +7,12 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <memory>
 
 #include "emulation/kernels/block_pass.h"
 #include "emulation/kernels/compare_stats.h"
 #include "emulation/kernels/scalar/quantize.h"
+#include "emulation/kernels/simd/chunk_comparer.h"
 #include "emulation/kernels/simd/quantize.h"
 #include "emulation/kernels/simd/targets.h"
 
@@ -341,23 +343,49 @@ class ComparePass {
   double ulp_of_one_;
 };
 
+class VectorComparer final : public ChunkComparer {
+ public:
+  // Otherwise ulps need not have a normal inverse; sum_groups needs 2^emin as a normal float.
+  static bool takes(const Format& format) {
+    constexpr int kFloatPrecision = 24;
+    return format.precision <= kFloatPrecision && format.emin >= 1 - kFloatBias;
+  }
+  VectorComparer(const float* lane, int64_t count, const ReferenceComparison& with)
+      : pass_(lane, with.reference, with.scale, *with.format), results_(count) {}
+  int64_t chunks() const { return results_.chunks(); }
+  void compare(int64_t chunk) override {
+    pass_.run(results_.begin(chunk), results_.end(chunk), results_.part(chunk),
+              results_.sums(chunk));
+  }
+  ErrorStats error() const override {
+    ErrorStats error;
+    const auto totals = results_.join(&error);
+    error.err_sq = totals.sum[kErrors];
+    error.dot_ref = totals.sum[kDots];
+    error.ref_sq = totals.sum[kReferences];
+    return error;
+  }
+
+ private:
+  const ComparePass pass_;
+  ChunkResults<kCompareSums, ErrorStats> results_;
+};
+
+std::unique_ptr<ChunkComparer> chunk_comparer(const float* lane, int64_t count,
+                                              const ReferenceComparison& with) {
+  if (!VectorComparer::takes(*with.format)) return nullptr;
+  return std::make_unique<VectorComparer>(lane, count, with);
+}
+
 void compare(const float* lane, const float* reference, int64_t count, double scale,
              const Format& lane_format, ErrorStats* error) {
-  constexpr int kFloatPrecision = 24;
-  // Otherwise ulps need not have a normal inverse; sum_groups needs 2^emin as a normal float.
-  if (lane_format.precision > kFloatPrecision || lane_format.emin < 1 - kFloatBias) {
+  if (!VectorComparer::takes(lane_format)) {
     return scalar_compare(lane, reference, count, scale, lane_format, error);
   }
-  const ComparePass pass(lane, reference, scale, lane_format);
-  *error = ErrorStats();
-  const auto totals = for_each_chunk<kCompareSums>(
-      count, error,
-      [&](int64_t begin, int64_t end, ErrorStats& part, BlockSums<kCompareSums>* sums) {
-        pass.run(begin, end, part, sums);
-      });
-  error->err_sq = totals.sum[kErrors];
-  error->dot_ref = totals.sum[kDots];
-  error->ref_sq = totals.sum[kReferences];
+  VectorComparer comparer(lane, count,
+                          {.reference = reference, .scale = scale, .format = &lane_format});
+  parallel_for(comparer.chunks(), [&](int64_t i) { comparer.compare(i); });
+  *error = comparer.error();
 }
 
 #endif  // LOCKSTEP_SIMD_TARGET
@@ -375,6 +403,15 @@ void avx2_compare(const float* lane, const float* reference, int64_t count, doub
 void avx512_compare(const float* lane, const float* reference, int64_t count, double scale,
                     const Format& lane_format, ErrorStats* error) {
   N_AVX3::compare(lane, reference, count, scale, lane_format, error);
+}
+
+std::unique_ptr<ChunkComparer> avx2_chunk_comparer(const float* lane, int64_t count,
+                                                   const ReferenceComparison& with) {
+  return N_AVX2::chunk_comparer(lane, count, with);
+}
+std::unique_ptr<ChunkComparer> avx512_chunk_comparer(const float* lane, int64_t count,
+                                                     const ReferenceComparison& with) {
+  return N_AVX3::chunk_comparer(lane, count, with);
 }
 
 }  // namespace lockstep

@@ -5,10 +5,12 @@
 #include "emulation/kernels/simd/quantize.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "emulation/kernels/block_pass.h"
 #include "emulation/kernels/scalar/element_rounder.h"
 #include "emulation/kernels/scalar/quantize.h"
+#include "emulation/kernels/simd/chunk_comparer.h"
 #include "emulation/kernels/simd/exponent_histogram.h"
 #include "emulation/kernels/simd/piece_quantizer.h"
 #include "emulation/kernels/simd/quantize_plan.h"
@@ -33,6 +35,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr CountSlicedFunction kCountSliced =
     HWY_TARGET == HWY_AVX2 ? avx2_count_sliced : avx512_count_sliced;
+constexpr auto kChunkComparer =
+    HWY_TARGET == HWY_AVX2 ? avx2_chunk_comparer : avx512_chunk_comparer;
 
 // Stores that bypass the caches need not read what they overwrite, but the next reader of the
 // result finds it in memory. This pays if the caches could not have held the result anyway. The
@@ -231,7 +235,14 @@ template <RoundPath kPath>
 void run_pass(const float* before, float* after, int64_t count, const QuantizeSpec& spec,
               const QuantizePlan& plan, TensorStats* stats) {
   if (spec.measure_only) after = nullptr;
-  const QuantizePass<kPath> pass(before, spec, plan, is_streamed(count, before, after));
+  const bool counts_only = spec.counts_only && !spec.measure_only;
+  std::unique_ptr<ChunkComparer> comparer;
+  const bool compares = spec.comparison != nullptr && spec.comparison->reference != nullptr;
+  if (stats != nullptr && !counts_only && compares) {
+    comparer = kChunkComparer(after != nullptr ? after : before, count, *spec.comparison);
+  }
+  const bool streams = comparer == nullptr && is_streamed(count, before, after);
+  const QuantizePass<kPath> pass(before, spec, plan, streams);
   if (stats == nullptr) {
     if (spec.measure_only) return;
     parallel_chunks(count, chunk_blocks(count) * kReductionBlock,
@@ -239,20 +250,25 @@ void run_pass(const float* before, float* after, int64_t count, const QuantizeSp
     return;
   }
   *stats = TensorStats();
-  const bool counts_only = spec.counts_only && !spec.measure_only;
-  const auto totals = for_each_chunk<kQuantizeSums>(
-      count, stats,
-      [&](int64_t begin, int64_t end, TensorStats& part, BlockSums<kQuantizeSums>* sums) {
-        Tally tally;
-        if (counts_only) {
-          pass.count(begin, end, after + begin, tally);
-        } else {
-          pass.measure(begin, end, after == nullptr ? nullptr : after + begin, tally, sums);
-        }
-        tally.add_to(part);
-      });
+  ChunkResults<kQuantizeSums, TensorStats> results(count);
+  parallel_for(results.chunks(), [&](int64_t i) {
+    const int64_t begin = results.begin(i), end = results.end(i);
+    float* const out = after == nullptr ? nullptr : after + begin;
+    Tally tally;
+    if (counts_only) {
+      pass.count(begin, end, out, tally);
+    } else {
+      pass.measure(begin, end, out, tally, results.sums(i));
+    }
+    tally.add_to(results.part(i));
+    if (comparer != nullptr) comparer->compare(i);
+  });
+  const auto totals = results.join(stats);
   stats->sum_sq = totals.sum[kSquares];
   stats->round_err_sq = totals.sum[kRoundErrors];
+  if (comparer == nullptr) return;
+  spec.comparison->error = comparer->error();
+  spec.comparison->done = true;
 }
 
 void quantize(const float* before, float* after, int64_t count, const QuantizeSpec& spec,

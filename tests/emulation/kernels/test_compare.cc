@@ -2,6 +2,7 @@
 // kernel, and the sums by hand.
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <random>
 
 #include "emulation/kernels/active_kernels.h"
@@ -33,7 +34,71 @@ void check_kernels(const std::vector<VectorKernels>& kernels, const std::vector<
   }
 }
 
+// What a quantize pass finds that compares on the way, against the two passes.
+struct OnTheWay {
+  std::vector<float> rounded;
+  TensorStats stats;
+  ReferenceComparison comparison;
+};
+
+OnTheWay round_and_compare(const VectorKernels& kernel, const std::vector<float>& lane,
+                           const std::vector<float>& reference, QuantizeSpec spec, double scale,
+                           bool in_place) {
+  const int64_t size = std::ssize(lane);
+  OnTheWay found;
+  found.rounded = lane;
+  found.comparison = {.reference = reference.data(), .scale = scale, .format = spec.format};
+  spec.comparison = &found.comparison;
+  const float* before = in_place ? found.rounded.data() : lane.data();
+  kernel.quantize(before, found.rounded.data(), size, spec, &found.stats);
+  return found;
+}
+
 }  // namespace
+
+TEST_CASE("a comparison on the way finds what a pass of its own finds, for all that round") {
+  const RestoreThreads restore;
+  int64_t done = 0, left = 0;
+  for (const VectorKernels& kernel : vector_kernels()) {
+    uint32_t index = 0;
+    for (const char* name : {"fp16", "bf16", "fp32", "e5m2", "e4m3fn", "tf32"}) {
+      const Format& format = find_format(name);
+      for (const int64_t size : {1, 33, 4097, 70000, 600000}) {
+        if (size > 2 * kReductionBlock && format.name != "fp16") continue;
+        for (const bool measure_only : {false, true}) {
+          const QuantizeSpec spec{.format = &format, .measure_only = measure_only};
+          const double scale = index % 2 == 0 ? 1 : 1024;
+          const Content content = index % 3 == 0 ? Content::kWild : Content::kTame;
+          auto lane = make_data(size, format, content, ++index);
+          const auto reference = make_data(size, format, Content::kTame, index + 1000);
+          if (measure_only) scalar_quantize(lane.data(), lane.data(), size, {&format}, nullptr);
+          std::vector<float> rounded = lane;
+          TensorStats stats;
+          ErrorStats error;
+          scalar_quantize(lane.data(), rounded.data(), size, spec, &stats);
+          scalar_compare(rounded.data(), reference.data(), size, scale, format, &error);
+          for (const int threads : {1, 3}) {
+            for (const bool in_place : {false, true}) {
+              set_thread_count(threads);
+              CAPTURE(kernel.name);
+              CAPTURE(name);
+              CAPTURE(size);
+              const OnTheWay found =
+                  round_and_compare(kernel, lane, reference, spec, scale, in_place);
+              CHECK(difference(stats, found.stats) == "");
+              CHECK(std::memcmp(found.rounded.data(), rounded.data(),
+                                sizeof(float) * lane.size()) == 0);
+              ++(found.comparison.done ? done : left);
+              if (found.comparison.done) CHECK(difference(error, found.comparison.error) == "");
+            }
+          }
+        }
+      }
+    }
+  }
+  CHECK(left == 0);
+  CHECK((done > 0) == !vector_kernels().empty());
+}
 
 TEST_CASE("comparison with the reference: vector kernels equal the scalar kernel") {
   const RestoreThreads restore;
