@@ -147,6 +147,20 @@ bool Executor::is_copy(const Instruction& instruction) const {
   return operand.format == program_.values[to].format && operand.scaled_cast < 0 && old_of_[to] < 0;
 }
 
+bool Executor::is_shared(const Instruction& instruction) const {
+  return !instruction.outputs.empty() &&
+         plan_.original_of[static_cast<size_t>(instruction.outputs[0])] >= 0;
+}
+
+bool Executor::share_memory(std::string_view a, std::string_view b) const {
+  const auto original = [&](std::string_view id) {
+    const int value = value_of_.find(id)->second;
+    const int original_of = plan_.original_of[static_cast<size_t>(value)];
+    return original_of < 0 ? value : original_of;
+  };
+  return original(a) == original(b);
+}
+
 void Executor::plan_memory(PlanRules rules) {
   rules.container = container_;
   rules.readers_lag = readers_lag_;
@@ -160,8 +174,8 @@ void Executor::plan_memory(PlanRules rules) {
   plan_ = plan_values(program_, rules);
   forget_values();
   copies_of_.assign(program_.values.size(), {});
-  for (size_t v = 0; v < plan_.shown_by.size(); ++v) {
-    const int original = plan_.shown_by[v];
+  for (size_t v = 0; v < plan_.original_of.size(); ++v) {
+    const int original = plan_.original_of[v];
     if (original >= 0) copies_of_[static_cast<size_t>(original)].push_back(static_cast<int>(v));
   }
   rests_from_.assign(graph_.nodes.size(), {});

@@ -146,10 +146,8 @@ class Executor {
   template <typename T>
   void share_operand(const Instruction& instruction, const Executor* reference,
                      std::span<SiteRecord> records);
-  // Whether two values of the graph have the same memory.
-  bool share_memory(std::string_view a, std::string_view b) const {
-    return value(a).raw() == value(b).raw();
-  }
+  bool is_shared(const Instruction& instruction) const;
+  bool share_memory(std::string_view a, std::string_view b) const;  // values of the graph
   template <typename T>
   void measure_unchanged(int value, const ValueRounding& rounding, const Executor* reference,
                          std::span<SiteRecord> records);

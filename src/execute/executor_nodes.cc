@@ -1,5 +1,6 @@
 // Runs the instructions of a node, one function per kind, and measures what they compute.
 #include <cmath>
+#include <stdexcept>
 #include <type_traits>
 #include <utility>
 
@@ -90,9 +91,8 @@ void Executor::run_instruction(const Instruction& instruction, const Executor* r
     case InstructionKind::kCast:
       return run_cast<T>(instruction, reference, records);
     case InstructionKind::kOp:
-      return plan_.shown_by[static_cast<size_t>(instruction.outputs.at(0))] >= 0
-                 ? share_operand<T>(instruction, reference, records)
-                 : run_op<T>(instruction, reference, records);
+      return is_shared(instruction) ? share_operand<T>(instruction, reference, records)
+                                    : run_op<T>(instruction, reference, records);
     case InstructionKind::kObserve:
       return run_observe<T>(instruction, reference, records);
   }
@@ -116,6 +116,10 @@ ReferenceComparison Executor::comparison_of(int value, const ValueRounding& roun
   const double scale = record_scale(value, rounding);
   if (reference == nullptr || !is_comparable(scale)) return {};
   const Tensor& expected = reference->value(program_.values[value].graph_value);
+  if (expected.size() != element_count(program_.values[value].type.shape)) {
+    throw std::logic_error("the reference's '" + program_.values[value].graph_value +
+                           "' has another shape");
+  }
   return {.reference = expected.as<float>().data(), .scale = scale, .format = rounding.format};
 }
 
@@ -173,12 +177,14 @@ void Executor::measure_unchanged(int value, const ValueRounding& rounding,
   finish_record<T>(value, rounding, reference, records, compared);
 }
 
-// Nothing is written, because other lanes may be reading the operand.
+// No element is written, because other lanes may be reading the operand.
 template <typename T>
 void Executor::share_operand(const Instruction& instruction, const Executor* reference,
                              std::span<SiteRecord> records) {
   const int operand = instruction.inputs.at(0), value = instruction.outputs.at(0);
-  place_at(value, writable(plan_.shown_by[static_cast<size_t>(value)]).raw());
+  const int original = plan_.original_of[static_cast<size_t>(value)];
+  tensor(original);  // throws unless it is there
+  place_at(value, values_[static_cast<size_t>(original)].raw());
   const ValueRounding& rounding = instruction.roundings.at(0);
   if (rounding.format == nullptr || !records_rounding(rounding, records)) return;
   measured_[value] = measured_[operand];

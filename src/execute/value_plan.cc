@@ -73,16 +73,16 @@ class Planner {
 
   // Values from outside are not shared: who bound them may change them.
   void share_copies() {
-    plan_.shown_by.assign(program_.values.size(), -1);
+    plan_.original_of.assign(program_.values.size(), -1);
     for (const auto& [from, to] : rules_.copies) {
-      const size_t original = original_of(from);
+      const size_t original = root_of(from);
       if (!is_made_[original]) continue;
-      plan_.shown_by[static_cast<size_t>(to)] = static_cast<int>(original);
+      plan_.original_of[static_cast<size_t>(to)] = static_cast<int>(original);
       is_made_[static_cast<size_t>(to)] = false;
     }
   }
-  size_t original_of(int v) const {
-    const int shown = plan_.shown_by[static_cast<size_t>(v)];
+  size_t root_of(int v) const {
+    const int shown = plan_.original_of[static_cast<size_t>(v)];
     return static_cast<size_t>(shown < 0 ? v : shown);
   }
 
@@ -92,10 +92,10 @@ class Planner {
     for (const Instruction& instruction : program_.instructions) {
       if (!runs(instruction)) continue;
       for (const auto* list : {&instruction.inputs, &instruction.outputs}) {
-        for (const int v : *list) uses_[original_of(v)].push_back(instruction.node);
+        for (const int v : *list) uses_[root_of(v)].push_back(instruction.node);
       }
     }
-    for (const auto& [id, v] : program_.results) uses_[original_of(v)].push_back(kForever);
+    for (const auto& [id, v] : program_.results) uses_[root_of(v)].push_back(kForever);
   }
 
   // Its numbers are those of its format times the scale of their block.

@@ -31,10 +31,10 @@ struct ValuePlan {
     int compact_slot = -1;
     int next_slot = -1;  // of the value after its rest
   };
-  std::vector<int64_t> slots;  // the bytes of each
-  std::vector<int> slot_of;    // by program value: the one it is made in; -1: external, or a copy
-  std::vector<int> shown_by;   // by program value: the one whose memory it shares; -1: none
-  std::vector<Rest> rests;     // at most one per value, none of copies: they rest with it
+  std::vector<int64_t> slots;    // the bytes of each
+  std::vector<int> slot_of;      // by program value: the one it is made in; -1: external, or a copy
+  std::vector<int> original_of;  // by program value: whose memory it shares as a copy; -1: its own
+  std::vector<Rest> rests;       // at most one per value; copies rest with their original
 
   int64_t bytes() const;  // of all slots
 };

@@ -70,9 +70,10 @@ class Recurrence {
   void walk_rows(Walk& walk, Body body) const {
     constexpr int64_t kFewestRows = 8;  // fewer would read the weights too often
     const int64_t threads = thread_count();
-    const int64_t groups = std::min(e_.batch / kFewestRows, 2 * threads);
+    const int64_t most = std::min(e_.batch / kFewestRows, 2 * threads);
+    const int64_t groups = most - most % threads;
     const bool is_random = a_.math.rounding.rounding == Rounding::kStochastic;
-    if (threads == 1 || groups < threads || how_.elementary || is_random || a_.math.on_device) {
+    if (threads == 1 || groups == 0 || is_random || a_.math.on_device) {
       return body(walk, RowRange{0, e_.batch});
     }
     parallel_for(groups, [&](int64_t i) {
@@ -80,6 +81,12 @@ class Recurrence {
       const int64_t first = i * e_.batch / groups;
       body(own, RowRange{first, (i + 1) * e_.batch / groups - first});
     });
+  }
+  // Whether the thread keeps the memory of a pass for its next one, whose pages are there then.
+  bool keeps_rooms() const {
+    constexpr int64_t kMostBytes = int64_t{32} << 20;
+    const int64_t elements = e_.rows() * std::max(gate_rows_, std::max(e_.in, e_.width()));
+    return elements * static_cast<int64_t>(sizeof(T)) <= kMostBytes;
   }
   static T* room_for(Workspace<T>& room, int64_t count) {
     return room.get(static_cast<size_t>(count)).data();

@@ -232,7 +232,8 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
     if (!e_.is_lstm) this->round_(step.dh_gates, count, formats_.low);
   }
 
-  // Kept by the thread for the next call: their pages are there already. Not for take_steps().
+  // Not for take_steps(): on the calling thread, the object of a group of rows has the same rooms
+  // as this one, which still needs them.
   struct Rooms {
     Workspace<T> x, d[2], other_dx, dx_gates, dh_gates, h_before;
   };
@@ -240,7 +241,8 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
     static thread_local Rooms rooms;
     return rooms;
   }
-  Rooms& rooms_ = rooms_of_thread();
+  Rooms own_rooms_;
+  Rooms& rooms_ = this->keeps_rooms() ? rooms_of_thread() : own_rooms_;
 };
 
 }  // namespace

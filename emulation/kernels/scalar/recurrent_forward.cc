@@ -138,7 +138,8 @@ class Forward : public Recurrence<T, RecurrentForward<T>> {
     if (e_.is_lstm) std::copy_n(step.c_prev, rows.count * e_.hidden, a_.c_n + ends_cell);
   }
 
-  // Kept by the thread for the next call: their pages are there already. Not for take_steps().
+  // Not for take_steps(): on the calling thread, the object of a group of rows has the same rooms
+  // as this one, which still needs them.
   struct Rooms {
     Workspace<T> x, y[2], x_gates;
   };
@@ -146,7 +147,8 @@ class Forward : public Recurrence<T, RecurrentForward<T>> {
     static thread_local Rooms rooms;
     return rooms;
   }
-  Rooms& rooms_ = rooms_of_thread();
+  Rooms own_rooms_;
+  Rooms& rooms_ = this->keeps_rooms() ? rooms_of_thread() : own_rooms_;
 };
 
 }  // namespace

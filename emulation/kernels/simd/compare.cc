@@ -345,7 +345,8 @@ class ComparePass {
 
 class VectorComparer final : public ChunkComparer {
  public:
-  // Otherwise ulps need not have a normal inverse; sum_groups needs 2^emin as a normal float.
+  // Ulps of other formats need not have a normal inverse; sum_groups needs 2^emin as a normal
+  // float.
   static bool takes(const Format& format) {
     constexpr int kFloatPrecision = 24;
     return format.precision <= kFloatPrecision && format.emin >= 1 - kFloatBias;
