@@ -76,7 +76,7 @@ class ChunkResults {
   Part& part(int64_t chunk) { return parts_[static_cast<size_t>(chunk)]; }
   // Of the chunk's first block.
   BlockSums<kSums>* sums(int64_t chunk) { return sums_.data() + begin(chunk) / kReductionBlock; }
-  // Merges the parts into `*whole`; returns the totals of the sums.
+  // Merges the parts into `*whole`, which must be empty; returns the totals of the sums.
   BlockSums<kSums> join(Part* whole) const {
     for (const Part& part : parts_) whole->merge(part);
     return join_sums(sums_);

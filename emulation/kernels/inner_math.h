@@ -18,7 +18,7 @@ struct InnerMath {
   // specified.
   const Format *a_format = nullptr, *b_format = nullptr;
   QuantizeSpec rounding = {};  // without a format: the container's own, nothing to round
-  // A device may sum a row in another order if there are fewer rows beside it.
+  // On a device, the number of rows may decide in which order each row is summed.
   bool on_device = false;
 
   bool rounds_dropout_scale = false;

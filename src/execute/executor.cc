@@ -153,12 +153,7 @@ bool Executor::is_shared(const Instruction& instruction) const {
 }
 
 bool Executor::share_memory(std::string_view a, std::string_view b) const {
-  const auto original = [&](std::string_view id) {
-    const int value = value_of_.find(id)->second;
-    const int original_of = plan_.original_of[static_cast<size_t>(value)];
-    return original_of < 0 ? value : original_of;
-  };
-  return original(a) == original(b);
+  return plan_.memory_of(value_of_.find(a)->second) == plan_.memory_of(value_of_.find(b)->second);
 }
 
 void Executor::plan_memory(PlanRules rules) {

@@ -182,7 +182,7 @@ template <typename T>
 void Executor::share_operand(const Instruction& instruction, const Executor* reference,
                              std::span<SiteRecord> records) {
   const int operand = instruction.inputs.at(0), value = instruction.outputs.at(0);
-  const int original = plan_.original_of[static_cast<size_t>(value)];
+  const int original = plan_.memory_of(value);
   tensor(original);  // throws unless it is there
   place_at(value, values_[static_cast<size_t>(original)].raw());
   const ValueRounding& rounding = instruction.roundings.at(0);

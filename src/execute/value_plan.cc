@@ -75,16 +75,13 @@ class Planner {
   void share_copies() {
     plan_.original_of.assign(program_.values.size(), -1);
     for (const auto& [from, to] : rules_.copies) {
-      const size_t original = root_of(from);
+      const size_t original = memory_of(from);
       if (!is_made_[original]) continue;
       plan_.original_of[static_cast<size_t>(to)] = static_cast<int>(original);
       is_made_[static_cast<size_t>(to)] = false;
     }
   }
-  size_t root_of(int v) const {
-    const int shown = plan_.original_of[static_cast<size_t>(v)];
-    return static_cast<size_t>(shown < 0 ? v : shown);
-  }
+  size_t memory_of(int v) const { return static_cast<size_t>(plan_.memory_of(v)); }
 
   // Those of copies are the original's.
   void find_uses() {
@@ -92,10 +89,10 @@ class Planner {
     for (const Instruction& instruction : program_.instructions) {
       if (!runs(instruction)) continue;
       for (const auto* list : {&instruction.inputs, &instruction.outputs}) {
-        for (const int v : *list) uses_[root_of(v)].push_back(instruction.node);
+        for (const int v : *list) uses_[memory_of(v)].push_back(instruction.node);
       }
     }
-    for (const auto& [id, v] : program_.results) uses_[root_of(v)].push_back(kForever);
+    for (const auto& [id, v] : program_.results) uses_[memory_of(v)].push_back(kForever);
   }
 
   // Its numbers are those of its format times the scale of their block.

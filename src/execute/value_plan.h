@@ -8,6 +8,7 @@
 //             slot A   slot B          slot C
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -37,6 +38,11 @@ struct ValuePlan {
   std::vector<Rest> rests;       // at most one per value; copies rest with their original
 
   int64_t bytes() const;  // of all slots
+  // The value in whose memory `value` is: itself, or the one that it copies.
+  int memory_of(int value) const {
+    const int original = original_of[static_cast<size_t>(value)];
+    return original < 0 ? value : original;
+  }
 };
 
 struct PlanRules {

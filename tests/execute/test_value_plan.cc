@@ -11,6 +11,7 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "emulation/kernels/quantize.h"
@@ -26,6 +27,16 @@ namespace lockstep {
 namespace {
 
 constexpr int kLayers = 24;
+
+// Numbers of both signs, zero among them, and equal weights.
+std::pair<Tensor, Tensor> operands_of(int64_t size, float weight) {
+  Tensor x({size}, Container::kF32), w({size}, Container::kF32);
+  for (size_t i = 0; i < x.as<float>().size(); ++i) {
+    x.as<float>()[i] = static_cast<float>(i % 97) / 16 - 3;
+    w.as<float>()[i] = weight;
+  }
+  return {std::move(x), std::move(w)};
+}
 
 // loss = sum of gelu(... gelu(dropout(x w))), element by element.
 Graph deep_graph(int64_t size, double dropped) {
@@ -345,11 +356,7 @@ Graph reshaped_graph(int64_t size) {
 TEST_CASE("reshapes share one memory, rest with it, and are apart where values may be changed") {
   const Graph graph = reshaped_graph(kLeastRestElements);
   const SiteTable sites = make_sites(graph, 0);
-  Tensor x({kLeastRestElements}, Container::kF32), w({kLeastRestElements}, Container::kF32);
-  for (size_t i = 0; i < x.as<float>().size(); ++i) {
-    x.as<float>()[i] = static_cast<float>(i % 97) / 16 - 3;
-    w.as<float>()[i] = 1;
-  }
+  const auto [x, w] = operands_of(kLeastRestElements, 1);
   const Batch batch = {{"x", x}};
   const std::string shapes[] = {output_id(graph.nodes[0], 0), output_id(graph.nodes[1], 0),
                                 output_id(graph.nodes[2], 0)};
@@ -427,11 +434,7 @@ TEST_CASE("a copy's error is its own where the reference's value is no copy") {
   b.set_loss(b.op("sum", {narrow}, {}, "loss"));
   const Graph graph = differentiate(b.finish());
   const SiteTable sites = make_sites(graph, 0);
-  Tensor x({kSize}, Container::kF32), w({kSize}, Container::kF32);
-  for (size_t i = 0; i < x.as<float>().size(); ++i) {
-    x.as<float>()[i] = static_cast<float>(i % 97) / 16 - 3;
-    w.as<float>()[i] = 1.1f;
-  }
+  const auto [x, w] = operands_of(kSize, 1.1f);
   const Batch batch = {{"x", x}};
   StepRunner reference(graph, sites, find_policy("fp32"), Container::kF32, active_kernels, 1);
   StepRunner runner(graph, sites, find_policy("pure-fp16"), Container::kF32);
@@ -470,11 +473,7 @@ TEST_CASE("a reshape is measured as it is; a cast to another format is not share
   b.set_loss(b.op("sum", {b.op("mul", {same, same}, {}, "square")}, {}, "loss"));
   const Graph graph = differentiate(b.finish());
   const SiteTable sites = make_sites(graph, 0);
-  Tensor x({kSize}, Container::kF32), w({kSize}, Container::kF32);
-  for (size_t i = 0; i < x.as<float>().size(); ++i) {
-    x.as<float>()[i] = static_cast<float>(i % 97) / 16 - 3;
-    w.as<float>()[i] = 1.1f;
-  }
+  const auto [x, w] = operands_of(kSize, 1.1f);
   const Batch batch = {{"x", x}};
   const auto id = [&](const char* layer) {
     const auto found = std::ranges::find_if(
@@ -531,11 +530,7 @@ TEST_CASE("a reshape is measured as it is; a cast to another format is not share
 TEST_CASE("a forward pass alone keeps nothing for the backward pass") {
   const Graph graph = deep_graph(kLeastRestElements, 0.5);
   const SiteTable sites = make_sites(graph, 0);
-  Tensor x({kLeastRestElements}, Container::kF32), w({kLeastRestElements}, Container::kF32);
-  for (size_t i = 0; i < x.as<float>().size(); ++i) {
-    x.as<float>()[i] = static_cast<float>(i % 97) / 16 - 3;
-    w.as<float>()[i] = 1;
-  }
+  const auto [x, w] = operands_of(kLeastRestElements, 1);
   const Batch batch = {{"x", x}};
   std::vector<double> losses;
   std::vector<int64_t> bytes;

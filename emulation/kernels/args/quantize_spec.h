@@ -25,8 +25,8 @@ struct QuantizeSpec {
   // Only the counts of elements are wanted: whatever else the statistics hold means nothing, and a
   // kernel need not form it.
   bool counts_only = false;
-  // Not null: where all statistics are formed, a kernel may also do this comparison, piece by piece
-  // while both arrays are in its cache. It need not.
+  // Not null: where all statistics are formed, a kernel may also do this comparison and write its
+  // result, piece by piece while both arrays are in its cache. It need not.
   ReferenceComparison* comparison = nullptr;
 };
 
