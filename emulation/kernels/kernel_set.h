@@ -84,6 +84,10 @@ template <typename T>
 struct Kernels {
   // rounding and measuring (see quantize.h)
   void (*quantize)(const T* before, T* after, int64_t count, const QuantizeSpec&, TensorStats*);
+  // The same in place, of values that `fill` writes piece by piece, so that they are in the cache.
+  // Null: in passes, see quantize.h. A set with its own quantize must not inherit this one.
+  void (*fill_and_quantize)(const FillRange& fill, T* values, int64_t count, const QuantizeSpec&,
+                            TensorStats*) = nullptr;
   // block formats (see block_quantize.h); tensor_scale is 1 where the format has none
   void (*quantize_blocks)(const T* before, T* after, const BlockShape&, const BlockQuantizeSpec&,
                           T tensor_scale, TensorStats*, uint8_t* codes);

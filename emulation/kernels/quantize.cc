@@ -24,6 +24,19 @@ void quantize(const KernelSet& kernels, std::span<const T> before, std::span<T> 
 }
 
 template <typename T>
+void fill_and_quantize(const KernelSet& kernels, const FillRange& fill, std::span<T> values,
+                       const QuantizeSpec& spec, TensorStats* stats) {
+  if (spec.measure_only) throw std::logic_error("fill_and_quantize: measures what it rounds");
+  const Kernels<T>& set = kernels.of<T>();
+  const auto count = static_cast<int64_t>(values.size());
+  if (set.fill_and_quantize != nullptr) {
+    return set.fill_and_quantize(fill, values.data(), count, spec, stats);
+  }
+  fill(0, count);
+  set.quantize(values.data(), values.data(), count, spec, stats);
+}
+
+template <typename T>
 TensorStats observe(const KernelSet& kernels, std::span<const T> values, const Format& format,
                     ReferenceComparison* comparison) {
   TensorStats stats;
@@ -49,6 +62,8 @@ ErrorStats compare(const KernelSet& kernels, std::span<const T> lane,
 #define LOCKSTEP_INSTANTIATE(T)                                                                   \
   template void quantize(const KernelSet&, std::span<const T>, std::span<T>, const QuantizeSpec&, \
                          TensorStats*);                                                           \
+  template void fill_and_quantize(const KernelSet&, const FillRange&, std::span<T>,               \
+                                  const QuantizeSpec&, TensorStats*);                             \
   template TensorStats observe(const KernelSet&, std::span<const T>, const Format&,               \
                                ReferenceComparison*);                                             \
   template ErrorStats compare(const KernelSet&, std::span<const T>, std::span<const float>,       \

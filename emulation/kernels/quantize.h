@@ -17,6 +17,11 @@ template <typename T>
 void quantize(const KernelSet& kernels, std::span<const T> before, std::span<T> after,
               const QuantizeSpec& spec, TensorStats* stats);
 
+// Rounds in place what `fill` writes. Requires: not spec.measure_only.
+template <typename T>
+void fill_and_quantize(const KernelSet& kernels, const FillRange& fill, std::span<T> values,
+                       const QuantizeSpec& spec, TensorStats* stats);
+
 // Statistics of an array that is not rounded (after == before, in `format`). `comparison`: see
 // QuantizeSpec.
 template <typename T>

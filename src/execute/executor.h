@@ -113,8 +113,9 @@ class Executor {
   struct OutputStep {
     GemmRounding how;  // without a format: nothing
     bool measured = false;
-    bool weighs = false;  // keep_errors() follows
-    int old = -1;         // the buffer whose new value it is, see old_of_
+    bool weighs = false;             // keep_errors() follows
+    int old = -1;                    // the buffer whose new value it is, see old_of_
+    ReferenceComparison comparison;  // of the rounded values; see comparison_of()
     // The values before the rounding are needed after it.
     bool keeps() const { return weighs || old >= 0; }
   };
@@ -137,8 +138,9 @@ class Executor {
   OutputStep output_step(const Instruction& instruction, size_t output, const Executor* reference,
                          std::span<SiteRecord> records) const;
   template <typename T>
-  void finish_output(const Instruction& instruction, size_t output, const OutputStep& step,
-                     bool is_rounded, const Executor* reference, std::span<SiteRecord> records);
+  void finish_output(const Instruction& instruction, size_t output, OutputStep& step,
+                     bool is_rounded, const FillRange& fill, const Executor* reference,
+                     std::span<SiteRecord> records);
   template <typename T>
   void run_observe(const Instruction& instruction, const Executor* reference,
                    std::span<SiteRecord> records);

@@ -217,18 +217,21 @@ void Executor::run_cast(const Instruction& instruction, const Executor* referenc
     if (weighs) keep_errors(rounding, x.as<float>(), y.as<float>(), scale, records);
   } else {
     const T* source = x.as<T>().data();
-    if (instruction.factor != 1) {
-      kernels().of<T>().scale(source, instruction.factor, y.as<T>().data(), x.size());
-      source = y.as<T>().data();
-    }
+    T* to = y.as<T>().data();
     if (measure && !counts_only_) compared = comparison_of(value, rounding, reference);
-    kernels().of<T>().quantize(source, y.as<T>().data(), x.size(),
-                               {.format = rounding.format,
-                                .rounding = rounding.rounding,
-                                .key = key,
-                                .counts_only = counts_only_,
-                                .comparison = &compared},
-                               stats);
+    const QuantizeSpec spec{.format = rounding.format,
+                            .rounding = rounding.rounding,
+                            .key = key,
+                            .counts_only = counts_only_,
+                            .comparison = &compared};
+    if (instruction.factor != 1) {
+      const auto scale = [&](int64_t begin, int64_t end) {
+        kernels().of<T>().scale(source + begin, instruction.factor, to + begin, end - begin);
+      };
+      fill_and_quantize<T>(kernels(), scale, y.as<T>(), spec, stats);
+    } else {
+      kernels().of<T>().quantize(source, to, x.size(), spec, stats);
+    }
     if constexpr (std::is_same_v<T, float>) {
       if (weighs && instruction.factor == 1) {
         keep_errors(rounding, x.as<float>(), y.as<float>(), /*scale=*/1, records);
@@ -304,10 +307,16 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
   if (!outputs.empty()) first_step = output_step(instruction, 0, reference, records);
   OutputRounding first_rounding{first_step.how};
   const bool sums_are_read = sums_pending || call.health != nullptr || first_step.keeps();
+  first_rounding.how.spec.comparison = &first_step.comparison;
   if (first_step.how.spec.format != nullptr && !sums_are_read) {
     call.output_rounding = &first_rounding;
   }
+  FillRange fill;
+  call.output_fill = &fill;
   ops_[node]->run(call);
+  if (fill && (first_step.how.spec.format == nullptr || first_step.keeps())) {
+    std::exchange(fill, nullptr)(0, outputs[0]->size());
+  }
   if (set.take_device_work != nullptr) note_device_work(instruction.node);
   if (call.health != nullptr) {
     sampled.divide_by(site_scale(sum_site) * scale_of_sums(instruction));
@@ -316,9 +325,9 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
   if (sums_pending) finish_sums(/*is_output=*/true);
 
   for (size_t o = 0; o < outputs.size(); ++o) {
-    const OutputStep step = o == 0 ? first_step : output_step(instruction, o, reference, records);
+    OutputStep step = o == 0 ? first_step : output_step(instruction, o, reference, records);
     const bool is_rounded = o == 0 && first_rounding.done;
-    finish_output<T>(instruction, o, step, is_rounded, reference, records);
+    finish_output<T>(instruction, o, step, is_rounded, o == 0 ? fill : nullptr, reference, records);
   }
 }
 
@@ -342,13 +351,14 @@ Executor::OutputStep Executor::output_step(const Instruction& instruction, size_
   step.weighs = sample_sums_ && reference != nullptr && !rounding.format->is_fp32() &&
                 !adjoints_.of_site(rounding.sites[0]).empty();
   step.old = old_of_[static_cast<size_t>(instruction.outputs[output])];
+  step.comparison = comparison_of(instruction.outputs[output], rounding, reference);
   return step;
 }
 
-// `is_rounded`: by the op.
+// `is_rounded`: by the op. `fill`, if not empty: writes the output.
 template <typename T>
-void Executor::finish_output(const Instruction& instruction, size_t output, const OutputStep& step,
-                             bool is_rounded, const Executor* reference,
+void Executor::finish_output(const Instruction& instruction, size_t output, OutputStep& step,
+                             bool is_rounded, const FillRange& fill, const Executor* reference,
                              std::span<SiteRecord> records) {
   if (step.how.spec.format == nullptr) return;
   const ValueRounding& rounding = instruction.roundings[output];
@@ -356,12 +366,14 @@ void Executor::finish_output(const Instruction& instruction, size_t output, cons
   Tensor& result = writable(value);
   T* y = result.as<T>().data();
   const std::vector<T> before(y, step.keeps() ? y + result.size() : y);
-  ReferenceComparison compared;
   if (!is_rounded) {
     QuantizeSpec spec = step.how.spec;
-    spec.comparison = &compared;
-    if (step.measured && !counts_only_) compared = comparison_of(value, rounding, reference);
-    kernels().of<T>().quantize(y, y, result.size(), spec, step.how.stats);
+    spec.comparison = &step.comparison;
+    if (fill) {
+      fill_and_quantize<T>(kernels(), fill, result.as<T>(), spec, step.how.stats);
+    } else {
+      kernels().of<T>().quantize(y, y, result.size(), spec, step.how.stats);
+    }
   }
   if (!step.measured) return;
   const uint32_t site = rounding.key();
@@ -370,7 +382,7 @@ void Executor::finish_output(const Instruction& instruction, size_t output, cons
   if constexpr (std::is_same_v<T, float>) {
     if (step.weighs) keep_errors(rounding, before, result.as<float>(), /*scale=*/1, records);
   }
-  finish_record<T>(value, rounding, reference, records, compared);
+  finish_record<T>(value, rounding, reference, records, step.comparison);
   if (step.old < 0) return;
   const T* stored = tensor(step.old).as<T>().data();
   const auto buffer = [&](int64_t i) { return static_cast<double>(stored[i]); };

@@ -53,6 +53,10 @@ struct OpCall {
   RandomKey random = {};
   // Null: none follows, or the values before it are needed, too.
   OutputRounding* output_rounding = nullptr;
+  // Not null: instead of writing output 0, an op whose elements do not depend on each other may
+  // leave here what writes it, and the executor rounds and measures every piece as soon as it is
+  // written (fill_output in ops/op_helpers.h). It may refer to this call.
+  FillRange* output_fill = nullptr;
   // The rounding of output 0, for values that an op rounds inside (a hidden state from one time
   // step to the next). Without a format, nothing is rounded.
   QuantizeSpec inner = {};

@@ -1,6 +1,9 @@
 // Describes how an array is rounded and measured.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+
 #include "emulation/format/rounding.h"
 #include "emulation/stats/tensor_stats.h"
 
@@ -14,6 +17,10 @@ struct ReferenceComparison {
   ErrorStats error = {};             // the result, if it is done
   bool done = false;
 };
+
+// Writes elements [begin, end) of an array. Called for every element once, on any thread, in any
+// order; a parallel_for in it runs on the calling thread if that is a body's.
+using FillRange = std::function<void(int64_t begin, int64_t end)>;
 
 struct QuantizeSpec {
   const Format* format = nullptr;

@@ -24,6 +24,7 @@ KernelSet make_set() {
                         TensorStats* stats) {
     cpu_quantize(before, after, count, spec, stats, kSoftware().f32.quantize);
   };
+  set.f32.fill_and_quantize = nullptr;
   use_products<UnitProducts<kSoftware>, kSoftware>(set);
   return set;
 }

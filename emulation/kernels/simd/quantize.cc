@@ -231,9 +231,10 @@ class QuantizePass {
   bool streamed_;
 };
 
+// `fill`, if not null, writes `before`.
 template <RoundPath kPath>
-void run_pass(const float* before, float* after, int64_t count, const QuantizeSpec& spec,
-              const QuantizePlan& plan, TensorStats* stats) {
+void run_pass(const FillRange* fill, const float* before, float* after, int64_t count,
+              const QuantizeSpec& spec, const QuantizePlan& plan, TensorStats* stats) {
   if (spec.measure_only) after = nullptr;
   const bool counts_only = spec.counts_only && !spec.measure_only;
   std::unique_ptr<ChunkComparer> comparer;
@@ -245,8 +246,10 @@ void run_pass(const float* before, float* after, int64_t count, const QuantizeSp
   const QuantizePass<kPath> pass(before, spec, plan, streams);
   if (stats == nullptr) {
     if (spec.measure_only) return;
-    parallel_chunks(count, chunk_blocks(count) * kReductionBlock,
-                    [&](int64_t begin, int64_t end) { pass.round(begin, end, after + begin); });
+    parallel_chunks(count, chunk_blocks(count) * kReductionBlock, [&](int64_t begin, int64_t end) {
+      if (fill != nullptr) (*fill)(begin, end);
+      pass.round(begin, end, after + begin);
+    });
     return;
   }
   *stats = TensorStats();
@@ -254,6 +257,7 @@ void run_pass(const float* before, float* after, int64_t count, const QuantizeSp
   parallel_for(results.chunks(), [&](int64_t i) {
     const int64_t begin = results.begin(i), end = results.end(i);
     float* const out = after == nullptr ? nullptr : after + begin;
+    if (fill != nullptr) (*fill)(begin, end);
     Tally tally;
     if (counts_only) {
       pass.count(begin, end, out, tally);
@@ -271,19 +275,20 @@ void run_pass(const float* before, float* after, int64_t count, const QuantizeSp
   spec.comparison->done = true;
 }
 
-void quantize(const float* before, float* after, int64_t count, const QuantizeSpec& spec,
-              TensorStats* stats) {
+void quantize(const FillRange* fill, const float* before, float* after, int64_t count,
+              const QuantizeSpec& spec, TensorStats* stats) {
   const QuantizePlan plan(spec);
   switch (plan.path) {
     case RoundPath::kIdentity:
-      return run_pass<RoundPath::kIdentity>(before, after, count, spec, plan, stats);
+      return run_pass<RoundPath::kIdentity>(fill, before, after, count, spec, plan, stats);
     case RoundPath::kMagic:
-      return run_pass<RoundPath::kMagic>(before, after, count, spec, plan, stats);
+      return run_pass<RoundPath::kMagic>(fill, before, after, count, spec, plan, stats);
     case RoundPath::kInteger:
-      return run_pass<RoundPath::kInteger>(before, after, count, spec, plan, stats);
+      return run_pass<RoundPath::kInteger>(fill, before, after, count, spec, plan, stats);
     case RoundPath::kGeneric:
-      return run_pass<RoundPath::kGeneric>(before, after, count, spec, plan, stats);
+      return run_pass<RoundPath::kGeneric>(fill, before, after, count, spec, plan, stats);
     case RoundPath::kScalar:
+      if (fill != nullptr) (*fill)(0, count);
       return scalar_quantize(before, after, count, spec, stats);
   }
 }
@@ -334,11 +339,19 @@ namespace lockstep {
 
 void avx2_quantize(const float* before, float* after, int64_t count, const QuantizeSpec& spec,
                    TensorStats* stats) {
-  N_AVX2::quantize(before, after, count, spec, stats);
+  N_AVX2::quantize(nullptr, before, after, count, spec, stats);
 }
 void avx512_quantize(const float* before, float* after, int64_t count, const QuantizeSpec& spec,
                      TensorStats* stats) {
-  N_AVX3::quantize(before, after, count, spec, stats);
+  N_AVX3::quantize(nullptr, before, after, count, spec, stats);
+}
+void avx2_fill_and_quantize(const FillRange& fill, float* values, int64_t count,
+                            const QuantizeSpec& spec, TensorStats* stats) {
+  N_AVX2::quantize(&fill, values, values, count, spec, stats);
+}
+void avx512_fill_and_quantize(const FillRange& fill, float* values, int64_t count,
+                              const QuantizeSpec& spec, TensorStats* stats) {
+  N_AVX3::quantize(&fill, values, values, count, spec, stats);
 }
 std::unique_ptr<PieceQuantizer> avx2_piece_quantizer(const float* before,
                                                      const QuantizeSpec& spec) {
@@ -352,6 +365,7 @@ std::unique_ptr<PieceQuantizer> avx512_piece_quantizer(const float* before,
 void use_simd_quantize(KernelSet& set, SimdTarget target) {
   const bool is_avx2 = target == SimdTarget::kAvx2;
   set.f32.quantize = is_avx2 ? avx2_quantize : avx512_quantize;
+  set.f32.fill_and_quantize = is_avx2 ? avx2_fill_and_quantize : avx512_fill_and_quantize;
   set.f32.compare = is_avx2 ? avx2_compare : avx512_compare;
 }
 

@@ -12,15 +12,19 @@ namespace lockstep {
 
 void avx2_quantize(const float* before, float* after, int64_t count, const QuantizeSpec& spec,
                    TensorStats* stats);
+void avx2_fill_and_quantize(const FillRange& fill, float* values, int64_t count,
+                            const QuantizeSpec& spec, TensorStats* stats);
 void avx2_compare(const float* lane, const float* reference, int64_t count, double scale,
                   const Format& lane_format, ErrorStats* error);
 
 void avx512_quantize(const float* before, float* after, int64_t count, const QuantizeSpec& spec,
                      TensorStats* stats);
+void avx512_fill_and_quantize(const FillRange& fill, float* values, int64_t count,
+                              const QuantizeSpec& spec, TensorStats* stats);
 void avx512_compare(const float* lane, const float* reference, int64_t count, double scale,
                     const Format& lane_format, ErrorStats* error);
 
-// Replaces quantize and compare of floats.
+// Replaces quantize, fill_and_quantize and compare of floats.
 void use_simd_quantize(KernelSet& set, SimdTarget target);
 
 }  // namespace lockstep

@@ -26,7 +26,7 @@ void add_vjp(GradientBuilder& builder, const Node& node) {
 void run_add(const OpCall& call) {
   const double alpha = number_of(call, "alpha", 1);
   dispatch(call, [&]<typename T>(T*) {
-    run_binary<T>(call, [&](const T* a, const T* b, T* y, int64_t count) {
+    run_binary<T>(call, [&call, alpha](const T* a, const T* b, T* y, int64_t count) {
       if (alpha == 1) {
         call.kernels.of<T>().add(a, b, y, count);
       } else {

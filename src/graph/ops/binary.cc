@@ -10,7 +10,7 @@ namespace {
 template <Binary kFunction>
 void run_function(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
-    run_binary<T>(call, [&](const T* a, const T* b, T* y, int64_t count) {
+    run_binary<T>(call, [&call](const T* a, const T* b, T* y, int64_t count) {
       call.kernels.of<T>().binary(kFunction, {}, a, b, y, count);
     });
   });
@@ -61,7 +61,7 @@ std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorT
   return {{shape}};
 }
 
-// Calls kernel(a, b, dy, dx, count) on the repeated operands.
+// Calls kernel(a, b, dy, dx, count) on the repeated operands; see fill_output().
 template <typename T, typename Kernel>
 void run_backward(const OpCall& call, Kernel kernel) {
   const size_t last = call.inputs.size() - 1;
@@ -69,7 +69,7 @@ void run_backward(const OpCall& call, Kernel kernel) {
   T* dx = output<T>(call, 0);
   OpCall operands = call;
   operands.inputs = call.inputs.first(last);
-  run_binary<T>(operands, [&](const T* a, const T* b, T* out, int64_t count) {
+  run_binary<T>(operands, [=](const T* a, const T* b, T* out, int64_t count) {
     kernel(a, b, dy + (out - dx), out, count);
   });
 }
@@ -77,7 +77,7 @@ void run_backward(const OpCall& call, Kernel kernel) {
 template <int kSign>
 void run_choice_backward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
-    run_backward<T>(call, [&](const T* own, const T* other, const T* dy, T* dx, int64_t count) {
+    run_backward<T>(call, [&call](const T* own, const T* other, const T* dy, T* dx, int64_t count) {
       call.kernels.of<T>().choice_backward(T(kSign), own, other, dy, dx, count);
     });
   });
@@ -102,7 +102,7 @@ void run_div_backward(const OpCall& call) {
     if (inner_format(call) == nullptr) {
       return run_backward<T>(call, call.kernels.of<T>().div_backward);
     }
-    run_backward<T>(call, [&](const T* a, const T* b, const T* dy, T* db, int64_t count) {
+    run_backward<T>(call, [&call](const T* a, const T* b, const T* dy, T* db, int64_t count) {
       divisor_in_steps(call, a, b, dy, db, count);
     });
   });

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "src/core/chunks.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/op.h"
+#include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {
 
@@ -24,16 +26,22 @@ const T* expand(const KernelSet& kernels, const T* x, const Shape& from, const S
 // repeated, one copy after the other (its last dimensions are those of `to`, the others 1), and it
 // is so large that the calls take less time than a copy.
 bool is_read_again(const Shape& from, const Shape& to);
-// Calls body(begin) for every repetition of `size` elements among `count`. Few of them run one
-// after the other, so that the kernels inside can use all threads.
+// Calls body(at, within, count) on every part of [begin, end) that lies in one of the repetitions
+// of `size` elements: it begins at `at`, which is element `within` of the repetition. Few of them
+// run one after the other, so that the kernels inside can use all threads.
 template <typename Body>
-void for_repetitions(int64_t size, int64_t count, Body body) {
-  const int64_t pieces = count / size;
-  if (count <= kElementGrain || pieces < thread_count()) {
-    for (int64_t piece = 0; piece < pieces; ++piece) body(piece * size);
+void for_repetitions(int64_t size, int64_t begin, int64_t end, Body body) {
+  const int64_t first = begin / size, pieces = (end + size - 1) / size - first;
+  const auto run = [&](int64_t piece) {
+    const int64_t start = (first + piece) * size;
+    const int64_t from = std::max(begin, start), to = std::min(end, start + size);
+    body(from, from - start, to - from);
+  };
+  if (end - begin <= kElementGrain || pieces < thread_count()) {
+    for (int64_t piece = 0; piece < pieces; ++piece) run(piece);
     return;
   }
-  parallel_for(pieces, [&](int64_t piece) { body(piece * size); });
+  parallel_for(pieces, run);
 }
 
 // The vector-Jacobian product for one operand of a broadcasting op. `gradient` is the gradient of
@@ -55,44 +63,54 @@ void read_numbers_rounded(const Node& node, NodeFormats& formats);
 // A number of the node in the format in which the op reads it.
 double number_of(const OpCall& call, std::string_view name, double fallback);
 
-// Calls kernel(a, b, y, count) on the operands, repeated to the output's shape, or on pieces of
-// them. What else the kernel reads of the node begins at y's place in the output.
-template <typename T, typename Kernel>
-void run_binary(const OpCall& call, const T* a, const T* b, Kernel kernel) {
-  T* y = call.outputs[0]->as<T>().data();
-  const int64_t count = call.outputs[0]->size();
-  if (b == nullptr) {
-    const std::vector<T> scalar(static_cast<size_t>(std::min(count, kElementGrain)),
-                                static_cast<T>(number_of(call, "scalar", 0)));
-    parallel_chunks(count, kElementGrain, [&](int64_t begin, int64_t end) {
-      kernel(a + begin, scalar.data(), y + begin, end - begin);
-    });
-  } else {
-    kernel(a, b, y, count);
-  }
+// An operand of output 0, repeated to its shape.
+template <typename T>
+struct WholeOperand {
+  std::shared_ptr<std::vector<T>> storage = std::make_shared<std::vector<T>>();  // of a copy
+  const T* data = nullptr;
+};
+template <typename T>
+WholeOperand<T> whole_operand(const OpCall& call, size_t index) {
+  WholeOperand<T> operand;
+  operand.data = expand(call.kernels, input<T>(call, index), input_shape(call, index),
+                        output_shape(call, 0), *operand.storage);
+  return operand;
 }
+
+// Has output 0 written by kernel(a, b, y, count) on pieces of the operands and the output, see
+// fill_output(). What else the kernel reads of the node begins at y's place in the output.
 template <typename T, typename Kernel>
 void run_binary(const OpCall& call, Kernel kernel) {
-  const Shape& shape = call.outputs[0]->shape();
-  std::vector<T> storage[2];
-  const T* operands[2] = {};
-  // One operand repeated, the other as large as the output.
-  for (size_t i = 0; call.inputs.size() == 2 && i < 2; ++i) {
-    const Tensor &repeated = *call.inputs[i], &whole = *call.inputs[1 - i];
-    const int64_t size = repeated.size(), count = call.outputs[0]->size();
-    if (whole.size() != count || !is_read_again(repeated.shape(), shape)) continue;
-    T* y = call.outputs[0]->as<T>().data();
-    const T *again = repeated.as<T>().data(), *once = whole.as<T>().data();
-    for_repetitions(size, count, [&](int64_t begin) {
-      kernel(i == 0 ? again : once + begin, i == 0 ? once + begin : again, y + begin, size);
+  T* y = output<T>(call, 0);
+  if (call.inputs.size() == 1) {
+    const auto pieces = static_cast<size_t>(std::min(call.outputs[0]->size(), kElementGrain));
+    const std::vector<T> scalar(pieces, static_cast<T>(number_of(call, "scalar", 0)));
+    fill_output(call, [kernel, y, scalar, a = input<T>(call, 0)](int64_t begin, int64_t end) {
+      parallel_chunks(end - begin, kElementGrain, [&](int64_t from, int64_t to) {
+        kernel(a + begin + from, scalar.data(), y + begin + from, to - from);
+      });
     });
     return;
   }
-  for (size_t i = 0; i < call.inputs.size(); ++i) {
-    operands[i] = expand(call.kernels, call.inputs[i]->as<T>().data(), call.inputs[i]->shape(),
-                         shape, storage[i]);
+  // One operand repeated, the other as large as the output.
+  for (size_t i = 0; i < 2; ++i) {
+    const Tensor &repeated = *call.inputs[i], &whole = *call.inputs[1 - i];
+    if (whole.size() != call.outputs[0]->size()) continue;
+    if (!is_read_again(repeated.shape(), output_shape(call, 0))) continue;
+    const T *again = input<T>(call, i), *once = input<T>(call, 1 - i);
+    const int64_t size = repeated.size();
+    fill_output(call, [=](int64_t begin, int64_t end) {
+      for_repetitions(size, begin, end, [&](int64_t at, int64_t within, int64_t count) {
+        const T *other = once + at, *piece = again + within;
+        kernel(i == 0 ? piece : other, i == 0 ? other : piece, y + at, count);
+      });
+    });
+    return;
   }
-  run_binary(call, operands[0], operands[1], kernel);
+  fill_output(call, [kernel, y, a = whole_operand<T>(call, 0), b = whole_operand<T>(call, 1)](
+                        int64_t begin, int64_t end) {
+    kernel(a.data + begin, b.data + begin, y + begin, end - begin);
+  });
 }
 
 // Passes dy to operand `operand`, whose gradient it is before sums over repetitions: dy itself, or

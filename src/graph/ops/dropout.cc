@@ -48,16 +48,23 @@ T scale_of(const OpCall& call) {
   return math.scale_of_dropout(dropped_share(call.node));
 }
 
+// Output 0: operand 0, as far as the mask keeps it.
+void scale_kept(const OpCall& call, const Tensor& mask) {
+  const auto storage = std::make_shared<std::vector<int32_t>>();
+  const int32_t* whole = expand(call.kernels, mask.as<int32_t>().data(), mask.shape(),
+                                output_shape(call, 0), *storage);
+  dispatch(call, [&]<typename T>(T*) {
+    fill_output(call, [storage, whole, masked_scale = call.kernels.of<T>().masked_scale,
+                       x = input<T>(call, 0), y = output<T>(call, 0),
+                       scale = scale_of<T>(call)](int64_t begin, int64_t end) {
+      masked_scale(x + begin, whole + begin, scale, y + begin, end - begin);
+    });
+  });
+}
+
 void run_dropout(const OpCall& call) {
   make_mask(call);
-  dispatch(call, [&]<typename T>(T*) {
-    std::vector<int32_t> storage;
-    const int32_t* mask =
-        expand(call.kernels, static_cast<const int32_t*>(output<int32_t>(call, 1)),
-               output_shape(call, 1), output_shape(call, 0), storage);
-    call.kernels.of<T>().masked_scale(input<T>(call, 0), mask, scale_of<T>(call),
-                                      output<T>(call, 0), call.outputs[0]->size());
-  });
+  scale_kept(call, *call.outputs[1]);
 }
 
 void dropout_vjp(GradientBuilder& builder, const Node& node) {
@@ -74,13 +81,7 @@ std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorT
 }
 
 void run_backward(const OpCall& call) {
-  dispatch(call, [&]<typename T>(T*) {
-    std::vector<int32_t> storage;
-    const int32_t* mask = expand(call.kernels, input<int32_t>(call, 1), input_shape(call, 1),
-                                 output_shape(call, 0), storage);
-    call.kernels.of<T>().masked_scale(input<T>(call, 0), mask, scale_of<T>(call),
-                                      output<T>(call, 0), call.outputs[0]->size());
-  });
+  scale_kept(call, *call.inputs[1]);
 }
 
 }  // namespace

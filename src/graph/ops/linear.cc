@@ -44,6 +44,21 @@ void linear_vjp(GradientBuilder& builder, const Node& node) {
   }
 }
 
+// Adds the bias (N) to elements [begin, end) of y (M,N).
+template <typename T>
+void add_bias(const Kernels<T>& kernels, const T* bias, int64_t n, T* y, int64_t begin,
+              int64_t end) {
+  const auto add_part = [&](int64_t to) {
+    kernels.add(y + begin, bias + begin % n, y + begin, to - begin);
+    begin = to;
+  };
+  if (begin % n != 0) add_part(std::min(end, (begin / n + 1) * n));
+  const int64_t rows = (end - begin) / n;
+  kernels.add_channels(y + begin, bias, rows, n, /*plane=*/1);
+  begin += rows * n;
+  if (begin < end) add_part(end);
+}
+
 void run_linear(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     const int64_t m = rows_of(input_shape(call, 0));
@@ -61,7 +76,9 @@ void run_linear(const OpCall& call) {
     if (bool_attribute(call.node, "separate_bias", false)) {
       inner_math<T>(call, 0, 1).round(y, m * n, /*part=*/1);
     }
-    call.kernels.of<T>().add_channels(y, input<T>(call, 2), m, n, /*plane=*/1);
+    fill_output(call,
+                [y, n, bias = input<T>(call, 2), &kernels = call.kernels.of<T>()](
+                    int64_t begin, int64_t end) { add_bias(kernels, bias, n, y, begin, end); });
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "src/core/error.h"
@@ -103,6 +104,29 @@ const T* input(const OpCall& call, size_t index) {
 template <typename T>
 T* output(const OpCall& call, size_t index) {
   return call.outputs[index]->as<T>().data();
+}
+// Has output 0 written, now or by the executor. `fill` may refer to the call and to values of its
+// own, but not to local variables.
+inline void fill_output(const OpCall& call, FillRange fill) {
+  if (call.output_fill != nullptr) {
+    *call.output_fill = std::move(fill);
+  } else {
+    fill(0, call.outputs[0]->size());
+  }
+}
+// The same for kernel(x, y, count) with x operand 0.
+template <typename T, typename Kernel>
+void map_operand(const OpCall& call, Kernel kernel) {
+  fill_output(call, [kernel, x = input<T>(call, 0), y = output<T>(call, 0)](
+                        int64_t begin, int64_t end) { kernel(x + begin, y + begin, end - begin); });
+}
+// The same for kernel(x, dy, dx, count) with operands 0 and 1.
+template <typename T, typename Kernel>
+void map_operands(const OpCall& call, Kernel kernel) {
+  fill_output(call, [kernel, x = input<T>(call, 0), dy = input<T>(call, 1),
+                     dx = output<T>(call, 0)](int64_t begin, int64_t end) {
+    kernel(x + begin, dy + begin, dx + begin, end - begin);
+  });
 }
 // The format in which the accumulator reads input `index`, a factor; null if not given.
 inline const Format* factor_format(const OpCall& call, size_t index) {

@@ -122,7 +122,7 @@ void run_backward(const OpCall& call) {
     }
     OpCall operands = call;
     operands.inputs = call.inputs.first(2);
-    run_binary<T>(operands, [&](const T* x, const T* e, T* out, int64_t count) {
+    run_binary<T>(operands, [&call, dy, dx](const T* x, const T* e, T* out, int64_t count) {
       call.kernels.of<T>().power_backward_base(x, e, dy + (out - dx), out, count);
     });
   });
@@ -133,7 +133,7 @@ void run_backward_exponent(const OpCall& call) {
     OpCall operands = call;
     operands.inputs = call.inputs.first(2);
     const T *y = input<T>(call, 2), *dy = input<T>(call, 3), *all = output<T>(call, 0);
-    run_binary<T>(operands, [&](const T* x, const T* e, T* de, int64_t count) {
+    run_binary<T>(operands, [&call, y, dy, all](const T* x, const T* e, T* de, int64_t count) {
       const std::ptrdiff_t at = de - all;
       call.kernels.of<T>().power_backward_exponent(x, e, y + at, dy + at, de, count);
     });

@@ -14,9 +14,7 @@ void relu_vjp(GradientBuilder& builder, const Node& node) {
 }
 
 void run_relu(const OpCall& call) {
-  dispatch(call, [&]<typename T>(T*) {
-    call.kernels.of<T>().relu(input<T>(call, 0), output<T>(call, 0), call.inputs[0]->size());
-  });
+  dispatch(call, [&]<typename T>(T*) { map_operand<T>(call, call.kernels.of<T>().relu); });
 }
 
 std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
@@ -26,10 +24,8 @@ std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorT
 }
 
 void run_backward(const OpCall& call) {
-  dispatch(call, [&]<typename T>(T*) {
-    call.kernels.of<T>().relu_backward(input<T>(call, 0), input<T>(call, 1), output<T>(call, 0),
-                                       call.inputs[0]->size());
-  });
+  dispatch(call,
+           [&]<typename T>(T*) { map_operands<T>(call, call.kernels.of<T>().relu_backward); });
 }
 
 }  // namespace

@@ -339,8 +339,10 @@ void vjp(GradientBuilder& builder, const Node& node) {
 
 void run_forward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
-    call.kernels.of<T>().unary(function_of(call.node), parameters_of(call.node), input<T>(call, 0),
-                               output<T>(call, 0), call.inputs[0]->size());
+    map_operand<T>(call, [unary = call.kernels.of<T>().unary, function = function_of(call.node),
+                          parameters = parameters_of(call.node)](const T* x, T* y, int64_t count) {
+      unary(function, parameters, x, y, count);
+    });
   });
 }
 
@@ -366,9 +368,12 @@ void run_backward(const OpCall& call) {
     if (row_of(call.node).gradient && inner_format(call) != nullptr) {
       return run_gradient_in_steps<T>(call);
     }
-    call.kernels.of<T>().unary_backward(function_of(call.node), parameters_of(call.node),
-                                        input<T>(call, 0), input<T>(call, 1), output<T>(call, 0),
-                                        call.inputs[0]->size());
+    map_operands<T>(
+        call,
+        [backward = call.kernels.of<T>().unary_backward, function = function_of(call.node),
+         parameters = parameters_of(call.node)](const T* x, const T* dy, T* dx, int64_t count) {
+          backward(function, parameters, x, dy, dx, count);
+        });
   });
 }
 

@@ -13,34 +13,34 @@ std::vector<TensorType> infer_where(const Node& node, std::span<const TensorType
   return {{broadcast_shape(node, inputs[0].shape, values)}};
 }
 
-// The operand at `index`, repeated to the output's shape.
-template <typename T>
-const T* repeated(const OpCall& call, size_t index, std::vector<T>& storage) {
-  return expand(call.kernels, input<T>(call, index), input_shape(call, index),
-                output_shape(call, 0), storage);
-}
-
-// Calls choose(mask, begin, count) on pieces of the output, each with the part of the mask at
-// operand `index` that belongs to it.
+// Has output 0 written by choose(mask, begin, count) on pieces of it, each with the part of the
+// mask at operand `index` that belongs to it; see fill_output().
 template <typename Choose>
 void with_mask(const OpCall& call, size_t index, Choose choose) {
-  const int64_t size = call.inputs[index]->size(), count = call.outputs[0]->size();
-  std::vector<int32_t> storage;
   if (is_read_again(input_shape(call, index), output_shape(call, 0))) {
     const int32_t* mask = input<int32_t>(call, index);
-    for_repetitions(size, count, [&](int64_t begin) { choose(mask, begin, size); });
+    const int64_t size = call.inputs[index]->size();
+    fill_output(call, [=](int64_t begin, int64_t end) {
+      for_repetitions(size, begin, end, [&](int64_t at, int64_t within, int64_t count) {
+        choose(mask + within, at, count);
+      });
+    });
   } else {
-    choose(repeated(call, index, storage), 0, count);
+    fill_output(call,
+                [choose, mask = whole_operand<int32_t>(call, index)](int64_t begin, int64_t end) {
+                  choose(mask.data + begin, begin, end - begin);
+                });
   }
 }
 
 void run_where(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
-    std::vector<int32_t> condition;
-    std::vector<T> a, b;
-    call.kernels.of<T>().select(repeated(call, 0, condition), repeated(call, 1, a),
-                                repeated(call, 2, b), T(0), output<T>(call, 0),
-                                call.outputs[0]->size());
+    with_mask(call, 0,
+              [select = call.kernels.of<T>().select, y = output<T>(call, 0),
+               a = whole_operand<T>(call, 1), b = whole_operand<T>(call, 2)](
+                  const int32_t* condition, int64_t begin, int64_t count) {
+                select(condition, a.data + begin, b.data + begin, T(0), y + begin, count);
+              });
   });
 }
 
@@ -68,9 +68,10 @@ void run_where_backward(const OpCall& call) {
   dispatch(call, [&]<typename T>(T*) {
     const T* dy = input<T>(call, 1);
     T* dx = output<T>(call, 0);
-    with_mask(call, 0, [&](const int32_t* condition, int64_t begin, int64_t count) {
-      call.kernels.of<T>().select(condition, branch ? dy + begin : nullptr,
-                                  branch ? nullptr : dy + begin, T(0), dx + begin, count);
+    const auto select = call.kernels.of<T>().select;
+    with_mask(call, 0, [=](const int32_t* condition, int64_t begin, int64_t count) {
+      select(condition, branch ? dy + begin : nullptr, branch ? nullptr : dy + begin, T(0),
+             dx + begin, count);
     });
   });
 }
@@ -91,8 +92,9 @@ void run_masked_fill(const OpCall& call) {
     const T value = static_cast<T>(double_attribute(call.node, "value", 0));
     const T* x = input<T>(call, 0);
     T* y = output<T>(call, 0);
-    with_mask(call, 1, [&](const int32_t* mask, int64_t begin, int64_t count) {
-      call.kernels.of<T>().select(mask, nullptr, x + begin, value, y + begin, count);
+    const auto select = call.kernels.of<T>().select;
+    with_mask(call, 1, [=](const int32_t* mask, int64_t begin, int64_t count) {
+      select(mask, nullptr, x + begin, value, y + begin, count);
     });
   });
 }
