@@ -9,6 +9,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "emulation/kernels/simd/compact.cc"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -46,10 +47,17 @@ HWY_INLINE hn::Vec<DF> from_code(hn::Vec<DU16> code) {
   }
 }
 
-// Return how many elements are done: whole vectors.
+// Return how many elements are done: whole vectors. Nothing reads the codes for a while, so their
+// stores bypass the caches.
 template <CompactForm kForm>
 int64_t vectors_to_codes(const float* from, int64_t count, uint16_t* to) {
   int64_t i = 0;
+  if (reinterpret_cast<uintptr_t>(to) % (kLanes * sizeof(uint16_t)) == 0) {
+    for (; i + kLanes <= count; i += kLanes) {
+      hn::Stream(to_code<kForm>(hn::LoadU(DF(), from + i)), DU16(), to + i);
+    }
+    hwy::FlushStream();
+  }
   for (; i + kLanes <= count; i += kLanes) {
     hn::StoreU(to_code<kForm>(hn::LoadU(DF(), from + i)), DU16(), to + i);
   }

@@ -120,7 +120,7 @@ class WeightGradient {
       out = std::fill_n(out, s_.pad_h * width_, T(0));
       for (int64_t h = 0; h < s_.in_height; ++h, in += s_.in_width) {
         out = std::fill_n(out, s_.pad_w, T(0));
-        for (int64_t w = 0; w < s_.in_width; ++w) out[w] = in[w];
+        copy_run(in, s_.in_width, out);
         out = std::fill_n(out + s_.in_width, behind_w, T(0));
       }
       out = std::fill_n(out, behind_h * width_, T(0));

@@ -1,4 +1,5 @@
-// relu: y = max(x, 0), with gradient 0 at x == 0 as in PyTorch; NaN stays NaN.
+// relu: y = max(x, 0), with gradient 0 at y == 0; NaN stays NaN. As in PyTorch, the backward pass
+// reads y, which the next layer keeps anyway, so that x need not be kept.
 #include "src/graph/ops/op_helpers.h"
 
 namespace lockstep {
@@ -10,7 +11,8 @@ std::vector<TensorType> infer_relu(const Node& node, std::span<const TensorType>
 }
 
 void relu_vjp(GradientBuilder& builder, const Node& node) {
-  builder.add_node(node, "relu_backward", {node.inputs[0], builder.output_gradient(node)}, {}, {0});
+  builder.add_node(node, "relu_backward", {output_id(node, 0), builder.output_gradient(node)}, {},
+                   {0});
 }
 
 void run_relu(const OpCall& call) {
@@ -19,7 +21,7 @@ void run_relu(const OpCall& call) {
 
 std::vector<TensorType> infer_backward(const Node& node, std::span<const TensorType> inputs) {
   require_floats(node, inputs);
-  require_shape(node, inputs, 1, inputs[0].shape, "the shape of x");
+  require_shape(node, inputs, 1, inputs[0].shape, "the shape of y");
   return {inputs[0]};
 }
 
@@ -41,7 +43,7 @@ std::vector<OpDef> relu_ops() {
        .foreign_names = {.mxnet = "Activation"},
        .kink = positive_side},
       {.name = "relu_backward",
-       .help = "dx = dy where x > 0, else 0; operands x, dy",
+       .help = "dx = dy where y > 0, else 0; operands y, dy",
        .source = "chain rule of relu",
        .min_inputs = 2,
        .max_inputs = 2,
