@@ -69,7 +69,7 @@ int64_t available_bytes() {
 }
 
 std::string memory_text(const ProcessMemory& memory) {
-  return fmt::format("{} of activations and gradients, {} of weights and optimizer states",
+  return fmt::format("{} of activations, {} of weights, gradients and optimizer states",
                      bytes_text(memory.value_bytes), bytes_text(memory.state_bytes));
 }
 

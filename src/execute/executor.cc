@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <stdexcept>
 
 #include "emulation/kernels/kernel_set.h"
@@ -186,6 +187,20 @@ void Executor::forget_values() {
   values_.resize(program_.values.size());
   slots_.clear();
   slots_.resize(plan_.slots.size());
+}
+
+int64_t Executor::gradient_bytes() const {
+  std::set<int> gradients;
+  for (const auto& [name, value] : program_.results) {
+    const int memory = plan_.memory_of(value);
+    const bool is_own = plan_.slot_of[static_cast<size_t>(memory)] >= 0;
+    if (is_gradient_result(name) && is_own) gradients.insert(memory);
+  }
+  int64_t elements = 0;
+  for (const int value : gradients) {
+    elements += element_count(program_.values[static_cast<size_t>(value)].type.shape);
+  }
+  return elements * static_cast<int64_t>(bytes_of(container_));
 }
 
 void Executor::rest_and_wake(int node) {

@@ -53,6 +53,8 @@ class Executor {
 
   // The memory of all computed values of a step.
   int64_t value_bytes() const { return plan_.bytes(); }
+  // The part of it that the gradients of parameters fill until the step ends.
+  int64_t gradient_bytes() const;
   // Releases that memory; bound values stay.
   void forget_values();
 

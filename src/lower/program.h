@@ -5,6 +5,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "emulation/accumulator/accumulator.h"
@@ -77,6 +78,9 @@ struct Program {
 };
 
 // The result that holds a parameter's gradient of one of several passes.
+inline bool is_gradient_result(std::string_view result) {
+  return result.starts_with("grad:");
+}
 inline std::string pass_gradient_result(const BackwardPass& pass, const std::string& parameter) {
   return "grad:" + parameter + ":" + pass.name;
 }

@@ -162,11 +162,15 @@ void Lane::visit_tensors(Self& self, Visit visit) {
 
 // Values of one shape at a time are in memory.
 void Lane::add_memory(ProcessMemory& memory) const {
-  int64_t values = 0;
+  int64_t values = 0, gradients = 0;
   for (const auto& runner : runners_) {
-    values = std::max(values, runner->executor().value_bytes());
+    const Executor& executor = runner->executor();
+    if (executor.value_bytes() < values) continue;
+    values = executor.value_bytes();
+    gradients = executor.gradient_bytes();
   }
-  memory.value_bytes += values;
+  memory.value_bytes += values - gradients;
+  memory.state_bytes += gradients;
   const auto add = [&](const Tensor& tensor) {
     memory.state_bytes += static_cast<int64_t>(tensor.bytes());
   };
