@@ -148,6 +148,11 @@ bool Executor::is_copy(const Instruction& instruction) const {
   return operand.format == program_.values[to].format && operand.scaled_cast < 0 && old_of_[to] < 0;
 }
 
+bool Executor::is_plain_cast(const Instruction& instruction) const {
+  return instruction.kind == InstructionKind::kCast && instruction.scaled_cast < 0 &&
+         instruction.factor == 1;
+}
+
 bool Executor::is_shared(const Instruction& instruction) const {
   return !instruction.outputs.empty() &&
          plan_.original_of[static_cast<size_t>(instruction.outputs[0])] >= 0;
@@ -166,6 +171,13 @@ void Executor::plan_memory(PlanRules rules) {
   for (const Instruction& instruction : program_.instructions) {
     if (keeps_in_place_ || !is_copy(instruction)) continue;
     rules.copies.emplace_back(instruction.inputs[0], instruction.outputs[0]);
+  }
+  cast_of_.assign(program_.values.size(), -1);
+  for (size_t i = 0; i < program_.instructions.size(); ++i) {
+    const Instruction& instruction = program_.instructions[i];
+    if (!is_plain_cast(instruction)) continue;
+    rules.casts.emplace_back(instruction.inputs[0], instruction.outputs[0]);
+    cast_of_[static_cast<size_t>(instruction.outputs[0])] = static_cast<int>(i);
   }
   plan_ = plan_values(program_, rules);
   forget_values();
@@ -208,11 +220,12 @@ void Executor::rest_and_wake(int node) {
   for (const size_t r : rests_from_[static_cast<size_t>(node)]) {
     const ValuePlan::Rest& rest = plan_.rests[r];
     const Tensor& value = tensor(rest.value);
-    uint8_t* const compact = slot(rest.compact_slot);
-    if (rest.form == CompactForm::kBit) {
-      kernels.compact_mask(value.as<int32_t>().data(), value.size(), compact);
+    if (rest.operand >= 0) {
+      // it will be rounded again
+    } else if (rest.form == CompactForm::kBit) {
+      kernels.compact_mask(value.as<int32_t>().data(), value.size(), slot(rest.compact_slot));
     } else {
-      kernels.compact(rest.form, value.as<float>().data(), value.size(), compact);
+      kernels.compact(rest.form, value.as<float>().data(), value.size(), slot(rest.compact_slot));
     }
     const auto original = static_cast<size_t>(rest.value);
     values_[original] = Tensor();
@@ -227,11 +240,12 @@ void Executor::rest_and_wake(int node) {
     for (const int copy : copies_of_[static_cast<size_t>(rest.value)]) {
       place_at(copy, value.raw());
     }
-    const uint8_t* const compact = slot(rest.compact_slot);
-    if (rest.form == CompactForm::kBit) {
-      kernels.expand_mask(compact, value.size(), value.as<int32_t>().data());
+    if (rest.operand >= 0) {
+      container_ == Container::kF64 ? cast_again<double>(rest) : cast_again<float>(rest);
+    } else if (rest.form == CompactForm::kBit) {
+      kernels.expand_mask(slot(rest.compact_slot), value.size(), value.as<int32_t>().data());
     } else {
-      kernels.expand(rest.form, compact, value.size(), value.as<float>().data());
+      kernels.expand(rest.form, slot(rest.compact_slot), value.size(), value.as<float>().data());
     }
   }
 }

@@ -137,6 +137,7 @@ class Executor {
   template <typename T>
   void run_op(const Instruction& instruction, const Executor* reference,
               std::span<SiteRecord> records);
+  QuantizeSpec cast_spec(const Instruction& cast) const;
   OutputStep output_step(const Instruction& instruction, size_t output, const Executor* reference,
                          std::span<SiteRecord> records) const;
   template <typename T>
@@ -207,6 +208,10 @@ class Executor {
   void plan_memory(PlanRules rules);
   // Moves values to and from rest before the node runs.
   void rest_and_wake(int node);
+  // Whether the cast's output is its operand, rounded, and nothing else.
+  bool is_plain_cast(const Instruction& instruction) const;
+  template <typename T>
+  void cast_again(const ValuePlan::Rest& rest);
   uint8_t* slot(int number);  // its memory, allocated on first use
   Tensor& place(int value, int number);
   Tensor& place_at(int value, void* memory);
@@ -233,6 +238,8 @@ class Executor {
   std::vector<Tensor> slots_;                    // allocated when first written
   std::vector<Tensor> values_;                   // by program value: in slots; empty: nowhere
   std::vector<std::vector<int>> copies_of_;      // by program value: those that share its memory
+  std::vector<int> cast_of_;                     // by program value: the plain cast that makes it,
+                                                 // counted in instructions, or -1
   std::vector<std::vector<size_t>> rests_from_;  // by node before which they begin
   std::vector<std::vector<size_t>> rests_to_;    // by node before which they end
   std::vector<float> value_scale_;               // by program value, of scaled casts

@@ -196,6 +196,24 @@ void Executor::share_operand(const Instruction& instruction, const Executor* ref
   measure_unchanged<T>(value, rounding, reference, records);
 }
 
+QuantizeSpec Executor::cast_spec(const Instruction& cast) const {
+  const ValueRounding& rounding = cast.roundings.at(0);
+  return {.format = rounding.format,
+          .rounding = rounding.rounding,
+          .key = {key_.seed, key_.stream, rounding.key(), key_.step}};
+}
+
+template <typename T>
+void Executor::cast_again(const ValuePlan::Rest& rest) {
+  const auto value = static_cast<size_t>(rest.value);
+  const Tensor& operand = tensor(rest.operand);
+  kernels().of<T>().quantize(operand.as<T>().data(), values_[value].as<T>().data(), operand.size(),
+                             cast_spec(program_.instructions[static_cast<size_t>(cast_of_[value])]),
+                             nullptr);
+}
+template void Executor::cast_again<float>(const ValuePlan::Rest&);
+template void Executor::cast_again<double>(const ValuePlan::Rest&);
+
 // 1. y = round(x)   2. statistics of that rounding and the error of y, at every consumer's site
 template <typename T>
 void Executor::run_cast(const Instruction& instruction, const Executor* reference,
@@ -205,25 +223,22 @@ void Executor::run_cast(const Instruction& instruction, const Executor* referenc
   const Tensor& x = tensor(instruction.inputs.at(0));
   Tensor& y = writable(instruction.outputs.at(0));
   const uint32_t site = rounding.key();
-  const StochasticKey key{key_.seed, key_.stream, site, key_.step};
+  QuantizeSpec spec = cast_spec(instruction);
   TensorStats* stats = measure ? &records[site].stats : nullptr;
   const int value = instruction.outputs[0];
   const bool weighs = measure && !counts_only_ && sample_sums_ && reference != nullptr;
   ReferenceComparison compared;
   if (instruction.scaled_cast >= 0) {
     const ScaledCast& cast = program_.scaled_casts[static_cast<size_t>(instruction.scaled_cast)];
-    const float scale = run_scaled_cast(cast, x.as<float>(), y.as<float>(), key, stats);
+    const float scale = run_scaled_cast(cast, x.as<float>(), y.as<float>(), spec.key, stats);
     value_scale_[value] = scale;
     if (weighs) keep_errors(rounding, x.as<float>(), y.as<float>(), scale, records);
   } else {
     const T* source = x.as<T>().data();
     T* to = y.as<T>().data();
     if (measure && !counts_only_) compared = comparison_of(value, rounding, reference);
-    const QuantizeSpec spec{.format = rounding.format,
-                            .rounding = rounding.rounding,
-                            .key = key,
-                            .counts_only = counts_only_,
-                            .comparison = &compared};
+    spec.counts_only = counts_only_;
+    spec.comparison = &compared;
     if (instruction.factor != 1) {
       const auto scale = [&](int64_t begin, int64_t end) {
         kernels().of<T>().scale(source + begin, instruction.factor, to + begin, end - begin);

@@ -24,6 +24,10 @@ class Planner {
   Planner(const Program& program, const PlanRules& rules)
       : program_(program), rules_(rules), lag_(rules.readers_lag) {
     plan_.slot_of.assign(program.values.size(), -1);
+    operand_of_.assign(program.values.size(), -1);
+    for (const auto& [operand, cast] : rules.casts) {
+      operand_of_[static_cast<size_t>(cast)] = operand;
+    }
     const int nodes = program.instructions.empty() ? 0 : program.instructions.back().node + 1;
     bucket_nodes_ = (nodes + kBuckets - 1) / kBuckets + 1;
     find_makers();
@@ -41,12 +45,16 @@ class Planner {
         if (uses[u + 1] - uses[u] > uses[at + 1] - uses[at]) at = u;
       }
       if (uses.size() < 2 || uses[at + 1] - uses[at] - lag_ - 1 < kLeastRestNodes) continue;
-      const auto form = form_of(v);
-      if (!form) continue;
-      plan_.rests.push_back({.value = static_cast<int>(v),
-                             .form = *form,
-                             .begins = uses[at] + lag_ + 1,
-                             .ends = uses[at + 1]});
+      ValuePlan::Rest rest{
+          .value = static_cast<int>(v), .begins = uses[at] + lag_ + 1, .ends = uses[at + 1]};
+      if (const auto operand = kept_operand(v, rest.ends)) {
+        rest.operand = *operand;
+      } else if (const auto form = form_of(v)) {
+        rest.form = *form;
+      } else {
+        continue;
+      }
+      plan_.rests.push_back(rest);
     }
   }
 
@@ -95,6 +103,14 @@ class Planner {
     for (const auto& [id, v] : program_.results) uses_[memory_of(v)].push_back(kForever);
   }
 
+  // The operand of a cast, if it is in memory before the node anyway: no form lets it rest.
+  std::optional<int> kept_operand(size_t v, int node) const {
+    if (operand_of_[v] < 0) return std::nullopt;
+    const size_t memory = memory_of(operand_of_[v]);
+    const bool stays = is_made_[memory] && uses_[memory].back() >= node && !form_of(memory);
+    return stays ? std::optional(static_cast<int>(memory)) : std::nullopt;
+  }
+
   // Its numbers are those of its format times the scale of their block.
   bool has_block_scales(const ProgramValue& value) const {
     if (value.scaled_cast < 0) return false;
@@ -121,8 +137,10 @@ class Planner {
     for (ValuePlan::Rest& rest : plan_.rests) {
       const auto v = static_cast<size_t>(rest.value);
       rest_of[v] = &rest;
-      stays.push_back(
-          {compact_bytes(rest.form, elements(v)), rest.begins - 1, rest.ends, &rest.compact_slot});
+      if (rest.operand < 0) {
+        stays.push_back({compact_bytes(rest.form, elements(v)), rest.begins - 1, rest.ends,
+                         &rest.compact_slot});
+      }
       stays.push_back({bytes(v), rest.ends, last_use(v), &rest.next_slot});
     }
     for (size_t v = 0; v < uses_.size(); ++v) {
@@ -179,6 +197,7 @@ class Planner {
   ValuePlan plan_;
   std::vector<std::vector<int>> uses_;  // by value: nodes; the one that makes it is the first
   std::vector<bool> is_made_;           // by value, in memory of its own
+  std::vector<int> operand_of_;         // by value: whose cast it is, or -1
   static constexpr int kBuckets = 64;   // of consecutive nodes
   int bucket_nodes_;
   struct Slot {

@@ -1,7 +1,9 @@
 // Where does a program keep what it computes?
 // A slot is memory that values use one after the other. A value that nothing reads for many nodes,
 // as between its forward and its backward node, rests: its bits go to a smaller slot in fewer
-// bytes, and the large one serves others. Values that are copies (a reshape) share one memory.
+// bytes, and the large one serves others. A cast whose operand is in memory when the cast is needed
+// again rests in no bytes: it is rounded again. Values that are copies (a reshape) share one
+// memory.
 //
 //   node      3        4 ... 40        41
 //   value     made in  rests in        back in
@@ -27,9 +29,10 @@ inline constexpr int64_t kLeastRestElements = 4096;
 struct ValuePlan {
   struct Rest {
     int value;
-    CompactForm form;
     int begins, ends;  // the nodes before which it leaves its slot, and gets the next one
+    CompactForm form = {};
     int compact_slot = -1;
+    int operand = -1;    // of the cast that is done again; -1: `form` is in compact_slot
     int next_slot = -1;  // of the value after its rest
   };
   std::vector<int64_t> slots;    // the bytes of each
@@ -51,6 +54,8 @@ struct PlanRules {
   // Program values: the second holds the elements of the first in the same order, and neither
   // changes. In the order in which they are made.
   std::vector<std::pair<int, int>> copies = {};
+  // Program values: the second is the first, rounded, and can be made again.
+  std::vector<std::pair<int, int>> casts = {};
   int readers_lag = 0;   // other lanes read a value as many nodes later than this one does
   bool may_rest = true;  // false: values may be changed to numbers that their formats do not hold
   std::vector<bool> left_out = {};  // by node, those that never run; empty: all run

@@ -3,10 +3,13 @@
 // tests/integration/compare/test_torch_ops_elementwise.py.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
+#include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/scalar/kernels.h"
+#include "src/core/random.h"
 #include "src/graph/builder.h"
 #include "src/lower/lower.h"
 #include "src/policy/find_policy.h"
@@ -242,6 +245,97 @@ TEST_CASE("dropout: two nodes of one step draw different masks, a step redraws t
   CHECK(mask_of(first, {1, 2, 3}) != mask_of(first, {1, 2, 4}));
   CHECK(mask_of(first, {1, 2, 3}) != mask_of(first, {1, 3, 3}));
   CHECK(mask_of(first, {1, 2, 3}) != mask_of(first, {2, 2, 3}));
+}
+
+// Output 0 of the op, written at once or, with `piece`, in pieces of so many elements from the last
+// to the first.
+Tensor output_in_pieces(const Graph& graph, const std::vector<Tensor>& operands, int64_t piece) {
+  const Node& node = graph.nodes.back();
+  std::vector<const Tensor*> inputs;
+  for (const Tensor& operand : operands) inputs.push_back(&operand);
+  std::vector<Tensor> results;
+  for (const TensorType& type : node.outputs) {
+    const bool is_int = type.element == ElementType::kInt;
+    results.emplace_back(type.shape, is_int ? Container::kI32 : Container::kF64);
+  }
+  std::vector<Tensor*> outputs;
+  for (Tensor& result : results) outputs.push_back(&result);
+  const Accumulator& accumulator = find_accumulator("fp64_fused");
+  OpCall call{node, inputs, outputs, active_kernels(), accumulator, accumulator};
+  call.random = {1, 2, 3};
+  FillRange fill;
+  if (piece > 0) call.output_fill = &fill;
+  find_op(node.op).run(call);
+  CHECK(static_cast<bool>(fill) == (piece > 0));
+  const int64_t count = results[0].size();
+  for (int64_t i = piece > 0 ? (count - 1) / piece : -1; i >= 0; --i) {
+    fill(i * piece, std::min(count, (i + 1) * piece));
+  }
+  return std::move(results[0]);
+}
+
+TEST_CASE("ops that leave their output to be written in pieces write the same numbers") {
+  const Shape whole = {3, 40, 120}, large = {40, 120}, row = {120}, column = {40, 1};
+  struct Case {
+    std::string_view op;
+    std::vector<TensorType> operands;
+    Attributes attributes = {};
+  };
+  std::vector<Case> cases = {
+      {"relu", {{whole}}},
+      {"relu_backward", {{whole}, {whole}}},
+      {"gelu", {{whole}}, {{"approximate", std::string("tanh")}}},
+      {"silu_backward", {{whole}, {whole}}},
+      {"add", {{whole}, {row}}, {{"alpha", 0.5}}},
+      {"mul", {{whole}}, {{"scalar", 3.0}}},
+      {"minimum_backward", {{whole}, {large}, {whole}}},
+      {"div_backward_divisor", {{column}, {whole}, {whole}}},
+      {"pow", {{large}, {whole}}},
+      {"pow_backward", {{whole}, {row}, {whole}}},
+      {"pow_backward_exponent", {{whole}, {large}, {whole}, {whole}}},
+      {"atan2", {{whole}, {column}}},
+      {"dropout", {{whole}}, {{"p", 0.5}}},
+      {"dropout_backward", {{whole}, {column, ElementType::kInt}}, {{"p", 0.5}}},
+      {"where", {{column, ElementType::kInt}, {whole}, {row}}},
+      {"where", {{large, ElementType::kInt}, {whole}, {large}}},
+      {"where_backward", {{large, ElementType::kInt}, {whole}}, {{"branch", false}}},
+      {"masked_fill", {{whole}, {column, ElementType::kInt}}, {{"value", -2.0}}},
+      {"linear", {{whole}, {{7, 120}}, {{7}}}},
+  };
+  for (const char* op : {"add", "sub", "mul", "div", "minimum"}) {
+    for (const Shape& other : {whole, large, row, column}) {
+      cases.push_back({op, {{whole}, {other}}});
+      cases.push_back({op, {{other}, {whole}}});
+    }
+  }
+  for (const Case& of : cases) {
+    CAPTURE(of.op);
+    GraphBuilder b("op");
+    std::vector<Value> ids;
+    std::vector<Tensor> operands;
+    for (const TensorType& type : of.operands) {
+      ids.push_back(b.input("x", type));
+      const bool is_mask = type.element == ElementType::kInt;
+      Tensor& operand =
+          operands.emplace_back(type.shape, is_mask ? Container::kI32 : Container::kF64);
+      const RandomStream random(1, RandomPurpose::kTest, static_cast<uint32_t>(operands.size()));
+      for (int64_t i = 0; i < operand.size(); ++i) {
+        const double x = 4 * random.uniform(static_cast<uint64_t>(i)) - 2;
+        if (is_mask) {
+          operand.as<int32_t>()[static_cast<size_t>(i)] = x > 0 ? 1 : 0;
+        } else {
+          operand.as<double>()[static_cast<size_t>(i)] = x;
+        }
+      }
+    }
+    b.op(of.op, ids, of.attributes, "");
+    const Graph graph = b.finish();
+    const Tensor at_once = output_in_pieces(graph, operands, 0);
+    for (const int64_t piece : {1, 61, 5000, 100000}) {
+      CAPTURE(piece);
+      CHECK(output_in_pieces(graph, operands, piece).same_bits(at_once));
+    }
+  }
 }
 
 }  // namespace

@@ -26,10 +26,11 @@ struct VectorKernels {
   bool (*available)();
   decltype(&avx2_quantize) quantize;
   decltype(&avx2_compare) compare;
+  decltype(&avx2_fill_and_quantize) fill_and_quantize;
 };
 inline constexpr VectorKernels kVectorKernels[] = {
-    {"avx2", cpu_has_avx2, avx2_quantize, avx2_compare},
-    {"avx512", cpu_has_avx512, avx512_quantize, avx512_compare},
+    {"avx2", cpu_has_avx2, avx2_quantize, avx2_compare, avx2_fill_and_quantize},
+    {"avx512", cpu_has_avx512, avx512_quantize, avx512_compare, avx512_fill_and_quantize},
 };
 
 // The kernels that this CPU runs; the others are reported.

@@ -41,7 +41,23 @@ std::string check_kernel(const VectorKernels& kernel, const std::vector<float>& 
   out = data;
   kernel.quantize(out.data(), out.data(), count, counting, &stats);
   wrong = difference(expected, out) + difference(expected_stats.counts(), stats.counts());
-  return wrong.empty() ? "" : "counts only: " + wrong;
+  if (!wrong.empty()) return "counts only: " + wrong;
+  for (TensorStats* const measured : {&stats, static_cast<TensorStats*>(nullptr)}) {
+    std::vector<uint8_t> fills(data.size());
+    const auto fill = [&](int64_t begin, int64_t end) {
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+        out[i] = data[i];
+        ++fills[i];
+      }
+    };
+    out.assign(data.size(), 1);
+    kernel.fill_and_quantize(fill, out.data(), count, spec, measured);
+    wrong = difference(expected, out);
+    if (measured != nullptr) wrong += difference(expected_stats, stats);
+    if (std::ranges::count(fills, 1) != std::ssize(fills)) wrong += "not every element once";
+    if (!wrong.empty()) return "filled: " + wrong;
+  }
+  return "";
 }
 
 }  // namespace
@@ -157,6 +173,33 @@ TEST_CASE("measuring alone: nothing is stored, after == before") {
   TensorStats again;
   scalar_quantize(values.data(), values.data(), 5000, round, &again);
   CHECK(difference(observe<float>(active_kernels(), values, fp16), again) == "");
+}
+
+TEST_CASE("sets without a kernel for filled arrays take two passes, and the units' own rounding") {
+  constexpr int64_t kCount = 70000;
+  const Format& format = find_format("fp16");
+  const auto data = make_data(kCount, format, Content::kWild, 79);
+  std::vector<float> expected(data.size());
+  TensorStats expected_stats;
+  scalar_quantize(data.data(), expected.data(), kCount, {&format}, &expected_stats);
+  int without = 0;
+  for (const KernelSet* set : available_kernel_sets()) {
+    CAPTURE(set->name);
+    std::vector<float> out(data.size());
+    TensorStats stats;
+    const auto fill = [&](int64_t begin, int64_t end) {
+      std::copy(data.begin() + begin, data.begin() + end, out.begin() + begin);
+    };
+    fill_and_quantize<float>(*set, fill, out, {&format}, &stats);
+    CHECK(difference(expected, out) + difference(expected_stats, stats) == "");
+    CHECK_THROWS_AS(fill_and_quantize<float>(*set, fill, out,
+                                             {.format = &format, .measure_only = true}, &stats),
+                    std::logic_error);
+    const bool takes_two = set->f32.fill_and_quantize == nullptr;
+    without += takes_two ? 1 : 0;
+    if (set->name == "cpu") CHECK(takes_two);
+  }
+  CHECK(without >= 1);  // the scalar set
 }
 
 TEST_CASE("a float container refuses fp64") {
