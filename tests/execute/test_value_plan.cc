@@ -51,15 +51,16 @@ Graph deep_graph(int64_t size, double dropped) {
 }
 
 // loss = sum of relu(... relu(x w) ... w). The backward pass of relu reads what the next product
-// has cast.
+// casts; without relu, nothing does.
 constexpr int64_t kWidth = 64;
-Graph relu_chain(std::vector<std::string>& weights) {
+Graph product_chain(bool relu, std::vector<std::string>& weights) {
   GraphBuilder b("chain");
   Value y = b.input("x", {{kWidth, kWidth}});
   for (int layer = 0; layer < kLayers; ++layer) {
     const std::string name = "fc" + std::to_string(layer);
     weights.push_back(name + ".weight");
-    y = b.relu("relu", b.linear(name, y, kWidth, /*bias=*/false));
+    y = b.linear(name, y, kWidth, /*bias=*/false);
+    if (relu) y = b.relu("relu", y);
   }
   b.set_loss(b.op("sum", {y}, {}, "loss"));
   return differentiate(b.finish());
@@ -240,10 +241,11 @@ TEST_CASE("nothing is in the slot of another, slots are large enough, nothing at
       const Program program = lower(graph, sites, find_policy(policy), false);
       check_plan(program, masks_of(graph, program), lag);
     }
-    std::vector<std::string> weights;
-    const Graph chain = relu_chain(weights);
-    const SiteTable chain_sites = make_sites(chain, 0);
-    check_plan(lower(chain, chain_sites, find_policy("tf32"), false), {}, lag);
+    for (const bool relu : {true, false}) {
+      std::vector<std::string> weights;
+      const Graph chain = product_chain(relu, weights);
+      check_plan(lower(chain, make_sites(chain, 0), find_policy("tf32"), false), {}, lag);
+    }
     for (uint32_t number = 0; number < 20; ++number) {
       CAPTURE(number);
       Copies copies;
@@ -257,7 +259,7 @@ TEST_CASE("nothing is in the slot of another, slots are large enough, nothing at
 
 TEST_CASE("a cast whose operand stays is done again, with the same bits") {
   std::vector<std::string> weights;
-  const Graph graph = relu_chain(weights);
+  const Graph graph = product_chain(/*relu=*/true, weights);
   const SiteTable sites = make_sites(graph, 0);
   auto [x, w] = operands_of(kWidth * kWidth, 0);
   x.reshape({kWidth, kWidth}), w.reshape({kWidth, kWidth});
