@@ -49,7 +49,7 @@ std::string operand_adjoint(const Graph& graph, const Links& links, const Node& 
 
 RoundingErrors rounding_errors(std::span<const float> before, std::span<const float> after,
                                const Format& format, float scale) {
-  RoundingErrors out{std::vector<float>(before.size()), std::vector<uint8_t>(before.size())};
+  RoundingErrors out{std::vector<float>(before.size()), std::vector<bool>(before.size())};
   for (size_t i = 0; i < before.size(); ++i) {
     if (!std::isfinite(before[i]) || !std::isfinite(after[i])) continue;
     out.error[i] = after[i] / scale - before[i];
@@ -67,7 +67,7 @@ LossEffect loss_effect(const RoundingErrors& errors, std::span<const float> deri
   for (size_t i = 0; i < derivative.size(); ++i) {
     const double effect = static_cast<double>(errors.error[i]) * derivative[i];
     if (!std::isfinite(effect)) continue;
-    (errors.left_range[i] != 0 ? out.range : out.rounding) += effect;
+    (errors.left_range[i] ? out.range : out.rounding) += effect;
   }
   return out;
 }

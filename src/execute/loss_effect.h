@@ -29,8 +29,8 @@ struct LossEffect {
 
 // The errors of one rounding, until the derivative is known.
 struct RoundingErrors {
-  std::vector<float> error;         // after / scale - before; 0 where either is not finite
-  std::vector<uint8_t> left_range;  // by element
+  std::vector<float> error;      // after / scale - before; 0 where either is not finite
+  std::vector<bool> left_range;  // by element
 };
 // `after`: round(before * scale).
 RoundingErrors rounding_errors(std::span<const float> before, std::span<const float> after,
