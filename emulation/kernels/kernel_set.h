@@ -85,7 +85,8 @@ struct Kernels {
   // rounding and measuring (see quantize.h)
   void (*quantize)(const T* before, T* after, int64_t count, const QuantizeSpec&, TensorStats*);
   // The same in place, of values that `fill` writes piece by piece, so that they are in the cache.
-  // Null: in passes, see quantize.h. A set with its own quantize must not inherit this one.
+  // Null: all of them are filled, then quantized. A set with its own quantize must not inherit
+  // this.
   void (*fill_and_quantize)(const FillRange& fill, T* values, int64_t count, const QuantizeSpec&,
                             TensorStats*) = nullptr;
   // block formats (see block_quantize.h); tensor_scale is 1 where the format has none
@@ -127,7 +128,7 @@ struct Kernels {
   // y (N,C,plane) += b (C)
   void (*add_channels)(T* y, const T* b, int64_t batch, int64_t channels, int64_t plane);
   void (*relu)(const T* x, T* y, int64_t count);                         // NaN stays NaN
-  void (*relu_backward)(const T* x, const T* dy, T* dx, int64_t count);  // 0 at x == 0
+  void (*relu_backward)(const T* y, const T* dy, T* dx, int64_t count);  // 0 at y == 0
   UnaryKernel<T> unary;
   UnaryBackwardKernel<T> unary_backward;
   BinaryKernel<T> binary;

@@ -70,7 +70,8 @@ int64_t available_bytes() {
 
 std::string memory_text(const ProcessMemory& memory) {
   return fmt::format("{} of activations, {} of weights, gradients and optimizer states",
-                     bytes_text(memory.value_bytes), bytes_text(memory.state_bytes));
+                     bytes_text(memory.value_bytes),
+                     bytes_text(memory.state_bytes + memory.gradient_bytes));
 }
 
 }  // namespace
@@ -94,11 +95,12 @@ void Progress::on_start(const RunDescription& run) {
                    lane_names_.size(), lane_names_.size() == 1 ? "" : "s", first_step_,
                    step_count_ - 1, memory_text(run.memory)));
   const int64_t available = available_bytes();
-  if (available > 0 && run.memory.value_bytes > available) {  // the others are there already
+  const int64_t needed = run.memory.value_bytes + run.memory.gradient_bytes;
+  if (available > 0 && needed > available) {  // the states are there already
     show(
         fmt::format("warning: a step takes {}, only {} are available; a smaller --batch or fewer "
                     "--lanes need less\n",
-                    bytes_text(run.memory.value_bytes), bytes_text(available)));
+                    bytes_text(needed), bytes_text(available)));
   }
 }
 

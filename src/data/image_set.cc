@@ -4,6 +4,8 @@
 #include <array>
 #include <stdexcept>
 
+#include "src/core/chunks.h"
+
 namespace lockstep {
 namespace {
 
@@ -52,16 +54,18 @@ class ImageSet : public DataSet {
     const int64_t batch = static_cast<int64_t>(indices.size());
     Tensor images({batch, s[0], s[1], s[2]}, Container::kF32);
     Tensor labels({batch}, Container::kI32);
-    float* out = images.as<float>().data();
-    int32_t* out_label = labels.as<int32_t>().data();
-    const int64_t plane = s[1] * s[2];
-    for (const int64_t index : indices) {
-      const uint8_t* pixel = contents_.pixels.data() + checked(index) * element_count(s);
-      for (const PixelTable& table : tables_) {
-        for (int64_t i = 0; i < plane; ++i) *out++ = table[*pixel++];
+    const int64_t plane = s[1] * s[2], size = element_count(s);
+    parallel_chunks(batch, row_grain(size), [&](int64_t begin, int64_t end) {
+      float* out = images.as<float>().data() + begin * size;
+      for (int64_t n = begin; n < end; ++n) {
+        const int64_t index = checked(indices[static_cast<size_t>(n)]);
+        const uint8_t* pixel = contents_.pixels.data() + index * size;
+        for (const PixelTable& table : tables_) {
+          for (int64_t i = 0; i < plane; ++i) *out++ = table[*pixel++];
+        }
+        labels.as<int32_t>()[static_cast<size_t>(n)] = contents_.labels[static_cast<size_t>(index)];
       }
-      *out_label++ = contents_.labels[static_cast<size_t>(index)];
-    }
+    });
     Batch result;
     result.emplace("images", std::move(images));
     result.emplace("labels", std::move(labels));

@@ -220,11 +220,9 @@ void Executor::rest_and_wake(int node) {
   for (const size_t r : rests_from_[static_cast<size_t>(node)]) {
     const ValuePlan::Rest& rest = plan_.rests[r];
     const Tensor& value = tensor(rest.value);
-    if (rest.operand >= 0) {
-      // it will be rounded again
-    } else if (rest.form == CompactForm::kBit) {
+    if (rest.operand < 0 && rest.form == CompactForm::kBit) {
       kernels.compact_mask(value.as<int32_t>().data(), value.size(), slot(rest.compact_slot));
-    } else {
+    } else if (rest.operand < 0) {
       kernels.compact(rest.form, value.as<float>().data(), value.size(), slot(rest.compact_slot));
     }
     const auto original = static_cast<size_t>(rest.value);

@@ -142,7 +142,7 @@ class Executor {
                          std::span<SiteRecord> records) const;
   template <typename T>
   void finish_output(const Instruction& instruction, size_t output, OutputStep& step,
-                     bool is_rounded, const FillRange& fill, const Executor* reference,
+                     bool is_rounded, const FillRange* fill, const Executor* reference,
                      std::span<SiteRecord> records);
   template <typename T>
   void run_observe(const Instruction& instruction, const Executor* reference,
@@ -238,8 +238,8 @@ class Executor {
   std::vector<Tensor> slots_;                    // allocated when first written
   std::vector<Tensor> values_;                   // by program value: in slots; empty: nowhere
   std::vector<std::vector<int>> copies_of_;      // by program value: those that share its memory
-  std::vector<int> cast_of_;                     // by program value: the plain cast that makes it,
-                                                 // counted in instructions, or -1
+  std::vector<int> cast_of_;                     // by program value: the index of the instruction,
+                                                 // if that is a plain cast, or -1
   std::vector<std::vector<size_t>> rests_from_;  // by node before which they begin
   std::vector<std::vector<size_t>> rests_to_;    // by node before which they end
   std::vector<float> value_scale_;               // by program value, of scaled casts

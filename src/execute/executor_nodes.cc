@@ -342,7 +342,8 @@ void Executor::run_op(const Instruction& instruction, const Executor* reference,
   for (size_t o = 0; o < outputs.size(); ++o) {
     OutputStep step = o == 0 ? first_step : output_step(instruction, o, reference, records);
     const bool is_rounded = o == 0 && first_rounding.done;
-    finish_output<T>(instruction, o, step, is_rounded, o == 0 ? fill : nullptr, reference, records);
+    finish_output<T>(instruction, o, step, is_rounded, o == 0 && fill ? &fill : nullptr, reference,
+                     records);
   }
 }
 
@@ -370,10 +371,10 @@ Executor::OutputStep Executor::output_step(const Instruction& instruction, size_
   return step;
 }
 
-// `is_rounded`: by the op. `fill`, if not empty: writes the output.
+// `is_rounded`: by the op. `fill`, if not null: writes the output.
 template <typename T>
 void Executor::finish_output(const Instruction& instruction, size_t output, OutputStep& step,
-                             bool is_rounded, const FillRange& fill, const Executor* reference,
+                             bool is_rounded, const FillRange* fill, const Executor* reference,
                              std::span<SiteRecord> records) {
   if (step.how.spec.format == nullptr) return;
   const ValueRounding& rounding = instruction.roundings[output];
@@ -384,8 +385,8 @@ void Executor::finish_output(const Instruction& instruction, size_t output, Outp
   if (!is_rounded) {
     QuantizeSpec spec = step.how.spec;
     spec.comparison = &step.comparison;
-    if (fill) {
-      fill_and_quantize<T>(kernels(), fill, result.as<T>(), spec, step.how.stats);
+    if (fill != nullptr) {
+      fill_and_quantize<T>(kernels(), *fill, result.as<T>(), spec, step.how.stats);
     } else {
       kernels().of<T>().quantize(y, y, result.size(), spec, step.how.stats);
     }

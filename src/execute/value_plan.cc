@@ -103,11 +103,13 @@ class Planner {
     for (const auto& [id, v] : program_.results) uses_[memory_of(v)].push_back(kForever);
   }
 
-  // The operand of a cast, if it is in memory before the node anyway: no form lets it rest.
+  // The operand of a cast, if it is in memory before the node anyway: it rests in no form, and is
+  // no cast itself.
   std::optional<int> kept_operand(size_t v, int node) const {
     if (operand_of_[v] < 0) return std::nullopt;
     const size_t memory = memory_of(operand_of_[v]);
-    const bool stays = is_made_[memory] && uses_[memory].back() >= node && !form_of(memory);
+    const bool never_rests = operand_of_[memory] < 0 && !form_of(memory);
+    const bool stays = is_made_[memory] && uses_[memory].back() >= node && never_rests;
     return stays ? std::optional(static_cast<int>(memory)) : std::nullopt;
   }
 

@@ -77,10 +77,11 @@ struct Program {
   std::vector<ScaledCast> scaled_casts;
 };
 
-// The result that holds a parameter's gradient of one of several passes.
+// Whether it is the gradient of a parameter.
 inline bool is_gradient_result(std::string_view result) {
   return result.starts_with("grad:");
 }
+// The result that holds a parameter's gradient of one of several passes.
 inline std::string pass_gradient_result(const BackwardPass& pass, const std::string& parameter) {
   return "grad:" + parameter + ":" + pass.name;
 }

@@ -170,7 +170,7 @@ void Lane::add_memory(ProcessMemory& memory) const {
     gradients = executor.gradient_bytes();
   }
   memory.value_bytes += values - gradients;
-  memory.state_bytes += gradients;
+  memory.gradient_bytes += gradients;
   const auto add = [&](const Tensor& tensor) {
     memory.state_bytes += static_cast<int64_t>(tensor.bytes());
   };

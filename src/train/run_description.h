@@ -32,9 +32,10 @@ struct LaneDescription {
 // The tensors of all lanes in this machine's memory, without data, statistics, kernels' scratch,
 // and the rounding errors that a step with sampled sums keeps (RoundingErrors).
 struct ProcessMemory {
-  // Of every lane's own: weights, masters, gradients, optimizer states, buffers.
+  // Kept between steps: weights, masters, optimizer states, gradients that are added up, buffers.
   int64_t state_bytes = 0;
-  int64_t value_bytes = 0;  // what a step computes, but gradients of parameters
+  int64_t gradient_bytes = 0;  // a step's gradients of parameters
+  int64_t value_bytes = 0;     // what else a step computes
 };
 
 // Constant over the run.

@@ -257,6 +257,7 @@ const KernelSet& counting_kernels() {
       ++quantized;
       active_kernels().f32.quantize(before, after, count, spec, stats);
     };
+    counting.f32.fill_and_quantize = nullptr;
     counting.i32.draw_mask = [](const RandomStream& stream, uint64_t step, double keep,
                                 int32_t* mask, int64_t count) {
       ++drawn;

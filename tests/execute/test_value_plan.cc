@@ -218,6 +218,11 @@ Program random_program(uint32_t number, Copies& copies) {
         program.values.back().type = program.values[static_cast<size_t>(from)].type;
         program.values.back().format = program.values[static_cast<size_t>(from)].format;
         copies.emplace_back(from, value);
+      } else if (made == 1 && instruction.outputs.size() == 1 && !instruction.inputs.empty() &&
+                 below(3) == 0) {
+        instruction.kind = InstructionKind::kCast;
+        program.values.back().type =
+            program.values[static_cast<size_t>(instruction.inputs.front())].type;
       }
       for (int64_t uses = below(4); uses > 0; --uses) {
         const int64_t later = node + 1 + below(kNodes);

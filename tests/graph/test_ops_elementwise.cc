@@ -249,18 +249,20 @@ TEST_CASE("dropout: two nodes of one step draw different masks, a step redraws t
 
 // Output 0 of the op, written at once or, with `piece`, in pieces of so many elements from the last
 // to the first.
-Tensor output_in_pieces(const Graph& graph, const std::vector<Tensor>& operands, int64_t piece) {
+Tensor output_in_pieces(const Graph& graph, const std::vector<Tensor>& operands,
+                        Container container, int64_t piece) {
   const Node& node = graph.nodes.back();
   std::vector<const Tensor*> inputs;
   for (const Tensor& operand : operands) inputs.push_back(&operand);
   std::vector<Tensor> results;
   for (const TensorType& type : node.outputs) {
     const bool is_int = type.element == ElementType::kInt;
-    results.emplace_back(type.shape, is_int ? Container::kI32 : Container::kF64);
+    results.emplace_back(type.shape, is_int ? Container::kI32 : container);
   }
   std::vector<Tensor*> outputs;
   for (Tensor& result : results) outputs.push_back(&result);
-  const Accumulator& accumulator = find_accumulator("fp64_fused");
+  const Accumulator& accumulator =
+      find_accumulator(container == Container::kF64 ? "fp64_fused" : "fp32_fused");
   OpCall call{node, inputs, outputs, active_kernels(), accumulator, accumulator};
   call.random = {1, 2, 3};
   FillRange fill;
@@ -272,6 +274,28 @@ Tensor output_in_pieces(const Graph& graph, const std::vector<Tensor>& operands,
     fill(i * piece, std::min(count, (i + 1) * piece));
   }
   return std::move(results[0]);
+}
+
+// Numbers in [-2, 2); masks are 0 or 1.
+std::vector<Tensor> random_operands(const std::vector<TensorType>& types, Container container) {
+  std::vector<Tensor> operands;
+  for (const TensorType& type : types) {
+    const bool is_mask = type.element == ElementType::kInt;
+    Tensor& operand = operands.emplace_back(type.shape, is_mask ? Container::kI32 : container);
+    const RandomStream random(1, RandomPurpose::kTest, static_cast<uint32_t>(operands.size()));
+    for (int64_t i = 0; i < operand.size(); ++i) {
+      const double x = 4 * random.uniform(static_cast<uint64_t>(i)) - 2;
+      const auto at = static_cast<size_t>(i);
+      if (is_mask) {
+        operand.as<int32_t>()[at] = x > 0 ? 1 : 0;
+      } else if (container == Container::kF64) {
+        operand.as<double>()[at] = x;
+      } else {
+        operand.as<float>()[at] = static_cast<float>(x);
+      }
+    }
+  }
+  return operands;
 }
 
 TEST_CASE("ops that leave their output to be written in pieces write the same numbers") {
@@ -301,6 +325,12 @@ TEST_CASE("ops that leave their output to be written in pieces write the same nu
       {"where_backward", {{large, ElementType::kInt}, {whole}}, {{"branch", false}}},
       {"masked_fill", {{whole}, {column, ElementType::kInt}}, {{"value", -2.0}}},
       {"linear", {{whole}, {{7, 120}}, {{7}}}},
+      {"permute", {{whole}}, {{"dims", std::vector<int64_t>{1, 2, 0}}}},
+      {"permute", {{whole}}, {{"dims", std::vector<int64_t>{1, 0, 2}}}},
+      {"expand", {{column}}, {{"shape", std::vector<int64_t>{3, 40, 120}}}},
+      {"slice",
+       {{whole}},
+       {{"dim", int64_t{1}}, {"start", int64_t{5}}, {"end", int64_t{35}}, {"step", int64_t{2}}}},
   };
   for (const char* op : {"add", "sub", "mul", "div", "minimum"}) {
     for (const Shape& other : {whole, large, row, column}) {
@@ -312,28 +342,16 @@ TEST_CASE("ops that leave their output to be written in pieces write the same nu
     CAPTURE(of.op);
     GraphBuilder b("op");
     std::vector<Value> ids;
-    std::vector<Tensor> operands;
-    for (const TensorType& type : of.operands) {
-      ids.push_back(b.input("x", type));
-      const bool is_mask = type.element == ElementType::kInt;
-      Tensor& operand =
-          operands.emplace_back(type.shape, is_mask ? Container::kI32 : Container::kF64);
-      const RandomStream random(1, RandomPurpose::kTest, static_cast<uint32_t>(operands.size()));
-      for (int64_t i = 0; i < operand.size(); ++i) {
-        const double x = 4 * random.uniform(static_cast<uint64_t>(i)) - 2;
-        if (is_mask) {
-          operand.as<int32_t>()[static_cast<size_t>(i)] = x > 0 ? 1 : 0;
-        } else {
-          operand.as<double>()[static_cast<size_t>(i)] = x;
-        }
-      }
-    }
+    for (const TensorType& type : of.operands) ids.push_back(b.input("x", type));
     b.op(of.op, ids, of.attributes, "");
     const Graph graph = b.finish();
-    const Tensor at_once = output_in_pieces(graph, operands, 0);
-    for (const int64_t piece : {1, 61, 5000, 100000}) {
-      CAPTURE(piece);
-      CHECK(output_in_pieces(graph, operands, piece).same_bits(at_once));
+    for (const Container container : {Container::kF32, Container::kF64}) {
+      const std::vector<Tensor> operands = random_operands(of.operands, container);
+      const Tensor at_once = output_in_pieces(graph, operands, container, 0);
+      for (const int64_t piece : {1, 61, 5000, 100000}) {
+        CAPTURE(piece);
+        CHECK(output_in_pieces(graph, operands, container, piece).same_bits(at_once));
+      }
     }
   }
 }

@@ -13,7 +13,7 @@ TEST_CASE("errors and effects by hand: lost digits, left range, not finite") {
   const std::vector<float> after = {1.0F, 0.0F, 65504.0F, std::numeric_limits<float>::infinity()};
   const RoundingErrors errors = rounding_errors(before, after, fp16);
   CHECK(errors.error == std::vector<float>{-0.25F, -1e-9F, -4496.0F, 0.0F});
-  CHECK(errors.left_range == std::vector<uint8_t>{0, 1, 1, 0});
+  CHECK(errors.left_range == std::vector<bool>{false, true, true, false});
   const LossEffect effect = loss_effect(errors, std::vector<float>{2, 0, 1, 3});
   CHECK(effect.rounding == -0.5);
   CHECK(effect.range == -4496);

@@ -79,8 +79,8 @@ void scalar_relu(const T* x, T* y, int64_t count) {
 }
 
 template <typename T>
-void scalar_relu_backward(const T* x, const T* dy, T* dx, int64_t count) {
-  for_each_element(count, dx, [=](int64_t i) { return x[i] <= 0 ? T(0) : dy[i]; });
+void scalar_relu_backward(const T* y, const T* dy, T* dx, int64_t count) {
+  for_each_element(count, dx, [=](int64_t i) { return y[i] <= 0 ? T(0) : dy[i]; });
 }
 
 #define LOCKSTEP_INSTANTIATE(T)                                               \

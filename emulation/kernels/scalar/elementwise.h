@@ -30,6 +30,6 @@ template <typename T>
 void scalar_relu(const T* x, T* y, int64_t count);
 // dy where x > 0 or x is NaN, else +0.
 template <typename T>
-void scalar_relu_backward(const T* x, const T* dy, T* dx, int64_t count);
+void scalar_relu_backward(const T* y, const T* dy, T* dx, int64_t count);
 
 }  // namespace lockstep

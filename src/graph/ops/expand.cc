@@ -39,10 +39,7 @@ void run_expand(const OpCall& call) {
   for (size_t d = 0; d < x.size(); ++d) {
     if (x[d] != 1) strides[y.size() - x.size() + d] = from[d];
   }
-  dispatch_any(call, [&]<typename T>(T*) {
-    call.kernels.movement<T>().strided_copy(strided_dims(y, strides, dense_strides(y)),
-                                            input<T>(call, 0), output<T>(call, 0));
-  });
+  dispatch_any(call, [&]<typename T>(T*) { copy_strided(call, input<T>(call, 0), strides); });
 }
 
 }  // namespace

@@ -40,16 +40,12 @@ void permute_vjp(GradientBuilder& builder, const Node& node) {
 }
 
 void run_permute(const OpCall& call) {
-  const Shape& y = output_shape(call, 0);
   const std::vector<int64_t> from = dense_strides(input_shape(call, 0));
   std::vector<int64_t> strides;
   for (const int64_t dim : permutation(call.node, input_shape(call, 0))) {
     strides.push_back(from[static_cast<size_t>(dim)]);
   }
-  dispatch_any(call, [&]<typename T>(T*) {
-    call.kernels.movement<T>().strided_copy(strided_dims(y, strides, dense_strides(y)),
-                                            input<T>(call, 0), output<T>(call, 0));
-  });
+  dispatch_any(call, [&]<typename T>(T*) { copy_strided(call, input<T>(call, 0), strides); });
 }
 
 }  // namespace

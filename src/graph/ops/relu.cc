@@ -43,7 +43,7 @@ std::vector<OpDef> relu_ops() {
        .foreign_names = {.mxnet = "Activation"},
        .kink = positive_side},
       {.name = "relu_backward",
-       .help = "dx = dy where y > 0, else 0; operands y, dy",
+       .help = "dx = dy where y > 0 or NaN, else 0; operands y, dy",
        .source = "chain rule of relu",
        .min_inputs = 2,
        .max_inputs = 2,

@@ -58,9 +58,7 @@ void run_slice(const OpCall& call) {
   const Slice slice = slice_of(call.node, x);
   const int64_t offset = slice.start * dense_strides(x)[slice.dim];
   dispatch_any(call, [&]<typename T>(T*) {
-    call.kernels.movement<T>().strided_copy(
-        strided_dims(slice.shape, slice_strides(slice, x), dense_strides(slice.shape)),
-        input<T>(call, 0) + offset, output<T>(call, 0));
+    copy_strided(call, input<T>(call, 0) + offset, slice_strides(slice, x));
   });
 }
 

@@ -34,10 +34,11 @@ void plant_in_both(KernelSet& set, const Plant& plant) {
   plant(set.f64);
 }
 
-// The kernel that has roundings of its own would go around a wrong gemm or a wrong cast.
+// The kernels that have roundings of their own would go around a wrong gemm or a wrong cast.
 template <typename T>
 void use_passes(Kernels<T>& kernels) {
   kernels.rounded_gemm = nullptr;
+  kernels.fill_and_quantize = nullptr;
 }
 
 }  // namespace lockstep
