@@ -64,7 +64,7 @@ Tensor numbers(const Shape& shape, uint32_t stream, float scale) {
 
 enum class Measuring { kNothing, kCounts, kAll, kSampled };
 
-// One step of a lane beside FP32, both on these kernels.
+// Runs one step of a lane and of the FP32 reference with the given kernels.
 struct PiecesStep {
   PiecesStep(const Graph& graph, const SiteTable& sites, const Policy& policy, Measuring measuring,
              const KernelSet& (*kernels)())

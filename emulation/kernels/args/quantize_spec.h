@@ -19,7 +19,7 @@ struct ReferenceComparison {
 };
 
 // Writes elements [begin, end) of an array. Called for every element once, on any thread, in any
-// order; inside a parallel_for, so that one of its own uses no other thread.
+// order. It may be called inside a parallel_for; one of its own then uses no other thread.
 using FillRange = std::function<void(int64_t begin, int64_t end)>;
 
 struct QuantizeSpec {

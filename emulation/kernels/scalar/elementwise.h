@@ -28,7 +28,7 @@ void scalar_add_channels(T* y, const T* b, int64_t batch, int64_t channels, int6
 // max(x, +0); NaN is kept, -0 becomes +0.
 template <typename T>
 void scalar_relu(const T* x, T* y, int64_t count);
-// dy where x > 0 or x is NaN, else +0.
+// dy where y > 0 or y is NaN, else +0.
 template <typename T>
 void scalar_relu_backward(const T* y, const T* dy, T* dx, int64_t count);
 
