@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -18,14 +19,29 @@ namespace lockstep {
 namespace {
 
 constexpr int kMaxThreads = 256;
-// About a microsecond: the jobs of one training step follow each other closely, and waking a
-// sleeping thread costs several microseconds. A longer spin would take the core from other work.
-constexpr int kSpins = 200;
+// How long a thread without work looks for some before it sleeps. The loops of a training step
+// follow each other within microseconds; waking a sleeping thread costs up to 50 of them in a
+// virtual machine.
+constexpr auto kPatience = std::chrono::microseconds(200);
+constexpr int kPauses = 50;  // between two looks at the clock: a few microseconds at most
 
 inline void pause_briefly() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
 #endif
+}
+
+// Waits until is_done(), but no longer than kPatience. Other threads and programs that want the
+// core get it.
+template <class IsDone>
+void wait_awake(const IsDone& is_done) {
+  using Clock = std::chrono::steady_clock;
+  for (const auto end = Clock::now() + kPatience; Clock::now() < end; std::this_thread::yield()) {
+    for (int i = 0; i < kPauses; ++i) {
+      if (is_done()) return;
+      pause_briefly();
+    }
+  }
 }
 
 // True on a thread that is inside a body of parallel_for: a nested one then runs on it alone.
@@ -145,7 +161,7 @@ class Pool {
     const auto has_news = [&] { return helps && generation_.load() != seen; };
     while (!is_done()) {
       if (helps && help(seen)) continue;
-      for (int spin = 0; spin < kSpins && !is_done() && !has_news(); ++spin) pause_briefly();
+      wait_awake([&] { return is_done() || has_news(); });
       std::unique_lock lock(mutex_);
       caller_of(job.level).wait(lock, [&] { return is_done() || has_news(); });
     }
@@ -155,10 +171,7 @@ class Pool {
   void loop() {
     uint64_t seen = 0;
     while (true) {
-      for (int spin = 0; spin < kSpins; ++spin) {
-        if (generation_.load(std::memory_order_acquire) != seen) break;
-        pause_briefly();
-      }
+      wait_awake([&] { return generation_.load(std::memory_order_acquire) != seen; });
       {
         std::unique_lock lock(mutex_);
         wake_.wait(
