@@ -1,6 +1,6 @@
-// The pool: threads that look for a job, take its indices one by one from a shared counter, and
-// look again. The calling thread works too, so a pool of n threads has n-1 workers. Several jobs
-// may be open at once: those of tasks, and of the loops that run inside tasks.
+// The pool: threads that look for a job, take its indices one by one, and look again. The calling
+// thread works too, so a pool of n threads has n-1 workers. Several jobs may be open at once: those
+// of tasks, and of the loops that run inside tasks.
 #include "src/core/parallel.h"
 
 #include <algorithm>
@@ -46,30 +46,72 @@ void wait_awake(const IsDone& is_done) {
 
 // True on a thread that is inside a body of parallel_for: a nested one then runs on it alone.
 thread_local bool inside_loop = false;
+thread_local int thread_number = 0;  // workers count from 1
 
 enum class Level { kTasks, kLoop };
 
+// The indices of a job, in one range for each thread. A thread begins with its own range: there it
+// finds in its core's caches what it wrote in the loop before. Then it helps with the others.
+class Ranges {
+ public:
+  Ranges(int64_t count, int ranges)
+      : ranges_(static_cast<int>(std::min<int64_t>({ranges, count, kMost}))) {
+    for (int r = 0; r < ranges_; ++r) {
+      range_[r].next = count * r / ranges_;
+      range_[r].end = count * (r + 1) / ranges_;
+    }
+  }
+  bool is_empty() const {
+    return std::all_of(range_, range_ + ranges_, [](const Range& range) {
+      return range.next.load(std::memory_order_relaxed) >= range.end;
+    });
+  }
+  // Calls body(i) with indices that no other thread has taken, until none is left.
+  template <class Body>
+  void take_all(const Body& body) {
+    for (int r = 0; r < ranges_; ++r) {
+      Range& range = range_[(thread_number + r) % ranges_];
+      for (int64_t i; (i = range.next.fetch_add(1, std::memory_order_relaxed)) < range.end;) {
+        body(i);
+      }
+    }
+  }
+  void drop_rest() {
+    for (int r = 0; r < ranges_; ++r)
+      range_[r].next.store(range_[r].end, std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr int kMost = 32, kCacheLine = 64;
+  struct alignas(kCacheLine) Range {
+    std::atomic<int64_t> next;
+    int64_t end;
+  };
+  const int ranges_;
+  Range range_[kMost];
+};
+
 struct Job {
-  Level level = Level::kLoop;
-  int64_t count = 0;
-  const std::function<void(int64_t)>* body = nullptr;
-  std::atomic<int64_t> next{0};
+  Job(Level job_level, int64_t count, int threads, const std::function<void(int64_t)>& job_body)
+      : level(job_level), indices(count, level == Level::kLoop ? threads : 1), body(job_body) {}
+  const Level level;
+  Ranges indices;
+  const std::function<void(int64_t)>& body;
   std::atomic<int> helpers{0};  // other threads inside; changed under the pool's mutex
   std::mutex error_mutex;
   std::exception_ptr error;
 
-  bool has_work() const { return next.load(std::memory_order_relaxed) < count; }
   void work() {
     if (level == Level::kLoop) inside_loop = true;
-    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) {
+    indices.take_all([&](int64_t i) {
       try {
-        (*body)(i);
+        body(i);
       } catch (...) {
         const std::lock_guard lock(error_mutex);
         if (!error) error = std::current_exception();
-        next.store(count, std::memory_order_relaxed);
+        indices.drop_rest();
       }
-    }
+    });
     if (level == Level::kLoop) inside_loop = false;
   }
 };
@@ -88,10 +130,7 @@ class Pool {
   int threads() const { return thread_count_.load(std::memory_order_relaxed); }
 
   void run(Level level, int64_t count, const std::function<void(int64_t)>& body) {
-    Job job;
-    job.level = level;
-    job.count = count;
-    job.body = &body;
+    Job job(level, count, threads(), body);
     {
       const std::lock_guard lock(mutex_);
       jobs_.push_back(&job);
@@ -115,7 +154,7 @@ class Pool {
       stopping_ = false;
     }
     thread_count_ = count;
-    for (int i = 1; i < count; ++i) workers_.emplace_back([this] { loop(); });
+    for (int i = 1; i < count; ++i) workers_.emplace_back([this, i] { loop(i); });
   }
 
   // Jobs that are open go on without workers.
@@ -132,7 +171,8 @@ class Pool {
 
   // The oldest comes first: tasks before the loops inside them.
   Job* open_job() const {
-    const auto found = std::ranges::find_if(jobs_, [](const Job* job) { return job->has_work(); });
+    const auto found =
+        std::ranges::find_if(jobs_, [](const Job* job) { return !job->indices.is_empty(); });
     return found == jobs_.end() ? nullptr : *found;
   }
 
@@ -168,7 +208,8 @@ class Pool {
   }
   std::condition_variable& caller_of(Level level) { return level == Level::kTasks ? wake_ : idle_; }
 
-  void loop() {
+  void loop(int number) {
+    thread_number = number;
     uint64_t seen = 0;
     while (true) {
       wait_awake([&] { return generation_.load(std::memory_order_acquire) != seen; });

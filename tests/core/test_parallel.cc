@@ -23,7 +23,7 @@ struct RestoreThreads {
 
 TEST_CASE("every index is visited once, for any number of threads") {
   const RestoreThreads restore;
-  for (const int threads : {1, 2, 3, 8}) {
+  for (const int threads : {1, 2, 3, 8, 40}) {
     set_thread_count(threads);
     CHECK(thread_count() == threads);
     for (const int64_t count : {0, 1, 2, 7, 1000}) {
@@ -53,6 +53,24 @@ TEST_CASE("two threads really work at the same time") {
   Meeting meeting;
   parallel_for(2, [&](int64_t) { meeting.wait_for(2); });
   CHECK(!meeting.timed_out);
+}
+
+TEST_CASE("each thread begins with indices of its own, the same ones in every loop") {
+  const RestoreThreads restore;
+  set_thread_count(2);
+  const auto caller = std::this_thread::get_id();
+  for (int loop = 0; loop < 3; ++loop) {
+    Meeting meeting;  // of the two bodies that run first
+    std::atomic<int64_t> callers_first{-1}, helpers_first{-1};
+    parallel_for(10, [&](int64_t i) {
+      int64_t none = -1;
+      auto& first = std::this_thread::get_id() == caller ? callers_first : helpers_first;
+      if (first.compare_exchange_strong(none, i)) meeting.wait_for(2);
+    });
+    CHECK(!meeting.timed_out);
+    CHECK(callers_first.load() == 0);
+    CHECK(helpers_first.load() == 5);
+  }
 }
 
 TEST_CASE("an exception from a body reaches the caller, and the pool keeps working") {
