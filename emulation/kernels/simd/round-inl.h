@@ -12,6 +12,8 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
+
 #include "emulation/kernels/simd/quantize_plan.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -38,18 +40,32 @@ HWY_INLINE MU less(VU a, VU b) {
 
 class VectorRounder {
  public:
-  explicit VectorRounder(const QuantizePlan& plan) : rounding_(plan.rounding), format_(plan) {}
+  explicit VectorRounder(const QuantizePlan& plan)
+      : rounding_(plan.rounding),
+        depends_on_last_(rounding_ == Rounding::kNearestEven || rounding_ == Rounding::kOdd),
+        thresholds_(rounding_),
+        format_(plan) {}
 
   // The magnitude bits of the rounded value. Exact for every |x| <= max_finite. For others (also
   // infinity and NaN) the bits are arbitrary; fix_specials corrects them.
   // `sign`: only x's sign bit; `random`: used by stochastic rounding.
-  // kNormal: only the format's normal numbers and zeros.
+  // kNormal: only the format's normal numbers and zeros; for kGeneric, all that is_calm() allows.
   template <RoundPath kPath, bool kNormal = false>
   HWY_INLINE VU round_magnitude(VU magnitude, VU sign, VU random) const {
     if constexpr (kPath == RoundPath::kMagic) return magic<kNormal>(magnitude);
     if constexpr (kPath == RoundPath::kInteger) return integer(magnitude);
-    if constexpr (kPath == RoundPath::kGeneric) return flushing(magnitude, sign, random);
+    if constexpr (kPath == RoundPath::kGeneric) {
+      return kNormal ? calm(magnitude, sign, random) : flushing(magnitude, sign, random);
+    }
     return magnitude;
+  }
+
+  // True if no magnitude overflows or is flushed, and none but zero is below the format's least
+  // number. `smallest`: of the nonzero magnitudes; 0 if there are none.
+  bool is_calm(uint32_t smallest, uint32_t largest) const {
+    const uint32_t from =
+        std::max({format_.least, format_.flush_in_below, format_.flush_out_below});
+    return largest <= format_.max_finite && (from == 0 || smallest - 1 >= from - 1);
   }
 
   // The bits of the result. `result`: a magnitude that is not NaN.
@@ -160,6 +176,29 @@ class VectorRounder {
     return hn::IfThenElse(tiny, hn::IfThenElseZero(tiny_up, least), others);
   }
 
+  // The same where is_calm(): rounds up where the dropped part, in units of 2^-32 of the last
+  // place, is greater than a threshold.
+  HWY_INLINE VU calm(VU magnitude, VU sign, VU random) const {
+    const DU du;
+    const VU field = hn::ShiftRight<kFloatFraction>(magnitude);
+    const VU kept = hn::Add(hn::Min(field, hn::Set(du, format_.emin_field)),
+                            hn::Set(du, 32 - format_.drop - format_.emin_field));
+    VU threshold = random;
+    if (depends_on_last_) {
+      const VU last = hn::Shr(hn::Xor(magnitude, hn::Set(du, format_.lowest_binade)),
+                              hn::Sub(hn::Set(du, 32), kept));
+      threshold = hn::Sub(hn::Set(du, thresholds_.positive), hn::And(last, hn::Set(du, 1)));
+    } else if (rounding_ != Rounding::kStochastic) {
+      const DI di;
+      const VU negative = hn::BitCast(du, hn::ShiftRight<31>(hn::BitCast(di, sign)));
+      threshold = hn::IfVecThenElse(negative, hn::Set(du, thresholds_.negative),
+                                    hn::Set(du, thresholds_.positive));
+    }
+    const VU low = hn::Shr(hn::Set(du, ~0u), kept);  // the bits to be dropped
+    const VU sum = hn::Add(magnitude, hn::Sub(low, hn::Shr(threshold, kept)));
+    return hn::AndNot(low, sum);
+  }
+
   // What is dropped over what it is dropped from, in units of 2^-32.
   static HWY_INLINE VU fraction(VU magnitude, VU shift) {
     const DU du;
@@ -196,7 +235,37 @@ class VectorRounder {
     return hn::MaskFromVec(zero);
   }
 
+  // Of calm(), by x's sign. Nearest even and odd: if the last place is even, one less if it is odd.
+  struct Thresholds {
+    explicit Thresholds(Rounding rounding) {
+      constexpr uint32_t kNever = ~0u, kHalf = 0x80000000;
+      switch (rounding) {
+        case Rounding::kNearestEven:
+          positive = negative = kHalf;
+          break;
+        case Rounding::kNearestAway:
+          positive = negative = kHalf - 1;
+          break;
+        case Rounding::kTowardZero:
+          positive = negative = kNever;
+          break;
+        case Rounding::kUp:
+          negative = kNever;
+          break;
+        case Rounding::kDown:
+          positive = kNever;
+          break;
+        case Rounding::kOdd:
+        case Rounding::kStochastic:  // a random number is the threshold
+          break;
+      }
+    }
+    uint32_t positive = 0, negative = 0;
+  };
+
   Rounding rounding_;
+  bool depends_on_last_;
+  Thresholds thresholds_;
   FloatFormat format_;
 };
 
