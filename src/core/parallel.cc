@@ -32,7 +32,7 @@ inline void pause_briefly() {
 }
 
 // Waits until is_done(), but no longer than kPatience. Other threads and programs that want the
-// core get it.
+// core get it every few microseconds.
 template <class IsDone>
 void wait_awake(const IsDone& is_done) {
   using Clock = std::chrono::steady_clock;
@@ -50,52 +50,55 @@ thread_local int thread_number = 0;  // workers count from 1
 
 enum class Level { kTasks, kLoop };
 
-// The indices of a job, in one range for each thread. A thread begins with its own range: there it
-// finds in its core's caches what it wrote in the loop before. Then it helps with the others.
-class Ranges {
+// The indices of a loop, in one range for each thread, but for at most kMostRanges; those of tasks
+// in one range, since the first task is the one that the others wait for. A thread begins with its
+// own range: there it finds in its core's caches what it wrote in the loop before. Then it helps
+// with the others.
+class Indices {
  public:
-  Ranges(int64_t count, int ranges)
-      : ranges_(static_cast<int>(std::min<int64_t>({ranges, count, kMost}))) {
+  Indices(int64_t count, int ranges)
+      : ranges_(static_cast<int>(std::min<int64_t>({ranges, count, kMostRanges}))) {
     for (int r = 0; r < ranges_; ++r) {
       range_[r].next = count * r / ranges_;
       range_[r].end = count * (r + 1) / ranges_;
     }
-  }
-  bool is_empty() const {
-    return std::all_of(range_, range_ + ranges_, [](const Range& range) {
-      return range.next.load(std::memory_order_relaxed) >= range.end;
-    });
   }
   // Calls body(i) with indices that no other thread has taken, until none is left.
   template <class Body>
   void take_all(const Body& body) {
     for (int r = 0; r < ranges_; ++r) {
       Range& range = range_[(thread_number + r) % ranges_];
-      for (int64_t i; (i = range.next.fetch_add(1, std::memory_order_relaxed)) < range.end;) {
-        body(i);
+      while (range.next.load(std::memory_order_relaxed) < range.end) {
+        const int64_t i = range.next.fetch_add(1, std::memory_order_relaxed);
+        if (i < range.end) body(i);
       }
     }
+    is_empty_.store(true, std::memory_order_relaxed);
   }
+  // Once a thread has found nothing left.
+  bool is_empty() const { return is_empty_.load(std::memory_order_relaxed); }
   void drop_rest() {
     for (int r = 0; r < ranges_; ++r)
       range_[r].next.store(range_[r].end, std::memory_order_relaxed);
   }
 
  private:
-  static constexpr int kMost = 32, kCacheLine = 64;
+  static constexpr int kMostRanges = 32;  // 2 KB on the caller's stack
+  static constexpr int kCacheLine = 64;
   struct alignas(kCacheLine) Range {
     std::atomic<int64_t> next;
     int64_t end;
   };
   const int ranges_;
-  Range range_[kMost];
+  std::atomic<bool> is_empty_{false};
+  Range range_[kMostRanges];
 };
 
 struct Job {
   Job(Level job_level, int64_t count, int threads, const std::function<void(int64_t)>& job_body)
       : level(job_level), indices(count, level == Level::kLoop ? threads : 1), body(job_body) {}
   const Level level;
-  Ranges indices;
+  Indices indices;
   const std::function<void(int64_t)>& body;
   std::atomic<int> helpers{0};  // other threads inside; changed under the pool's mutex
   std::mutex error_mutex;

@@ -1,6 +1,7 @@
 // Spreads work over threads, with one pool per process. Work is cut at fixed places that do not
 // depend on the number of threads, so results do not either. There are two levels: tasks (lanes),
-// and within each task the loops of its operators. Threads that find no task left help with loops.
+// and within each task the loops of its operators. Threads that find no task left help with loops;
+// those that find nothing stay awake for 200 microseconds, which counts as CPU time.
 #pragma once
 
 #include <cstdint>

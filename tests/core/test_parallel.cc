@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -46,6 +47,34 @@ TEST_CASE("many short jobs in a row") {
   CHECK(sum == 20000 * (1 + 2 + 3));
 }
 
+namespace {
+// Longer than a thread without work stays awake.
+void pause_until_threads_sleep() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+}
+}  // namespace
+
+TEST_CASE("threads that sleep are woken by loops and tasks, and wake their callers") {
+  const RestoreThreads restore;
+  set_thread_count(3);
+  for (int round = 0; round < 20; ++round) {
+    pause_until_threads_sleep();
+    // Only together do three bodies end; the caller's ends first, so that the caller sleeps.
+    for (const auto run : {parallel_for, parallel_tasks}) {
+      const auto caller = std::this_thread::get_id();
+      Meeting meeting;
+      std::atomic<int> done{0};
+      run(3, [&](int64_t) {
+        meeting.wait_for(3);
+        if (std::this_thread::get_id() != caller) pause_until_threads_sleep();
+        ++done;
+      });
+      CHECK(!meeting.timed_out);
+      CHECK(done.load() == 3);
+    }
+  }
+}
+
 TEST_CASE("two threads really work at the same time") {
   const RestoreThreads restore;
   set_thread_count(2);
@@ -85,6 +114,22 @@ TEST_CASE("an exception from a body reaches the caller, and the pool keeps worki
     std::atomic<int> done{0};
     parallel_for(10, [&](int64_t) { ++done; });
     CHECK(done == 10);
+  }
+}
+
+TEST_CASE("an exception ends a loop early") {
+  const RestoreThreads restore;
+  for (const int threads : {1, 2, 3}) {
+    set_thread_count(threads);
+    std::atomic<int> begun{0};
+    const auto run = [&] {
+      parallel_for(1000, [&](int64_t) {
+        ++begun;
+        throw std::runtime_error("first body");
+      });
+    };
+    CHECK_THROWS_AS(run(), std::runtime_error);
+    CHECK(begun.load() <= threads);
   }
 }
 

@@ -48,17 +48,10 @@ bool is_streamed(int64_t count, const float* before, const float* after) {
          count * static_cast<int64_t>(sizeof(float)) > kStreamedBytes;
 }
 
-// What a scan of a block shows before it is rounded without being measured.
-enum class RoundKind {
-  kCalm,   // VectorRounder::is_calm
-  kPlain,  // no magnitude is beyond max_finite
-  kAny,
-};
-
-// Rounds without measuring; with `chunk`, elements are counted.
-template <RoundPath kPath, RoundKind kKind, bool kCounts>
+// Rounds without measuring; with `chunk`, elements are counted. kPlain: no magnitude is beyond
+// max_finite.
+template <RoundPath kPath, bool kPlain, bool kCounts>
 void round_rows(Block block, VectorRounder rounder, const QuantizePlan& plan, ChunkCounts* chunk) {
-  constexpr bool kCalm = kKind == RoundKind::kCalm, kPlain = kKind != RoundKind::kAny;
   const DF df;
   const DU du;
   const VU max_finite = hn::Set(du, plan.max_finite), min_normal = hn::Set(du, plan.min_normal);
@@ -73,7 +66,7 @@ void round_rows(Block block, VectorRounder rounder, const QuantizePlan& plan, Ch
     if constexpr (kPath == RoundPath::kGeneric) {
       if (block.random != nullptr) random = hn::LoadU(du, block.random + at);
     }
-    VU result = rounder.round_magnitude<kPath, kCalm>(magnitude, sign, random);
+    VU result = rounder.round_magnitude<kPath>(magnitude, sign, random);
     VU after;
     if constexpr (kPlain) {
       after = rounder.with_sign<kPath>(result, sign);
@@ -200,7 +193,11 @@ class QuantizePass {
       uint32_t random[kReductionBlock];
       Block block = make_block(begin, block_end, out, random, nullptr);
       block.ahead = block.before + kReductionBlock;
-      round_block<kCounts>(block, counts);
+      if (all_within(block.before, block.rows, plan_.max_finite)) {
+        round_rows<kPath, true, kCounts>(block, rounder_, plan_, counts);
+      } else {
+        round_rows<kPath, false, kCounts>(block, rounder_, plan_, counts);
+      }
       for (int64_t i = begin + block.rows * kRow; i < block_end; ++i) {
         const auto index = static_cast<uint64_t>(i);
         const float x = before_[i], y = element_(x, index);
@@ -210,24 +207,6 @@ class QuantizePass {
       if constexpr (kCounts) tally->part.count += static_cast<uint64_t>(block.rows * kRow);
     }
     if (streamed_) hwy::FlushStream();
-  }
-
-  template <bool kCounts>
-  void round_block(const Block& block, ChunkCounts* counts) const {
-    bool plain = false;
-    if constexpr (kPath == RoundPath::kGeneric) {
-      BlockLook look;
-      look.add_rows(block.before, block.rows);
-      if (rounder_.is_calm(look.smallest_bits(), look.largest_bits())) {
-        return round_rows<kPath, RoundKind::kCalm, kCounts>(block, rounder_, plan_, counts);
-      }
-      plain = look.largest_bits() <= plan_.max_finite;
-    } else {
-      plain = all_within(block.before, block.rows, plan_.max_finite);
-    }
-    const auto round = plain ? round_rows<kPath, RoundKind::kPlain, kCounts>
-                             : round_rows<kPath, RoundKind::kAny, kCounts>;
-    round(block, rounder_, plan_, counts);
   }
 
   Block make_block(int64_t begin, int64_t end, float* out, uint32_t* random,

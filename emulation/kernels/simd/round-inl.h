@@ -44,28 +44,33 @@ class VectorRounder {
       : rounding_(plan.rounding),
         depends_on_last_(rounding_ == Rounding::kNearestEven || rounding_ == Rounding::kOdd),
         thresholds_(rounding_),
-        format_(plan) {}
+        format_(plan) {
+    const uint32_t below = std::max({plan.least, plan.flush_in_below, plan.flush_out_below});
+    unusual_less_1_ = std::max(below, 1u) - 1;
+  }
 
   // The magnitude bits of the rounded value. Exact for every |x| <= max_finite. For others (also
   // infinity and NaN) the bits are arbitrary; fix_specials corrects them.
   // `sign`: only x's sign bit; `random`: used by stochastic rounding.
-  // kNormal: only the format's normal numbers and zeros; for kGeneric, all that is_calm() allows.
+  // kNormal: only the format's normal numbers and zeros.
   template <RoundPath kPath, bool kNormal = false>
   HWY_INLINE VU round_magnitude(VU magnitude, VU sign, VU random) const {
     if constexpr (kPath == RoundPath::kMagic) return magic<kNormal>(magnitude);
     if constexpr (kPath == RoundPath::kInteger) return integer(magnitude);
     if constexpr (kPath == RoundPath::kGeneric) {
-      return kNormal ? calm(magnitude, sign, random) : flushing(magnitude, sign, random);
+      if constexpr (!kNormal) {
+        const DU du;
+        const VU less_1 = hn::Sub(magnitude, hn::Set(du, 1));  // of zero: the largest number
+        const MU unusual = hn::Lt(less_1, hn::Set(du, unusual_less_1_));
+        if (HWY_UNLIKELY(!hn::AllFalse(du, unusual))) {
+          // Of a copy: the compiler keeps the constants of the loops in registers.
+          const VectorRounder rounder = *this;
+          return rounder.flushing(magnitude, sign, random);
+        }
+      }
+      return usual(magnitude, sign, random);
     }
     return magnitude;
-  }
-
-  // True if no magnitude overflows or is flushed, and none but zero is below the format's least
-  // number. `smallest`: of the nonzero magnitudes; 0 if there are none.
-  bool is_calm(uint32_t smallest, uint32_t largest) const {
-    const uint32_t from =
-        std::max({format_.least, format_.flush_in_below, format_.flush_out_below});
-    return largest <= format_.max_finite && (from == 0 || smallest - 1 >= from - 1);
   }
 
   // The bits of the result. `result`: a magnitude that is not NaN.
@@ -136,7 +141,8 @@ class VectorRounder {
     return hn::And(hn::Add(hn::Add(magnitude, almost_half), last), mask);
   }
 
-  HWY_INLINE VU flushing(VU magnitude, VU sign, VU random) const {
+  // Any magnitude.
+  HWY_NOINLINE VU flushing(VU magnitude, VU sign, VU random) const {
     const DU du;
     if (format_.flush_in_below != 0) {
       const MU flushed = less(magnitude, hn::Set(du, format_.flush_in_below));
@@ -176,9 +182,10 @@ class VectorRounder {
     return hn::IfThenElse(tiny, hn::IfThenElseZero(tiny_up, least), others);
   }
 
-  // The same where is_calm(): rounds up where the dropped part, in units of 2^-32 of the last
-  // place, is greater than a threshold.
-  HWY_INLINE VU calm(VU magnitude, VU sign, VU random) const {
+  // The same for zeros and magnitudes from the format's least number on that are not flushed:
+  // rounds up where the dropped part, in units of 2^-32 of the last place, is greater than a
+  // threshold.
+  HWY_INLINE VU usual(VU magnitude, VU sign, VU random) const {
     const DU du;
     const VU field = hn::ShiftRight<kFloatFraction>(magnitude);
     const VU kept = hn::Add(hn::Min(field, hn::Set(du, format_.emin_field)),
@@ -235,10 +242,11 @@ class VectorRounder {
     return hn::MaskFromVec(zero);
   }
 
-  // Of calm(), by x's sign. Nearest even and odd: if the last place is even, one less if it is odd.
+  // Of usual(), by x's sign; a random number is that of stochastic rounding. In nearest even and
+  // odd it is for an even last place, and one less for an odd one: 0 becomes kNever.
   struct Thresholds {
     explicit Thresholds(Rounding rounding) {
-      constexpr uint32_t kNever = ~0u, kHalf = 0x80000000;
+      constexpr uint32_t kAlways = 0, kNever = ~0u, kHalf = 0x80000000;  // always: if inexact
       switch (rounding) {
         case Rounding::kNearestEven:
           positive = negative = kHalf;
@@ -250,13 +258,15 @@ class VectorRounder {
           positive = negative = kNever;
           break;
         case Rounding::kUp:
-          negative = kNever;
+          positive = kAlways, negative = kNever;
           break;
         case Rounding::kDown:
-          positive = kNever;
+          positive = kNever, negative = kAlways;
           break;
         case Rounding::kOdd:
-        case Rounding::kStochastic:  // a random number is the threshold
+          positive = negative = kAlways;
+          break;
+        case Rounding::kStochastic:
           break;
       }
     }
@@ -266,6 +276,7 @@ class VectorRounder {
   Rounding rounding_;
   bool depends_on_last_;
   Thresholds thresholds_;
+  uint32_t unusual_less_1_;  // magnitudes up to this, but for zero, may need flushing()
   FloatFormat format_;
 };
 

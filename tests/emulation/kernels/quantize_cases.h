@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -70,10 +71,35 @@ inline std::vector<const Format*> tested_formats() {
 }
 
 // The kinds of data in an array.
-enum class Content { kTame, kWild, kLarge, kBits };
+enum class Content { kTame, kWild, kLarge, kUsual, kNormal, kBits };
+
+// A number between the format's least and its largest; kNormal: no subnormal, and no magnitude that
+// needs a scale when it is squared. Ends of these ranges are frequent.
+inline float make_inside(const Format& f, Content content, uint32_t bits, uint32_t more) {
+  const bool normal = content == Content::kNormal;
+  const int lowest = normal ? std::max(f.emin, -40) : std::max(f.emin - f.precision + 1, -149);
+  const int highest = normal ? std::min(f.emax, 59) : f.emax;
+  const double top = std::min(f.max_finite, std::ldexp(1.0, highest + 1) * (1 - 0x1p-24));
+  if (more % 16 == 0) {
+    const float least = std::ldexp(1.0f, lowest),
+                smallest_normal = static_cast<float>(f.min_normal());
+    const float ends[] = {least,
+                          2 * least,
+                          std::max(least, smallest_normal),
+                          std::max(least, std::nextafter(smallest_normal, 0.0f)),
+                          static_cast<float>(top),
+                          std::nextafter(static_cast<float>(top), 0.0f)};
+    return ends[(more >> 8) % (normal ? 3 : std::size(ends))];
+  }
+  const int e =
+      lowest + static_cast<int>((more >> 4) % static_cast<uint32_t>(highest - lowest + 1));
+  const uint32_t fraction = (more >> 24 & 3) != 0 ? bits >> 9 : bits >> 9 & 0x7ff << 12;
+  return static_cast<float>(std::min(std::ldexp(1 + fraction * 0x1p-23, e), top));
+}
 
 // kTame: within the format's range; kWild: with limits, infinities, NaNs among them; kLarge: with
-// finite numbers beyond the format's largest among them; kBits: any bits.
+// finite numbers beyond the format's largest among them; kUsual, kNormal: zeros and make_inside,
+// but every second array of kUsual has one number below the least; kBits: any bits.
 inline std::vector<float> make_data(int64_t count, const Format& f, Content content,
                                     uint32_t index) {
   const RandomStream stream(2024, RandomPurpose::kTest, index);
@@ -99,6 +125,10 @@ inline std::vector<float> make_data(int64_t count, const Format& f, Content cont
       continue;
     }
     const float sign = (more & 1) != 0 ? -1.0f : 1.0f;
+    if (content == Content::kUsual || content == Content::kNormal) {
+      data[i] = sign * ((more >> 12) % 8 == 0 ? 0.0f : make_inside(f, content, bits, more >> 1));
+      continue;
+    }
     if (content == Content::kLarge && more % 16 < 4) {
       const float large[] = {max, std::nextafter(max, kInfiniteFloat), max * 1.5f, max * 8};
       const float x = large[(more >> 8) % std::size(large)];
@@ -115,6 +145,10 @@ inline std::vector<float> make_data(int64_t count, const Format& f, Content cont
     const uint32_t fraction = (more >> 20 & 3) != 0 ? bits >> 9 : bits >> 9 & 0x7ff << 12;
     const double x = std::ldexp(1 + fraction * 0x1p-23, e);
     data[i] = (more >> 22) % 8 == 0 ? sign * 0.0f : sign * static_cast<float>(x);
+  }
+  if (content == Content::kUsual && stream.bits(2 * data.size()) % 2 == 1) {
+    const int lowest = f.emin - f.precision + 1;
+    data[data.size() / 2] = std::nextafter(std::ldexp(1.0f, lowest), 0.0f);
   }
   return data;
 }

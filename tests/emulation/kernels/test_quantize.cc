@@ -75,8 +75,8 @@ TEST_CASE("vector kernels equal the scalar kernel for every format, rounding and
         const bool nearest = mode.rounding == Rounding::kNearestEven;
         if (large && !(nearest || mode.rounding == Rounding::kStochastic)) continue;
         if (large && format->name != "fp16" && format->name != "bf16") continue;
-        for (const Content content :
-             {Content::kTame, Content::kWild, Content::kLarge, Content::kBits}) {
+        for (const Content content : {Content::kTame, Content::kWild, Content::kLarge,
+                                      Content::kUsual, Content::kNormal, Content::kBits}) {
           const auto data = make_data(size, *format, content, static_cast<uint32_t>(cases));
           QuantizeSpec spec{format, mode.rounding, {.seed = 7, .stream = 1, .site = 3, .step = 9}};
           std::vector<float> expected(data.size());
