@@ -122,7 +122,7 @@ Element<T> element(const PointwiseLossArgs<T>& args, int64_t i) {
   return {args.x[i], args.target[i], args.parameter, args.pos_weight ? args.pos_weight[i] : T(1)};
 }
 
-// out[i] = function(element i) * weight[i] * factor(i)
+// out[i] = function(element i) * weight[i] * factor(i). Of types that the compiler calls in place.
 template <typename T, typename Function, typename Factor>
 void for_elements(const PointwiseLossArgs<T>& args, T* out, Function function, Factor factor) {
   parallel_chunks(args.count, kElementGrain, [&](int64_t begin, int64_t end) {
@@ -139,7 +139,9 @@ void for_elements(const PointwiseLossArgs<T>& args, T* out, Function function, F
 template <typename T>
 void pointwise_loss_terms(const PointwiseLossArgs<T>& args, T* terms) {
   with_loss<T>(args.loss, [&]<typename Loss>(Loss) {
-    for_elements(args, terms, Loss::term, [](int64_t) { return T(1); });
+    for_elements(
+        args, terms, [](const Element<T>& e) { return Loss::term(e); },
+        [](int64_t) { return T(1); });
   });
 }
 
@@ -149,9 +151,11 @@ void pointwise_loss_backward(const PointwiseLossArgs<T>& args, LossOperand opera
   const auto factor = [&](int64_t i) { return dloss[i * dloss_stride]; };
   with_loss<T>(args.loss, [&]<typename Loss>(Loss) {
     if (operand == LossOperand::kX) {
-      for_elements(args, d, Loss::dx, factor);
+      for_elements(
+          args, d, [](const Element<T>& e) { return Loss::dx(e); }, factor);
     } else {
-      for_elements(args, d, Loss::dt, factor);
+      for_elements(
+          args, d, [](const Element<T>& e) { return Loss::dt(e); }, factor);
     }
   });
 }

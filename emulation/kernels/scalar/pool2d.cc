@@ -29,9 +29,12 @@ void scalar_max_pool2d_backward(const PoolShape& s, const T* dy, const int32_t* 
   const int64_t in_plane = s.in_height * s.in_width, out_plane = s.out_height * s.out_width;
   parallel_chunks(s.batch * s.channels, row_grain(in_plane), [&](int64_t begin, int64_t end) {
     std::fill(dx + begin * in_plane, dx + end * in_plane, T(0));
-    for (int64_t i = begin * out_plane; i < end * out_plane; ++i) {
-      T& target = dx[i / out_plane * in_plane + argmax[i]];
-      target = canonical_nan(target + dy[i]);
+    for (int64_t plane = begin; plane < end; ++plane) {
+      T* dx_plane = dx + plane * in_plane;
+      for (int64_t i = plane * out_plane; i < (plane + 1) * out_plane; ++i) {
+        T& target = dx_plane[argmax[i]];
+        target = canonical_nan(target + dy[i]);
+      }
     }
   });
 }

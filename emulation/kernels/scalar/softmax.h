@@ -49,6 +49,15 @@ void logsumexp_backward_with(const RowFunctions<T>& row, const T* x, const T* y,
 template <typename T>
 T row_max(const T* x, int64_t count) {
   constexpr int64_t kLanes = 16;
+  if (count < kLanes) {
+    T largest = x[0];
+    bool any_nan = false;
+    for (int64_t i = 0; i < count; ++i) {
+      largest = x[i] > largest ? x[i] : largest;
+      any_nan |= x[i] != x[i];
+    }
+    return any_nan ? std::numeric_limits<T>::quiet_NaN() : largest;
+  }
   T best[kLanes];
   bool is_nan[kLanes] = {};
   for (int64_t l = 0; l < kLanes; ++l) best[l] = x[0];
