@@ -78,8 +78,9 @@ class Indices {
   // Once a thread has found nothing left.
   bool is_empty() const { return is_empty_.load(std::memory_order_relaxed); }
   void drop_rest() {
-    for (int r = 0; r < ranges_; ++r)
+    for (int r = 0; r < ranges_; ++r) {
       range_[r].next.store(range_[r].end, std::memory_order_relaxed);
+    }
   }
 
  private:

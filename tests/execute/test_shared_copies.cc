@@ -18,10 +18,15 @@ namespace {
 
 constexpr int kGelus = 24;  // enough nodes for a rest
 
+// x w, element by element.
+Value product_of(GraphBuilder& b, int64_t size) {
+  return b.op("mul", {b.input("x", {{size}}), b.parameter("w", {size})}, {}, "product");
+}
+
 // loss = sum of gelu(... reshape(reshape(x w))): its gradient reads the last shape, late.
 Graph reshaped_graph(int64_t size) {
   GraphBuilder b("reshaped");
-  Value y = b.op("mul", {b.input("x", {{size}}), b.parameter("w", {size})}, {}, "product");
+  Value y = product_of(b, size);
   y = b.op("reshape", {y}, {{"shape", Shape{2, size / 2}}}, "halves");
   y = b.op("reshape", {y}, {{"shape", Shape{4, size / 4}}}, "quarters");
   for (int layer = 0; layer < kGelus; ++layer) {
@@ -76,8 +81,7 @@ TEST_CASE("reshapes share one memory, rest with it, and are apart where values m
 TEST_CASE("a reshape has its operand's statistics without a new pass") {
   constexpr int64_t kSize = 5000;
   GraphBuilder b("known");
-  const Value product =
-      b.op("mul", {b.input("x", {{kSize}}), b.parameter("w", {kSize})}, {}, "product");
+  const Value product = product_of(b, kSize);
   const Value first = b.op("reshape", {product}, {{"shape", Shape{50, kSize / 50}}}, "first");
   const Value second = b.op("reshape", {first}, {{"shape", Shape{kSize}}}, "second");
   b.set_loss(b.op("sum", {second}, {}, "loss"));
@@ -108,8 +112,7 @@ TEST_CASE("a reshape has its operand's statistics without a new pass") {
 TEST_CASE("a copy's error is its own where the reference's value is no copy") {
   constexpr int64_t kSize = 5000;
   GraphBuilder b("cast");
-  const Value product =
-      b.op("mul", {b.input("x", {{kSize}}), b.parameter("w", {kSize})}, {}, "product");
+  const Value product = product_of(b, kSize);
   const Value narrow = b.op("cast", {product}, {{"dtype", "fp16"}}, "narrow");
   b.set_loss(b.op("sum", {narrow}, {}, "loss"));
   const Graph graph = differentiate(b.finish());
@@ -145,8 +148,7 @@ TEST_CASE("a copy's error is its own where the reference's value is no copy") {
 TEST_CASE("a reshape is measured as it is; a cast to another format is not shared") {
   constexpr int64_t kSize = 5000;
   GraphBuilder b("copies");
-  const Value product =
-      b.op("mul", {b.input("x", {{kSize}}), b.parameter("w", {kSize})}, {}, "product");
+  const Value product = product_of(b, kSize);
   const Value shaped = b.op("reshape", {product}, {{"shape", Shape{50, kSize / 50}}}, "shaped");
   const Value narrow = b.op("cast", {shaped}, {{"dtype", "e5m2"}}, "narrow");
   const Value same = b.op("reshape", {narrow}, {{"shape", Shape{kSize}}}, "same");

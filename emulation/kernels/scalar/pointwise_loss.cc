@@ -122,7 +122,8 @@ Element<T> element(const PointwiseLossArgs<T>& args, int64_t i) {
   return {args.x[i], args.target[i], args.parameter, args.pos_weight ? args.pos_weight[i] : T(1)};
 }
 
-// out[i] = function(element i) * weight[i] * factor(i). Of types that the compiler calls in place.
+// out[i] = function(element i) * weight[i] * factor(i). Functions have types of their own, so that
+// they are inlined; one behind a pointer would be called for every element.
 template <typename T, typename Function, typename Factor>
 void for_elements(const PointwiseLossArgs<T>& args, T* out, Function function, Factor factor) {
   parallel_chunks(args.count, kElementGrain, [&](int64_t begin, int64_t end) {

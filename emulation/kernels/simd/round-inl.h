@@ -161,29 +161,25 @@ class VectorRounder {
   // only.
   HWY_INLINE VU generic(VU magnitude, VU sign, VU random) const {
     const DU du;
-    const VU one = hn::Set(du, 1), least = hn::Set(du, format_.least);
-    const VU field = hn::ShiftRight<kFloatFraction>(magnitude);
-    const VU above = hn::Sub(hn::Max(field, hn::Set(du, format_.emin_field)), field);
-    const VU shift = hn::Add(hn::Set(du, format_.drop), above);
-    const VU ulp = hn::Shl(one, shift);
-    const VU dropped = hn::And(magnitude, hn::Sub(ulp, one));
-    const MU tiny = less(magnitude, least);
-    MU up = hn::MaskFromVec(hn::Zero(du)), tiny_up = up;
+    const VU least = hn::Set(du, format_.least);
+    MU least_up;  // of magnitudes below least
     if (rounding_ == Rounding::kStochastic) {
-      up = tiny_up = hn::Lt(random, fraction(magnitude, shift));
+      const VU field = hn::ShiftRight<kFloatFraction>(magnitude);
+      const VU above = hn::Sub(hn::Max(field, hn::Set(du, format_.emin_field)), field);
+      const VU shift = hn::Add(hn::Set(du, format_.drop), above);
+      least_up = hn::Lt(random, fraction(magnitude, shift));
     } else {
-      up = rounds_up(magnitude, dropped, ulp, shift, sign);
       const VU to_zero =
           hn::IfThenElse(hn::Eq(sign, hn::Zero(du)), hn::Set(du, format_.to_zero_positive),
                          hn::Set(du, format_.to_zero_negative));
-      tiny_up = less(to_zero, magnitude);
+      least_up = less(to_zero, magnitude);
     }
-    const VU others = hn::Add(hn::Sub(magnitude, dropped), hn::IfThenElseZero(up, ulp));
-    return hn::IfThenElse(tiny, hn::IfThenElseZero(tiny_up, least), others);
+    return hn::IfThenElse(less(magnitude, least), hn::IfThenElseZero(least_up, least),
+                          usual(magnitude, sign, random));
   }
 
-  // The same for zeros and magnitudes from the format's least number on that are not flushed:
-  // rounds up where the dropped part, in units of 2^-32 of the last place, is greater than a
+  // The same for zeros and magnitudes from the format's least number on that are not flushed.
+  // Rounds up where the dropped part, in units of 2^-32 of the last place, is greater than a
   // threshold.
   HWY_INLINE VU usual(VU magnitude, VU sign, VU random) const {
     const DU du;
@@ -215,31 +211,6 @@ class VectorRounder {
     const VU significand = hn::Or(bits, implicit);
     return hn::Or(hn::Shl(significand, hn::Sub(units, shift)),
                   hn::Shr(significand, hn::Sub(shift, units)));
-  }
-
-  HWY_INLINE MU rounds_up(VU magnitude, VU dropped, VU ulp, VU shift, VU sign) const {
-    const DU du;
-    const VU zero = hn::Zero(du), one = hn::Set(du, 1);
-    const VU last = hn::Xor(magnitude, hn::Set(du, format_.lowest_binade));
-    const VU half = hn::Or(hn::ShiftRight<1>(ulp), hn::And(ulp, one));
-    switch (rounding_) {
-      case Rounding::kNearestEven: {
-        const VU odd = hn::And(hn::Shr(last, shift), one);
-        return less(half, hn::Add(dropped, odd));
-      }
-      case Rounding::kNearestAway:
-        return hn::Not(less(dropped, half));
-      case Rounding::kUp:
-        return hn::And(hn::Ne(dropped, zero), hn::Eq(sign, zero));
-      case Rounding::kDown:
-        return hn::And(hn::Ne(dropped, zero), hn::Ne(sign, zero));
-      case Rounding::kOdd:
-        return hn::And(hn::Ne(dropped, zero), hn::Eq(hn::And(last, ulp), zero));
-      case Rounding::kTowardZero:
-      case Rounding::kStochastic:
-        break;
-    }
-    return hn::MaskFromVec(zero);
   }
 
   // Of usual(), by x's sign; a random number is that of stochastic rounding. In nearest even and
