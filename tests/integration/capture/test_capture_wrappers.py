@@ -105,14 +105,15 @@ def test_distributed_data_parallel_on_one_rank(one_rank, tmp_path):
 
 
 RANKS = """
-import sys, warnings
+import datetime, os, sys
 sys.path[:0] = sys.argv[3:]
 import torch
 from capture_loops import Images, image_batches, image_loss, train
 from lockstep_capture import Capture
 
 def work(rank, folder, kind):
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2,
+                                         timeout=datetime.timedelta(seconds=120))
     torch.manual_seed(0)
     model = Images()
     if kind == "sync":
@@ -126,7 +127,12 @@ def work(rank, folder, kind):
     else:
         train(wrapped, optimizer, image_loss, image_batches(3, seed=rank), cap)
     assert cap.finished
+    # A rank that leaves gloo makes the other fail if it still uses it. The interpreter's own end, with gloo's threads
+    # alive, has been seen to abort.
+    torch.distributed.barrier()
     torch.distributed.destroy_process_group()
+    sys.stderr.flush()
+    os._exit(0)
 
 if __name__ == "__main__":
     torch.multiprocessing.spawn(work, (sys.argv[1], sys.argv[2]), nprocs=2)
