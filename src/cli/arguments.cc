@@ -134,6 +134,11 @@ void refuse_empty_words(const CLI::App& command, ProblemList& problems) {
 
 void check_output(const std::string& path, Replace replace, const std::string& hint,
                   ProblemList& problems, std::string_view option) {
+  if (path == kStandardOutput) {
+    problems.add(fmt::format("{} {}: is standard output, a file required", option, path),
+                 fmt::format("{} FILE", option));
+    return;
+  }
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (status.type() == std::filesystem::file_type::not_found) return;

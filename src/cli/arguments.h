@@ -42,14 +42,18 @@ class ArgumentChecks {
 // Adds a problem for every option given with an empty argument.
 void refuse_empty_words(const CLI::App& command, ProblemList& problems);
 
+// As the name of an output: standard output. A file of this name is `./-`.
+inline constexpr std::string_view kStandardOutput = "-";
+
 // Which files an output file may replace.
 enum class Replace : uint8_t {
   kNothing,
   kText,  // --overwrite of a text file: anything but an HDF5 file, which may be a run
   kRun,   // --overwrite of a run file: anything but a capture, which cannot be restored
 };
-// Adds a problem when writing `path` would replace more than `replace` allows, or when the file
-// cannot be accessed. `hint` says what to do about a file that exists, `option` names the path.
+// Adds a problem when writing `path` would replace more than `replace` allows, when the file cannot
+// be accessed, or when it is kStandardOutput. `hint` says what to do about a file that exists,
+// `option` names the path.
 void check_output(const std::string& path, Replace replace, const std::string& hint,
                   ProblemList& problems, std::string_view option = "-o");
 

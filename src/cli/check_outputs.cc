@@ -24,8 +24,6 @@
 namespace lockstep {
 namespace {
 
-constexpr std::string_view kStandardOutput = "-";
-
 struct OutputRow {
   const char *option, *help;
   std::string CheckOutputs::*path;

@@ -98,6 +98,7 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
   read_replay_options(args, options, problems);
   std::string path;
   collect_problems(problems, [&] { path = path_of(args); });
+  check_output(path, Replace::kText, "", problems);
   std::error_code error;
   if (std::filesystem::exists(path, error) && !args.overwrite) {
     problems.add(fmt::format("{}: exists", path),

@@ -75,7 +75,7 @@ void check_text_output(const std::string& option, const std::string& name,
                  fmt::format("{} {}{}", option, name, extension));
   }
   check_output(name, overwrite ? Replace::kText : Replace::kNothing,
-               fmt::format("{} OTHER, or --overwrite", option), problems);
+               fmt::format("{} OTHER, or --overwrite", option), problems, option);
 }
 
 // --emit-pytorch: the policy as a Python module, for the model of `run`.
@@ -292,7 +292,7 @@ void check_report_output(const RecommendArgs& args, ProblemList& problems) {
                  "--report NAME.html");
   }
   check_output(args.report, args.overwrite ? Replace::kText : Replace::kNothing,
-               "--report OTHER, or --overwrite", problems);
+               "--report OTHER, or --overwrite", problems, "--report");
 }
 
 int run_recommend(RecommendArgs& args, const RecommendOptions& options, ProblemList& problems) {

@@ -128,9 +128,10 @@ int report(const ReportArgs& args, ProblemList& problems) {
   if (args.port) problems.add(fmt::format("--port {}: only of --live", *args.port));
   const ReportFormat& format = format_of(args, problems);
   const bool is_folder = format.write == nullptr && !args.table;
+  const bool is_printed = args.output.empty() || args.output == kStandardOutput;
   if (is_folder) {
     check_table_folder(args.output, args.overwrite, problems);
-  } else if (!args.output.empty()) {
+  } else if (!is_printed) {
     check_output(args.output, args.overwrite ? Replace::kText : Replace::kNothing,
                  "-o OTHER, or --overwrite", problems);
     files_of(args, {args.output}).check(problems);
@@ -143,10 +144,10 @@ int report(const ReportArgs& args, ProblemList& problems) {
     problems.throw_if_any();
     return write_tables(tables, args.output);
   }
-  const TextStyle style = args.output.empty() ? output_style() : TextStyle{};
+  const TextStyle style = is_printed ? output_style() : TextStyle{};
   const std::string text =
       args.table ? table_text(reported.page(), *args.table) : reported.text(format, style);
-  if (args.output.empty()) {
+  if (is_printed) {
     fmt::print("{}", text);  // every writer has made names printable
     return kExitFine;
   }
@@ -165,7 +166,7 @@ std::function<int()> declare_report(CLI::App& app) {
                  "a second run, after a fix: what changed from RUN to this one")
       ->type_name("");
   app.add_option("-o,--output", args->output,
-                 "write here instead of to the terminal; all tables as csv: a folder")
+                 "write here instead of to the terminal (-); all tables as csv: a folder")
       ->type_name("FILE");
   app.add_flag("--overwrite", args->overwrite,
                "replace FILE if it exists (never an HDF5 file); a folder: files in it");

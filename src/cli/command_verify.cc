@@ -236,7 +236,7 @@ int verify(const VerifyArgs& args, ProblemList& problems) {
   }
   if (!args.json.empty()) {
     check_output(args.json, args.overwrite ? Replace::kText : Replace::kNothing,
-                 "--json OTHER, or --overwrite", problems);
+                 "--json OTHER, or --overwrite", problems, "--json");
   }
   CommandFiles files;
   files.input("CAPTURE|RUN", args.subject);

@@ -9,6 +9,7 @@
 
 #include "reports/csv_writer.h"
 #include "reports/number_text.h"
+#include "src/cli/arguments.h"
 #include "src/cli/command.h"
 #include "src/cli/terminal.h"
 #include "src/core/text.h"
@@ -21,7 +22,7 @@ const ReportFormat& tables_format() {
 }
 
 void check_table_folder(const std::string& folder, bool overwrite, ProblemList& problems) {
-  if (folder.empty()) {
+  if (folder.empty() || folder == kStandardOutput) {
     problems.add("csv: a report has several tables, one file each",
                  "-o FOLDER/, or --table NAME for one of them");
     return;

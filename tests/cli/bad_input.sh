@@ -161,6 +161,16 @@ expect 2 report good.h5 --format xml
 errs "text, json, html, markdown or csv"
 expect 2 report good.h5 --format text -o r.html
 errs "this would be text"
+# Only text goes to standard output, and as one file.
+expect 2 replay mlp "${quick[@]}" -o -
+errs "-o -: is standard output, a file required; -o FILE"
+expect 2 report good.h5 -o - --format csv
+errs "--table NAME for one of them"
+expect 2 verify good.h5 --json -
+errs "--json -: is standard output, a file required; --json FILE"
+expect 2 baseline record mlp -o -
+errs "-o -: is standard output, a file required; -o FILE"
+that test ! -e ./-
 # Text never replaces a run: not another run, not through a link, not with --overwrite.
 cp good.h5 other.h5
 ln -s good.h5 link.toml
@@ -168,6 +178,8 @@ cp good.h5 run.toml
 for output in good.h5 other.h5 link.toml; do
   expect 2 report good.h5 -o $output
   expect 2 report good.h5 -o $output --overwrite
+  errs "HDF5"
+  expect 2 baseline record mlp -o $output --overwrite --reason try
   errs "HDF5"
 done
 for output in link.toml run.toml; do

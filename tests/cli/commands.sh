@@ -23,6 +23,9 @@ done
 cp out.txt shown.txt
 expect 0 report a.h5 -o report.txt
 that cmp -s shown.txt report.txt
+expect 0 report a.h5 -o - --overwrite
+that cmp -s shown.txt out.txt
+that test ! -e ./-
 echo old >report.txt
 expect 0 report a.h5 -o report.txt --overwrite
 that cmp -s shown.txt report.txt
