@@ -207,7 +207,7 @@ TEST_CASE("a kill at a random moment") {
   kill_at_random_moments(4);
 }
 TEST_CASE("a fault around the splits of the chunk index") {
-  fault_at_splits(211);
+  fault_at_splits(809);
 }
 TEST_CASE("a disk that fills up") {
   fill_small_disks(4);
