@@ -129,7 +129,8 @@ void compare_sets(const Accumulator& accumulator, const Format& format, DataKind
   }
 }
 
-// `choose`: the shapes for a row of the table of accumulators; `special`: those with NaN and infinity.
+// `choose`: the shapes for a row of the table of accumulators; `special`: those with NaN and
+// infinity.
 template <typename Choose>
 void compare_accumulators(Choose choose, Shapes special) {
   size_t row = 0;
