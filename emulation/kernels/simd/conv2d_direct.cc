@@ -54,6 +54,7 @@ class PlaneProduct {
         packed_(static_cast<size_t>(panels_ * terms_ * Tile::kRows)),
         piece_rows_(find_piece_rows()),
         piece_offsets_(shape.offsets(piece_rows_, reversed)) {
+    if (shape.has_one_copy()) note_ends();
     for (int64_t p = 0; p < panels_; ++p) {
       const int64_t first = p * panel_rows_, count = std::min(panel_rows_, rows - first);
       pack_lines<Tile::kRows>(weights + first * terms_, terms_, static_cast<int>(count), terms_,
@@ -74,10 +75,14 @@ class PlaneProduct {
       return;
     }
     const int64_t size = shape_.size(end - begin);
-    T* planes = plane_space.get(static_cast<size_t>(size + Tile::kCols)).data();
+    // Read by the first and the last tile, not used; whole vectors, which keeps pixels aligned.
+    const int64_t before = shape_.has_one_copy() ? Tile::kLanes : 0, after = Tile::kCols + before;
+    T* planes = plane_space.get(static_cast<size_t>(before + size + after)).data();
+    std::fill_n(planes, before, T(0));
+    planes += before;
     fill_planes(shape_, images + image * shape_.channels * shape_.h.size * shape_.w.size, begin,
                 end, planes);
-    std::fill(planes + size, planes + size + Tile::kCols, T(0));  // read by the last tile, not used
+    std::fill_n(planes + size, after, T(0));
 
     const bool has_usual_height = end - begin == piece_rows_;
     std::vector<int64_t> own_offsets;
@@ -89,6 +94,8 @@ class PlaneProduct {
               .weights = packed_.data() + p * terms_ * Tile::kRows,
               .pixels = planes + at,
               .offsets = offsets.data(),
+              .first = ends(at, reversed_ ? 1 : -1),
+              .last = ends(at, reversed_ ? -1 : 1),
               .rows = static_cast<int>(std::min(panel_rows_, rows_ - first)),
               .cols = static_cast<int>(std::min<int64_t>(Tile::kCols, pixels - at)),
               .out = out + first * row_step + at,
@@ -106,6 +113,19 @@ class PlaneProduct {
   }
 
  private:
+  // For outputs from `at` on: 1 where the pixel `column` further is of the same row, else 0. Null
+  // if every column has a copy of its own.
+  const T* ends(int64_t at, int64_t column) const {
+    if (!shape_.has_one_copy()) return nullptr;
+    return (column < 0 ? has_left_ : has_right_).data() + at % shape_.w.size;
+  }
+  void note_ends() {
+    const int64_t width = shape_.w.size, size = width + Tile::kCols;
+    for (int64_t q = 0; q < size; ++q) {
+      has_left_.push_back(q % width == 0 ? T(0) : T(1));
+      has_right_.push_back(q % width == width - 1 ? T(0) : T(1));
+    }
+  }
   int64_t find_piece_rows() const {
     const int64_t height = shape_.h.outputs;
     if (terms_ == 0 || height == 0) return height;
@@ -120,6 +140,7 @@ class PlaneProduct {
   std::vector<T> packed_;
   const int64_t piece_rows_;
   const std::vector<int64_t> piece_offsets_;
+  std::vector<T> has_left_, has_right_;  // of ends()
 };
 
 template <typename T>

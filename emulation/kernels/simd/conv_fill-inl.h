@@ -151,19 +151,17 @@ class RowMasks {
   hn::Mask<D> masks_[kMost];
 };
 
-// Planes whose rows are as long as the image's: a shifted copy of all rows at once, with zeros at
-// the ends of each.
-template <typename T>
-void fill_plane_at_once(const PlaneShape& shape, const T* plane, int64_t begin, int64_t rows,
-                        int64_t shift, const RowMasks<T>& masks, T* out) {
+// Planes whose rows are as long as the image's: copy(from, size, out) of all rows at once.
+template <typename T, typename Copy>
+HWY_INLINE void fill_plane_at_once(const PlaneShape& shape, const T* plane, int64_t begin,
+                                   int64_t rows, T* out, Copy copy) {
   const PlaneAxis& h = shape.h;
   const int64_t width = shape.w.outputs;
   const int64_t above = std::clamp<int64_t>(h.pad - begin, 0, rows);
   const int64_t below = std::clamp<int64_t>(h.size + h.pad - begin, above, rows);
   std::fill(out, out + above * width, T(0));
   std::fill(out + below * width, out + rows * width, T(0));
-  masks.copy(plane + (begin + above - h.pad) * width + shift, (below - above) * width,
-             out + above * width);
+  copy(plane + (begin + above - h.pad) * width, (below - above) * width, out + above * width);
 }
 
 // The planes of one image (channels, h.size, w.size) for output rows [begin, end).
@@ -171,15 +169,25 @@ template <typename T>
 void fill_planes(const PlaneShape& shape, const T* image, int64_t begin, int64_t end, T* out) {
   const PlaneAxis &h = shape.h, &w = shape.w;
   const int64_t rows = shape.plane_rows(end - begin), plane_size = rows * w.outputs;
+  if (shape.has_one_copy()) {
+    for (int64_t c = 0; c < shape.channels; ++c) {
+      fill_plane_at_once(shape, image + c * h.size * w.size, begin, rows, out + c * plane_size,
+                         copy_run<T>);
+    }
+    return;
+  }
   const bool at_once = w.stride == 1 && w.up == 1 && h.stride == 1 && h.up == 1 &&
                        w.outputs == w.size && RowMasks<T>::fit(w.outputs);
   if (at_once) {
     for (int64_t s = 0; s < w.taps; ++s) {
       const int64_t shift = std::clamp<int64_t>(s * w.dilation - w.pad, -w.size, w.size);
       const RowMasks<T> masks(w.size, std::max<int64_t>(0, -shift), std::max<int64_t>(0, shift));
+      const auto copy_shifted = [&](const T* from, int64_t size, T* to) {
+        masks.copy(from + shift, size, to);
+      };
       for (int64_t c = 0; c < shape.channels; ++c) {
-        fill_plane_at_once(shape, image + c * h.size * w.size, begin, rows, shift, masks,
-                           out + (c * w.taps + s) * plane_size);
+        fill_plane_at_once(shape, image + c * h.size * w.size, begin, rows,
+                           out + (c * w.taps + s) * plane_size, copy_shifted);
       }
     }
     return;

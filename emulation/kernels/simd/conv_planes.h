@@ -9,6 +9,10 @@
 //   image row         a b c d         width 4, three taps, padding 1
 //   copies for s      0 a b c    a b c d    b c d 0
 //
+// One copy serves three taps whose outputs are as many as the image's pixels: the neighbours of a
+// pixel are next to it. What is beyond a row's end, there, is another row: whoever reads through
+// the first or the last tap takes zeros instead.
+//
 // Also the backward direction, where the image is dy with zeros between its pixels.
 #pragma once
 
@@ -48,8 +52,13 @@ struct PlaneShape {
   int64_t classes() const { return std::min(h.stride, (h.taps - 1) * h.dilation + 1); }
   int64_t plane_rows(int64_t out_rows) const { return out_rows + h.rows_up(h.taps - 1); }
   int64_t plane_size(int64_t out_rows) const { return plane_rows(out_rows) * w.outputs; }
+  bool has_one_copy() const {
+    return h.stride == 1 && h.up == 1 && w.stride == 1 && w.up == 1 && w.outputs == w.size &&
+           w.taps == 3 && w.dilation == 1 && w.pad == 1;
+  }
+  int64_t copies() const { return has_one_copy() ? 1 : w.taps; }
   int64_t size(int64_t out_rows) const {
-    return channels * classes() * w.taps * plane_size(out_rows);
+    return channels * classes() * copies() * plane_size(out_rows);
   }
   // Of the taps (c, r, s) for a piece of this many output rows: c ascending; r and s ascending too,
   // or descending if reversed.
@@ -61,8 +70,9 @@ struct PlaneShape {
         const int64_t r = reversed ? h.taps - 1 - i : i;
         for (int64_t j = 0; j < w.taps; ++j) {
           const int64_t s = reversed ? w.taps - 1 - j : j;
-          const int64_t plane = (c * classes() + h.remainder(r)) * w.taps + s;
-          all.push_back(plane * plane_size(out_rows) + h.rows_up(r) * w.outputs);
+          const int64_t first = (c * classes() + h.remainder(r)) * copies() * plane_size(out_rows);
+          const int64_t column = has_one_copy() ? s - w.pad : s * plane_size(out_rows);
+          all.push_back(first + column + h.rows_up(r) * w.outputs);
         }
       }
     }

@@ -39,6 +39,9 @@ struct PixelTileArgs {
   const T* weights;        // term t of row i at weights[t * kRows + i]
   const T* pixels;         // term t of column j at pixels[offsets[t] + j]; read up to kCols
   const int64_t* offsets;  // may be odd: loads need no alignment
+  // Of every three terms, the factors of the first and of the last: zero where these are zero, up
+  // to kCols. Null: no factor is replaced.
+  const T *first, *last;
   int rows, cols;
   T* out;  // row i, column j at out[i * row_step + j]
   int64_t row_step;
@@ -51,7 +54,7 @@ struct PixelTile {
   static constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
   static constexpr int kVectors = 2, kRows = kConvSums / kVectors, kCols = kVectors * kLanes;
 
-  template <int kM, int kN>
+  template <int kM, int kN, bool kReplaces>
   static HWY_NOINLINE void run(const PixelTileArgs<T>& t) {
     const D d;
     const auto mask = hn::FirstN(d, static_cast<size_t>(t.cols - (kN - 1) * kLanes));
@@ -61,18 +64,39 @@ struct PixelTile {
       HWY_UNROLL(2)
       for (int j = 0; j < kN; ++j) acc[i][j] = hn::Zero(d);
     }
+    hn::Mask<D> in_first[kN], in_last[kN];
+    if constexpr (kReplaces) {
+      HWY_UNROLL(2)
+      for (int j = 0; j < kN; ++j) {
+        in_first[j] = hn::Ne(hn::LoadU(d, t.first + j * kLanes), hn::Zero(d));
+        in_last[j] = hn::Ne(hn::LoadU(d, t.last + j * kLanes), hn::Zero(d));
+      }
+    }
     const T* HWY_RESTRICT weights = t.weights;
-    for (int64_t k = 0; k < t.terms; ++k, weights += kRows) {
+    const auto add_term = [&](int64_t k, const hn::Mask<D>* inside) HWY_ATTR {
       const T* HWY_RESTRICT from = t.pixels + t.offsets[k];
       V pixels[kN];
       HWY_UNROLL(2)
-      for (int j = 0; j < kN; ++j) pixels[j] = hn::LoadU(d, from + j * kLanes);
+      for (int j = 0; j < kN; ++j) {
+        pixels[j] = hn::LoadU(d, from + j * kLanes);
+        if (inside != nullptr) pixels[j] = hn::IfThenElseZero(inside[j], pixels[j]);
+      }
       HWY_UNROLL(16)
       for (int i = 0; i < kM; ++i) {
         const V weight = hn::Set(d, weights[i]);
         HWY_UNROLL(2)
         for (int j = 0; j < kN; ++j) acc[i][j] = hn::MulAdd(weight, pixels[j], acc[i][j]);
       }
+      weights += kRows;
+    };
+    if constexpr (kReplaces) {
+      for (int64_t k = 0; k < t.terms; k += 3) {
+        add_term(k, in_first);
+        add_term(k + 1, nullptr);
+        add_term(k + 2, in_last);
+      }
+    } else {
+      for (int64_t k = 0; k < t.terms; ++k) add_term(k, nullptr);
     }
     HWY_UNROLL(16)
     for (int i = 0; i < kM; ++i) {
@@ -91,13 +115,15 @@ struct PixelTile {
 
   using Function = void (*)(const PixelTileArgs<T>&);
   template <int... kI>
-  static constexpr std::array<std::array<Function, 2>, kRows> table(
+  static constexpr std::array<std::array<Function, 4>, kRows> table(
       std::integer_sequence<int, kI...>) {
-    return {{{&run<kI + 1, 1>, &run<kI + 1, 2>}...}};
+    return {{{&run<kI + 1, 1, false>, &run<kI + 1, 2, false>, &run<kI + 1, 1, true>,
+              &run<kI + 1, 2, true>}...}};
   }
   void operator()(const PixelTileArgs<T>& t) const {
     static constexpr auto kTable = table(std::make_integer_sequence<int, kRows>());
-    kTable[static_cast<size_t>(t.rows - 1)][t.cols > kLanes ? 1 : 0](t);
+    const int vectors = t.cols > kLanes ? 1 : 0, replaces = t.first != nullptr ? 2 : 0;
+    kTable[static_cast<size_t>(t.rows - 1)][static_cast<size_t>(vectors + replaces)](t);
   }
 };
 

@@ -32,6 +32,14 @@ std::vector<ConvShape> shapes() {
       make_shape(2, 3, 16, 16, 20, 1, 1, 2, 0, 1), make_shape(2, 4, 18, 35, 34, 3, 3, 2, 1, 1),
       make_shape(1, 2, 23, 19, 3, 4, 3, 4, 1, 3),  make_shape(1, 2, 1, 1, 3, 3, 3, 2, 1, 1),
       make_shape(1, 2, 1, 5, 3, 3, 3, 2, 1, 1),    make_shape(1, 2, 5, 1, 3, 3, 3, 2, 1, 1)};
+  // Three taps about the pixel itself: rows shorter and longer than vectors, and of one pixel.
+  for (const int64_t width : {1, 2, 7, 8, 16, 35}) {
+    list.push_back(make_shape(2, 2, 5, width, 16, 3, 3, 1, 1, 1));
+  }
+  list.push_back(make_shape(2, 3, 1, 9, 3, 1, 3, 1, 1, 1));
+  ConvShape every_second_row = make_shape(1, 2, 9, 10, 15, 3, 3, 1, 1, 1);
+  every_second_row.stride_h = 2, every_second_row.out_height = 5;
+  list.push_back(every_second_row);
   ConvShape uneven = make_shape(2, 2, 9, 12, 3, 3, 2, 1, 0, 1);
   uneven.stride_h = 2, uneven.pad_w = 1, uneven.dilation_w = 3;
   uneven.out_height = (9 - 2 - 1) / 2 + 1;
@@ -42,6 +50,11 @@ std::vector<ConvShape> shapes() {
   ConvShape behind = make_shape(2, 3, 10, 13, 18, 4, 4, 1, 1, 1);
   behind.out_height += 1, behind.out_width += 2;
   list.push_back(behind);
+  for (const int64_t pad : {0, 1}) {  // three taps, as many outputs as pixels or one more
+    ConvShape wider = make_shape(1, 2, 6, 9, 3, 3, 3, 1, pad, 1);
+    wider.out_height = 6, wider.out_width = 9 + pad;
+    list.push_back(wider);
+  }
   behind.stride_h = behind.stride_w = 2;
   behind.out_height = (10 + 1 + 3 - 4) / 2 + 1, behind.out_width = (13 + 1 + 4 - 4) / 2 + 1;
   list.push_back(behind);
