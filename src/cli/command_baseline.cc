@@ -98,15 +98,19 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
   read_replay_options(args, options, problems);
   std::string path;
   collect_problems(problems, [&] { path = path_of(args); });
+  const size_t others = problems.count();
   check_output(path, Replace::kText, "", problems);
   std::error_code error;
-  if (std::filesystem::exists(path, error) && !args.overwrite) {
-    problems.add(fmt::format("{}: exists", path),
-                 "`lockstep baseline propose` changes a baseline with a reason; --overwrite "
-                 "replaces it");
-  }
-  if (std::filesystem::exists(path, error) && args.overwrite && args.reason.empty()) {
-    problems.add("--reason: missing", "--overwrite replaces an accepted baseline: say why");
+  const bool is_writable = problems.count() == others;
+  if (is_writable && std::filesystem::exists(path, error)) {
+    if (!args.overwrite) {
+      problems.add(fmt::format("{}: exists", path),
+                   "`lockstep baseline propose` changes a baseline with a reason; --overwrite "
+                   "replaces it");
+    } else if (args.reason.empty()) {
+      problems.add("--reason: missing", "--overwrite replaces an accepted baseline: say why");
+    }
+    if (args.overwrite) collect_problems(problems, [&] { read_baseline(path); });
   }
   if (args.options.seeds == 2) {
     problems.add("--seeds 2: limits need at least 3 runs", "--seeds 10");

@@ -70,7 +70,7 @@ std::string free_name(const std::string& stem) {
 void check_text_output(const std::string& option, const std::string& name,
                        std::string_view extension, bool overwrite, ProblemList& problems) {
   if (name.empty()) return;
-  if (!name.ends_with(extension)) {
+  if (name != kStandardOutput && !name.ends_with(extension)) {
     problems.add(fmt::format("{} {}: a name that ends in {} required", option, name, extension),
                  fmt::format("{} {}{}", option, name, extension));
   }
@@ -287,7 +287,8 @@ void check_recommend_options(const RecommendArgs& args, const RecommendOptions& 
 void check_report_output(const RecommendArgs& args, ProblemList& problems) {
   if (args.report.empty()) return;
   const ReportFormat* format = report_format_of_file(args.report);
-  if (format == nullptr || format->write == nullptr) {  // no write: a folder of tables
+  if (args.report != kStandardOutput &&
+      (format == nullptr || format->write == nullptr)) {  // no write: a folder of tables
     problems.add(fmt::format("--report {}: the ending must name a format of one file", args.report),
                  "--report NAME.html");
   }

@@ -166,7 +166,7 @@ std::function<int()> declare_report(CLI::App& app) {
                  "a second run, after a fix: what changed from RUN to this one")
       ->type_name("");
   app.add_option("-o,--output", args->output,
-                 "write here instead of to the terminal (-); all tables as csv: a folder")
+                 "a file, or - for standard output [-]; all tables as csv: a folder")
       ->type_name("FILE");
   app.add_flag("--overwrite", args->overwrite,
                "replace FILE if it exists (never an HDF5 file); a folder: files in it");

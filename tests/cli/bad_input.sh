@@ -161,13 +161,20 @@ expect 2 report good.h5 --format xml
 errs "text, json, html, markdown or csv"
 expect 2 report good.h5 --format text -o r.html
 errs "this would be text"
-# Only text goes to standard output, and as one file.
+# Standard output, where a file or a folder is needed.
 expect 2 replay mlp "${quick[@]}" -o -
 errs "-o -: is standard output, a file required; -o FILE"
 expect 2 report good.h5 -o - --format csv
 errs "--table NAME for one of them"
-expect 2 verify good.h5 --json -
+expect 2 verify --hardware --json -
 errs "--json -: is standard output, a file required; --json FILE"
+for option in -o --emit-pytorch --report; do
+  expect 2 recommend good.h5 $option -
+  errs "$option -: is standard output, a file required; $option FILE"
+  that test "$(grep -c "ends in\|ending" err.txt)" = 0
+done
+expect 2 replay mlp "${quick[@]}" --at fc1:y --save-values - -o saved.h5
+errs "--save-values -: is standard output, a file required; --save-values FILE"
 expect 2 baseline record mlp -o -
 errs "-o -: is standard output, a file required; -o FILE"
 that test ! -e ./-
@@ -181,6 +188,9 @@ for output in good.h5 other.h5 link.toml; do
   errs "HDF5"
   expect 2 baseline record mlp -o $output --overwrite --reason try
   errs "HDF5"
+  expect 2 baseline record mlp -o $output
+  errs "HDF5"
+  that test "$(grep -c exists err.txt)" = 0
 done
 for output in link.toml run.toml; do
   expect 2 recommend good.h5 -o $output --overwrite

@@ -23,8 +23,12 @@ done
 cp out.txt shown.txt
 expect 0 report a.h5 -o report.txt
 that cmp -s shown.txt report.txt
-expect 0 report a.h5 -o - --overwrite
+expect 0 report a.h5 -o -
 that cmp -s shown.txt out.txt
+expect 0 report a.h5 -o - --format json
+that test "$(head -c 1 out.txt)" = "{"
+expect 0 report a.h5 -o - --table lanes
+that grep -q pure-fp16 out.txt
 that test ! -e ./-
 echo old >report.txt
 expect 0 report a.h5 -o report.txt --overwrite

@@ -75,7 +75,8 @@ class PlaneProduct {
       return;
     }
     const int64_t size = shape_.size(end - begin);
-    // Read by the first and the last tile, not used; whole vectors, which keeps pixels aligned.
+    // Readable on both sides of the planes; these values are never used. A whole vector before
+    // them, so that they stay aligned.
     const int64_t before = shape_.has_one_copy() ? Tile::kLanes : 0, after = Tile::kCols + before;
     T* planes = plane_space.get(static_cast<size_t>(before + size + after)).data();
     std::fill_n(planes, before, T(0));
@@ -90,12 +91,17 @@ class PlaneProduct {
     const std::vector<int64_t>& offsets = has_usual_height ? piece_offsets_ : own_offsets;
     const auto tile = [&](int64_t p, int64_t at) {
       const int64_t first = p * panel_rows_;
+      const T *left = nullptr, *right = nullptr;
+      if (shape_.has_one_copy()) {
+        const int64_t column = at % shape_.w.size;
+        left = has_left_.data() + column, right = has_right_.data() + column;
+      }
       Tile()({.terms = terms_,
               .weights = packed_.data() + p * terms_ * Tile::kRows,
               .pixels = planes + at,
               .offsets = offsets.data(),
-              .first = ends(at, reversed_ ? 1 : -1),
-              .last = ends(at, reversed_ ? -1 : 1),
+              .first_inside = reversed_ ? right : left,
+              .last_inside = reversed_ ? left : right,
               .rows = static_cast<int>(std::min(panel_rows_, rows_ - first)),
               .cols = static_cast<int>(std::min<int64_t>(Tile::kCols, pixels - at)),
               .out = out + first * row_step + at,
@@ -113,12 +119,6 @@ class PlaneProduct {
   }
 
  private:
-  // For outputs from `at` on: 1 where the pixel `column` further is of the same row, else 0. Null
-  // if every column has a copy of its own.
-  const T* ends(int64_t at, int64_t column) const {
-    if (!shape_.has_one_copy()) return nullptr;
-    return (column < 0 ? has_left_ : has_right_).data() + at % shape_.w.size;
-  }
   void note_ends() {
     const int64_t width = shape_.w.size, size = width + Tile::kCols;
     for (int64_t q = 0; q < size; ++q) {
@@ -140,7 +140,8 @@ class PlaneProduct {
   std::vector<T> packed_;
   const int64_t piece_rows_;
   const std::vector<int64_t> piece_offsets_;
-  std::vector<T> has_left_, has_right_;  // of ends()
+  // Of one copy, by column and repeated: 1 where the row has a pixel to the left or right, else 0.
+  std::vector<T> has_left_, has_right_;
 };
 
 template <typename T>

@@ -9,9 +9,8 @@
 //   image row         a b c d         width 4, three taps, padding 1
 //   copies for s      0 a b c    a b c d    b c d 0
 //
-// One copy serves three taps whose outputs are as many as the image's pixels: the neighbours of a
-// pixel are next to it. What is beyond a row's end, there, is another row: whoever reads through
-// the first or the last tap takes zeros instead.
+// Three taps with stride, dilation and padding 1 need one copy: a pixel's neighbours lie next to
+// it. Past the end of a row lies the next row, so the tile replaces those values by zero.
 //
 // Also the backward direction, where the image is dy with zeros between its pixels.
 #pragma once
@@ -44,6 +43,9 @@ struct PlaneAxis {
   int64_t rows_up(int64_t tap) const { return tap * dilation / stride; }
 };
 
+// The taps of a row that one copy of the image serves.
+constexpr int64_t kOneCopyTaps = 3;
+
 struct PlaneShape {
   int64_t channels;
   PlaneAxis h, w;
@@ -54,14 +56,14 @@ struct PlaneShape {
   int64_t plane_size(int64_t out_rows) const { return plane_rows(out_rows) * w.outputs; }
   bool has_one_copy() const {
     return h.stride == 1 && h.up == 1 && w.stride == 1 && w.up == 1 && w.outputs == w.size &&
-           w.taps == 3 && w.dilation == 1 && w.pad == 1;
+           w.taps == kOneCopyTaps && w.dilation == 1 && w.pad == 1;
   }
   int64_t copies() const { return has_one_copy() ? 1 : w.taps; }
   int64_t size(int64_t out_rows) const {
     return channels * classes() * copies() * plane_size(out_rows);
   }
   // Of the taps (c, r, s) for a piece of this many output rows: c ascending; r and s ascending too,
-  // or descending if reversed.
+  // or descending if reversed. One copy is also read one element before and one behind its planes.
   std::vector<int64_t> offsets(int64_t out_rows, bool reversed) const {
     std::vector<int64_t> all;
     all.reserve(static_cast<size_t>(channels * h.taps * w.taps));

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "emulation/kernels/simd/conv_planes.h"
 #include "emulation/kernels/simd/narrow-inl.h"
 #include "emulation/kernels/simd/targets.h"
 
@@ -39,9 +40,10 @@ struct PixelTileArgs {
   const T* weights;        // term t of row i at weights[t * kRows + i]
   const T* pixels;         // term t of column j at pixels[offsets[t] + j]; read up to kCols
   const int64_t* offsets;  // may be odd: loads need no alignment
-  // Of every three terms, the factors of the first and of the last: zero where these are zero, up
-  // to kCols. Null: no factor is replaced.
-  const T *first, *last;
+  // Column j of the first and of the last of every kOneCopyTaps terms is replaced by zero where
+  // this is zero; read up to kCols. Null: nothing is replaced. Otherwise terms is a multiple of
+  // kOneCopyTaps.
+  const T *first_inside, *last_inside;
   int rows, cols;
   T* out;  // row i, column j at out[i * row_step + j]
   int64_t row_step;
@@ -54,7 +56,7 @@ struct PixelTile {
   static constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
   static constexpr int kVectors = 2, kRows = kConvSums / kVectors, kCols = kVectors * kLanes;
 
-  template <int kM, int kN, bool kReplaces>
+  template <int kM, int kN, bool kHasEnds>
   static HWY_NOINLINE void run(const PixelTileArgs<T>& t) {
     const D d;
     const auto mask = hn::FirstN(d, static_cast<size_t>(t.cols - (kN - 1) * kLanes));
@@ -65,11 +67,11 @@ struct PixelTile {
       for (int j = 0; j < kN; ++j) acc[i][j] = hn::Zero(d);
     }
     hn::Mask<D> in_first[kN], in_last[kN];
-    if constexpr (kReplaces) {
+    if constexpr (kHasEnds) {
       HWY_UNROLL(2)
       for (int j = 0; j < kN; ++j) {
-        in_first[j] = hn::Ne(hn::LoadU(d, t.first + j * kLanes), hn::Zero(d));
-        in_last[j] = hn::Ne(hn::LoadU(d, t.last + j * kLanes), hn::Zero(d));
+        in_first[j] = hn::Ne(hn::LoadU(d, t.first_inside + j * kLanes), hn::Zero(d));
+        in_last[j] = hn::Ne(hn::LoadU(d, t.last_inside + j * kLanes), hn::Zero(d));
       }
     }
     const T* HWY_RESTRICT weights = t.weights;
@@ -89,8 +91,8 @@ struct PixelTile {
       }
       weights += kRows;
     };
-    if constexpr (kReplaces) {
-      for (int64_t k = 0; k < t.terms; k += 3) {
+    if constexpr (kHasEnds) {
+      for (int64_t k = 0; k < t.terms; k += kOneCopyTaps) {
         add_term(k, in_first);
         add_term(k + 1, nullptr);
         add_term(k + 2, in_last);
@@ -122,8 +124,8 @@ struct PixelTile {
   }
   void operator()(const PixelTileArgs<T>& t) const {
     static constexpr auto kTable = table(std::make_integer_sequence<int, kRows>());
-    const int vectors = t.cols > kLanes ? 1 : 0, replaces = t.first != nullptr ? 2 : 0;
-    kTable[static_cast<size_t>(t.rows - 1)][static_cast<size_t>(vectors + replaces)](t);
+    const int vectors = t.cols > kLanes ? 1 : 0, ends = t.first_inside != nullptr ? 2 : 0;
+    kTable[static_cast<size_t>(t.rows - 1)][static_cast<size_t>(vectors + ends)](t);
   }
 };
 

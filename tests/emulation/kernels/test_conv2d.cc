@@ -28,7 +28,7 @@ std::vector<ConvShape> shapes() {
       make_shape(2, 1, 28, 28, 6, 5, 5, 1, 0, 1),  make_shape(1, 3, 9, 7, 4, 3, 3, 2, 1, 1),
       make_shape(2, 2, 8, 8, 3, 3, 2, 1, 2, 2),    make_shape(3, 5, 6, 6, 2, 1, 1, 1, 0, 1),
       make_shape(1, 2, 11, 5, 17, 3, 5, 3, 2, 1),  make_shape(1, 4, 6, 40, 33, 2, 3, 2, 3, 2),
-      make_shape(2, 1, 4, 4, 1, 4, 4, 1, 0, 1),    make_shape(1, 40, 70, 70, 2, 3, 3, 1, 1, 1),
+      make_shape(2, 1, 4, 4, 1, 4, 4, 1, 0, 1),    make_shape(1, 40, 71, 70, 2, 3, 3, 1, 1, 1),
       make_shape(2, 3, 16, 16, 20, 1, 1, 2, 0, 1), make_shape(2, 4, 18, 35, 34, 3, 3, 2, 1, 1),
       make_shape(1, 2, 23, 19, 3, 4, 3, 4, 1, 3),  make_shape(1, 2, 1, 1, 3, 3, 3, 2, 1, 1),
       make_shape(1, 2, 1, 5, 3, 3, 3, 2, 1, 1),    make_shape(1, 2, 5, 1, 3, 3, 3, 2, 1, 1)};
@@ -37,6 +37,11 @@ std::vector<ConvShape> shapes() {
     list.push_back(make_shape(2, 2, 5, width, 16, 3, 3, 1, 1, 1));
   }
   list.push_back(make_shape(2, 3, 1, 9, 3, 1, 3, 1, 1, 1));
+  for (const int64_t width : {8, 16, 32})
+    list.push_back(make_shape(1, 1, 5, width, 3, 5, 5, 1, 2, 1));
+  // Backward, three of these taps read a pixel of one column, two or four one of the next.
+  list.push_back(make_shape(1, 2, 16, 16, 3, 5, 5, 2, 2, 1));
+  list.push_back(make_shape(1, 1, 14, 18, 2, 7, 7, 2, 3, 1));
   ConvShape every_second_row = make_shape(1, 2, 9, 10, 15, 3, 3, 1, 1, 1);
   every_second_row.stride_h = 2, every_second_row.out_height = 5;
   list.push_back(every_second_row);
@@ -131,6 +136,8 @@ void compare_sets(const Accumulator& accumulator, const Format& format, DataKind
         CAPTURE(s.pad_h);
         CAPTURE(s.dilation_h);
         CAPTURE(s.in_height);
+        CAPTURE(s.in_width);
+        CAPTURE(s.kernel_width);
         REQUIRE(same_bits(got.y, want.y));
         REQUIRE(same_bits(got.dx, want.dx));
         REQUIRE(same_bits(got.dw, want.dw));
@@ -180,6 +187,41 @@ TEST_SUITE("slow") {
   TEST_CASE("conv2d: every kernel set gives the scalar bits, large shapes of every accumulator") {
     compare_accumulators([](const Accumulator&, size_t) { return Shapes::kLarge; }, Shapes::kLarge);
   }
+}
+
+template <typename T>
+void compare_fused(const ConvShape& s, const std::vector<T>& x, const std::vector<T>& dy) {
+  const Accumulator& accumulator = find_accumulator(sizeof(T) == 4 ? "fp32_fused" : "fp64_fused");
+  const Format& format = *accumulator.format;
+  const auto w = make_data<T>(w_size(s), DataKind::kSmall, format, 2);
+  const auto want = convolve(scalar_kernels(), s, accumulator, x, w, dy, false);
+  for (const KernelSet* set : available_kernel_sets()) {
+    const auto got = convolve(*set, s, accumulator, x, w, dy, false);
+    CAPTURE(set->name);
+    CAPTURE(s.in_width);
+    CHECK(same_bits(got.y, want.y));
+    CHECK(same_bits(got.dx, want.dx));
+  }
+}
+
+TEST_CASE_TEMPLATE("conv2d: NaN and infinity at a row's ends stay in their row", T, float, double) {
+  for (const int64_t width : {1, 2, 7, 8, 16, 17, 35}) {
+    const ConvShape s = make_shape(1, 2, 6, width, 2, 3, 3, 1, 1, 1);
+    std::vector<T> x(x_size(s), T(1)), dy(y_size(s), T(1));
+    const auto row = static_cast<size_t>(width);
+    for (std::vector<T>* data : {&x, &dy}) {
+      (*data)[2 * row] = std::numeric_limits<T>::quiet_NaN();
+      (*data)[5 * row - 1] = std::numeric_limits<T>::infinity();
+    }
+    compare_fused(s, x, dy);
+  }
+}
+
+TEST_CASE("conv2d: dx of large images, whose columns are read through two and three taps") {
+  const ConvShape s = make_shape(1, 1, 140, 96, 40, 5, 5, 2, 2, 1);
+  const Format& fp32 = find_format("fp32");
+  compare_fused(s, make_data<float>(x_size(s), DataKind::kWide, fp32, 1),
+                make_data<float>(y_size(s), DataKind::kWide, fp32, 3));
 }
 
 TEST_CASE("conv2d: zeros between the pixels of dy turn -0 into +0") {
