@@ -103,8 +103,8 @@ void kill_at_random_moments(int count) {
   if (refused > 0) MESSAGE(refused << " runs were refused and begun again");
 }
 
-// A fault at every `stride`-th write of the steps [from, to), on a copy of a run of `from` steps. The
-// first is in the middle of a stride.
+// A fault at every `stride`-th write of the steps [from, to), on a copy of a run of `from` steps.
+// The first is in the middle of a stride.
 void fault_in_steps(int64_t from, int64_t to, WriteFault fault, int64_t stride) {
   const TemporaryFolder folder;
   SyntheticRun run(to);
