@@ -178,6 +178,12 @@ errs "--save-values -: is standard output, a file required; --save-values FILE"
 expect 2 baseline record mlp -o -
 errs "-o -: is standard output, a file required; -o FILE"
 that test ! -e ./-
+# A file that is no baseline is refused with the other mistakes, before any run.
+echo notes >notes.json
+expect 2 baseline record mlp -o notes.json --overwrite --reason try --seeds 2
+errs "notes.json"
+errs "--seeds 2"
+that test "$(cat notes.json)" = notes
 # Text never replaces a run: not another run, not through a link, not with --overwrite.
 cp good.h5 other.h5
 ln -s good.h5 link.toml

@@ -176,9 +176,7 @@ void fill_planes(const PlaneShape& shape, const T* image, int64_t begin, int64_t
     }
     return;
   }
-  const bool at_once = w.stride == 1 && w.up == 1 && h.stride == 1 && h.up == 1 &&
-                       w.outputs == w.size && RowMasks<T>::fit(w.outputs);
-  if (at_once) {
+  if (shape.keeps_rows() && RowMasks<T>::fit(w.outputs)) {
     for (int64_t s = 0; s < w.taps; ++s) {
       const int64_t shift = std::clamp<int64_t>(s * w.dilation - w.pad, -w.size, w.size);
       const RowMasks<T> masks(w.size, std::max<int64_t>(0, -shift), std::max<int64_t>(0, shift));

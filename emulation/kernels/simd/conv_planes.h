@@ -54,9 +54,12 @@ struct PlaneShape {
   int64_t classes() const { return std::min(h.stride, (h.taps - 1) * h.dilation + 1); }
   int64_t plane_rows(int64_t out_rows) const { return out_rows + h.rows_up(h.taps - 1); }
   int64_t plane_size(int64_t out_rows) const { return plane_rows(out_rows) * w.outputs; }
+  // A plane's rows are as long as the image's and follow each other as there.
+  bool keeps_rows() const {
+    return h.stride == 1 && h.up == 1 && w.stride == 1 && w.up == 1 && w.outputs == w.size;
+  }
   bool has_one_copy() const {
-    return h.stride == 1 && h.up == 1 && w.stride == 1 && w.up == 1 && w.outputs == w.size &&
-           w.taps == kOneCopyTaps && w.dilation == 1 && w.pad == 1;
+    return keeps_rows() && w.taps == kOneCopyTaps && w.dilation == 1 && w.pad == 1;
   }
   int64_t copies() const { return has_one_copy() ? 1 : w.taps; }
   int64_t size(int64_t out_rows) const {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/scalar/kernels.h"
@@ -168,6 +169,21 @@ void compare_accumulators(Choose choose, Shapes special) {
   }
 }
 
+template <typename T>
+void compare_fused(const ConvShape& s, const std::vector<T>& x, const std::vector<T>& dy) {
+  const Accumulator& accumulator = find_accumulator(sizeof(T) == 4 ? "fp32_fused" : "fp64_fused");
+  const Format& format = *accumulator.format;
+  const auto w = make_data<T>(w_size(s), DataKind::kSmall, format, 2);
+  const auto want = convolve(scalar_kernels(), s, accumulator, x, w, dy, false);
+  for (const KernelSet* set : available_kernel_sets()) {
+    const auto got = convolve(*set, s, accumulator, x, w, dy, false);
+    CAPTURE(set->name);
+    CAPTURE(s.in_width);
+    CHECK(same_bits(got.y, want.y));
+    CHECK(same_bits(got.dx, want.dx));
+  }
+}
+
 }  // namespace
 
 // The scalar loops are slow, above all those of aligned blocks, of which every eighth row runs the
@@ -186,21 +202,6 @@ TEST_CASE("conv2d: every kernel set gives the scalar bits") {
 TEST_SUITE("slow") {
   TEST_CASE("conv2d: every kernel set gives the scalar bits, large shapes of every accumulator") {
     compare_accumulators([](const Accumulator&, size_t) { return Shapes::kLarge; }, Shapes::kLarge);
-  }
-}
-
-template <typename T>
-void compare_fused(const ConvShape& s, const std::vector<T>& x, const std::vector<T>& dy) {
-  const Accumulator& accumulator = find_accumulator(sizeof(T) == 4 ? "fp32_fused" : "fp64_fused");
-  const Format& format = *accumulator.format;
-  const auto w = make_data<T>(w_size(s), DataKind::kSmall, format, 2);
-  const auto want = convolve(scalar_kernels(), s, accumulator, x, w, dy, false);
-  for (const KernelSet* set : available_kernel_sets()) {
-    const auto got = convolve(*set, s, accumulator, x, w, dy, false);
-    CAPTURE(set->name);
-    CAPTURE(s.in_width);
-    CHECK(same_bits(got.y, want.y));
-    CHECK(same_bits(got.dx, want.dx));
   }
 }
 
