@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "analysis/check/ensemble.h"
-#include "analysis/check/model_identity.h"
+#include "analysis/pair/model_identity.h"
 
 namespace lockstep {
 

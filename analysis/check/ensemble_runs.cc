@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "analysis/check/recorded_run.h"
+#include "analysis/exact/recorded_run.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/record/capture/capture_reader.h"

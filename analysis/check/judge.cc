@@ -9,11 +9,11 @@
 #include <set>
 
 #include "analysis/check/alarm_sentence.h"
-#include "analysis/check/check_setup.h"
 #include "analysis/check/limit_range.h"
 #include "analysis/check/metric_keys.h"
 #include "analysis/check/rule_use.h"
 #include "analysis/findings/finding_kinds.h"
+#include "analysis/pair/check_setup.h"
 #include "emulation/format/format.h"
 #include "src/capture/capture.h"
 #include "src/core/counted.h"

@@ -1,7 +1,7 @@
 // exp, log and tanh with the same bits on every machine.
 // They use only additions, multiplications, divisions and std::fma, each correctly rounded, in a
-// fixed order. emulation/kernels/simd/exp_log-inl.h repeats the order in vectors. Polynomial
-// coefficients are Taylor's (1/i!, 2/(2i+1)), so every number here has a derivation.
+// fixed order. emulation/kernels/simd/elements/exp_log-inl.h repeats the order in vectors.
+// Polynomial coefficients are Taylor's (1/i!, 2/(2i+1)), so every number here has a derivation.
 //
 // Error (tested): within 1 ulp, in float and in double.
 #pragma once

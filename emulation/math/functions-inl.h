@@ -1,7 +1,7 @@
 // erf, expm1, log1p and sigmoid, written once over an arithmetic M.
 // It has no include guard: emulation/math/functions.h includes it for single numbers, which defines
-// the bits, and emulation/kernels/simd/functions-inl.h once per instruction set for vectors. M
-// supplies the numbers (V), constants, comparisons, `select`, fma and the functions of
+// the bits, and emulation/kernels/simd/elements/functions-inl.h once per instruction set for
+// vectors. M supplies the numbers (V), constants, comparisons, `select`, fma and the functions of
 // emulation/math/exp_log.h. Only this file defines the order of operations.
 //
 // Error (tested): expm1, log1p, erf within 1.5 ulp; sigmoid within 2 ulp where exp(-x) is finite,

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "reports/cells.h"
-#include "reports/number_text.h"
 #include "reports/pair/pair_page.h"
+#include "reports/writers/cells.h"
+#include "reports/writers/number_text.h"
 
 namespace lockstep {
 namespace {

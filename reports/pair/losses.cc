@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "reports/cells.h"
-#include "reports/number_text.h"
 #include "reports/pair/pair_page.h"
-#include "reports/why_unjudged.h"
+#include "reports/words/why_unjudged.h"
+#include "reports/writers/cells.h"
+#include "reports/writers/number_text.h"
 
 namespace lockstep {
 namespace {

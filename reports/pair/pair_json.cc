@@ -3,8 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "reports/finding_json.h"
-#include "reports/report_json.h"
+#include "reports/run/finding_json.h"
+#include "reports/run/report_json.h"
 
 namespace lockstep {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "reports/pair/report_pair.h"
-#include "reports/section.h"
+#include "reports/run/section.h"
 
 namespace lockstep {
 

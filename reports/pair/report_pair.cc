@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <utility>
 
-#include "reports/lane_sentence.h"
-#include "reports/why_unjudged.h"
+#include "reports/words/lane_sentence.h"
+#include "reports/words/why_unjudged.h"
 
 namespace lockstep {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "analysis/compare/run_changes.h"
-#include "reports/report.h"
+#include "analysis/pair/run_changes.h"
+#include "reports/run/report.h"
 
 namespace lockstep {
 

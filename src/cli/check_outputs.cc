@@ -9,16 +9,16 @@
 #include <fstream>
 #include <system_error>
 
-#include "reports/check_github.h"
-#include "reports/check_json.h"
-#include "reports/check_junit.h"
-#include "reports/check_sarif.h"
-#include "reports/check_text.h"
-#include "reports/html_page.h"
-#include "reports/markdown_page.h"
-#include "src/cli/arguments.h"
+#include "reports/check/check_github.h"
+#include "reports/check/check_json.h"
+#include "reports/check/check_junit.h"
+#include "reports/check/check_sarif.h"
+#include "reports/check/check_text.h"
+#include "reports/run/html_page.h"
+#include "reports/run/markdown_page.h"
+#include "src/cli/arguments/arguments.h"
 #include "src/cli/command_files.h"
-#include "src/cli/terminal.h"
+#include "src/cli/terminal/terminal.h"
 #include "src/core/text_file.h"
 
 namespace lockstep {

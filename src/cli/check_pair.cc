@@ -7,13 +7,13 @@
 #include <cctype>
 #include <cstring>
 
-#include "analysis/check/exact.h"
-#include "analysis/check/first_value.h"
 #include "analysis/check/judge.h"
-#include "reports/exact_text.h"
+#include "analysis/exact/exact.h"
+#include "analysis/exact/first_value.h"
+#include "reports/check/exact_text.h"
 #include "src/cli/check_subject.h"
 #include "src/cli/run_program.h"
-#include "src/cli/stop_signal.h"
+#include "src/cli/terminal/stop_signal.h"
 #include "src/core/error.h"
 #include "src/core/npy.h"
 #include "src/core/text.h"

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <filesystem>
 
-#include "src/cli/capture_argument.h"
+#include "src/cli/arguments/capture_argument.h"
 #include "src/core/counted.h"
 #include "src/core/error.h"
 #include "src/core/text.h"

@@ -10,11 +10,11 @@
 #include "emulation/accumulator/dot_vectors.h"
 #include "emulation/format/oracle.h"
 #include "emulation/format/rounding.h"
-#include "reports/csv_writer.h"
-#include "src/cli/arguments.h"
+#include "reports/run/csv_writer.h"
+#include "src/cli/arguments/arguments.h"
+#include "src/cli/arguments/exact_number.h"
 #include "src/cli/command.h"
-#include "src/cli/exact_number.h"
-#include "src/cli/terminal.h"
+#include "src/cli/terminal/terminal.h"
 #include "src/core/text.h"
 
 namespace lockstep {

@@ -4,12 +4,12 @@
 #include <cstdio>
 #include <memory>
 
-#include "reports/number_text.h"
+#include "reports/writers/number_text.h"
 #include "src/capture/captured_loop.h"
-#include "src/cli/arguments.h"
-#include "src/cli/capture_argument.h"
+#include "src/cli/arguments/arguments.h"
+#include "src/cli/arguments/capture_argument.h"
 #include "src/cli/command.h"
-#include "src/cli/terminal.h"
+#include "src/cli/terminal/terminal.h"
 #include "src/core/error.h"
 #include "src/data/dataset.h"
 #include "src/data/sources.h"

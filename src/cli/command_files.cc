@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <system_error>
 
-#include "src/cli/arguments.h"
-#include "src/cli/capture_argument.h"
+#include "src/cli/arguments/arguments.h"
+#include "src/cli/arguments/capture_argument.h"
 #include "src/record/run/run_file.h"
 #include "src/train/lane_name.h"
 

@@ -2,8 +2,8 @@
 #include <memory>
 
 #include "emulation/kernels/active_kernels.h"
+#include "src/cli/arguments/replay_arguments.h"
 #include "src/cli/command.h"
-#include "src/cli/replay_arguments.h"
 #include "src/cli/replay_run.h"
 #include "src/core/parallel.h"
 #include "src/core/text.h"

@@ -10,9 +10,9 @@
 #include "emulation/format/block_format.h"
 #include "emulation/format/format.h"
 #include "emulation/format/rounding.h"
-#include "src/cli/arguments.h"
+#include "src/cli/arguments/arguments.h"
+#include "src/cli/arguments/exact_number.h"
 #include "src/cli/command.h"
-#include "src/cli/exact_number.h"
 #include "src/cli/round_block.h"
 #include "src/core/error.h"
 

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <array>
 
-#include "analysis/check/exact_rules.h"
 #include "analysis/check/metrics.h"
+#include "analysis/cost/gpu_cost.h"
+#include "analysis/exact/exact_rules.h"
 #include "analysis/findings/finding_kinds.h"
-#include "analysis/recommend/gpu_cost.h"
 #include "emulation/accumulator/accumulator.h"
 #include "emulation/accumulator/accumulator_picture.h"
 #include "emulation/format/block_format.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "reports/text_writer.h"
+#include "reports/writers/text_writer.h"
 #include "src/cli/listing.h"
 #include "src/core/text.h"
 

@@ -17,9 +17,9 @@
 #include <system_error>
 #include <vector>
 
-#include "src/cli/arguments.h"
+#include "src/cli/arguments/arguments.h"
 #include "src/cli/command.h"
-#include "src/cli/stop_signal.h"
+#include "src/cli/terminal/stop_signal.h"
 #include "src/core/error.h"
 #include "src/core/find_row.h"
 #include "src/core/text.h"

@@ -6,15 +6,15 @@
 #include <filesystem>
 #include <memory>
 
-#include "analysis/recommend/fix.h"
-#include "analysis/recommend/policy_edit.h"
-#include "reports/fix_text.h"
-#include "src/cli/capture_argument.h"
+#include "analysis/candidates/policy_edit.h"
+#include "analysis/fix/fix.h"
+#include "reports/advice/fix_text.h"
+#include "src/cli/arguments/capture_argument.h"
+#include "src/cli/arguments/search_arguments.h"
 #include "src/cli/command.h"
-#include "src/cli/progress.h"
-#include "src/cli/search_arguments.h"
-#include "src/cli/stop_signal.h"
-#include "src/cli/terminal.h"
+#include "src/cli/terminal/progress.h"
+#include "src/cli/terminal/stop_signal.h"
+#include "src/cli/terminal/terminal.h"
 #include "src/core/error.h"
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "analysis/recommend/search_budget.h"
+#include "analysis/search/search_budget.h"
 #include "src/train/run_options.h"
 
 namespace lockstep {

@@ -2,7 +2,7 @@
 // prints the summary.
 #pragma once
 
-#include "src/cli/replay_arguments.h"
+#include "src/cli/arguments/replay_arguments.h"
 
 namespace lockstep {
 

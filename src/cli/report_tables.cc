@@ -7,11 +7,11 @@
 #include <system_error>
 #include <vector>
 
-#include "reports/csv_writer.h"
-#include "reports/number_text.h"
-#include "src/cli/arguments.h"
+#include "reports/run/csv_writer.h"
+#include "reports/writers/number_text.h"
+#include "src/cli/arguments/arguments.h"
 #include "src/cli/command.h"
-#include "src/cli/terminal.h"
+#include "src/cli/terminal/terminal.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "reports/csv_writer.h"
-#include "reports/report_format.h"
-#include "reports/section.h"
+#include "reports/run/csv_writer.h"
+#include "reports/run/report_format.h"
+#include "reports/run/section.h"
 #include "src/core/error.h"
 
 namespace lockstep {

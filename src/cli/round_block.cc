@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "src/cli/exact_number.h"
+#include "src/cli/arguments/exact_number.h"
 
 namespace lockstep {
 namespace {

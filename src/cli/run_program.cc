@@ -13,7 +13,7 @@
 #include <filesystem>
 
 #include "src/cli/command.h"
-#include "src/cli/stop_signal.h"
+#include "src/cli/terminal/stop_signal.h"
 #include "src/core/error.h"
 
 extern char** environ;

@@ -6,7 +6,7 @@
 
 #include "analysis/faithful/gates.h"
 #include "src/cli/command.h"
-#include "src/cli/terminal.h"
+#include "src/cli/terminal/terminal.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "src/cli/command.h"
-#include "src/cli/terminal.h"
+#include "src/cli/terminal/terminal.h"
 #include "src/core/counted.h"
 #include "src/core/text.h"
 #include "src/record/hdf5/file_block.h"

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/check/baseline.h"
-#include "reports/live_view.h"
+#include "reports/live/live_view.h"
 #include "src/core/error.h"
 #include "src/core/npy.h"
 #include "src/core/text_file.h"

@@ -2,7 +2,7 @@
 // Usage: recipe_tool POLICY GRAPH.json MODULE.py
 #include <vector>
 
-#include "analysis/recommend/pytorch_module.h"
+#include "reports/pytorch/pytorch_module.h"
 #include "src/core/text_file.h"
 #include "src/graph/json.h"
 #include "src/policy/find_policy.h"

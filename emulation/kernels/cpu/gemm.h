@@ -1,6 +1,6 @@
 // Matrix products on the CPU's own dot instructions: VDPBF16PS, VFMADD231PH, TDPBF16PS, TDPFP16PS.
-// The bits and events of emulation/kernels/scalar/gemm.h under the accumulator of the unit. The
-// software kernels form the sums of other accumulators.
+// The bits and events of emulation/kernels/scalar/products/gemm.h under the accumulator of the
+// unit. The software kernels form the sums of other accumulators.
 #pragma once
 
 #include "emulation/kernels/args/gemm_args.h"

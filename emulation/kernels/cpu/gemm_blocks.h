@@ -18,7 +18,7 @@
 #include <cstdint>
 
 #include "emulation/kernels/kernel_set.h"
-#include "emulation/kernels/simd/gemm_plan.h"
+#include "emulation/kernels/simd/products/gemm_plan.h"
 #include "src/core/parallel.h"
 
 namespace lockstep {

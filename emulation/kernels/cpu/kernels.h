@@ -4,7 +4,7 @@
 #pragma once
 
 #include "emulation/kernels/kernel_set.h"
-#include "emulation/kernels/simd/engine_products.h"
+#include "emulation/kernels/simd/products/engine_products.h"
 
 namespace lockstep {
 

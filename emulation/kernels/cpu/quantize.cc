@@ -10,7 +10,7 @@
 
 #include "emulation/accumulator/fast_round.h"
 #include "emulation/kernels/cpu/instructions.h"
-#include "emulation/kernels/simd/gemm_plan.h"
+#include "emulation/kernels/simd/products/gemm_plan.h"
 #include "src/core/parallel.h"
 
 namespace lockstep {

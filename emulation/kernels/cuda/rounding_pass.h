@@ -17,7 +17,7 @@
 #include "emulation/kernels/cuda/narrow_code.h"
 #include "emulation/kernels/cuda/shared_number.h"
 #include "emulation/kernels/element_stats.h"
-#include "emulation/kernels/scalar/element_rounder.h"
+#include "emulation/kernels/scalar/rounding/element_rounder.h"
 #include "emulation/stats/tensor_stats.h"
 #include "src/core/host_device.h"
 

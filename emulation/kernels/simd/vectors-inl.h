@@ -7,7 +7,7 @@
 #define LOCKSTEP_SIMD_VECTORS_INL_H_
 #endif
 
-#include "emulation/kernels/simd/narrow-inl.h"
+#include "emulation/kernels/simd/rounding/narrow-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep {

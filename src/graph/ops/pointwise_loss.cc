@@ -1,6 +1,6 @@
 // Losses of one term per element: mse, l1, smooth_l1, huber, kl_div, bce_with_logits. Each has one
-// row; the formulas are in emulation/kernels/scalar/pointwise_loss.h. The sum of the terms goes
-// through the reduce accumulator; the mean is that sum divided by the number of elements.
+// row; the formulas are in emulation/kernels/scalar/elements/pointwise_loss.h. The sum of the terms
+// goes through the reduce accumulator; the mean is that sum divided by the number of elements.
 #include <array>
 #include <stdexcept>
 

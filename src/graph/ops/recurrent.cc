@@ -129,7 +129,8 @@ RecurrentLayout recurrent_layout(const Node& node, std::span<const TensorType> i
 }
 
 std::vector<TensorType> saved_types(const RecurrentLayout& layout) {
-  constexpr int64_t kSaved = 4;  // per state element, see emulation/kernels/scalar/recurrent.h
+  constexpr int64_t kSaved =
+      4;  // per state element, see emulation/kernels/scalar/products/recurrent.h
   const Shape wide = {layout.cells(), layout.time, layout.batch, layout.hidden};
   const Shape states = {layout.cells(), layout.time, layout.batch, layout.state};
   Shape gates = wide;

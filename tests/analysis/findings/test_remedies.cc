@@ -6,9 +6,9 @@
 
 #include <set>
 
+#include "analysis/candidates/policy_edit.h"
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/findings/remedy_edits.h"
-#include "analysis/recommend/policy_edit.h"
 #include "src/graph/json.h"
 #include "src/policy/find_policy.h"
 #include "tests/analysis/recorded_run.h"

@@ -16,7 +16,7 @@
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/cuda/codes.h"
 #include "emulation/kernels/cuda/gemm.h"
-#include "emulation/kernels/simd/conv2d.h"
+#include "emulation/kernels/simd/convolution/conv2d.h"
 #include "tests/emulation/cuda/device_products.h"
 
 namespace lockstep {

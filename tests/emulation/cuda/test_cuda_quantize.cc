@@ -8,7 +8,7 @@
 
 #include "emulation/kernels/cuda/quantize.h"
 #include "emulation/kernels/reduction.h"
-#include "emulation/kernels/scalar/quantize.h"
+#include "emulation/kernels/scalar/rounding/quantize.h"
 #include "tests/emulation/kernels/quantize_cases.h"
 
 namespace lockstep {

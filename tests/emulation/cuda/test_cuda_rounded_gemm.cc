@@ -11,9 +11,9 @@
 #include "emulation/kernels/cuda/model_gemm.h"
 #include "emulation/kernels/cuda/quantize.h"
 #include "emulation/kernels/rounded_gemm.h"
-#include "emulation/kernels/scalar/gemm.h"
 #include "emulation/kernels/scalar/kernels.h"
-#include "emulation/kernels/scalar/quantize.h"
+#include "emulation/kernels/scalar/products/gemm.h"
+#include "emulation/kernels/scalar/rounding/quantize.h"
 #include "tests/emulation/kernels/quantize_cases.h"
 
 namespace lockstep {

@@ -9,7 +9,7 @@
 
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/cuda/model_gemm.h"
-#include "emulation/kernels/scalar/gemm.h"
+#include "emulation/kernels/scalar/products/gemm.h"
 #include "src/core/error.h"
 #include "tests/emulation/cuda/device_products.h"
 

@@ -16,7 +16,7 @@
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/kernel_set.h"
 #include "emulation/kernels/reduction.h"
-#include "emulation/kernels/scalar/float_rounder.h"
+#include "emulation/kernels/scalar/rounding/float_rounder.h"
 #include "src/core/error.h"
 #include "src/core/random.h"
 

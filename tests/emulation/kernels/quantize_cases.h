@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "emulation/kernels/quantize.h"
-#include "emulation/kernels/simd/quantize.h"
+#include "emulation/kernels/simd/rounding/quantize.h"
 #include "emulation/kernels/simd/targets.h"
 #include "src/core/parallel.h"
 #include "src/core/random.h"

@@ -10,8 +10,8 @@
 
 #include "emulation/accumulator/accumulator.h"
 #include "emulation/kernels/active_kernels.h"
-#include "emulation/kernels/scalar/attention.h"
 #include "emulation/kernels/scalar/kernels.h"
+#include "emulation/kernels/scalar/products/attention.h"
 #include "emulation/math/exp_log.h"
 #include "emulation/math/fast_exp.h"
 #include "src/core/error.h"

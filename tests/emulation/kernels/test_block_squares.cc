@@ -7,7 +7,7 @@
 
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/block_quantize.h"
-#include "emulation/kernels/scalar/block_squares.h"
+#include "emulation/kernels/scalar/rounding/block_squares.h"
 #include "emulation/kernels/scaled_fp8.h"
 #include "src/core/parallel.h"
 #include "src/core/random.h"

@@ -8,7 +8,7 @@
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/compare_stats.h"
 #include "emulation/kernels/reduction.h"
-#include "emulation/kernels/scalar/quantize.h"
+#include "emulation/kernels/scalar/rounding/quantize.h"
 #include "tests/emulation/kernels/quantize_cases.h"
 
 using namespace lockstep;

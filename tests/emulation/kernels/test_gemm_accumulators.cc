@@ -10,7 +10,7 @@
 #include "emulation/accumulator/accumulator.h"
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/scalar/kernels.h"
-#include "emulation/kernels/simd/gemm_plan.h"
+#include "emulation/kernels/simd/products/gemm_plan.h"
 #include "src/core/error.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 

@@ -1,8 +1,8 @@
 // Strided copies against index arithmetic, and sums over repeated indices in their declared order.
 #include <doctest/doctest.h>
 
-#include "emulation/kernels/scalar/gather.h"
-#include "emulation/kernels/scalar/strided_copy.h"
+#include "emulation/kernels/scalar/elements/gather.h"
+#include "emulation/kernels/scalar/elements/strided_copy.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 
 namespace lockstep {

@@ -7,7 +7,7 @@
 
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/quantize.h"
-#include "emulation/kernels/scalar/optimizer.h"
+#include "emulation/kernels/scalar/elements/optimizer.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 
 namespace lockstep {

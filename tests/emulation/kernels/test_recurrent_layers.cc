@@ -10,9 +10,9 @@
 #include "emulation/format/rounding.h"
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/scalar/kernels.h"
-#include "emulation/kernels/scalar/recurrent.h"
-#include "emulation/kernels/scalar/recurrent_elementary.h"
-#include "emulation/kernels/scalar/recurrent_layers.h"
+#include "emulation/kernels/scalar/products/recurrent.h"
+#include "emulation/kernels/scalar/products/recurrent_elementary.h"
+#include "emulation/kernels/scalar/products/recurrent_layers.h"
 #include "emulation/math/exp_log.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 

@@ -4,8 +4,8 @@
 
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/reduction.h"
-#include "emulation/kernels/scalar/reduce.h"
-#include "emulation/kernels/simd/reduce.h"
+#include "emulation/kernels/scalar/elements/reduce.h"
+#include "emulation/kernels/simd/elements/reduce.h"
 #include "emulation/kernels/simd/targets.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 

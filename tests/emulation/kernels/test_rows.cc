@@ -2,10 +2,10 @@
 #include <doctest/doctest.h>
 
 #include "emulation/kernels/active_kernels.h"
+#include "emulation/kernels/scalar/elements/rows.h"
+#include "emulation/kernels/scalar/elements/select.h"
+#include "emulation/kernels/scalar/elements/softmax.h"
 #include "emulation/kernels/scalar/kernels.h"
-#include "emulation/kernels/scalar/rows.h"
-#include "emulation/kernels/scalar/select.h"
-#include "emulation/kernels/scalar/softmax.h"
 #include "emulation/math/functions.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "emulation/kernels/active_kernels.h"
-#include "emulation/kernels/scalar/select.h"
+#include "emulation/kernels/scalar/elements/select.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 
 namespace lockstep {

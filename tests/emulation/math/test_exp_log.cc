@@ -4,7 +4,7 @@
 
 #include <boost/multiprecision/cpp_bin_float.hpp>
 
-#include "emulation/kernels/simd/exp_log.h"
+#include "emulation/kernels/simd/elements/exp_log.h"
 #include "emulation/kernels/simd/targets.h"
 #include "emulation/math/exp_log.h"
 #include "tests/emulation/kernels/kernel_test_util.h"

@@ -12,7 +12,7 @@
 #include <numbers>
 
 #include "emulation/kernels/active_kernels.h"
-#include "emulation/kernels/scalar/functions.h"
+#include "emulation/kernels/scalar/elements/functions.h"
 #include "emulation/kernels/scalar/kernels.h"
 #include "emulation/math/single_numbers.h"
 #include "tests/emulation/kernels/kernel_test_util.h"

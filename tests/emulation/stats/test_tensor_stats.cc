@@ -11,7 +11,7 @@
 #include "emulation/kernels/kernel_set.h"
 #include "emulation/kernels/quantize.h"
 #include "emulation/kernels/reduction.h"
-#include "emulation/kernels/scalar/quantize.h"
+#include "emulation/kernels/scalar/rounding/quantize.h"
 #include "tests/emulation/kernels/quantize_cases.h"
 
 using namespace lockstep;

@@ -235,7 +235,7 @@ def page(by_hand, generated):
             "remedies of its gravest finding.", "The policy that it writes is then a lane of an ordinary replay. The fault is gone if that "
             "lane's report has no finding of the kind at the layer, and, of generated", "networks, if the counts of the run file do not show "
             "the planted fault either. The loss is compared with FP32's of the same run: tolerated are 2 % of the fall of", "FP32's loss, and "
-            "never less than what one ulp does (`analysis/recommend/proof.h`). Captures take "
+            "never less than what one ulp does (`analysis/search/proof.h`). Captures take "
             f"{STEPS_OF_CAPTURE} steps, over and over; built-in models {STEPS_OF_MODEL} or as many as they can.", "",
             "Developed on the networks planted by hand and on seeds from 1000 up, with one exception: seed 39 was not fixed when these "
             "seeds were first run. It showed a mistake", "(a fix of a lesser finding was accepted while the gravest stood) and a missing "

@@ -1,0 +1,78 @@
+// Which of a finding's remedies removes it?
+// Runs a lane that goes wrong, takes its gravest finding, and runs the finding's remedies
+// (analysis/findings/remedies.h) as edits, the smallest first. A remedy is accepted if
+//   - no finding of that kind at that layer is left, none has come elsewhere, and none is left that
+//     breaks a training,
+//   - the loss is within the tolerance of FP32's: a share of the fall of FP32's loss, never below
+//     what one ulp does (proof.h); or within the noise of the run (outcome.h).
+// Where a remedy removes the finding and another stands, the next round goes on from there; what
+// has become superfluous in a chain is taken out again.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "analysis/findings/remedy.h"
+#include "analysis/fix/fix_lane.h"
+#include "analysis/search/search_budget.h"
+#include "analysis/search/trial_runs.h"
+
+namespace lockstep {
+
+// The graph of a run and its sites. Rewrites change them.
+struct FixScene {
+  SiteTable sites;
+  Graph step;
+};
+
+// How well a trial answers.
+enum class FixGrade : uint8_t {
+  kNo,
+  kNoise,      // the fault is gone; the loss is FP32's within the noise of this run
+  kTolerance,  // the same, within the tolerance
+};
+
+struct FixTrial {
+  std::vector<RemedyEdit> edits;  // all of them, those of earlier rounds first
+  std::string refused;            // why it could not be run; "": it ran
+  Trial trial;
+  int round = 0;
+  bool gone = false;  // the finding of its round
+  FixGrade grade = FixGrade::kNo;
+  std::shared_ptr<const FixScene> scene;
+};
+
+struct FixRound {
+  Finding target;
+  std::string sentence, layer;        // of the finding
+  std::vector<std::string> untested;  // its remedies that are no edit
+};
+
+struct Fix {
+  enum class Answer : uint8_t {
+    kFixed,
+    kNothingWrong,  // no finding, and the loss is FP32's
+    kNoFinding,     // the loss is not FP32's, and no finding says why
+    kNothingHelped,
+    kFp32Broke,
+  };
+  Answer answer = Answer::kNothingHelped;
+  Trial before;
+  std::string before_sentence;  // of its gravest finding, ""
+  std::vector<FixRound> rounds;
+  std::vector<FixTrial> tried;  // in this order
+  int chosen = -1;              // of `tried`
+  bool out_of_budget = false;
+
+  const FixTrial& fix() const { return tried[static_cast<size_t>(chosen)]; }
+};
+
+// The tolerance on a trial's gap, in units of the loss.
+double tolerance_of(const Trial& trial);
+FixGrade grade_of_loss(const Trial& trial);
+
+// Throws: as TrialRuns::run; InputError if the lane itself cannot be run.
+Fix find_fix(TrialRuns& runs, const FixLane& lane, const SearchBudget& budget);
+
+}  // namespace lockstep

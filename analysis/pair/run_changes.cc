@@ -1,0 +1,142 @@
+// See run_changes.h.
+#include "analysis/pair/run_changes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "analysis/findings/findings.h"
+
+namespace lockstep {
+namespace {
+
+// -1: not judged.
+int rank_of(Verdict verdict) {
+  constexpr Verdict kOrder[] = {Verdict::kFine, Verdict::kUnclear, Verdict::kWorse,
+                                Verdict::kStalled, Verdict::kBroke};
+  if (verdict == Verdict::kReference) return 0;
+  const auto found = std::ranges::find(kOrder, verdict);
+  return found == std::end(kOrder) ? -1 : static_cast<int>(found - kOrder);
+}
+
+struct ShareOf {
+  std::string_view what;
+  double (*rate)(const SiteHealth&);
+};
+constexpr ShareOf kShares[] = {
+    {"to zero", [](const SiteHealth& h) { return h.to_zero_rate(); }},
+    {"to infinity or NaN", [](const SiteHealth& h) { return h.nonfinite_rate(); }},
+    {"saturated", [](const SiteHealth& h) { return h.saturated_rate(); }},
+};
+
+}  // namespace
+
+LaneChange change_of(Verdict before, Verdict after) {
+  const int old_rank = rank_of(before), new_rank = rank_of(after);
+  if (old_rank < 0 || new_rank < 0) return LaneChange::kNotComparable;
+  if (old_rank == new_rank) return LaneChange::kSame;
+  return new_rank < old_rank ? LaneChange::kBetter : LaneChange::kWorse;
+}
+
+std::string_view to_string(LaneChange change) {
+  switch (change) {
+    case LaneChange::kSame:
+      return "same";
+    case LaneChange::kBetter:
+      return "better";
+    case LaneChange::kWorse:
+      return "worse";
+    case LaneChange::kNotComparable:
+      break;
+  }
+  return "not comparable";
+}
+
+std::vector<Match> match_lanes(std::span<const LaneInfo> before, std::span<const LaneInfo> after) {
+  std::vector<Match> matches;
+  std::vector<int> gone, fresh;
+  for (int i = 0; i < static_cast<int>(before.size()); ++i) {
+    const auto found =
+        std::ranges::find(after, before[static_cast<size_t>(i)].name, &LaneInfo::name);
+    if (found == after.end()) {
+      gone.push_back(i);
+    } else {
+      matches.push_back({i, static_cast<int>(found - after.begin())});
+    }
+  }
+  for (int i = 0; i < static_cast<int>(after.size()); ++i) {
+    const std::string& name = after[static_cast<size_t>(i)].name;
+    if (std::ranges::find(before, name, &LaneInfo::name) == before.end()) fresh.push_back(i);
+  }
+  const bool was_replaced = gone.size() == 1 && fresh.size() == 1 &&
+                            is_candidate(before[static_cast<size_t>(gone[0])]) &&
+                            is_candidate(after[static_cast<size_t>(fresh[0])]);
+  if (was_replaced) {
+    matches.push_back({gone[0], fresh[0]});
+    return matches;
+  }
+  for (const int i : gone) matches.push_back({i, -1});
+  for (const int i : fresh) matches.push_back({-1, i});
+  return matches;
+}
+
+bool same_places(const SiteTable& before, const SiteTable& after) {
+  const auto place = [](const Site& s) {
+    return std::tie(s.layer, s.op, s.role, s.point, s.node, s.index);
+  };
+  return std::ranges::equal(before.sites, after.sites,
+                            [&](const Site& a, const Site& b) { return place(a) == place(b); });
+}
+
+std::vector<Match> match_findings(const std::vector<Finding>& before,
+                                  const std::vector<Finding>& after, const SiteTable& before_sites,
+                                  const SiteTable& after_sites, bool same_graph) {
+  const auto label = [](const SiteTable& sites, const Finding& f) {
+    return f.site < 0 ? "" : sites.sites[static_cast<size_t>(f.site)].label();
+  };
+  const auto is_same = [&](const Finding& old, const Finding& now) {
+    if (same_graph) return is_same_finding(old, now);
+    return old.kind == now.kind && label(before_sites, old) == label(after_sites, now);
+  };
+  std::vector<Match> stays, gone, fresh;
+  std::vector<bool> is_known(after.size(), false);
+  for (size_t i = 0; i < before.size(); ++i) {
+    size_t j = 0;
+    while (j < after.size() && (is_known[j] || !is_same(before[i], after[j]))) ++j;
+    if (j == after.size()) {
+      gone.push_back({static_cast<int>(i), -1});
+    } else {
+      is_known[j] = true;
+      stays.push_back({static_cast<int>(i), static_cast<int>(j)});
+    }
+  }
+  for (size_t j = 0; j < after.size(); ++j) {
+    if (!is_known[j]) fresh.push_back({-1, static_cast<int>(j)});
+  }
+  gone.insert(gone.end(), fresh.begin(), fresh.end());
+  gone.insert(gone.end(), stays.begin(), stays.end());
+  return gone;
+}
+
+std::vector<ShareChange> share_changes(const std::vector<LayerHealth>& before,
+                                       const std::vector<LayerHealth>& after) {
+  std::map<std::pair<std::string, Role>, std::pair<SiteHealth, SiteHealth>> rows;
+  for (const LayerHealth& row : before) rows[{row.layer, row.role}].first = row.worst;
+  for (const LayerHealth& row : after) rows[{row.layer, row.role}].second = row.worst;
+  std::vector<ShareChange> changes;
+  for (const auto& [place, health] : rows) {
+    for (const ShareOf& share : kShares) {
+      const double old = share.rate(health.first), now = share.rate(health.second);
+      if (std::fabs(now - old) < kLeastShareChange) continue;
+      changes.push_back({place.first, place.second, share.what, old, now});
+    }
+  }
+  std::ranges::stable_sort(changes, std::greater<>(), [](const ShareChange& change) {
+    return std::fabs(change.after - change.before);
+  });
+  return changes;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,68 @@
+// From a run file's 50-step histograms to one sample per site.
+#include "analysis/ranges/range_samples.h"
+
+#include <algorithm>
+#include <set>
+
+#include "src/graph/composed_ops.h"
+#include "src/graph/json.h"
+#include "src/graph/op.h"
+
+namespace lockstep {
+namespace {
+
+bool is_of_interest(const Site& site, const Graph& graph, const std::set<std::string>& inner_nodes,
+                    const Policy& base) {
+  if (!may_be_low(site.role)) return false;
+  if (site.point == Point::kAccumulator || !is_in_graph(site) || is_on_other_path(site)) {
+    return false;
+  }
+  const Node& node = graph.node(site.node);
+  const Node& forward = node.is_backward() ? graph.node(node.forward_node) : node;
+  return !inner_nodes.contains(forward.id) &&
+         base.class_of(listed_name(forward, find_op(forward.op))) != CastClass::kFp32;
+}
+
+}  // namespace
+
+bool may_be_low(Role role) {
+  switch (role) {
+    case Role::kInput:
+    case Role::kWeight:
+    case Role::kActivation:
+    case Role::kGradActivation:
+    case Role::kGradWeight:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::vector<RangeSample> range_samples(const RunFile& run, const Policy& base) {
+  const Graph graph = graph_from_json(run.graph_json());
+  const std::vector<Site>& sites = run.sites().sites;
+  const std::vector<uint64_t> histogram = run.total_histogram(kReferenceIndex);
+  std::vector<uint64_t> zeros(sites.size());
+  for (int64_t step = 0; step < run.steps(); ++step) {
+    if (!run.is_measured(step)) continue;
+    const std::vector<uint64_t> here = run.count(kReferenceIndex, "source_zero", step);
+    for (size_t i = 0; i < zeros.size(); ++i) zeros[i] += here[i];
+  }
+  const std::set<std::string> inner_nodes = composed_inner_nodes(graph);  // FP32 in every policy
+  std::vector<RangeSample> samples;
+  for (const Site& site : sites) {
+    if (!is_of_interest(site, graph, inner_nodes, base)) continue;
+    const auto id = static_cast<size_t>(site.id);
+    RangeSample sample{.layer = site.layer,
+                       .label = site.label(),
+                       .role = site.role,
+                       .scaled = site.scaled,
+                       .zeros = zeros[id]};
+    const auto begin = histogram.begin() + static_cast<int64_t>(id * kHistogramBins);
+    std::copy(begin, begin + kHistogramBins, sample.histogram.begin());
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+}  // namespace lockstep

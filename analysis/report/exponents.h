@@ -1,0 +1,42 @@
+// The exponents of the values at every site of a lane, and what a loss scale would lose of the
+// reference's gradients. Plain data for charts; scale_interval.h has the arithmetic.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "analysis/ranges/scale_interval.h"
+#include "src/record/run/run_file.h"
+
+namespace lockstep {
+
+// Of the magnitudes before rounding, as computed (scaled), without the empty ends: counts[i] values
+// have the exponent first + i. FP32 subnormals count at -127.
+struct SiteExponents {
+  int32_t site = -1;
+  int first = 0;
+  std::vector<uint64_t> counts;
+  uint64_t zeros = 0, nonfinite = 0;
+};
+// `histogram`: kHistogramBins bins of one site; `zeros` of bin 0.
+SiteExponents exponents_of(int32_t site, std::span<const uint64_t> histogram, uint64_t zeros);
+
+// Over the steps that the histograms cover (RunFile::total_histogram_steps), for sites with any
+// value; in the order of the sites.
+std::vector<SiteExponents> site_exponents(const RunFile& run, int lane);
+
+// A scaled site of the reference, unscaled; for every loss scale 2^k, k from kMinShownScale on, the
+// share of the nonzero values that become zero in `format` and that exceed its largest number.
+struct ScaleLoss {
+  SiteExponents reference;
+  std::string format;
+  std::vector<double> to_zero, overflow;
+};
+inline constexpr int kMinShownScale = -8, kMaxShownScale = 32;
+// Sites where some lane has a format of 16 bits or fewer: in the narrowest such one.
+// `reference`: its exponents.
+std::vector<ScaleLoss> scale_losses(const RunFile& run, std::span<const SiteExponents> reference);
+
+}  // namespace lockstep

@@ -1,0 +1,12 @@
+// Which linear layers may use a narrower format on top of a policy that passes?
+#pragma once
+
+#include "analysis/search/search_state.h"
+
+namespace lockstep {
+
+// Tries the narrow formats of the search, each on top of advice.chosen, which becomes what passes
+// and costs less; and TF32 for products of what is in FP32. Requires: advice.chosen.
+void search_narrow_formats(SearchState& state);
+
+}  // namespace lockstep

@@ -1,0 +1,13 @@
+// Row normalisation in vectors: the bits of emulation/kernels/scalar/elements/row_norm.h. Requires:
+// cpu_has_avx2() or cpu_has_avx512() (emulation/kernels/simd/targets.h).
+#pragma once
+
+#include "emulation/kernels/kernel_set.h"
+#include "emulation/kernels/simd/simd_target.h"
+
+namespace lockstep {
+
+// Replaces row_norm and row_norm_backward of both element types.
+void use_simd_row_norm(KernelSet& set, SimdTarget target);
+
+}  // namespace lockstep

@@ -1,0 +1,15 @@
+// The functions of the emitted module: what stands below its docstring and constants.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "reports/pytorch/pytorch_words.h"
+
+namespace lockstep {
+
+std::string pytorch_body(const PytorchRecipe& recipe);
+// The library that apply() takes if it is not told otherwise: "torchao" or "transformer_engine".
+std::string_view first_library(const ScaledLinears& scaled);
+
+}  // namespace lockstep

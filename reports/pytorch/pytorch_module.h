@@ -1,0 +1,26 @@
+// The text of amp.py: a recipe as a Python module that needs torch and not Lockstep.
+// Names from graphs and files stand in string literals, so that nothing in them is ever run.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "reports/pytorch/pytorch_recipe.h"
+#include "src/record/run/run_file.h"
+
+namespace lockstep {
+
+// apply(model), autocast(device_type), scaler(device), callbacks for two Trainers; `unsaid` goes
+// into the docstring.
+std::string pytorch_module(const PytorchRecipe& recipe, const std::vector<std::string>& unsaid);
+// For `policy` on the model of a run; `evidence` is what it rests on. `unsaid`: gets what the
+// module does not do.
+std::string pytorch_module(const RunFile& run, const Policy& policy, const std::string& evidence,
+                           std::vector<std::string>& unsaid);
+
+// A Python string literal whose value is `text`, in one line of printable characters. Bytes that
+// are not UTF-8 stand for the character of the same number.
+std::string python_string(std::string_view text);
+
+}  // namespace lockstep

@@ -1,0 +1,26 @@
+// What of a policy can be said in PyTorch's words?
+// torch has an autocast region per module, one dtype for its op lists, TF32 switches, and
+// GradScaler; torchao and Transformer Engine have linear layers with scaled factors. The rest of a
+// policy (sums, roundings, storage, optimizer, rules for single values) becomes a list of plain
+// sentences. Writes no Python: see pytorch_module.h.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "reports/pytorch/pytorch_words.h"
+#include "src/graph/ir.h"
+#include "src/policy/policy.h"
+
+namespace lockstep {
+
+// "torch.float16", "torch.bfloat16". Requires: fp16 or bf16.
+std::string torch_dtype(const std::string& format);
+
+// Everything that torch can say of `policy`; one sentence for everything else goes into `unsaid`.
+// `graph`: of the model, with the layers that rules may name. What the policy says about ops and
+// layers that the graph lacks is left out. `evidence` is the caller's to fill.
+PytorchRecipe pytorch_recipe(const Policy& policy, const Graph& graph,
+                             std::vector<std::string>& unsaid);
+
+}  // namespace lockstep

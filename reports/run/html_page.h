@@ -1,0 +1,19 @@
+// A report as one self-contained HTML file: it opens from disk, loads nothing, and reads well
+// without its scripts, which sort, filter and draw.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "reports/run/section.h"
+
+namespace lockstep {
+
+// The script that draws charts; empty in a build without npm (cmake/page_charts.cmake).
+std::string_view charts_script();
+
+// With an empty script, the tables of charts are open and the page says that charts are missing.
+std::string html_page(const ReportPage& page, std::string_view charts = charts_script());
+std::string html_page(const Report& report, std::string_view charts = charts_script());
+
+}  // namespace lockstep

@@ -1,0 +1,20 @@
+// A report as JSON, for programs: all that its sections show, with all digits. docs/report-json.md
+// lists the keys, docs/report.schema.json says it to a validator.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "reports/run/report.h"
+
+namespace lockstep {
+
+inline constexpr int kReportJsonVersion = 1;
+
+// One object; numbers that were not measured are null.
+nlohmann::ordered_json report_object(const Report& report);
+std::string report_json(const Report& report);
+// An object as it is printed: text of unknown origin cannot make it invalid.
+std::string json_page(const nlohmann::ordered_json& object);
+
+}  // namespace lockstep

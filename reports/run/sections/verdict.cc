@@ -1,0 +1,155 @@
+// The first screen: for each lane, worst first, its sentence; what the outcomes rest on.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "reports/run/section.h"
+#include "reports/words/lane_sentence.h"
+#include "reports/words/range_text.h"
+#include "reports/words/why_unjudged.h"
+#include "reports/writers/number_text.h"
+#include "src/core/text.h"
+
+namespace lockstep {
+namespace {
+
+// 0: named first.
+int rank(Verdict verdict) {
+  constexpr Verdict kOrder[] = {Verdict::kBroke,   Verdict::kStalled,  Verdict::kWorse,
+                                Verdict::kUnclear, Verdict::kTooShort, Verdict::kUnjudged,
+                                Verdict::kFine,    Verdict::kReference};
+  return static_cast<int>(std::ranges::find(kOrder, verdict) - kOrder);
+}
+
+Tone tone_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kBroke:
+    case Verdict::kStalled:
+    case Verdict::kWorse:
+      return Tone::kBad;
+    case Verdict::kUnclear:
+      return Tone::kDoubtful;
+    case Verdict::kFine:
+      return Tone::kGood;
+    default:
+      return Tone::kPlain;
+  }
+}
+
+// The lane and its outcome, "half broke at step 0", have a tone.
+Block lane_paragraph(const Report& report, const LaneReport& lane) {
+  std::string text = lane_sentence(report, lane);
+  const size_t end = text.find_first_of(".:", lane.info.name.size());
+  return paragraph(std::move(text), tone_of(lane.judgement.verdict),
+                   end == std::string::npos ? 0 : end);
+}
+
+std::string short_capture_text(const Report& report) {
+  return fmt::format(
+      "{} {} overflow, underflow and lost updates, not whether training converges: record more "
+      "steps, or repeat them with `lockstep replay --cycle`.",
+      counted(static_cast<uint64_t>(report.steps), "recorded step"),
+      report.steps == 1 ? "shows" : "show");
+}
+
+// What the outcomes rest on, and what they do not prove.
+std::string seeds_text(const Report& report) {
+  std::string text = fmt::format(
+      "Outcomes rest on {} seeds ({} to {}): mean gaps to the reference of the same seed. A lane "
+      "that is no worse is called worse by its loss in {:.0f} of 100 cases at most.",
+      report.seeds.size(), report.seeds.front(), report.seeds.back(), 100 * kErrorRate);
+  for (const uint64_t seed : report.unfinished_seeds) {
+    text += fmt::format(" Seed {} is unfinished and left out.", seed);
+  }
+  return text;
+}
+
+// "At best, by roofline on h100: torch-autocast-fp16 takes 0.52 of fp32's time and 0.61 of its
+// memory." Of the lanes that train as the reference does.
+std::string savings_text(const Report& report) {
+  const auto memory_of = [](const LaneCost& cost) {
+    return cost.memory ? static_cast<double>(total_bytes(*cost.memory)) : 0;
+  };
+  std::vector<std::string> lanes;
+  for (const LaneCost& cost : report.costs.lanes) {
+    const LaneReport& lane = report.lanes[static_cast<size_t>(cost.lane)];
+    if (lane.judgement.verdict != Verdict::kFine) continue;
+    std::string text = fmt::format("{} takes {:.2f} of {}'s time", lane.info.name,
+                                   cost.relative_time, report.reference().info.name);
+    const double whole = memory_of(report.costs.lanes.front()), own = memory_of(cost);
+    if (whole > 0 && own > 0) text += fmt::format(" and {:.2f} of its memory", own / whole);
+    lanes.push_back(std::move(text));
+  }
+  if (lanes.empty()) return "";
+  return fmt::format("At best, by roofline on {}: {}.", report.costs.gpu, join(lanes, "; "));
+}
+
+// Of every format of 16 bits that a lane has: the layers to keep in FP32, the loss scale to set.
+void add_ranges(const Report& report, Blocks& out) {
+  for (const RangeTable& ranges : report.ranges) {
+    for (const std::string& text : {kept_layers_sentence(ranges), loss_scale_sentence(ranges)}) {
+      if (text.empty()) continue;
+      out.push_back(paragraph(text, Tone::kPlain, text.find_first_of(",.")));
+    }
+  }
+}
+
+constexpr std::string_view kDoNotTrust = "Do not trust these results";
+
+Blocks write_verdict(const Report& report) {
+  Blocks out;
+  if (report.verification && !report.verification->passed) {
+    out.push_back(
+        paragraph(fmt::format("{}: the replay does not do what the model does.", kDoNotTrust),
+                  Tone::kBad, kDoNotTrust.size()));
+  }
+  std::vector<const LaneReport*> lanes;
+  for (const LaneReport& lane : report.lanes) {
+    if (has_sentence(lane)) lanes.push_back(&lane);
+  }
+  std::ranges::stable_sort(lanes, {},
+                           [](const LaneReport* lane) { return rank(lane->judgement.verdict); });
+  // The answer of `recommend` stands above: what it says of its candidate, of layers, loss scale,
+  // proof and cost is not said again.
+  const bool has_answer = !report.recommendation.answer.empty();
+  for (const LaneReport* lane : lanes) {
+    const bool is_told = has_answer && lane->judgement.verdict == Verdict::kFine;
+    if (!is_told || main_finding(*lane) != nullptr) out.push_back(lane_paragraph(report, *lane));
+  }
+  if (lanes.empty()) out.push_back(paragraph("Only the reference was run; name lanes in --lanes."));
+  const auto unjudged = [](const LaneReport* lane) {
+    return lane->judgement.verdict == Verdict::kTooShort ||
+           lane->judgement.verdict == Verdict::kUnjudged;
+  };
+  if (!has_answer) add_ranges(report, out);
+  if (is_short_capture(report)) out.push_back(paragraph(short_capture_text(report)));
+  if (std::ranges::any_of(lanes, unjudged)) {
+    const WhyUnjudged why = why_unjudged(report);
+    if (why != WhyUnjudged::kShortCapture) {  // said by short_capture_text
+      out.push_back(paragraph(fmt::format("Outcomes are not judged: {}.", to_string(why))));
+    }
+  } else if (report.twins.empty() && !report.has_several_seeds()) {
+    out.push_back(
+        paragraph("No twin lane was run, so what one ulp does is not known and no lane "
+                  "can be called worse: replay with --twins 1 or more, or several --seeds."));
+  } else if (report.has_several_seeds()) {
+    out.push_back(paragraph(seeds_text(report)));
+  } else if (!lanes.empty() && !has_answer) {
+    out.push_back(
+        paragraph("One seed rules out a large regression; it does not prove equality (--seeds N "
+                  "runs more)."));
+  }
+  const std::string savings = savings_text(report);
+  if (!savings.empty() && !has_answer) out.push_back(paragraph(savings));
+  return out;
+}
+
+}  // namespace
+
+Section verdict_section() {
+  constexpr bool kLeads = true;
+  return {"verdict", "Verdict", true, write_verdict, kLeads};
+}
+
+}  // namespace lockstep

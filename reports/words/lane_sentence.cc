@@ -1,0 +1,202 @@
+// Outcome, distance, skips, cause, remedies: what fits into the lines; the cause always stays.
+#include "reports/words/lane_sentence.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "analysis/findings/finding_kinds.h"
+#include "reports/writers/number_text.h"
+#include "reports/writers/text_writer.h"
+#include "src/core/text.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kLinesPerLane = 3;
+
+int64_t break_step(const LaneReport& lane, const Finding* finding) {
+  if (finding != nullptr && finding->kind == FindingKind::kScaleFloor) return finding->last_step;
+  if (finding != nullptr) return finding->first_step;
+  return lane.nonfinite_loss_at >= 0 ? lane.nonfinite_loss_at : lane.info.died_at;
+}
+
+// "loss 1.51, 0.31 above the reference's (noise 0.05); 1.20 points fewer held-out answers right"
+std::string distance_text(const LaneJudgement& j) {
+  const double likely = std::max(j.batch_noise, j.chaos);
+  const bool several = j.seeds > 1 && std::isfinite(j.seed_bound);
+  const double bound = several ? std::max(j.seed_bound, likely) : likely;
+  std::string text =
+      fmt::format("loss {}, {} {} the reference's (noise {}", short_number(j.tail_loss),
+                  two_digits(std::fabs(j.gap)), j.gap < 0 ? "below" : "above", two_digits(bound));
+  const bool is_wide = std::isfinite(j.chaos_bound) && j.chaos_bound > 2 * bound;
+  if (j.verdict == Verdict::kUnclear && is_wide) {
+    text += fmt::format(", perhaps up to {}", two_digits(j.chaos_bound));
+  }
+  text += several ? fmt::format(", {} seeds)", j.seeds) : ")";
+  if (j.answers == 0) return text;
+  if (j.correct_drop == 0) return text + "; as many held-out answers right";
+  const auto points = [&](double answers) {
+    constexpr double kPercent = 100;
+    return kPercent * answers / static_cast<double>(j.answers);
+  };
+  double noise = std::max(j.correct_noise, j.correct_chaos);
+  if (several) noise = std::max(noise, j.correct_seed_bound);
+  return text + fmt::format("; {:.2f} points {} held-out answers right (noise {})",
+                            points(std::fabs(j.correct_drop)),
+                            j.correct_drop > 0 ? "fewer" : "more", two_digits(points(noise)));
+}
+
+// The finding's sentence counts the skipped steps.
+bool tells_skips(const Finding* finding) {
+  return finding != nullptr && (finding->kind == FindingKind::kScaleCollapse ||
+                                finding->kind == FindingKind::kScaleFloor);
+}
+
+// The scale before the first skipped step and after the last one: " (loss scale 2^16 to 2^13)".
+std::string fall_text(const LaneReport& lane) {
+  if (lane.scalers.size() != 1 || lane.scalers[0].overflows.empty()) return "";
+  const std::vector<SkipEvent>& events = lane.scalers[0].overflows;
+  const double first = events.front().scale, last = events.back().scale_after;
+  if (first == last || !std::isfinite(last)) {
+    return fmt::format(" (loss scale {})", scale_text(first));
+  }
+  return fmt::format(" (loss scale {} to {})", scale_text(first), scale_text(last));
+}
+
+// "; steps 0 and 1 skipped (loss scale 2^16 to 2^14)"; many skips are counted. Of one seed only,
+// and if the finding does not say it.
+std::string skips_text(const LaneReport& lane, const Finding* finding) {
+  constexpr size_t kMostNamed = 3;
+  const std::vector<int64_t>& skips = lane.skips;
+  if (skips.empty() || lane.judgement.seeds > 1 || tells_skips(finding)) return "";
+  const auto count = static_cast<int64_t>(skips.size());
+  if (skips.size() == lane.loss.size()) return fmt::format("; all {} steps skipped", count);
+  if (skips.size() > kMostNamed) {
+    const bool probes = skips.back() == count - 1;  // from the first step on
+    return (probes ? fmt::format("; steps 0 to {} skipped until the loss scale fitted", count - 1)
+                   : fmt::format("; {} of {} steps skipped", count, lane.loss.size())) +
+           fall_text(lane);
+  }
+  std::string text = skips.size() == 1 ? "; step " : "; steps ";
+  for (size_t i = 0; i < skips.size(); ++i) {
+    const bool is_last = i + 1 == skips.size();
+    text += fmt::format("{}{}", i == 0 ? "" : is_last ? " and " : ", ", skips[i]);
+  }
+  return text + " skipped" + fall_text(lane);
+}
+
+// "; about 5 seeds would decide"
+std::string deciding_text(const LaneJudgement& j) {
+  if (j.verdict != Verdict::kUnclear || j.seeds_to_decide == 0) return "";
+  if (j.seeds_to_decide > kMostDecidingSeeds) {
+    return fmt::format("; more than {} seeds would be needed to decide", kMostDecidingSeeds);
+  }
+  return fmt::format("; about {} seeds would decide", j.seeds_to_decide);
+}
+
+std::string outcome_text(const LaneReport& lane, const Finding* finding) {
+  const LaneJudgement& j = lane.judgement;
+  switch (j.verdict) {
+    case Verdict::kBroke: {
+      const bool several = j.seeds > 1;
+      std::string text = fmt::format("{} broke", lane.info.name);
+      if (several) text += fmt::format(" in {} of {} seeds", j.broke_in, j.seeds);
+      const int64_t step = break_step(lane, finding);
+      if (step >= 0) text += fmt::format("{} at step {}", several ? "," : "", step);
+      if (several)
+        text += fmt::format("{} seed {}", step >= 0 ? " of" : ", shown:", lane.findings_seed);
+      if (!several && lane.skips.size() == lane.loss.size()) {
+        text += fmt::format(", all {} steps skipped", lane.skips.size());
+      }
+      return text;
+    }
+    case Verdict::kTooShort:
+    case Verdict::kUnjudged:
+      if (lane.skips.size() == lane.loss.size() && !tells_skips(finding)) {
+        return fmt::format("{} took no step: all {} were skipped", lane.info.name,
+                           lane.skips.size());
+      }
+      return lane.info.name + ", not judged" + skips_text(lane, finding);
+    default:
+      return fmt::format("{} is {}{}: {}{}{}", lane.info.name, to_string(j.verdict),
+                         j.verdict == Verdict::kStalled && j.seeds > 1
+                             ? fmt::format(" in {} of {} seeds", j.stalled_in, j.seeds)
+                             : "",
+                         distance_text(j), deciding_text(j), skips_text(lane, finding));
+  }
+}
+
+// With a capital, unless it begins with the name of a module or parameter.
+std::string as_sentence(const FindingContext& context, std::string text) {
+  const bool names_place = context.finding.site >= 0 && !is_storage(context.site()) &&
+                           text.starts_with(place_text(context.site()));
+  if (!names_place && !text.empty()) text[0] = static_cast<char>(std::toupper(text[0]));
+  return text;
+}
+
+std::string sentence_with(const Report& report, const LaneReport& lane, const Finding* finding,
+                          size_t remedies, bool with_follows) {
+  const Verdict verdict = lane.judgement.verdict;
+  std::string text = outcome_text(lane, finding);
+  if (finding == nullptr) {
+    if (verdict == Verdict::kBroke)
+      return text + ". Its loss or weights are not finite; no single cause was found.";
+    const bool silent = verdict == Verdict::kTooShort || verdict == Verdict::kUnjudged;
+    return text + (silent ? "; no finding." : ".");
+  }
+  const FindingKindRow& row = row_of(finding->kind);
+  const FindingContext context = context_of(report, lane, *finding);
+  const bool leads =
+      verdict == Verdict::kBroke || verdict == Verdict::kTooShort || verdict == Verdict::kUnjudged;
+  text += (leads                          ? ". "
+           : verdict == Verdict::kFine    ? ". Still, "
+           : verdict == Verdict::kUnclear ? ". Possible cause: "
+                                          : ". Likely cause: ") +
+          (leads ? as_sentence(context, row.sentence(context)) : row.sentence(context)) + ".";
+  const std::string follows = with_follows ? row.follows(context) : "";
+  if (!follows.empty()) text += " " + follows + ".";
+  std::vector<std::string> candidates = remedy_words(context);
+  candidates.resize(std::min(candidates.size(), remedies));
+  if (!candidates.empty()) text += " Try (untested): " + join(candidates, "; ") + ".";
+  return text;
+}
+
+}  // namespace
+
+// Of a lane that broke, the list explains it only if a finding of a kind
+// that breaks is in it; the origin leads the list even if it is of another kind.
+const Finding* main_finding(const LaneReport& lane) {
+  if (lane.findings.empty()) return nullptr;
+  const bool explains =
+      lane.judgement.verdict != Verdict::kBroke ||
+      std::ranges::any_of(lane.findings, [](const Finding& f) { return row_of(f.kind).breaks; });
+  return explains ? &lane.findings.front() : nullptr;
+}
+
+bool has_sentence(const LaneReport& lane) {
+  return lane.is_candidate() || lane.judgement.verdict == Verdict::kBroke;
+}
+
+int64_t lane_break_step(const LaneReport& lane) {
+  return break_step(lane, main_finding(lane));
+}
+
+std::string lane_sentence(const Report& report, const LaneReport& lane) {
+  const Finding* finding = main_finding(lane);
+  const auto fits = [](const std::string& text) {
+    return std::ranges::count(wrap(text, kTextWidth), '\n') <= kLinesPerLane;
+  };
+  for (const auto& [remedies, follows] :
+       {std::pair<size_t, bool>{3, true}, {1, true}, {1, false}}) {
+    const std::string text = sentence_with(report, lane, finding, remedies, follows);
+    if (fits(text)) return text;
+  }
+  return sentence_with(report, lane, finding, 0, false);
+}
+
+}  // namespace lockstep

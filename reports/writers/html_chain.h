@@ -1,0 +1,13 @@
+// A chain of sites as an HTML list; each link's exponent histogram is drawn small, against the
+// window of its format.
+#pragma once
+
+#include <string>
+
+#include "reports/writers/block.h"
+
+namespace lockstep {
+
+std::string html_chain(const ChainBlock& chain);
+
+}  // namespace lockstep

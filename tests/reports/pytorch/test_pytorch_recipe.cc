@@ -1,0 +1,327 @@
+// What a policy becomes in PyTorch's words, and what it cannot become.
+#include "reports/pytorch/pytorch_recipe.h"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "reports/pytorch/pytorch_module.h"
+#include "src/models/model.h"
+#include "src/policy/find_policy.h"
+
+namespace lockstep {
+namespace {
+
+struct Said {
+  PytorchRecipe recipe;
+  std::vector<std::string> unsaid;
+
+  bool has(const std::string& part) const {
+    return std::ranges::any_of(
+        unsaid, [&](const std::string& s) { return s.find(part) != std::string::npos; });
+  }
+};
+
+Node node(const std::string& op, const std::string& layer) {
+  Node made;
+  made.op = op;
+  made.layer = layer;
+  return made;
+}
+
+// attn: linear, softmax; fc: linear; cross_entropy outside of any module.
+Graph small_graph() {
+  Graph graph;
+  graph.name = "Net";
+  graph.nodes = {node("linear", "attn"), node("softmax", "attn"), node("linear", "fc"),
+                 node("gelu", "fc"), node("cross_entropy", "")};
+  return graph;
+}
+
+Said said(const std::string& toml) {
+  Said out;
+  out.recipe = pytorch_recipe(parse_policy(toml, "p.toml"), small_graph(), out.unsaid);
+  return out;
+}
+
+constexpr const char* kFp16 = "extends = \"torch-autocast-fp16:2.12\"\n";
+constexpr const char* kBf16 = "extends = \"torch-autocast-bf16:2.12\"\n";
+
+TEST_CASE("every preset of torch's autocast is said in full") {
+  size_t count = 0;
+  for (const Policy& preset : presets()) {
+    if (!preset.name.starts_with("torch-autocast-")) continue;
+    CAPTURE(preset.label());
+    std::vector<std::string> unsaid;
+    const PytorchRecipe recipe = pytorch_recipe(preset, small_graph(), unsaid);
+    CHECK(recipe.format == preset.low->name);
+    CHECK(unsaid.empty());
+    CHECK(recipe.fp32_layers.empty());
+    const bool is_fp16 = preset.low == &find_format("fp16");
+    REQUIRE(recipe.scaler.has_value() == is_fp16);
+    if (is_fp16) {
+      CHECK(recipe.scaler->init_scale == 65536);
+      CHECK(recipe.scaler->growth_factor == 2);
+      CHECK(recipe.scaler->backoff_factor == 0.5);
+      CHECK(recipe.scaler->growth_interval == 2000);
+    }
+    ++count;
+  }
+  CHECK(count >= 6);
+}
+
+TEST_CASE("every other preset says what torch and its libraries do not do") {
+  for (const Policy& preset : presets()) {
+    const bool is_fp32 = preset.name == kReferenceLane || preset.name == "apex-o0";
+    const bool is_said =
+        preset.gemm_operand != nullptr || preset.scaling.kind != ScalingKind::kNone;
+    if (is_fp32 || is_said || preset.name.starts_with("torch-autocast-")) continue;
+    CAPTURE(preset.label());
+    std::vector<std::string> unsaid;
+    pytorch_recipe(preset, small_graph(), unsaid);
+    CHECK_FALSE(unsaid.empty());
+  }
+  std::vector<std::string> unsaid;
+  const PytorchRecipe fp32 = pytorch_recipe(find_policy(kReferenceLane), small_graph(), unsaid);
+  CHECK(fp32.format.empty());
+  CHECK_FALSE(fp32.scaler);
+  CHECK(unsaid.empty());
+}
+
+TEST_CASE("a layer stays in fp32 if a rule says so of all its operations") {
+  const Said whole = said(std::string(kFp16) + "[[rule]]\nlayer = \"fc\"\ncompute = \"fp32\"\n");
+  CHECK(whole.recipe.fp32_layers == std::vector<std::string>{"fc"});
+  CHECK(whole.unsaid.empty());
+  // gelu follows its operands, softmax is on the FP32 list anyway.
+  const std::string linear = "op = \"linear\"\ncompute = \"fp32\"\n";
+  const Said part = said(std::string(kFp16) + "[[rule]]\nlayer = \"fc\"\n" + linear);
+  CHECK(part.recipe.fp32_layers.empty());
+  CHECK(part.has("fc: linear in FP32, but not gelu"));
+  const Said harmless = said(std::string(kFp16) + "[[rule]]\nlayer = \"attn\"\n" + linear);
+  CHECK(harmless.recipe.fp32_layers == std::vector<std::string>{"attn"});
+  CHECK(harmless.unsaid.empty());
+}
+
+TEST_CASE("later rules win, and globs match several layers in the graph's order") {
+  const Said found =
+      said(std::string(kFp16) + "[[rule]]\nlayer = \"*\"\ncompute = \"fp32\"\n[[rule]]\nlayer = " +
+           "\"attn\"\nop = \"linear\"\ncompute = \"fp16\"\n");
+  CHECK(found.recipe.fp32_layers == std::vector<std::string>{"fc"});
+  CHECK(found.unsaid.empty());  // the rest is what the lists say
+}
+
+TEST_CASE("the user hears of an operation outside all modules") {
+  const std::string rule = "[[rule]]\nlayer = \"cross_entropy\"\ncompute = \"fp32\"\n";
+  CHECK(said(kFp16 + rule).unsaid.empty());  // on torch's FP32 list
+  const Said moved =
+      said(std::string(kFp16) + "[autocast]\nlow_precision = [\"cross_entropy\"]\n" + rule);
+  CHECK(moved.recipe.fp32_layers.empty());
+  CHECK(moved.has("cross_entropy: cross_entropy in FP32, but it is in no module"));
+  CHECK(moved.has("cross_entropy is on the list low_precision of the policy and on fp32"));
+}
+
+TEST_CASE("scalers become GradScaler's arguments") {
+  const Said fixed =
+      said(std::string(kFp16) + "[loss_scale]\nkind = \"static\"\ninit_scale = 128.0\n");
+  REQUIRE(fixed.recipe.scaler);
+  CHECK(fixed.recipe.scaler->is_static);
+  CHECK(fixed.recipe.scaler->init_scale == 128);
+  CHECK(fixed.recipe.scaler->growth_interval == INT32_MAX);
+  CHECK(fixed.recipe.scaler->backoff_factor < 1);  // GradScaler asserts it
+  CHECK(static_cast<float>(128.0 * fixed.recipe.scaler->backoff_factor) == 128.0F);
+  CHECK(fixed.unsaid.empty());
+  const Said apex = said(std::string(kFp16) + "[loss_scale]\nkind = \"apex\"\n");
+  REQUIRE(apex.recipe.scaler);
+  CHECK(apex.recipe.scaler->backoff_factor == 0.5);
+  CHECK(apex.has("follows the rule of apex"));
+  CHECK(apex.has("max_scale = 1.67772e+07"));
+  CHECK(apex.has("one GradScaler per loss"));
+  CHECK(said(std::string(kFp16) + "[loss_scale]\nkind = \"static-unchecked\"\ninit_scale = 8.0\n")
+            .has("Gradients are not checked"));
+}
+
+TEST_CASE("what torch cannot say is one sentence each") {
+  const struct {
+    const char *toml, *sentence;
+  } kCases[] = {
+      {"[gemm]\naccumulator = \"fp16\"\n", "summed in the accumulator fp16"},
+      {"[reduce]\naccumulator = \"fp16\"\n", "formed in the accumulator fp16"},
+      {"[storage]\nrounding = \"stochastic\"\n", "rounded to stochastic"},
+      {"[storage]\nweight = \"bf16\"\n", "Weights are stored in bf16"},
+      {"[optimizer]\nstate = \"bf16\"\n", "state is kept in bf16"},
+      {"[optimizer]\nupdate_rounding = \"stochastic\"\n", "round to nearest even."},
+      {"[optimizer]\nupdate_rounding = \"kahan\"\n", "add them plainly."},
+      {"[model]\ninput = \"fp16\"\n", "inputs are cast to fp16"},
+      {"[[rule]]\nlayer = \"fc\"\nloss_scale = 4.0\n", "fc: gradients have a further scale of 4"},
+      {"[[rule]]\nlayer = \"fc\"\nautocast = \"off\"\n", "fc: gelu, linear outside of autocast"},
+      {"[[rule]]\nlayer = \"fc\"\ncompute = \"bf16\"\n", "fc: gelu, linear computed in bf16"},
+      {"[[rule]]\nlayer = \"fc\"\nrole = \"weight\"\nformat = \"bf16\"\n",
+       "fc, weight: values are rounded to bf16"},
+  };
+  for (const auto& c : kCases) {
+    const Said found = said(std::string(kFp16) + c.toml);
+    CAPTURE(c.toml);
+    CAPTURE(fmt::format("{}", fmt::join(found.unsaid, "\n")));
+    CHECK(found.unsaid.size() == 1);
+    CHECK(found.has(c.sentence));
+  }
+}
+
+TEST_CASE("a layer in another 16-bit format runs under an autocast of its own") {
+  const std::string fc_in_bf16 = "[[rule]]\nlayer = \"fc\"\nop = \"linear\"\ncompute = \"bf16\"\n";
+  const std::string attn = "[[rule]]\nlayer = \"attn\"\nop = \"linear\"\ncompute = \"bf16\"\n";
+  // gelu is not asked to be in bf16, softmax is on torch's FP32 list.
+  CHECK(said(kFp16 + fc_in_bf16).has("fc: linear computed in bf16 whatever the lists say"));
+  CHECK(said(kFp16 + attn + "[[rule]]\nlayer = \"attn\"\nop = \"softmax\"\ncompute = \"bf16\"\n")
+            .has("attn: linear, softmax computed in bf16"));
+  Graph graph = small_graph();
+  graph.nodes = {node("reshape", "fc"), node("linear", "fc"), node("gelu", "act")};
+  const std::pair<std::string, std::string> fc{"fc", "bf16"};
+  for (const std::string base : {kFp16, "extends = \"tf32:1\"\n", ""}) {
+    CAPTURE(base);
+    std::vector<std::string> unsaid;
+    const Policy policy =
+        parse_policy(base + "[[rule]]\nlayer = \"fc\"\ncompute = \"bf16\"\n", "p");
+    const PytorchRecipe recipe = pytorch_recipe(policy, graph, unsaid);
+    CHECK(recipe.low_layers == std::vector{fc});
+    CHECK(recipe.fp32_layers.empty());
+    REQUIRE(unsaid.size() == (base == kFp16 ? 0 : 1));
+    if (!unsaid.empty()) CHECK(unsaid.front().starts_with("fc: the result is widened to FP32"));
+  }
+}
+
+TEST_CASE("TF32 is two switches, with layers that keep FP32") {
+  const Said whole = said("extends = \"tf32:1\"\n[[rule]]\nlayer = \"fc\"\ncompute = \"fp32\"\n");
+  REQUIRE(whole.recipe.tf32);
+  CHECK(whole.recipe.tf32->matmul);
+  CHECK(whole.recipe.tf32->cudnn);
+  CHECK(whole.recipe.fp32_layers == std::vector<std::string>{"fc"});
+  CHECK(whole.unsaid.empty());
+  const Said conv = said("extends = \"tf32-conv:1\"\n");
+  REQUIRE(conv.recipe.tf32);
+  CHECK_FALSE(conv.recipe.tf32->matmul);
+  CHECK(conv.recipe.tf32->cudnn);
+  const Said plain = said("[[rule]]\nlayer = \"fc\"\ncompute = \"fp32\"\n");
+  CHECK_FALSE(plain.recipe.tf32);
+  CHECK(plain.recipe.fp32_layers.empty());
+  const Said bf16 = said("[gemm]\noperand = \"bf16\"\n");
+  CHECK_FALSE(bf16.recipe.tf32);
+  CHECK(bf16.has("Factors of products are rounded to bf16"));
+  Graph graph = small_graph();
+  graph.nodes.push_back(node("matmul", "attn"));
+  std::vector<std::string> unsaid;
+  const Policy one =
+      parse_policy("extends = \"tf32:1\"\n[gemm]\noperand_ops = [\"linear\"]\n", "p");
+  CHECK_FALSE(pytorch_recipe(one, graph, unsaid).tf32);
+  CHECK(unsaid.size() == 1);
+}
+
+TEST_CASE("optimizers outside of torch are named where they do what the policy asks") {
+  CHECK(said("extends = \"pure-bf16-stochastic:1\"\n").has("torchao.optim._AdamW"));
+  CHECK(said("extends = \"pure-bf16-kahan:1\"\n").has("optimi.AdamW(..., kahan_sum=True)"));
+  CHECK_FALSE(said("extends = \"pure-fp16-kahan:1\"\n").has("optimi.AdamW"));
+}
+
+TEST_CASE("torch can leave out the cache of weights") {
+  const Said found = said(std::string(kBf16) + "[autocast]\nweight_cache = false\n");
+  CHECK_FALSE(found.recipe.weight_cache);
+  CHECK(found.unsaid.empty());
+}
+
+// Linear layers with weights of their own, one with its head's, one of an nn.MultiheadAttention.
+Graph linear_graph() {
+  const auto linear = [](const std::string& layer, const std::string& weight) {
+    Node made = node("linear", layer);
+    made.inputs = {"in0", "p:" + weight};
+    return made;
+  };
+  Graph graph = small_graph();
+  graph.nodes = {linear("fc1", "fc1.weight"), linear("attn", "attn.in_proj_weight"),
+                 linear("fc2", "fc2.weight"), linear("head", "embed.weight")};
+  return graph;
+}
+
+Said said_of_linears(const std::string& toml) {
+  Said out;
+  out.recipe = pytorch_recipe(parse_policy(toml, "p.toml"), linear_graph(), out.unsaid);
+  return out;
+}
+
+TEST_CASE("scaled factors of linear layers become calls of torchao and Transformer Engine") {
+  using Torchao = ScaledLinears::Torchao;
+  const std::string e4m3 = "[scaling]\ngrad_operand = \"fp8_e4m3+saturate\"\n";
+  const struct {
+    std::string toml, call;
+    Torchao torchao;
+  } kCases[] = {
+      {"extends = \"fp8-delayed:1\"\n",
+       "recipe.DelayedScaling(fp8_format=recipe.Format.HYBRID, margin=0, amax_history_len=1024, "
+       "amax_compute_algo=\"max\")",
+       Torchao::kNone},
+      {"extends = \"fp8-current:1\"\n",
+       "recipe.Float8CurrentScaling(fp8_format=recipe.Format.HYBRID)", Torchao::kFloat8},
+      {"extends = \"fp8-current:1\"\n" + e4m3,
+       "recipe.Float8CurrentScaling(fp8_format=recipe.Format.E4M3)", Torchao::kFloat8},
+      {"extends = \"fp8-current:1\"\n[scaling]\npower_of_two = true\n", "", Torchao::kFloat8},
+      {"extends = \"mxfp8:1\"\n", "recipe.MXFP8BlockScaling(fp8_format=recipe.Format.E4M3)",
+       Torchao::kMxfp8},
+      {"extends = \"nvfp4:1\"\n",
+       "recipe.NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=False, "
+       "disable_2d_quantization=False)",
+       Torchao::kNone},
+      {"extends = \"nvfp4:1\"\n[scaling]\ngrad_rounding = \"nearest_even\"\n",
+       "recipe.NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True, "
+       "disable_2d_quantization=False)",
+       Torchao::kNone},
+  };
+  for (const auto& c : kCases) {
+    CAPTURE(c.toml);
+    const Said found = said_of_linears(
+        c.toml + "[[rule]]\nlayer = \"fc1\"\ncompute = \"bf16\"\n[[rule]]\nlayer = \"head\"\n" +
+        "compute = \"fp32\"\n");
+    REQUIRE(found.recipe.scaled);
+    CHECK(found.recipe.scaled->transformer_engine == c.call);
+    CHECK(found.recipe.scaled->torchao == c.torchao);
+    CHECK(found.recipe.scaled->layers == std::vector<std::string>{"fc2"});
+    CHECK(found.recipe.fp32_layers == std::vector<std::string>{"head"});
+    CHECK(found.recipe.low_layers.empty());
+    CHECK(found.unsaid.size() == 1);
+    CHECK(found.has("attn: factors of linear are rounded to"));
+  }
+  CHECK(said_of_linears("extends = \"fp8-current:1\"\n").recipe.scaled->layers ==
+        std::vector<std::string>{"fc1", "fc2", "head"});
+}
+
+TEST_CASE("scaled factors that neither library has are a sentence") {
+  for (const std::string more : {"fp8-delayed:1\"\n[scaling]\nops = [\"linear\", \"conv2d\"]\n",
+                                 "fp8-current:1\"\n[scaling]\nkind = \"unit\"\noperand = "
+                                 "\"fp8_e4m3+saturate\"\ngrad_operand = \"fp8_e5m2+saturate\"\n",
+                                 "fp8-current:1\"\n[scaling]\namax_epsilon = 0.5\n",
+                                 "fp8-current:1\"\n[scaling]\nrounding = \"stochastic\"\n",
+                                 "mxfp8:1\"\n[scaling]\nweight_blocks = \"square\"\n"}) {
+    CAPTURE(more);
+    const Said found = said_of_linears("extends = \"" + more);
+    CHECK_FALSE(found.recipe.scaled);
+    CHECK(found.unsaid.size() == 1);
+    CHECK(found.has("no configuration of torchao or Transformer Engine"));
+  }
+  CHECK_FALSE(said(kBf16).recipe.scaled);
+}
+
+TEST_CASE("text of unknown origin is a literal in one printable line") {
+  CHECK(python_string("h.0.attn") == R"("h.0.attn")");
+  CHECK(python_string("a\"b'c\\") == R"("a\"b'c\\")");
+  CHECK(python_string("a\nb\x1b[1m") == R"("a\u000ab\u001b[1m")");
+  CHECK(python_string("\u202e\xff") == R"("\u202e\xff")");
+  PytorchRecipe recipe;
+  recipe.model = "\"\"\"\nimport os\\";
+  recipe.fp32_layers = {"\"]\nimport os\n#"};
+  const std::string module = pytorch_module(recipe, {"\"\"\"\nimport os"});
+  CHECK(module.find("\nimport os") == std::string::npos);
+  CHECK(module.find(R"(for \"\"\"\\u000aimport os\\,)") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep
