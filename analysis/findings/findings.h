@@ -1,5 +1,5 @@
 // What went wrong in each lane of a run?
-// Decides what broke; the report and the check read this list (the recommendation does not yet).
+// Decides what broke; the report, the check and the search of `recommend` read this list.
 // finding.h says what a finding is, finding_kinds.h what each kind means.
 #pragma once
 

@@ -10,6 +10,8 @@
 //   fail       mean d - t s / sqrt(n) > tolerance, or a seed in which the candidate broke
 // t: Student's, one-sided. The runs are judged after each of kProofStages seeds, and end with the
 // first answer; each look has its part of kProofErrorRate, so that all together stay within it.
+// This bound of Bonferroni's needs no known scatter and no equal steps, as Pocock's and O'Brien and
+// Fleming's do.
 #pragma once
 
 #include <array>

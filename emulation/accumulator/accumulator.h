@@ -92,7 +92,8 @@ struct Evidence {
 };
 
 // What a library that forms sums on a GPU may do to them: [cuda] of a policy. Software kernels form
-// one chain in the accumulator's order and ignore this.
+// one chain in the accumulator's order and ignore this. It is a part of the accumulator, because
+// nothing else passes from a policy through all ops to the library's call.
 struct LibraryRules {
   bool splits_k = true;  // sums may be cut into parts, which are added at the end
   // Products of FP16 and BF16 factors leave the library in the factors' format, not in FP32.

@@ -1,4 +1,5 @@
-// The events that a step of a sum can cause.
+// The events that a step of a sum can cause. They count once for each output, whatever the number
+// of steps: counts of steps would need more time than the sum itself.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // A hardware unit that can be compared with its software model on the running machine. `lockstep
 // verify --hardware` runs every row of hardware_units.h: the unit and its model get the same
-// operands, edge cases and seeded random ones, and must give the same bits (NaN compares as NaN:
-// payloads are not modelled). A plain table: add a unit by adding a row. Knows nothing of lanes or
-// of text tables.
+// operands, edge cases and seeded random ones, and must give the same bits. NaN compares as NaN,
+// except where the hardware has one rule for its bits (VDPBF16PS, tensor cores). A plain table: add
+// a unit by adding a row. Knows nothing of lanes or of text tables.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,7 @@
 // The text of amp.py: a recipe as a Python module that needs torch and not Lockstep.
-// Names from graphs and files stand in string literals, so that nothing in them is ever run.
+// Names from graphs and files stand in string literals, so that nothing in them is ever run. The
+// module replaces `forward` of each listed layer by a functools.partial, which can be copied and
+// pickled as a closure cannot. An interrupt between two hooks would leave autocast's nesting open.
 #pragma once
 
 #include <string>

@@ -1,5 +1,6 @@
 // A report as one self-contained HTML file: it opens from disk, loads nothing, and reads well
-// without its scripts, which sort, filter and draw.
+// without its scripts, which sort, filter and draw. Names in it come from other people's models, so
+// a content security policy allows these scripts by their hashes, and nothing else to run or load.
 #pragma once
 
 #include <string>

@@ -48,7 +48,8 @@ class DataSet {
 };
 
 // The indices of the training batch of `step`: epochs are permutations keyed by (seed, epoch), cut
-// into full batches. Requires: batch_size <= train_count (InputError).
+// into full batches. An epoch leaves out its last, incomplete one: graphs have static shapes.
+// Requires: batch_size <= train_count (InputError).
 std::vector<int64_t> batch_indices(const DataSet& data, int64_t step, int64_t batch_size,
                                    uint64_t seed);
 

@@ -19,6 +19,7 @@ struct ImageSetContents {
   std::vector<uint8_t> labels;  // (examples), each below class_count
   int64_t train_count = 0;
   // Per channel; a pixel x becomes (x / 255 - mean) / std, in float as torchvision's transforms do.
+  // Constants of the source: an example must not depend on how many were asked for.
   std::vector<float> mean, std;
 };
 

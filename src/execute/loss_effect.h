@@ -1,10 +1,10 @@
 // How much does a rounding change the loss?
 // To first order: the sum over a tensor of (after - before) * d loss / d value, both in FP32. The
-// derivative is the reference's, of the same step. Values that left the format's range (they became
-// zero or were set to the largest number) are added up apart from those that only lost digits.
-// A value that was scaled for its rounding (FP8 recipes) counts with the scale divided out.
-// Not weighed: infinities, roundings inside sums, into storage, of backward values, and of operands
-// whose own derivative the step graph does not compute (inputs).
+// derivative is the reference's, of the same step: the lane's own may have vanished. Values that
+// left the format's range (they became zero or were set to the largest number) are added up apart
+// from those that only lost digits. A value that was scaled for its rounding (FP8 recipes) counts
+// with the scale divided out. Not weighed: infinities, roundings inside sums, into storage, of
+// backward values, and of operands whose own derivative the step graph does not compute (inputs).
 #pragma once
 
 #include <cstdint>

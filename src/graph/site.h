@@ -56,7 +56,8 @@ struct SiteTable {
   // (W, ...)), or its result (output). Only with several workers; with several backward passes each
   // pass has its own.
   int32_t find_all_reduce(std::string_view parameter, Point point, int pass = 0) const;
-  // The storage sites by value id. They are the first of the table. Loss seeds have none.
+  // The storage sites by value id. They are the first of the table, so that `feeds` of later sites
+  // lead to them. Loss seeds have none.
   std::map<std::string, int32_t> storage_sites() const;
 };
 

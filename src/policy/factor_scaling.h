@@ -1,7 +1,8 @@
 // [scaling] of a policy as plain data: which ops, which formats, which rule gives the scale.
 // A scale brings the factors of products into the range of a narrow format. Each factor is
 // multiplied by its scale and rounded; the sums run on the rounded numbers; the scales are divided
-// out before anything else is added. Knows nothing of graphs.
+// out before anything else is added. Containers hold q, not q / s: where s is no power of two, the
+// quotient would be rounded once more. Knows nothing of graphs.
 //
 //   q_a = round(a s_a)   q_b = round(b s_b)   y = (sum q_a q_b) (1/s_a) (1/s_b)
 //

@@ -28,7 +28,9 @@ class Evaluator {
   // all if there are fewer. The loss of a model that does not classify is a mean over the examples;
   // its accuracy is NaN. Both are NaN where `alive` is false or nothing is labelled. The class of
   // an example (of a pixel, a character, an anchor) is the first largest logit. An example with a
-  // NaN logit counts as wrong; one labelled kNoLabel does not count. Requires: most >= 0.
+  // NaN logit counts as wrong; one labelled kNoLabel does not count. `most` should follow from
+  // steps_done and not from the steps asked for: a continued run then has the same evaluations.
+  // Requires: most >= 0.
   EvaluationRecord evaluate(const std::vector<std::unique_ptr<Lane>>& lanes,
                             const std::vector<bool>& alive, int64_t steps_done, int64_t most);
 

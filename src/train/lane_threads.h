@@ -1,4 +1,7 @@
 // Lanes on threads of their own. No lane's bits depend on which lanes run at the same time.
+// Within a node all lanes run at once, the reference kReferenceLead nodes ahead (lane.h), so that
+// its values are there when others are compared with them. If they waited for it at every node,
+// threads would be idle.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
 // Backward passes of single losses: which policies keep a scaler per loss, and which sites belong
-// to a loss. Knows graphs and policies, not lanes.
+// to a loss. A scaler belongs to a loss and not to an optimizer, because a scale enters where a
+// backward pass starts. Knows graphs and policies, not lanes.
 #pragma once
 
 #include <vector>

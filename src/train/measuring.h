@@ -19,7 +19,8 @@ struct Measuring {
   bool on = true;
   // Steps between measured ones; 0: only the first step. A step in which a loss, a gradient, a
   // buffer, or a weight of a narrower range than FP32 becomes infinite or NaN in some lane is
-  // measured, whatever its number.
+  // measured, whatever its number: it is computed again from the same state. The step after it
+  // would show the consequence, not the origin.
   int64_t statistics_every = 1;
   // The other steps record counts, instead of nothing.
   bool counts_between = false;

@@ -2,7 +2,8 @@
 
 A replay takes the captured steps from the first captured state. It cannot know of other changes: to the state in
 between (a second optimizer, clamped weights, a forward pass in training mode outside of the block), or to the
-gradients between backward() and the optimizer's step.
+gradients between backward() and the optimizer's step. Bits are compared, because neither calls nor the version
+counters of tensors show them all: a write through `.data` counts no version.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ class Writer:
     def finish(self) -> None:
         """Closes the data, writes the user block last, and puts the file into its place.
 
-        No fsync: after a power cut the checksum reveals a torn file.
+        No fsync, which would wait for other programs' writes: after a power cut the checksum reveals a torn file.
         """
         self._background.wait()
         with self._writing():

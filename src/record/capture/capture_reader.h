@@ -1,4 +1,6 @@
 // Reads a capture file (docs/capture-file.md) into a Capture (src/capture/capture.h).
+// Texts with control characters are refused, not escaped: two names could become one, and every
+// writer would have to remember to escape.
 #pragma once
 
 #include <cstdint>

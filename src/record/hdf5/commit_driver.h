@@ -4,6 +4,8 @@
 // that lead to it. So neither a kill nor a full disk between any two writes can damage what was
 // committed before. Knows nothing of runs. Not modelled: power loss (nothing is synced unless
 // requested) and file systems that need space to overwrite in place.
+// HDF5 1.10.8 alone was seen to fail: its own order of flushes lost complete rows at a kill and
+// damaged the file on a full disk, and files in SWMR mode were unreadable after a kill.
 #pragma once
 
 #include <hdf5.h>

@@ -1,6 +1,7 @@
 // Checksums of what a run file holds, so that damage is noticed: of every row of a lane's datasets,
 // and of the run's description. Each is the exclusive or of the XXH3 hashes of its parts, so their
-// order does not matter. They protect against chance, not against an enemy.
+// order does not matter. They protect against chance, not against an enemy. HDF5's own filter
+// (Fletcher-32) would accept a chunk of zeros with a checksum of zero, and does not see metadata.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,8 @@
 // One program at a time writes a run file, or the folder of an ensemble: RUN.lock is locked while a
 // program writes RUN or anything next to it. The lock ends with its program; the program that
-// unlocks it removes the file. Not enforced on file systems without locks.
+// unlocks it removes the file. Not enforced on file systems without locks. It is a file
+// of its own, since a fresh run has no run file to lock. Process ids in it would be no lock: they
+// are used again, and mean nothing on another host.
 #pragma once
 
 #include <chrono>

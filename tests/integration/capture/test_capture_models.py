@@ -21,8 +21,8 @@ FLOOR = 1e-6          # of the loss: distances below are FP32's last digits
 TWIN_TIMES = 3        # a free run may be so many twin distances away
 OVERFLOWING = 2.0**24  # of FP16: gradients beyond 2^16 / 2^24 = 0.004 are infinite
 HAS_RUNNING_STATISTICS = {"cnn", "unet", "mobile"}
-# Gradients of these jump when one activation rounds the other way (DECISIONS.md); V7's floor is one realisation of
-# that, so a miss by less than CHAOS_SPREAD is skipped, and counted.
+# Gradients of these jump when one activation rounds the other way; V7's floor (analysis/faithful/gates_amp.cc) is one
+# realisation of that, so a miss by less than CHAOS_SPREAD is skipped, and counted.
 CHAOTIC, CHAOS_SPREAD = {"unet"}, 2
 KINDS = [("none", 0.1), ("none", 0.0), ("bf16", 0.1), ("bf16", 0.0)]
 
