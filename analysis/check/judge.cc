@@ -330,7 +330,7 @@ class Judge {
 
   void judge_number(size_t lane, const Metric& metric, size_t subject, const Band& band,
                     const Measured& now) {
-    if (now.is_exact()) return;  // no error is none too many
+    if (now.is_exact()) return;  // an error of zero is never too large
     if (band.is_exact() && now.value < least_new_error(lane, counterpart(metric, subject))) return;
     Alarm alarm{.metric = metric.id, .value = now.value, .expected = band.centre};
     place(alarm, lane, metric, subject);

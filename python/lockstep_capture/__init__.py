@@ -5,8 +5,9 @@
         with cap.step(batch):
             ...  # the unchanged body
 
-docs/pytorch.md says what is supported; check() tests a model without writing a file, and debug() says in one call which
-formats would break its training. hugging_face.CaptureCallback and lightning.CaptureCallback capture the loops of Trainers.
+docs/pytorch.md is the guide, docs/pytorch-limits.md says what is not supported. check() tests a model without writing a
+file, and debug() says in one call which formats would break its training. hugging_face.CaptureCallback and
+lightning.CaptureCallback capture the loops of Trainers.
 """
 
 import importlib
