@@ -46,7 +46,7 @@ Baseline make_baseline(const RunFile& run, std::span<const RunSummary> ulps,
 // Throws: InputError: not a baseline, of a newer version, damaged (with the place).
 Baseline baseline_from_json(const std::string& text, const std::string& path);
 std::string to_json(const Baseline& baseline);
-// Of a baseline file's text, as 16 hexadecimal digits.
+// The hash of a baseline file's text, as 16 hexadecimal digits.
 std::string text_hash(const std::string& text);
 
 // "conv1 conv2d grad_weight output", "parameter fc.weight", "parameter group 0"; "": the lane.

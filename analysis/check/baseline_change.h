@@ -1,4 +1,4 @@
-// What does a new baseline change, and the merge of it into the old one, key by key.
+// What a new baseline changes, and the merge of it into the old one, key by key.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What would each lane's policy cost on a GPU? An estimate of the step's time by roofline
+// What each lane's policy would cost on a GPU: an estimate of the step's time by roofline
 // (analysis/cost/gpu_cost.h), the memory of its formats, and the products that do not fill the
 // tensor cores' tiles.
 #pragma once

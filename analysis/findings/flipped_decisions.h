@@ -1,6 +1,6 @@
-// In which recorded decisions would a lane's own values have chosen otherwise?
-// The worst place of a lane, among those where it differs more often than the reference does: the
-// loop that was captured may have chosen in another format than FP32, too.
+// Finds the recorded decisions that a lane's own values would have taken otherwise.
+// Gives the worst place of a lane, among those where it differs more often than the reference does:
+// the loop that was captured may have chosen in another format than FP32, too.
 #pragma once
 
 #include <optional>

@@ -33,7 +33,7 @@ RemedyEdit static_edit(int exponent) {
                       exponent)};
 }
 
-// Of the site's format, or of FP16 where that is not known.
+// The site's format, or FP16 where that is not known.
 const Format& format_at(const EditContext& c) {
   const std::string& name = c.found.finding.format;
   return find_format(name.empty() ? "fp16" : name);

@@ -63,7 +63,7 @@ void add_products(const ShareTally& tally, const std::vector<AccumulatorHealth>&
   out.push_back(f);
 }
 
-// Of the operand of a plain sum, repeated to the sum's shape; 0: not measured.
+// The energy of a plain sum's operand, repeated to the sum's shape; 0: not measured.
 double energy_of(const ShareTally& tally, const Site& operand) {
   const Site* at = &operand;
   while (tally.of(*at).steps == 0) {  // it is read as it was written

@@ -238,7 +238,7 @@ class Fixer {
              !waiting.front().edits.back().changes_run());
     for (FixTrial& one : try_all(part)) {
       judge(one, target, fix_.rounds.back().layer, round, standing);
-      // Of another finding than the gravest: that one must be gone as well.
+      // If the target is not the gravest finding, the gravest must be gone as well.
       if (has(one, gravest.kind, layer_of_finding(scene_->sites, gravest))) {
         one.grade = FixGrade::kNo;
       }

@@ -138,7 +138,7 @@ std::vector<GradientNoise> gradient_noise(const RunFile& run, const Graph& step)
     sums.push_back(run.moment(kReferenceIndex, "sum_sq", t));
   }
   const std::vector<double> clips = clips_sq(run);
-  // Of a capture, the file names the numbers of its first group only.
+  // The file names only the numbers of a capture's first group.
   const size_t groups = run.steps() == 0 ? 1 : run.lr(kReferenceIndex).size() / sums.size();
   const bool knows_groups = groups == options.groups.size() + 1;
   std::vector<GradientNoise> out;

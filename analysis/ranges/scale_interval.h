@@ -1,4 +1,4 @@
-// For which loss scales do a layer's numbers fit a narrow format?
+// Finds the loss scales at which a layer's numbers fit a narrow format.
 // One FP32 trace gives the answer for every power-of-two scale 2^k: the backward pass is linear in
 // the loss, so a scale only shifts each gradient's exponent histogram by k bins. A value with
 // exponent e (2^e <= |x| < 2^(e+1)), scaled by 2^k, in a format with precision p and exponents

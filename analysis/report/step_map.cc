@@ -37,7 +37,7 @@ double zeroed_energy(const StepReading& step, const Site& site) {
   return std::isfinite(share) ? std::min(share, 1.0) : 0;
 }
 
-// Of gradients: a skipped step's updates are zero, too.
+// Gradients only: a skipped step's updates are zero, too.
 double vanished(const StepReading& step, const Site& site) {
   if (site.role != Role::kGradActivation && site.role != Role::kGradWeight) return 0;
   const size_t i = index(site);

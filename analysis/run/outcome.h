@@ -1,4 +1,4 @@
-// Did a lane train as well as the reference?
+// Judges whether a lane trained as well as the reference.
 // Compares the mean loss at the end of the run, and the number of correct held-out answers, with
 // noise measured in the same run (analysis/run/loss_noise.h); no margin is set by hand. A run may
 // hold several seeds: every lane is then compared with the reference of its own seed, which saw the

@@ -1,4 +1,4 @@
-// Which of the layers that are low together spoil a run? Delta debugging with several lanes a run.
+// Finds the layers that spoil a run if they are low together: delta debugging, several lanes a run.
 //
 // A set that fails is cut into parts. Each part is run low alone, the rest is not:
 //

@@ -135,7 +135,7 @@ class SensitivityRuns {
   int number_ = 0;
 };
 
-// Of those rows that were measured.
+// The rank correlation over the rows that were measured.
 template <typename Row>
 RankCorrelation correlation(const SensitivityTable& table, const std::vector<Row>& all,
                             std::span<const size_t> rows) {
@@ -148,7 +148,7 @@ RankCorrelation correlation(const SensitivityTable& table, const std::vector<Row
   return {rank_correlation(scored, measured), scored.size()};
 }
 
-// Rows of the roles of the measured layers that mind most, of each format; adds those without a
+// Rows of the roles of the most sensitive measured layers, of each format; adds those without a
 // score.
 std::vector<size_t> role_rows(const Network& network, SensitivityTable& table) {
   std::map<std::string, std::vector<const LayerSensitivity*>> by_format;

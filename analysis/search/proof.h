@@ -1,4 +1,4 @@
-// Does a policy train as FP32 does, on seeds that the search never saw?
+// Tests whether a policy trains as FP32 does, on seeds that the search never saw.
 // Paired runs: each seed has its own weights, batches and noise, the same for both lanes. A capture
 // has one start and a few batches: its search sees the first half of them, and a seed of the proof
 // is an order of the second half. So nothing is shown of other starts.
