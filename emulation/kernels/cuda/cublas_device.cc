@@ -252,7 +252,7 @@ class CublasDevice final : public Device {
     check_lt(lt_.preference_set(preference.get(), attribute, &value, sizeof value),
              "cublasLtMatmulPreferenceSetAttribute");
   }
-  // Of dense columns; `step`: from one matrix of the batch to the next, in elements.
+  // Makes a layout of dense columns. `step`: from one matrix of the batch to the next, in elements.
   void layout(Owned<lt::Layout>& out, int type, int64_t rows, int64_t cols, int64_t batch,
               int64_t step) const {
     check_lt(lt_.layout_create(out.out(), type, static_cast<uint64_t>(rows),

@@ -16,7 +16,7 @@
 
 namespace lockstep::cuda {
 
-// How factors lie in a device's memory. TF32 factors are FP32 words.
+// The layout of factors in a device's memory. TF32 factors are FP32 words.
 enum class Type : uint8_t { kFp16, kBf16, kTf32, kE4m3, kE5m2 };
 const Format& format_of(Type type);
 int64_t bytes_of(Type type);

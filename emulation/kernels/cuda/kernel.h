@@ -1,6 +1,6 @@
 // THE list of the kernels that devices run.
 // A kernel is plain data with `count()` and `operator()(i)`: a launch calls it once for every i in
-// [0, count), in any order and at once. Its arrays lie in the device's memory.
+// [0, count), in any order and at once. Its arrays are in the device's memory.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Rounds and measures an array that lies on a device, and copies the result back.
+// Rounds and measures an array that is on a device, and copies the result back.
 #pragma once
 
 #include <cstddef>
