@@ -1,4 +1,4 @@
-// How is a value rounded to the format it is stored in?
+// Rounds values to the format that they are stored in.
 // Weights, inputs, buffers and loss seeds are rounded once, when they are stored or bound.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Where does a program keep what it computes?
+// Plans the memory of the values that a program computes.
 // A slot is memory that values use one after the other. A value that nothing reads for many nodes,
 // as between its forward and its backward node, rests: its bits go to a smaller slot in fewer
 // bytes, and the large one serves others. A cast whose operand is in memory when the cast is needed

@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-// Of the estimates where kDefaultGpu has no unit for a format.
+// The GPU of estimates where kDefaultGpu has no unit for a format.
 constexpr std::string_view kBlockGpu = "b200";
 
 // "24", "10m" or both: candidates and minutes.

@@ -28,7 +28,7 @@ bool leads_to(const std::string& path, int file) {
          there.st_dev == here.st_dev && there.st_ino == here.st_ino;
 }
 
-// Of an open file description, so that asking for it does not take it (fcntl(2), OFD locks).
+// The lock of an open file description, so that a query does not take it (fcntl(2), OFD locks).
 struct flock whole_file() {
   struct flock lock = {};
   lock.l_type = F_WRLCK;
