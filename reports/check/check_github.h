@@ -10,7 +10,8 @@
 namespace lockstep {
 
 inline constexpr size_t kMostAnnotations = 10;
-// Of all that the steps of a job append to $GITHUB_STEP_SUMMARY; GitHub drops a longer one whole.
+// The most bytes that the steps of a job append to $GITHUB_STEP_SUMMARY; GitHub drops a longer
+// summary whole.
 inline constexpr size_t kMostSummaryBytes = size_t{1} << 20;
 
 // One for each metric of a lane, the origin first; the last one says how many are not shown.

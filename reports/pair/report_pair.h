@@ -1,4 +1,5 @@
-// Two reports next to each other, before and after a fix, and what changed (analysis/compare).
+// Two reports next to each other, before and after a fix, and what changed
+// (analysis/pair/run_changes.h).
 #pragma once
 
 #include <string>

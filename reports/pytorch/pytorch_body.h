@@ -1,4 +1,4 @@
-// The functions of the emitted module: what stands below its docstring and constants.
+// The functions of the emitted module: its text after the docstring and the constants.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // The text of amp.py: a recipe as a Python module that needs torch and not Lockstep.
-// Names from graphs and files stand in string literals, so that nothing in them is ever run.
+// Names from graphs and files are string literals there, so that nothing in them is ever run.
 #pragma once
 
 #include <string>

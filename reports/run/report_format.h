@@ -1,4 +1,4 @@
-// What a report can be written as: THE table.
+// THE table of the formats that a report can be written in.
 #pragma once
 
 #include <span>

@@ -85,7 +85,7 @@ std::string savings_text(const Report& report) {
   return fmt::format("At best, by roofline on {}: {}.", report.costs.gpu, join(lanes, "; "));
 }
 
-// Of every format of 16 bits that a lane has: the layers to keep in FP32, the loss scale to set.
+// For every format of 16 bits that a lane has: the layers to keep in FP32, the loss scale to set.
 void add_ranges(const Report& report, Blocks& out) {
   for (const RangeTable& ranges : report.ranges) {
     for (const std::string& text : {kept_layers_sentence(ranges), loss_scale_sentence(ranges)}) {
