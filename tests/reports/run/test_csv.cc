@@ -22,7 +22,7 @@ const CsvTable* find(const std::vector<CsvTable>& tables, const std::string& nam
   return found == tables.end() ? nullptr : &*found;
 }
 
-// Of a line without quotes inside quotes.
+// The fields of a line without quotes inside quotes.
 std::vector<std::string> fields_of(const std::string& line) {
   std::vector<std::string> fields(1);
   bool is_quoted = false;
