@@ -1,7 +1,7 @@
-// A baseline: what a run was when somebody accepted it, in a small JSON file that lives next to the
-// code (docs/check.md). It holds the run's identity, the bands of its metrics over an ensemble of
-// equally good runs, and how it came about. No histograms, no tensors, no numbers of single steps
-// but a hash of each.
+// A baseline: what a run was when it was accepted, in a small JSON file next to the code
+// (docs/check.md). It holds the run's identity, the bands of its metrics over an ensemble of
+// equally good runs, and how it was made. No histograms, no tensors, and of single steps only a
+// hash each.
 #pragma once
 
 #include <array>

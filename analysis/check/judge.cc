@@ -275,7 +275,7 @@ class Judge {
   }
 
   // With the recorded weights and batches the numbers show whether a changed setting matters; it is
-  // then named first. Other seeds hide what it does, so that it counts by itself.
+  // then named first. Other seeds hide its effect, so that the change alone is an alarm.
   void changed_settings() {
     if (result_.draw == Draw::kSame && result_.alarms.empty()) return;
     for (const SettingChange& change : to_.settings) {
@@ -330,7 +330,7 @@ class Judge {
 
   void judge_number(size_t lane, const Metric& metric, size_t subject, const Band& band,
                     const Measured& now) {
-    if (now.is_exact()) return;  // no error is none too many
+    if (now.is_exact()) return;  // a number without any error is no alarm
     if (band.is_exact() && now.value < least_new_error(lane, counterpart(metric, subject))) return;
     Alarm alarm{.metric = metric.id, .value = now.value, .expected = band.centre};
     place(alarm, lane, metric, subject);

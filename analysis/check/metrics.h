@@ -60,7 +60,7 @@ struct Metric {
   MetricOf of;
   MetricUnit unit;
   WorseIf worse;
-  // A change below it is no matter, however small the noise was.
+  // A change below it does not count, however small the noise was.
   double floor;
   double floor_of_seeds;  // the same between runs from other seeds, whose metrics have heavy tails
   // Taken from the first step alone: nothing has grown yet, so the noise is small, and the first

@@ -12,7 +12,8 @@
 
 namespace lockstep {
 
-// A share of decisions that is told, and the fewest flips: one of three is no share.
+// The least share of flipped decisions that is reported, and the fewest flips: one of three is not
+// a share.
 inline constexpr double kFlippedShare = 0.01;
 inline constexpr uint64_t kFewestFlips = 2;
 

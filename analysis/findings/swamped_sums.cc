@@ -92,8 +92,8 @@ bool is_masked(const ShareTally& tally, const Site& sum, const Site& operand) {
 }
 
 // Plain sums of the forward pass (a residual stream): what rounding the sum takes, against its
-// smaller operand. A bias that is still small is no finding, nor is a sum of numbers (losses),
-// whose rounding changes no gradient, nor what FP32 would lose as well.
+// smaller operand. Not findings: a bias that is still small; a sum of numbers (losses), whose
+// rounding changes no gradient; what FP32 would lose as well.
 void add_plain_sums(const ShareTally& tally, std::vector<Finding>& out) {
   const double u = find_format("fp32").unit_roundoff();
   Finding worst;

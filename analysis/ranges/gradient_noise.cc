@@ -13,11 +13,11 @@
 namespace lockstep {
 namespace {
 
-// An average that holds fewer gradients (W1^2 / W2) says too little of their scatter.
+// An average that holds fewer gradients (W1^2 / W2) shows too little of their scatter.
 constexpr double kFewestGradients = 4;
 // Recorded sums of squares are exact to 2.4e-7, the averages are rounded to FP32 in every step.
 constexpr double kSameNorm = 1e-4;
-// A share below this is not told apart from the rounding of the sums.
+// A share below this cannot be distinguished from the rounding of the sums.
 constexpr double kLeastShare = 1e-5;
 
 // Which of an optimizer's states is an average of the gradients, and its numbers.

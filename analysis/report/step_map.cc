@@ -29,7 +29,8 @@ double zeroed(const StepReading& step, const Site& site) {
                           step.counts.count[i] - step.counts.source_zero[i]);
 }
 
-// Rounding takes more than values that become zero; where none does it is no underflow.
+// Rounding changes more than the values that become zero; where none does, the share is not
+// underflow.
 double zeroed_energy(const StepReading& step, const Site& site) {
   const size_t i = index(site);
   if (step.counts.to_zero[i] == 0) return 0;

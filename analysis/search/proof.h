@@ -5,7 +5,7 @@
 //
 //   d          the candidate's gap in one seed (analysis/run/outcome.h), in units of the loss
 //   tolerance  a share of the fall of FP32's loss, mean over the seeds; never below `chaos`, the
-//              root mean square of the one-ulp twins' gaps: nothing smaller can be told apart
+//              root mean square of the one-ulp twins' gaps, the smallest difference visible
 //   pass       mean d + t s / sqrt(n) < tolerance, s the standard deviation of the n differences
 //   fail       mean d - t s / sqrt(n) > tolerance, or a seed in which the candidate broke
 // t: Student's, one-sided. The runs are judged after each of kProofStages seeds, and end with the

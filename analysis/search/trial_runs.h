@@ -64,7 +64,7 @@ class TrialRuns {
   const RunOptions& options() const { return options_; }
   // One candidate and the reference, with another seed or other batches.
   SeedCourses course(const Candidate& candidate, const RunOptions& options);
-  // A shorter run of policies that nobody would train with; its run file.
+  // A shorter run of policies that measure something and are not candidates; returns its run file.
   std::string measure(std::span<const Candidate> candidates, LaneMode mode, int64_t steps);
   // The run file of the last run(): its reference lane is the trace.
   const std::string& last_path() const { return last_path_; }

@@ -247,7 +247,7 @@ struct KernelSet {
   CompactKernels compact;
   // Some of its work goes to a device, which one thread feeds.
   bool uses_device = false;
-  // What that device has done since the last call; null: nobody asks.
+  // What that device has done since the last call; null: not counted.
   DeviceWork (*take_device_work)() = nullptr;
   template <typename T>
   const Kernels<T>& of() const;

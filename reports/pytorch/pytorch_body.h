@@ -9,7 +9,7 @@
 namespace lockstep {
 
 std::string pytorch_body(const PytorchRecipe& recipe);
-// The library that apply() takes if it is not told otherwise: "torchao" or "transformer_engine".
+// The library that apply() uses by default: "torchao" or "transformer_engine".
 std::string_view first_library(const ScaledLinears& scaled);
 
 }  // namespace lockstep

@@ -21,7 +21,7 @@ class DeviceQuantizer {
   explicit DeviceQuantizer(Device& device)
       : device_(device), after_(device), ranges_(device), counts_(device), sums_(device) {}
 
-  // False if the result is no array of floats, because FP32 does not contain the format.
+  // False if the result is not an array of floats, because FP32 does not contain the format.
   static bool rounds(const QuantizeSpec& spec);
 
   // scalar_quantize of the numbers, in every bit and number. `after`: in the host's memory; not

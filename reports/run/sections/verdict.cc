@@ -110,8 +110,8 @@ Blocks write_verdict(const Report& report) {
   }
   std::ranges::stable_sort(lanes, {},
                            [](const LaneReport* lane) { return rank(lane->judgement.verdict); });
-  // The answer of `recommend` stands above: what it says of its candidate, of layers, loss scale,
-  // proof and cost is not said again.
+  // The answer of `recommend` is above. It covers the candidate, layers, loss scale, proof and
+  // cost, which are not repeated.
   const bool has_answer = !report.recommendation.answer.empty();
   for (const LaneReport* lane : lanes) {
     const bool is_told = has_answer && lane->judgement.verdict == Verdict::kFine;

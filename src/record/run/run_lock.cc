@@ -68,7 +68,8 @@ bool is_ours(const std::string& run_path) {
 
 }  // namespace
 
-// A taken lock is asked for again: that of a program with two threads was seen to outlast its kill,
+// A lock that is taken is tried again: that of a program with two threads was seen to outlast its
+// kill,
 // and its parent's wait for it, by a moment (Linux 6.18).
 RunLock::RunLock(const std::string& run_path) : path_(lock_path(run_path)) {
   for (int attempt = 1;;) {
