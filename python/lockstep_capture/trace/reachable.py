@@ -1,4 +1,4 @@
-"""What can a step function reach in addition to model and batch?
+"""Finds what a step function can reach in addition to model and batch.
 
 What it closes over, the globals that it names, its own object, default arguments; and from there attributes of
 modules and items of containers. Not seen: what it gets by calling something, attributes of imported modules.

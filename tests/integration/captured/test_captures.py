@@ -432,7 +432,7 @@ def test_links_out_of_the_file_are_refused(lockstep, tmp_path, fp32_tree):
     assert "is not a hard link" in lockstep("verify", capture, code=2).stderr
 
 
-# --- the captured run beside the emulated ones ---------------------------------------------------
+# --- the captured run and the emulated ones ------------------------------------------------------
 
 
 def overflowing(path):

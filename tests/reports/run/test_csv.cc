@@ -1,4 +1,4 @@
-// Tables as CSV: quoting, names of files, the numbers behind the charts.
+// Tables as CSV: quoting, names of files, the numbers of the charts.
 #include <doctest/doctest.h>
 
 #include <algorithm>
