@@ -14,8 +14,8 @@
 namespace lockstep {
 
 // "0a1b2c3d-4e5f6071": a hash of the environment, and one of the lanes' names, engines and
-// policies. Left out is what no number depends on or what comes with a capture: the number of
-// threads, twins, the captured lane.
+// policies. It leaves out the number of threads, twins and the captured lane: no number depends on
+// them, or they come with a capture.
 std::string baseline_key(const std::map<std::string, std::string>& environment,
                          const std::vector<LaneIdentity>& lanes);
 

@@ -18,7 +18,7 @@ struct LaneCost {
   double relative_time = 0;           // of the reference's
   std::optional<MemoryFacts> memory;  // absent from files of version 1
 };
-// A product of 16-bit factors whose extents are no multiples of kAlignment16Bit.
+// A product of 16-bit factors whose extents are not multiples of kAlignment16Bit.
 struct UnalignedProduct {
   std::string layer, op, extents;  // "n is 10"
 };

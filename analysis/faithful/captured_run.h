@@ -1,6 +1,7 @@
 // The distance of a lane from the run that was captured.
 // Compares losses, the loss scaler's decisions and the norms of the gradients that the optimizer
 // took. The real machine recorded nothing else.
+#pragma once
 
 #include <cstdint>
 #include <optional>

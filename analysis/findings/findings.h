@@ -17,7 +17,8 @@ bool is_candidate(const LaneInfo& lane);
 // step of the lane and of the reference.
 std::vector<Finding> find_findings(const RunFile& run, int lane);
 
-// What a finding's sentence refers to. `has_scaler`: see FindingContext. Valid as long as both.
+// What a finding's sentence refers to. `has_scaler`: see FindingContext. Valid as long as `run` and
+// `finding`.
 FindingContext context_of(const RunFile& run, const Finding& finding, bool has_scaler);
 
 }  // namespace lockstep

@@ -71,7 +71,7 @@ struct LayerRange {
   ScaleInterval scales;
   std::string lo_site, hi_site;
   double unscaled_gradient_lost = 0;  // largest share of a gradient's energy lost at scale 1
-  // At the chosen scale, the largest of the layer's gradients.
+  // At the chosen scale, the largest such shares among the layer's gradients.
   double lost_energy = 0, zeroed_share = 0;
   // Unscaled values (inputs, weights, activations): octaves between the largest value and
   // the format's emax (negative: it overflows).

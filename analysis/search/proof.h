@@ -38,8 +38,8 @@ struct Proof {
   double gap_scatter = 0;        // of the differences
 
   int64_t seeds() const { return static_cast<int64_t>(differences.size()); }
-  // At most so large a share of all seeds breaks if none of these did, at kProofErrorRate:
-  // 1 - kProofErrorRate^(1/n).
+  // At kProofErrorRate, the largest share of all seeds that may break although none of these did: 1
+  // - kProofErrorRate^(1/n).
   double most_breaking() const;
   // The smallest tolerance that these runs could have shown, and as a share of the fall.
   double smallest_shown() const { return mean + half_width; }

@@ -40,7 +40,7 @@ struct Trial {
   bool passes() const;
 };
 
-// A step in so many may be skipped late in a run: a growing scale overflows now and then.
+// Late in a run, one step in this many may be skipped: a growing scale overflows now and then.
 inline constexpr int64_t kStepsPerLateSkip = 20;
 
 // Candidates that share one.

@@ -22,7 +22,7 @@
 namespace lockstep {
 
 // A value rests for at least so many nodes, if it has so many elements. Shorter rests save little
-// at the fullest node of a step, smaller ones little at all; both cost two passes over the value.
+// at the fullest node of a step, and so do smaller values; both cost two passes over the value.
 inline constexpr int kLeastRestNodes = 16;
 inline constexpr int64_t kLeastRestElements = 4096;
 

@@ -69,7 +69,7 @@ class Lane {
   // buffers that were before it. Requires: keep_buffers().
   bool is_finite(const LaneStep& record) const;
   bool weights_finite() const;
-  // Some number of the optimizer has fewer exponents than FP32.
+  // Whether some number of the optimizer has fewer exponents than FP32.
   bool update_may_overflow() const;
   // Replay: whether the policy runs the step's batch again after this many attempts. If so, the
   // scaler has moved, and every lane that repeats the step discards the attempt's buffer updates.
