@@ -24,7 +24,7 @@ class PathNodes {
  public:
   explicit PathNodes(const Graph& main);
   // For every node of `other` its counterpart, as in match_nodes. Where no graph so far has one it
-  // is node_of_other_path, which is no node of `main`.
+  // is node_of_other_path, which is not a node of `main`.
   std::map<std::string, std::string> match(const Graph& other, size_t number);
 
  private:
