@@ -102,29 +102,30 @@ class LayerBench {
     };
     float *const px = arrays_.x.get(), *const pw = arrays_.w.get(), *const py = arrays_.y.get();
 
-    row("forward", {operand(x, px, forward.src_desc()), operand(w, pw, forward.weights_desc())},
-        {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS}, operand(y, py, forward.dst_desc()), DNNL_ARG_DST,
-        dnnl::convolution_forward(forward), [&] {
-          ConvArgs<float> args = arguments();
-          args.x = px, args.w = pw, args.out = py;
-          active_kernels().f32.conv2d_forward(args);
-        });
-    row("backward to the input",
-        {operand(y, py, to_input.diff_dst_desc()), operand(w, pw, to_input.weights_desc())},
-        {DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS}, operand(x, px, to_input.diff_src_desc()),
-        DNNL_ARG_DIFF_SRC, dnnl::convolution_backward_data(to_input), [&] {
-          ConvArgs<float> args = arguments();
-          args.dy = py, args.w = pw, args.out = px;
-          active_kernels().f32.conv2d_backward_input(args);
-        });
-    row("backward to the weight",
-        {operand(y, py, to_weight.diff_dst_desc()), operand(x, px, to_weight.src_desc())},
-        {DNNL_ARG_DIFF_DST, DNNL_ARG_SRC}, operand(w, pw, to_weight.diff_weights_desc()),
-        DNNL_ARG_DIFF_WEIGHTS, dnnl::convolution_backward_weights(to_weight), [&] {
-          ConvArgs<float> args = arguments();
-          args.dy = py, args.x = px, args.out = pw;
-          active_kernels().f32.conv2d_backward_weight(args);
-        });
+    measure_row("forward",
+                {operand(x, px, forward.src_desc()), operand(w, pw, forward.weights_desc())},
+                {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS}, operand(y, py, forward.dst_desc()), DNNL_ARG_DST,
+                dnnl::convolution_forward(forward), [&] {
+                  ConvArgs<float> args = arguments();
+                  args.x = px, args.w = pw, args.out = py;
+                  active_kernels().f32.conv2d_forward(args);
+                });
+    measure_row("backward to the input",
+                {operand(y, py, to_input.diff_dst_desc()), operand(w, pw, to_input.weights_desc())},
+                {DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS}, operand(x, px, to_input.diff_src_desc()),
+                DNNL_ARG_DIFF_SRC, dnnl::convolution_backward_data(to_input), [&] {
+                  ConvArgs<float> args = arguments();
+                  args.dy = py, args.w = pw, args.out = px;
+                  active_kernels().f32.conv2d_backward_input(args);
+                });
+    measure_row("backward to the weight",
+                {operand(y, py, to_weight.diff_dst_desc()), operand(x, px, to_weight.src_desc())},
+                {DNNL_ARG_DIFF_DST, DNNL_ARG_SRC}, operand(w, pw, to_weight.diff_weights_desc()),
+                DNNL_ARG_DIFF_WEIGHTS, dnnl::convolution_backward_weights(to_weight), [&] {
+                  ConvArgs<float> args = arguments();
+                  args.dy = py, args.x = px, args.out = pw;
+                  active_kernels().f32.conv2d_backward_weight(args);
+                });
   }
 
  private:
@@ -136,9 +137,9 @@ class LayerBench {
     return {.shape = s, .accumulator = &find_accumulator("fp32_fused")};
   }
 
-  void row(const char* work, std::vector<Operand> inputs, const std::vector<int>& input_names,
-           Operand output, int output_name, const dnnl::primitive& primitive,
-           const std::function<void()>& own) {
+  void measure_row(const char* work, std::vector<Operand> inputs,
+                   const std::vector<int>& input_names, Operand output, int output_name,
+                   const dnnl::primitive& primitive, const std::function<void()>& own) {
     const auto out = static_cast<double>(kBatch * l_.out_channels * l_.out_size() * l_.out_size());
     const auto terms = static_cast<double>(l_.in_channels * l_.kernel * l_.kernel);
     const auto peer = [&] {

@@ -67,11 +67,12 @@ class SizeBench {
   }
 
   void run() {
-    row("fp32 as it is", 0, "fp32", [this] { active_kernels().f32.gemm(product("fp32_fused")); });
+    measure_row("fp32 as it is", 0, "fp32",
+                [this] { active_kernels().f32.gemm(product("fp32_fused")); });
     const double fused = size_.skinny ? kSkinnyTarget : kFusedTarget;
     for (const char* format : {"fp16", "bf16", "tf32"}) {
       const std::string work = std::string(format) + " inputs, rounded and measured on the way";
-      row(work, fused, "fp32", [this, format] {
+      measure_row(work, fused, "fp32", [this, format] {
         RoundedGemmArgs<float> args;
         args.product = product("fp32_fused");
         args.a = {{.format = &find_format(format)}, &stats_[0]};
@@ -80,21 +81,21 @@ class SizeBench {
         rounded_gemm(active_kernels().f32, args);
       });
     }
-    accumulator("fp16", "fp16", kFp16Target);
+    measure_accumulator("fp16", "fp16", kFp16Target);
     for (const char* name : {"hopper_fp16", "ampere_fp16", "volta_fp16"}) {
-      accumulator(name, "fp16", kBlocksTarget);
+      measure_accumulator(name, "fp16", kBlocksTarget);
     }
-    accumulator("hopper_bf16", "bf16", kBlocksTarget);
-    accumulator("hopper_tf32", "tf32", kBlocksTarget);
-    accumulator("hopper_fp8", "fp8_e4m3", kBlocksTarget);
-    accumulator("fp16_unfused", "fp16", kOtherSumsTarget);
-    accumulator("fp32_kahan", "fp32", kOtherSumsTarget);
-    accumulator("fp32_pairwise", "fp32", kOtherSumsTarget);
-    accumulator("arm_bfdot", "bf16", kOtherSumsTarget);
-    accumulator("arm_bfdot_ebf", "bf16", kOtherSumsTarget);
+    measure_accumulator("hopper_bf16", "bf16", kBlocksTarget);
+    measure_accumulator("hopper_tf32", "tf32", kBlocksTarget);
+    measure_accumulator("hopper_fp8", "fp8_e4m3", kBlocksTarget);
+    measure_accumulator("fp16_unfused", "fp16", kOtherSumsTarget);
+    measure_accumulator("fp32_kahan", "fp32", kOtherSumsTarget);
+    measure_accumulator("fp32_pairwise", "fp32", kOtherSumsTarget);
+    measure_accumulator("arm_bfdot", "bf16", kOtherSumsTarget);
+    measure_accumulator("arm_bfdot_ebf", "bf16", kOtherSumsTarget);
     if (cpu_has(CpuUnit::kAvx512Bf16)) {
-      row("bf16 on the CPU's VDPBF16PS", kCpuTarget, "bf16",
-          [this] { cpu_engine_kernels().f32.gemm(product("avx512_bf16")); });
+      measure_row("bf16 on the CPU's VDPBF16PS", kCpuTarget, "bf16",
+                  [this] { cpu_engine_kernels().f32.gemm(product("avx512_bf16")); });
     }
   }
 
@@ -114,13 +115,14 @@ class SizeBench {
             .b_format = format};
   }
 
-  void accumulator(const char* name, const char* inputs, double target) {
-    row(std::string(name) + " accumulator", target, inputs,
-        [this, name, inputs] { active_kernels().f32.gemm(product(name, &find_format(inputs))); });
+  void measure_accumulator(const char* name, const char* inputs, double target) {
+    measure_row(std::string(name) + " accumulator", target, inputs, [this, name, inputs] {
+      active_kernels().f32.gemm(product(name, &find_format(inputs)));
+    });
   }
 
   template <typename Work>
-  void row(const std::string& work, double target, const char* inputs, Work run) {
+  void measure_row(const std::string& work, double target, const char* inputs, Work run) {
     const bench::Row row{.work = work,
                          .size = size_.text(),
                          .unit = bench::Unit::kGigaflops,

@@ -37,7 +37,8 @@ struct Case {
   std::string model, size;
   int64_t batch;
   std::map<std::string, double> sizes = {};
-  // Of one lane, and of FP32 + 3 lanes, against PyTorch's step; 0: none, and no rows of lanes.
+  // The targets of one lane, and of FP32 + 3 lanes, against PyTorch's step; 0: none, and no rows of
+  // lanes.
   double lane_target = 0, lanes_target = 0;
 };
 const Case kCases[] = {

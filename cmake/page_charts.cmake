@@ -55,7 +55,7 @@ if(charts_missing)
   file(WRITE ${charts_script} "")
 else()
   file(GLOB charts_modules CONFIGURE_DEPENDS ${charts_source}/charts/*.js)
-  # The licences' text stands at the head of the script, since a report is a copy of it.
+  # The licences' text is at the head of the script, since a report is a copy of it.
   add_custom_command(
     OUTPUT ${charts_script}
     COMMAND ${CMAKE_COMMAND} -E env NODE_PATH=${charts_folder}/node_modules

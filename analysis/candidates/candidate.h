@@ -34,7 +34,7 @@ toml::table scaling_of(const NarrowFormat& narrow);               // the preset'
 // What else may be narrower, as tables that are added to a policy.
 struct MemoryChoice {
   std::string_view name, subject, help;  // subject: "state", "weights" or "sums"
-  std::string_view toml;                 // "{}" stands for the base's format
+  std::string_view toml;                 // "{}" is replaced by the base's format
   // The only base format, or narrow format, that it applies to; "": any base of 16 bits.
   std::string_view only = {};
 };

@@ -1,4 +1,4 @@
-// Which format for each layer costs least, for every total score that is allowed?
+// Chooses a format for each layer: the cheapest choice for every total score that is allowed.
 // A multiple-choice knapsack with costs on edges:
 //
 //   minimise    sum over layers of cost(choice) + sum over edges whose ends lie on different sides
@@ -33,7 +33,7 @@ struct Assignment {
   double cost = 0, score = 0;
 };
 
-// Of more, every second one goes.
+// The most partial choices that are kept; if there are more, every second one is dropped.
 inline constexpr size_t kMostPartials = 4096;
 // At most so many layers may wait for a later end of an edge; of more, the cheapest edges are left
 // out while choosing (costs are always those of all edges).
@@ -42,7 +42,7 @@ inline constexpr size_t kMostOpenLayers = 10;
 // From the lowest score to the lowest cost. Requires: a layer.
 std::vector<Assignment> assignment_frontier(const AssignmentProblem& problem);
 
-// Of one choice, all edges included.
+// The cost and score of one choice, all edges included.
 Assignment priced(const AssignmentProblem& problem, std::vector<size_t> choice);
 
 }  // namespace lockstep

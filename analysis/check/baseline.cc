@@ -42,8 +42,9 @@ void widen(std::vector<Band>& bands, const std::vector<Band>& reference, double 
   }
 }
 
-// What an ensemble of replays cannot show. A weight moved by one FP32 ulp rounds to the same BF16
-// number, so the members of a narrow lane round alike. A captured run has the same numbers in all.
+// Widens bands for what an ensemble of replays cannot show. A weight moved by one FP32 ulp rounds
+// to the same BF16 number, so the members of a narrow lane round in the same way. A captured run
+// has the same numbers in all.
 void widen_bands(const std::vector<LaneIdentity>& lanes, Ensemble& ensemble) {
   if (ensemble.lanes.empty()) return;
   const auto of = [](LaneBands& lane, MetricId id) -> std::vector<Band>& {
@@ -72,7 +73,7 @@ Baseline make_baseline(const RunFile& run, std::span<const RunSummary> ulps,
   baseline.environment = run.environment();
   RunOptions options = run.options();
   if (!options.capture_hash.empty()) {
-    options.model = std::filesystem::path(options.model).filename().string();  // nobody's folders
+    options.model = std::filesystem::path(options.model).filename().string();  // without its folder
   }
   baseline.policy_texts = options.policy_texts;
   baseline.options_json = options_to_json(options);

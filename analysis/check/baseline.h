@@ -1,7 +1,7 @@
-// A baseline: what a run was when somebody accepted it, in a small JSON file that lives next to the
-// code (docs/check.md). It holds the run's identity, the bands of its metrics over an ensemble of
-// equally good runs, and how it came about. No histograms, no tensors, no numbers of single steps
-// but a hash of each.
+// A baseline: what a run was when it was accepted, in a small JSON file next to the code
+// (docs/check.md). It holds the run's identity, the bands of its metrics over an ensemble of
+// equally good runs, and how it was made. No histograms, no tensors, and of single steps only a
+// hash each.
 #pragma once
 
 #include <array>
@@ -46,7 +46,7 @@ Baseline make_baseline(const RunFile& run, std::span<const RunSummary> ulps,
 // Throws: InputError: not a baseline, of a newer version, damaged (with the place).
 Baseline baseline_from_json(const std::string& text, const std::string& path);
 std::string to_json(const Baseline& baseline);
-// Of a baseline file's text, as 16 hexadecimal digits.
+// The hash of a baseline file's text, as 16 hexadecimal digits.
 std::string text_hash(const std::string& text);
 
 // "conv1 conv2d grad_weight output", "parameter fc.weight", "parameter group 0"; "": the lane.

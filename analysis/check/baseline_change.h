@@ -1,4 +1,4 @@
-// What does a new baseline change, and the merge of it into the old one, key by key.
+// What a new baseline changes, and the merge of it into the old one, key by key.
 #pragma once
 
 #include <string>
@@ -35,7 +35,7 @@ Baseline approve(const Baseline& before, const Baseline& proposed, std::string_v
 // The reference lane stopped or has no finite loss: nothing can be judged by it. "": it has not.
 std::string why_reference_broke(const RunSummary& run);
 
-// Why nobody should accept the run as good: lanes that died or hold NaN, findings that the baseline
+// Why the run must not be accepted as good: lanes that died or hold NaN, findings that the baseline
 // does not have. Empty: nothing.
 std::vector<std::string> why_no_baseline(const Baseline& before, const RunSummary& run);
 

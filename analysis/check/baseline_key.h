@@ -1,5 +1,6 @@
-// Which baseline of a folder fits a run best? Those of one model lie side by side, one for each
-// environment (CPU, compiler, flags, libraries) and set of policies. Knows nothing of files.
+// Finds the baseline of a folder that fits a run best. Baselines of one model are next to each
+// other, one for each environment (CPU, compiler, flags, libraries) and set of policies. Knows
+// nothing of files.
 #pragma once
 
 #include <map>
@@ -13,8 +14,8 @@
 namespace lockstep {
 
 // "0a1b2c3d-4e5f6071": a hash of the environment, and one of the lanes' names, engines and
-// policies. Left out is what no number depends on or what comes with a capture: the number of
-// threads, twins, the captured lane.
+// policies. It leaves out the number of threads, twins and the captured lane: no number depends on
+// them, or they come with a capture.
 std::string baseline_key(const std::map<std::string, std::string>& environment,
                          const std::vector<LaneIdentity>& lanes);
 
@@ -29,7 +30,7 @@ struct CheckedModel {
   bool is_captured = false;
   // Empty for a built-in model, which `model` identifies.
   std::vector<ParameterIdentity> parameters = {};
-  // Of a run file only: a replay takes lanes and settings from the baseline.
+  // Known only for a run file: a replay takes lanes and settings from the baseline.
   bool has_run = false;
   std::vector<LaneIdentity> lanes = {};
   std::vector<std::pair<std::string, std::string>> settings = {};

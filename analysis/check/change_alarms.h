@@ -1,4 +1,5 @@
-// Alarms that are neither of a metric nor of a kind of finding: what was changed, not what it did.
+// Alarms about what was changed, such as a setting or a model. Alarms about its effects are those
+// of metrics and of kinds of findings.
 #pragma once
 
 #include <span>

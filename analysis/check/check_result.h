@@ -1,5 +1,5 @@
-// The result of a check, as plain data: the verdict, and for each alarm where it is, what it is,
-// how large it may be and who says so.
+// The result of a check, as plain data: the verdict, and each alarm with its place, its number, the
+// limit and the source of the limit.
 #pragma once
 
 #include <chrono>

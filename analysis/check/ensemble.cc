@@ -42,12 +42,12 @@ double tail_weight(std::span<const double> x) {
     const double mean = mean_of(others), deviation = deviation_of(others, mean);
     const double apart = std::fabs(x[i] - mean);
     if (apart == 0) continue;
-    // All the others are equal: nothing but its own distance says how far it may lie.
+    // All the others are equal: only its own distance shows how far it may be.
     const double z =
         deviation > 0 ? apart / (deviation * std::sqrt(1 + 1 / (n - 1))) : expected * std::sqrt(n);
     most = std::max(most, z / expected);
   }
-  // A single far value already enlarges the deviation; more than the distance itself is no use.
+  // A single far value already enlarges the deviation; more than the distance itself has no use.
   return std::min(most, std::sqrt(n));
 }
 

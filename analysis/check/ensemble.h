@@ -1,4 +1,4 @@
-// How far does a metric lie from another run's by noise alone?
+// The band of a metric: how far noise alone moves it from one run to another.
 // An ensemble is some runs that are equally good versions of one: from weights moved by one ulp
 // (the same batches), or from other seeds (other weights and batches). Of x_1 .. x_k, a metric's
 // values in the k runs:
@@ -25,7 +25,7 @@
 
 namespace lockstep {
 
-// Of how many runs a spread can be taken at all.
+// The fewest runs of which a spread can be taken.
 inline constexpr size_t kFewestRuns = 3;
 // Fewer members besides the run itself make wide limits.
 inline constexpr int64_t kFewMembers = 5;
@@ -40,7 +40,7 @@ struct Band {
 };
 Band band_of(std::span<const Measured> values, MetricUnit unit);
 
-// Of all metrics in the order of a lane's LaneSummary::values.
+// The bands of all metrics, in the order of a lane's LaneSummary::values.
 struct LaneBands {
   std::vector<std::vector<Band>> bands;
   std::vector<ExponentQuantiles> exponents;  // means, of the reference

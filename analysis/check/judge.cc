@@ -275,7 +275,7 @@ class Judge {
   }
 
   // With the recorded weights and batches the numbers show whether a changed setting matters; it is
-  // then named first. Other seeds hide what it does, so that it counts by itself.
+  // then named first. Other seeds hide its effect, so that the change alone is an alarm.
   void changed_settings() {
     if (result_.draw == Draw::kSame && result_.alarms.empty()) return;
     for (const SettingChange& change : to_.settings) {

@@ -1,5 +1,5 @@
-// How far may a number lie from the baseline's? As far as noise alone takes it (ensemble.h), at
-// least the metric's floor, unless a rule says otherwise (rules.h).
+// The range of a number that is no alarm: as far from the baseline's as noise alone takes it
+// (ensemble.h), at least the metric's floor, unless a rule sets a limit (rules.h).
 #pragma once
 
 #include <string>

@@ -15,7 +15,7 @@ bool is_of_parameter(const SiteIdentity& site) {
   return std::ranges::count(kRoles, site.role) > 0;
 }
 
-// Of the layer itself, in their order.
+// The parameters of the layer itself, in their order.
 std::vector<const ParameterIdentity*> parameters_of(const ModelIdentity& identity,
                                                     const std::string& layer) {
   std::vector<const ParameterIdentity*> found;

@@ -14,7 +14,7 @@ constexpr double kShareFloor = 1e-3;
 constexpr double kSizeFloor = 0x1p-19;  // octaves: 1.3e-6 of a norm
 // Octaves. Two roundings in a row (a product and then its bias, where one kernel does both) have
 // sqrt(2) times one's error, half an octave; truncation has twice the error of nearest.
-// Of 64 sampled sums: a few of them decide. Sums in FP16 have 2^13 times the error of FP32.
+// A few of the 64 sampled sums decide. Sums in FP16 have 2^13 times the error of FP32.
 constexpr double kSumErrorFloor = 2;
 constexpr double kErrorFloor = 0.75, kRoundingFloor = 0.5;
 constexpr double kExponentFloor = 0.05;  // octaves

@@ -60,13 +60,14 @@ struct Metric {
   MetricOf of;
   MetricUnit unit;
   WorseIf worse;
-  // A change below it is no matter, however small the noise was.
+  // A change below it does not count, however small the noise was.
   double floor;
   double floor_of_seeds;  // the same between runs from other seeds, whose metrics have heavy tails
-  // Of the first step alone: nothing has grown yet, so the noise is small, and the first site in
-  // the order of execution is the origin.
+  // Taken from the first step alone: nothing has grown yet, so the noise is small, and the first
+  // site in the order of execution is the origin.
   bool first_step = false;
-  // Only of the reference lane and the captured run: the other lanes start from the same values.
+  // Only the reference lane and the captured run have it: the other lanes start from the same
+  // values.
   bool reference_only = false;
   // Any number above 0 where the baseline's runs had none is an alarm.
   bool zero_tolerance = false;

@@ -32,8 +32,8 @@ struct RulePattern {
 // The last one that matches counts. It has `max` or `factor`, not both.
 struct LimitRule {
   RulePattern pattern;
-  // Of a metric that is worse when it grows: the largest value. Of one that counts either way: the
-  // largest distance from the baseline. In the metric's unit.
+  // For a metric that is worse when it grows: the largest value. For one that counts either way:
+  // the largest distance from the baseline. In the metric's unit.
   std::optional<double> max;
   std::optional<double> factor;  // of the measured limit's distance from the baseline
 };

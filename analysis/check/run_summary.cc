@@ -102,7 +102,7 @@ class LaneReader {
     return std::move(out_);
   }
 
-  // Of one step; the sums over one.
+  // Adds the statistics of one step to `sums`.
   void add_step(int64_t step, std::vector<SiteSums>& sums) const {
     const StepCounts counts = read_counts(run_, lane_, step);
     const std::vector<double> size = run_.moment(lane_, "sum_sq", step);

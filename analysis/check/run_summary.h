@@ -36,7 +36,7 @@ struct LaneSummary {
   bool is_reference = false;
   // By MetricId, then by what it is of: site, parameter, group, or one. Empty: not measured.
   std::vector<std::vector<Measured>> values;
-  // Of the reference, by site: MetricId::kExponents is their distance from a baseline's.
+  // The reference's quantiles, by site: MetricId::kExponents is their distance from a baseline's.
   std::vector<ExponentQuantiles> exponents;
   std::vector<bool> has_exponents;
   std::vector<std::string> findings;   // kinds, each once

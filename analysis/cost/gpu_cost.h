@@ -1,4 +1,4 @@
-// How long would a step take on a named GPU? An estimate by roofline, for comparing policies.
+// Estimates the time of a step on a named GPU by roofline, for comparing policies.
 // Each instruction of the lowered program takes the longer of two times:
 //
 //   arithmetic   2 multiply_adds / (the peak rate of the unit that takes its factors)
@@ -35,7 +35,7 @@ struct Gpu {
   double bandwidth;  // 10^9 bytes a second
 };
 std::span<const Gpu> gpus();
-// Of estimates for which none is named.
+// The GPU of estimates for which none is named.
 inline constexpr std::string_view kDefaultGpu = "h100";
 const Gpu& find_gpu(std::string_view name);  // Throws: InputError with a did-you-mean
 

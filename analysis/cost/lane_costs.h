@@ -1,4 +1,4 @@
-// What would each lane's policy cost on a GPU? An estimate of the step's time by roofline
+// What each lane's policy would cost on a GPU: an estimate of the step's time by roofline
 // (analysis/cost/gpu_cost.h), the memory of its formats, and the products that do not fill the
 // tensor cores' tiles.
 #pragma once
@@ -18,7 +18,7 @@ struct LaneCost {
   double relative_time = 0;           // of the reference's
   std::optional<MemoryFacts> memory;  // absent from files of version 1
 };
-// A product of 16-bit factors whose extents are no multiples of kAlignment16Bit.
+// A product of 16-bit factors whose extents are not multiples of kAlignment16Bit.
 struct UnalignedProduct {
   std::string layer, op, extents;  // "n is 10"
 };

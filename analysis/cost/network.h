@@ -31,7 +31,7 @@ Network read_network(const RunFile& run);
 StepCost cost_of(const Network& network, const Policy& policy, const MemoryFacts& memory,
                  const Gpu& gpu);
 // Multiply-adds of the products of each layer, times the bits of a factor in the policy's formats:
-// where a GPU's time does not tell formats apart.
+// for cases in which formats take the same time on a GPU.
 std::map<std::string, double> bit_operations(const Network& network, const Policy& policy);
 
 // What casts between two of `layers` cost, where one is in FP32 and the other in 16 bits: both ways

@@ -1,5 +1,5 @@
-// Are two runs equal, number by number?
-// Compares the table of recorded quantities (src/record/run/quantities.h): bit hashes, counts and
+// Compares two runs number by number.
+// Takes the table of recorded quantities (src/record/run/quantities.h): bit hashes, counts and
 // scaler states exactly, sums and losses within a tolerance that covers another order of summation
 // and nothing more.
 //

@@ -24,7 +24,7 @@ class LaneView {
   int lane() const { return lane_; }
   const std::string& lane_name() const;
   int64_t step() const { return step_; }
-  // Of the loaded step, or of the whole lane if the quantity has no steps.
+  // The numbers of the loaded step, or of the whole lane if the quantity has no steps.
   Numbers numbers(const Quantity& quantity) const;
   // Is there a number at this site in the loaded step?
   bool has_number(At at, size_t site) const { return has_[static_cast<size_t>(at)][site]; }
@@ -36,8 +36,8 @@ class LaneView {
   int lane_;
   int64_t step_ = -1;
   std::vector<Numbers> series_;  // narrow quantities, all steps; by index in quantities()
-  // Of the loaded step: quantities of sites, by index in quantities(); and whether there is a
-  // number, by At and site.
+  // The loaded step: quantities of sites, by index in quantities(); and whether there is a number,
+  // by At and site.
   std::vector<Numbers> sites_;
   std::array<std::vector<bool>, kAtCount> has_;
 };

@@ -17,7 +17,7 @@
 namespace lockstep {
 namespace {
 
-constexpr double kMostSeconds = 60;  // of a replay that nobody asked for
+constexpr double kMostSeconds = 60;  // of a replay that the user did not ask for
 
 // Keeps one hash of one step, then stops the run.
 class Watch : public Observer {

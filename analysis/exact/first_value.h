@@ -1,4 +1,4 @@
-// Which element of a tensor differs first between two runs, and by how much?
+// Finds the first element of a tensor that differs between two runs, and by how much.
 // A run file holds the hash of every tensor, not the tensor. Replaying a run up to the step in
 // question gives its values back: the same bits, which the hash proves.
 #pragma once

@@ -1,6 +1,6 @@
-// How far is a lane from the run that was captured?
-// Compares what the real machine recorded with what a lane computed: losses, the loss scaler's
-// decisions, and the norms of the gradients that the optimizer took. Nothing else was recorded.
+// The distance of a lane from the run that was captured.
+// Compares losses, the loss scaler's decisions and the norms of the gradients that the optimizer
+// took. The real machine recorded nothing else.
 #pragma once
 
 #include <cstdint>

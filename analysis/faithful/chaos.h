@@ -1,4 +1,4 @@
-// How much of a loss, a gradient, or a buffer after the step does FP32 not determine?
+// Measures the part of a loss, a gradient, or a buffer after the step that FP32 does not determine.
 // Repeats the step from weights moved by one ulp: FP32 does not determine what changes.
 #pragma once
 

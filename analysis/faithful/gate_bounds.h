@@ -1,4 +1,4 @@
-// How far may a replay be from PyTorch?
+// The bounds of the gates: how far a replay may be from PyTorch.
 #pragma once
 
 #include <cstdint>

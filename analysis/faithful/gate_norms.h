@@ -1,5 +1,4 @@
-// How far apart are two tensors?
-// Norms and distances shared by the gates, and the worst of many.
+// Norms and distances of tensors, shared by the gates, and the worst of many.
 #pragma once
 
 #include <cstdint>

@@ -168,7 +168,7 @@ std::vector<std::string> compare_gradients(const CapturedStep& step, const Captu
   return compared;
 }
 
-// Near overflow a version may be infinite where the step is not: it then says nothing of rounding.
+// Near overflow a version may be infinite where the step is not: it then shows nothing of rounding.
 void compare_version(size_t i, const ComputedStep& version, const CapturedStep& step,
                      const CapturedVerify& verify, double loss, const Tensors& emulated,
                      const std::vector<std::string>& compared, AmpFindings& found) {

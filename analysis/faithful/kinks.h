@@ -1,4 +1,4 @@
-// Makes a step choose the same side of every kink as PyTorch.
+// Makes a step take the same side of every kink as PyTorch did.
 #pragma once
 
 #include <cstdint>

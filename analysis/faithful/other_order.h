@@ -1,4 +1,4 @@
-// What does the order of sums change?
+// Kernels that form their sums in another order, to see what the order changes.
 // PyTorch's matrix products, convolutions and sums over a batch do not declare their order: it
 // changes with library, thread count and CPU. A replay in another order is an equally good version
 // of the same step. Where the two are far apart, the capture does not determine the result better

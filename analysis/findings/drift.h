@@ -1,4 +1,4 @@
-// Which roundings move the loss most, where nothing went wrong?
+// Ranks the roundings that move the loss most, in a lane without any event.
 // A lane may be worse than the reference without any event. Then the roundings of its forward pass
 // are ranked by what each does to the loss, to first order (src/execute/loss_effect.h), in the
 // steps that sampled it. The size of a site is the root mean square over these steps; shares are of
@@ -16,8 +16,8 @@
 namespace lockstep {
 
 inline constexpr size_t kMostDriftSites = 3;  // named: the largest, and those that follow
-// Of the gap of the losses: less, from all sites together, is no explanation. A judgement: effects
-// of a step add up over the steps, but not to first order.
+// The least share of the losses' gap that all sites together must explain. A judgement: effects of
+// a step add up over the steps, but not to first order.
 inline constexpr double kLeastDrift = 0.01;
 
 // By site: the root mean square over the samples of one part of the effect.

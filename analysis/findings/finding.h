@@ -59,7 +59,7 @@ struct Finding {
   // kNoScaler: a static loss scale that would keep the gradients; NaN: there is none.
   double fitting_scale = std::numeric_limits<double>::quiet_NaN();
   int32_t cause = -1;  // the site of the operand that caused it, or that was lost
-  // Of underflow in a gradient: the weight gradient made from it, if that has lost more, and its
+  // For underflow in a gradient: the weight gradient made from it, if that has lost more, and its
   // relative error (of the norm).
   int32_t spoilt = -1;
   double spoilt_error = std::numeric_limits<double>::quiet_NaN();
@@ -70,7 +70,7 @@ struct Finding {
   std::vector<int32_t> consequences = {};
 };
 
-// Of two runs of one graph: of one kind, at one site.
+// Whether two findings, from two runs of one graph, have the same kind and site.
 inline bool is_same_finding(const Finding& a, const Finding& b) {
   return a.kind == b.kind && a.site == b.site;
 }

@@ -58,7 +58,7 @@ std::string what_of(const Site& site) {
   }
 }
 
-// Of a site elsewhere: "the result of block add (model.py:36)".
+// Names a site elsewhere: "the result of block add (model.py:36)".
 std::string what_elsewhere(const Site& site) {
   if (is_storage(site)) return place_text(site);
   if (!is_in_graph(site)) return what_of(site);

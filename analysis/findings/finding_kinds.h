@@ -1,4 +1,4 @@
-// What does a finding of each kind mean, and what can be done?
+// The kinds of findings: what each means and what can be done.
 // One row per kind: its sentence, what follows from it, and remedies to try. The remedies are
 // candidates; only running them shows whether they help.
 #pragma once

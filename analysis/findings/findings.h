@@ -1,4 +1,4 @@
-// What went wrong in each lane of a run?
+// Finds what went wrong in each lane of a run.
 // Decides what broke; the report, the check and the search of `recommend` read this list.
 // finding.h says what a finding is, finding_kinds.h what each kind means.
 #pragma once
@@ -13,11 +13,12 @@ namespace lockstep {
 // Not the reference, the truth, the twin or PyTorch's own recorded run: a lane that is judged.
 bool is_candidate(const LaneInfo& lane);
 
-// Of one lane, the gravest first. Only candidates have findings. Cost: reads every step of the lane
-// and of the reference.
+// The findings of one lane, the gravest first. Only candidates have findings. Cost: reads every
+// step of the lane and of the reference.
 std::vector<Finding> find_findings(const RunFile& run, int lane);
 
-// What a finding's sentence refers to. `has_scaler`: see FindingContext. Valid as long as both.
+// What a finding's sentence refers to. `has_scaler`: see FindingContext. Valid as long as `run` and
+// `finding`.
 FindingContext context_of(const RunFile& run, const Finding& finding, bool has_scaler);
 
 }  // namespace lockstep

@@ -1,6 +1,6 @@
-// In which recorded decisions would a lane's own values have chosen otherwise?
-// The worst place of a lane, among those where it differs more often than the reference does: the
-// loop that was captured may have chosen in another format than FP32, too.
+// Finds the recorded decisions that a lane's own values would have taken otherwise.
+// Gives the worst place of a lane, among those where it differs more often than the reference does:
+// the loop that was captured may have chosen in another format than FP32, too.
 #pragma once
 
 #include <optional>
@@ -12,7 +12,8 @@
 
 namespace lockstep {
 
-// A share of decisions that is told, and the fewest flips: one of three is no share.
+// The least share of flipped decisions that is reported, and the fewest flips: one of three is not
+// a share.
 inline constexpr double kFlippedShare = 0.01;
 inline constexpr uint64_t kFewestFlips = 2;
 

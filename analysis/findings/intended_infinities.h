@@ -1,4 +1,4 @@
-// Which infinities does a step intend?
+// Finds the infinities that a step intends.
 // Those that the reference shows as well, and those that disappear again: a mask's huge number
 // before a softmax, where all sites that read it are finite and agree with the reference. Later,
 // when the lane has other weights, a site that has shown this once needs only finite readers.
@@ -16,7 +16,7 @@ namespace lockstep {
 // Readers of a site whose error is below this share of the reference's energy agree with it.
 inline constexpr double kAbsorbedErrorShare = 1e-2;
 
-// Of one lane. Requires: steps in ascending order.
+// Finds them in one lane. Requires: steps in ascending order.
 class IntendedInfinities {
  public:
   explicit IntendedInfinities(const SiteTable& sites);

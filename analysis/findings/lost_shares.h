@@ -1,4 +1,4 @@
-// What did a lane lose without ever overflowing?
+// Finds what a lane lost without any overflow.
 // Shares of energy (sums of squares) that rounding took, averaged over the steps:
 //
 //   underflow      sum (after - before)^2 / sum before^2 where values became zero. Of a gradient

@@ -1,6 +1,7 @@
-// Which optimizer state became zero?
-// By energy; of a state whose root divides the update also nonzero elements that became zero /
-// nonzero elements: however small, each of them decides the size of its own update.
+// Finds optimizer state that became zero.
+// Judged by energy. State whose root divides the update is also judged by its elements (nonzero
+// elements that became zero / nonzero elements): however small, each decides the size of its own
+// update.
 #pragma once
 
 #include <optional>

@@ -40,7 +40,7 @@ void MissingScaler::add(const StepEvidence& reference) {
 bool MissingScaler::is_accused(const Policy& policy, const Finding& f) const {
   const bool vanishes = f.kind == FindingKind::kNoGradient || f.kind == FindingKind::kUnderflow;
   if (!vanishes || f.site < 0) return false;
-  // Of a flat activation, no scale helps.
+  // No scale helps a flat activation.
   if (f.kind == FindingKind::kNoGradient && f.cause >= 0) return false;
   const auto site = static_cast<size_t>(f.site);
   return needs_loss_scale(policy, sites_.sites[site], formats_[site]);

@@ -1,4 +1,4 @@
-// Do gradients vanish because the loss has no scale?
+// Finds gradients that vanish because the loss has no scale.
 // A lane without a loss scale whose gradients underflow in a format of small range (FP16) has one
 // fault, the missing scaler: the vanished gradients follow from it. A lane with a scale, with BF16
 // gradients, or whose gradients have a scale per tensor (FP8 recipes) is not accused.

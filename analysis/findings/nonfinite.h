@@ -1,4 +1,4 @@
-// Where did infinities and NaN come from?
+// Finds where infinities and NaN came from.
 // A site is an origin in a step if it saw a non-finite value, the reference did not see one there
 // in the same step, and all sites feeding it were finite. An infinity that disappears again is no
 // origin (intended_infinities.h). Storage sites are measured when a value is stored: StoredEvidence

@@ -18,7 +18,7 @@ std::vector<RemedyEdit> layer_in_fp32_or_bf16(const EditContext& c);
 // The values of this role that the layer reads or makes: wins over a rule of the policy that rounds
 // them, which the format of ops does not.
 std::vector<RemedyEdit> values_in_bf16_or_fp32(const EditContext& c);
-// Of what a decision is made by: the ops that compute its operands.
+// FP32 for the ops that compute the operands of a decision.
 std::vector<RemedyEdit> deciders_in_fp32(const EditContext& c);
 // bf16 wherever the policy says fp16, without a loss scale.
 std::vector<RemedyEdit> bf16_for_fp16(const EditContext& c);

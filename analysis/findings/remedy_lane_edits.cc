@@ -33,7 +33,7 @@ RemedyEdit static_edit(int exponent) {
                       exponent)};
 }
 
-// Of the site's format, or of FP16 where that is not known.
+// The site's format, or FP16 where that is not known.
 const Format& format_at(const EditContext& c) {
   const std::string& name = c.found.finding.format;
   return find_format(name.empty() ? "fp16" : name);
@@ -196,7 +196,7 @@ std::vector<RemedyEdit> larger_eps(const EditContext& c) {
     return edits;
   }
   if (f.site < 0) return edits;
-  constexpr int kDepth = 3;  // x / (sqrt(v) + eps): the eps stands at most so far before
+  constexpr int kDepth = 3;  // x / (sqrt(v) + eps): the eps is at most so far before
   for (const NearRewrite& near : rewrites_near(c.step, c.found.site().node, kDepth)) {
     if (near.node->is_backward()) continue;
     if (near.row->takes_number && near.row->number(*near.node) >= least) continue;

@@ -1,4 +1,4 @@
-// Did the loss scaler do its work?
+// Judges the loss scaler by the course of its scale.
 // Ordinary: some skipped steps at the start, until the scale fits, and single ones later. A fault:
 // the scale keeps falling, falls to 1 or below (no scaling is left, and gradients overflow without
 // any), or the scaler gives up. Steps skipped because the forward pass overflows

@@ -1,4 +1,4 @@
-// Were gradients clipped while they still held the loss scale?
+// Finds gradients that were clipped while they still held the loss scale.
 // The recorded norm is the one that was compared with the clip: if it is about the loss scale times
 // the reference's, the unscaling came too late, and every clipped update is too short by that
 // factor.

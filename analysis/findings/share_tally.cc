@@ -94,7 +94,7 @@ int32_t ShareTally::rounded_at(int32_t operand, const std::vector<double>& lost)
 
 // Where underflow is most of what is wrong with a gradient, the weight gradient made from it can be
 // wrong by much more: what became zero may have met the largest activations. The error that other
-// operands bring is not underflow's; nor can it be told from that of sums in a low precision.
+// operands bring is not underflow's; nor can it be separated from that of sums in a low precision.
 void ShareTally::follow_to_weights(const Site& gradient, const std::vector<double>& lost,
                                    const StepEvidence& lane) {
   if (gradient.role != Role::kGradWeight || gradient.point != Point::kOutput) return;

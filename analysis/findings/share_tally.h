@@ -1,4 +1,4 @@
-// What happened to the energy at every site of a lane, added up over the steps?
+// Adds up over the steps what happened to the energy at every site of a lane.
 // Energy is the sum of squares. Only numbers; lost_shares.h, lost_state.h and swamped_sums.h say
 // which of them are findings.
 #pragma once
@@ -25,8 +25,8 @@ struct SiteShares {
   int64_t first = -1, last = -1;        // steps with a loss
   double underflow = 0, saturated = 0;  // sums of shares over steps
   int64_t judged_sums = 0;              // of an accumulator: steps in which its error was judged
-  // Of a gradient that lost values to zero: the error share of the weight gradient made from it,
-  // summed over the steps in which it can be judged, and the site of that.
+  // For a gradient that lost values to zero: the error share of the weight gradient made from it,
+  // summed over the steps in which it can be judged, and that gradient's site.
   double weight_share = 0;
   int64_t judged_weights = 0;  // such steps
   int32_t weight_gradient = -1;

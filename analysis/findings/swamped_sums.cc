@@ -63,7 +63,7 @@ void add_products(const ShareTally& tally, const std::vector<AccumulatorHealth>&
   out.push_back(f);
 }
 
-// Of the operand of a plain sum, repeated to the sum's shape; 0: not measured.
+// The energy of a plain sum's operand, repeated to the sum's shape; 0: not measured.
 double energy_of(const ShareTally& tally, const Site& operand) {
   const Site* at = &operand;
   while (tally.of(*at).steps == 0) {  // it is read as it was written
@@ -92,8 +92,8 @@ bool is_masked(const ShareTally& tally, const Site& sum, const Site& operand) {
 }
 
 // Plain sums of the forward pass (a residual stream): what rounding the sum takes, against its
-// smaller operand. A bias that is still small is no finding, nor is a sum of numbers (losses),
-// whose rounding changes no gradient, nor what FP32 would lose as well.
+// smaller operand. Not findings: a bias that is still small; a sum of numbers (losses), whose
+// rounding changes no gradient; what FP32 would lose as well.
 void add_plain_sums(const ShareTally& tally, std::vector<Finding>& out) {
   const double u = find_format("fp32").unit_roundoff();
   Finding worst;

@@ -1,4 +1,4 @@
-// In which sums had small terms no effect?
+// Finds sums in which small terms had no effect.
 //
 //   products       sum (computed - exact)^2 / sum exact^2 of the sampled sums of products
 //   plain sums     sum (after - before)^2 of a + b / the smaller of sum a^2 and sum b^2
@@ -15,11 +15,13 @@
 
 namespace lockstep {
 
-// A judgement. Of the addends of a sum of products, and kEnergyLimit of the sum; of a plain sum's
-// smaller operand; of what was added to a stored value.
+// The least share that counts as swamped, a judgement: of the addends of a sum of products (which
+// must also have lost kEnergyLimit), of a plain sum's smaller operand, of what was added to a
+// stored value.
 inline constexpr double kSwampedLimit = 0.1;
 
-// Of the error share that a one-ulp twin has: four times as far from the reference. A judgement.
+// The least error share, in units of a one-ulp twin's: four times as far from the reference. A
+// judgement.
 inline constexpr double kTwinTimes = 16;
 
 // All by site id, may be empty. `of_twin`: error shares of a one-ulp twin in the last step.

@@ -238,7 +238,7 @@ class Fixer {
              !waiting.front().edits.back().changes_run());
     for (FixTrial& one : try_all(part)) {
       judge(one, target, fix_.rounds.back().layer, round, standing);
-      // Of another finding than the gravest: that one must be gone as well.
+      // If the target is not the gravest finding, the gravest must be gone as well.
       if (has(one, gravest.kind, layer_of_finding(scene_->sites, gravest))) {
         one.grade = FixGrade::kNo;
       }
@@ -270,7 +270,7 @@ class Fixer {
     return outcome;
   }
 
-  // The edit that answers; else the one to go on from.
+  // The edit that answers; else the one to continue from.
   std::optional<FixTrial> one_round() {
     const std::vector<Finding> findings = now_.findings;
     for (size_t f = 0; f < std::min(findings.size(), kFindingsToFollow); ++f) {
@@ -292,7 +292,7 @@ class Fixer {
                                : std::numeric_limits<double>::infinity(),
             one.trial.findings.size()};
   }
-  // The finding is gone and another one says how to go on.
+  // The finding is gone and another one shows what to try next.
   static bool is_progress(const FixTrial& one) {
     return one.grade == FixGrade::kNo && one.gone && !one.trial.findings.empty();
   }

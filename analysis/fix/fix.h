@@ -1,12 +1,12 @@
-// Which of a finding's remedies removes it?
+// Finds a remedy that removes a finding.
 // Runs a lane that goes wrong, takes its gravest finding, and runs the finding's remedies
 // (analysis/findings/remedies.h) as edits, the smallest first. A remedy is accepted if
 //   - no finding of that kind at that layer is left, none has come elsewhere, and none is left that
 //     breaks a training,
 //   - the loss is within the tolerance of FP32's: a share of the fall of FP32's loss, never below
 //     what one ulp does (proof.h); or within the noise of the run (outcome.h).
-// Where a remedy removes the finding and another stands, the next round goes on from there; what
-// has become superfluous in a chain is taken out again.
+// If a remedy removes the finding and another finding remains, the next round continues with that
+// one. Steps of a chain that are no longer needed are removed.
 #pragma once
 
 #include <memory>

@@ -15,9 +15,9 @@ struct FixLane {
 };
 
 // The text comes from options.policy_texts, a file or a preset. A preset takes the loss scaler of a
-// captured loop, or has none where the loop has none; a file keeps its own: so the text says it.
-// `capture`: null for a built-in model. Throws: InputError: no such policy; a lane that is none to
-// fix (fp32, fp64, twin).
+// captured loop, or has none where the loop has none; a file keeps its own. So the text names the
+// scaler. `capture`: null for a built-in model. Throws: InputError: no such policy; a lane that
+// cannot be fixed (fp32, fp64, twin).
 FixLane fix_lane(const std::string& name, const RunOptions& options, const Capture* capture);
 
 }  // namespace lockstep

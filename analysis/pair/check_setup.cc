@@ -43,7 +43,7 @@ HyperValues schedule_numbers(const RunOptions& o) {
   return HyperNumbers(find_schedule(o.schedule.name).parameters, o.schedule.values).all();
 }
 
-// Of an optimizer or a schedule, with all of its numbers.
+// The name of an optimizer or a schedule, with all of its numbers.
 struct FullChoice {
   std::string name;
   HyperValues numbers;
@@ -55,7 +55,7 @@ FullChoice choice_of(const OptimizerSpec& optimizer) {
   return {optimizer.name, numbers_of(optimizer).all()};
 }
 
-// Of the same row each number that differs, "optimizer lr": in one text it would be hard to find.
+// Lists each number of one row that differs, "optimizer lr": in one text it would be hard to find.
 void compare_choices(std::string_view what, const FullChoice& ours, const FullChoice& theirs,
                      std::vector<SetupDifference>& out) {
   if (ours.name != theirs.name) {

@@ -1,4 +1,4 @@
-// Can two runs be compared? Everything that affects what a lane computes must be equal.
+// Checks that two runs can be compared: everything that affects what a lane computes must be equal.
 #pragma once
 
 #include <string>

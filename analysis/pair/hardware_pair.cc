@@ -31,7 +31,7 @@ int find_model_lane(const RunFile& run, const LaneInfo& device) {
   return -1;
 }
 
-// Of one site, over the steps in which bits differ.
+// Sums of squares for one site, over the steps in which bits differ.
 struct Squares {
   double device = 0, model = 0, reference = 0;
   bool is_finite = true;

@@ -1,6 +1,6 @@
-// Does a lane on a GPU compute what its software lane says the GPU does?
-// Compares a lane whose products a device formed with the lane of the same policy that uses the
-// models of that chip, site by site, and says where they part. Both must be in one run.
+// Compares a lane on a GPU with the software lane that models the GPU.
+// Takes a lane whose products a device formed and the lane of the same policy that uses the models
+// of that chip, site by site, and says where they part. Both must be in one run.
 #pragma once
 
 #include <cstdint>

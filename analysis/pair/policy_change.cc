@@ -75,7 +75,7 @@ std::optional<Settings> settings_of(std::string_view text) {
   }
 }
 
-// Of both lists the rows that are not in their longest common subsequence, with their places.
+// Lists the rows on either side that are not in the longest common subsequence, with their places.
 void compare_lists(const std::string& path, const std::vector<std::string>& before,
                    const std::vector<std::string>& after, PolicyChange& out) {
   const size_t rows = before.size(), columns = after.size();

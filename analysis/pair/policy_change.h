@@ -1,4 +1,5 @@
-// Which settings of a policy file changed? Compares what the files say, not how they are written.
+// Finds the settings of a policy file that changed. Compares what the files say, not how they are
+// written.
 #pragma once
 
 #include <string>

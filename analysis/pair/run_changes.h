@@ -1,4 +1,4 @@
-// What changed from one run to another, before and after a fix?
+// Finds what changed from one run to another, before and after a fix.
 // Matches their lanes and findings, and says which lane trains better or worse, which settings
 // differ, and which layers lose another share of their values. Decides nothing about whether the
 // numerics are the same bit by bit: that is analysis/check.
@@ -35,8 +35,8 @@ std::vector<Match> match_lanes(std::span<const LaneInfo> before, std::span<const
 // Are the sites the same places of one step? Their shapes may differ: another batch size.
 bool same_places(const SiteTable& before, const SiteTable& after);
 
-// Of one kind at one site; in another graph, at a site with the same label. First those that are
-// gone, then the new ones, then those in both; each in the order of its run.
+// Matches findings of one kind at one site; in another graph, at a site with the same label. First
+// those that are gone, then the new ones, then those in both; each in the order of its run.
 std::vector<Match> match_findings(const std::vector<Finding>& before,
                                   const std::vector<Finding>& after, const SiteTable& before_sites,
                                   const SiteTable& after_sites, bool same_graph);

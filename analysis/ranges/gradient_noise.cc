@@ -13,11 +13,11 @@
 namespace lockstep {
 namespace {
 
-// An average that holds fewer gradients (W1^2 / W2) says too little of their scatter.
+// An average that holds fewer gradients (W1^2 / W2) shows too little of their scatter.
 constexpr double kFewestGradients = 4;
 // Recorded sums of squares are exact to 2.4e-7, the averages are rounded to FP32 in every step.
 constexpr double kSameNorm = 1e-4;
-// A share below this is not told apart from the rounding of the sums.
+// A share below this cannot be distinguished from the rounding of the sums.
 constexpr double kLeastShare = 1e-5;
 
 // Which of an optimizer's states is an average of the gradients, and its numbers.
@@ -138,7 +138,7 @@ std::vector<GradientNoise> gradient_noise(const RunFile& run, const Graph& step)
     sums.push_back(run.moment(kReferenceIndex, "sum_sq", t));
   }
   const std::vector<double> clips = clips_sq(run);
-  // Of a capture, the file names the numbers of its first group only.
+  // The file names only the numbers of a capture's first group.
   const size_t groups = run.steps() == 0 ? 1 : run.lr(kReferenceIndex).size() / sums.size();
   const bool knows_groups = groups == options.groups.size() + 1;
   std::vector<GradientNoise> out;

@@ -1,4 +1,4 @@
-// How much does the gradient of each weight scatter from batch to batch?
+// Measures how much the gradient of each weight scatters from batch to batch.
 // Read from the reference lane of a run whose optimizer keeps an average of gradients,
 //
 //   m[t] = beta m[t-1] + gain g[t],  so  m[t] = sum of w[i] g[i],  w[i] = gain beta^(t-i)

@@ -1,4 +1,4 @@
-// Where does a dynamic loss scale settle?
+// Predicts where a dynamic loss scale settles.
 // A dynamic scale grows until a step overflows, so it settles above the scales at which no step of
 // a run overflows (scale_interval.h): with a growth interval of n, about one step in n does. The
 // gradients of one FP32 trace say which steps: the backward pass is linear in the loss, so the
@@ -28,7 +28,8 @@ struct ScaleCourse {
   SettledScale predicted, recorded;
 };
 
-// Of every lane with one scaler that may skip steps; none if some step was not measured.
+// The courses of every lane with one scaler that may skip steps; none if some step was not
+// measured.
 std::vector<ScaleCourse> scale_courses(const RunFile& run);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// For which loss scales do a layer's numbers fit a narrow format?
+// Finds the loss scales at which a layer's numbers fit a narrow format.
 // One FP32 trace gives the answer for every power-of-two scale 2^k: the backward pass is linear in
 // the loss, so a scale only shifts each gradient's exponent histogram by k bins. A value with
 // exponent e (2^e <= |x| < 2^(e+1)), scaled by 2^k, in a format with precision p and exponents
@@ -71,7 +71,7 @@ struct LayerRange {
   ScaleInterval scales;
   std::string lo_site, hi_site;
   double unscaled_gradient_lost = 0;  // largest share of a gradient's energy lost at scale 1
-  // At the chosen scale, the largest of the layer's gradients.
+  // At the chosen scale, the largest such shares among the layer's gradients.
   double lost_energy = 0, zeroed_share = 0;
   // Unscaled values (inputs, weights, activations): octaves between the largest value and
   // the format's emax (negative: it overflows).

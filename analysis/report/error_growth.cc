@@ -25,7 +25,7 @@ std::vector<LayerError> errors_of(const SiteTable& sites, const StepEvidence& st
     const auto i = static_cast<size_t>(site.id);
     if (step.count[i] == 0 || site.layer.empty()) continue;
     std::erase_if(out, [&](const LayerError& one) { return one.layer == site.layer; });
-    // Errors leave out what is not finite: of such a tensor they would say too little.
+    // Errors leave out what is not finite: for such a tensor they would be too small.
     const double known = step.nonfinite(i) ? std::numeric_limits<double>::quiet_NaN() : 1;
     out.push_back({.layer = site.layer,
                    .site = site.id,

@@ -1,4 +1,4 @@
-// How do errors grow through the depth of the network?
+// Shows how errors grow through the depth of the network.
 // In one step, layer by layer in execution order, of the layer's last output:
 //
 //   total   sqrt(err_sq / ref_sq): against the reference; what came in from earlier layers counts

@@ -12,8 +12,8 @@
 
 namespace lockstep {
 
-// Of the magnitudes before rounding, as computed (scaled), without the empty ends: counts[i] values
-// have the exponent first + i. FP32 subnormals count at -127.
+// A histogram of the magnitudes before rounding, as computed (scaled), without the empty ends:
+// counts[i] values have the exponent first + i. FP32 subnormals count at -127.
 struct SiteExponents {
   int32_t site = -1;
   int first = 0;

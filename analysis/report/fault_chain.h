@@ -1,5 +1,5 @@
-// How did a fault go through the network? The finding's site, then the sites that went wrong
-// because of it, with what each saw in the finding's first step.
+// Follows a fault through the network: the finding's site, then the sites that went wrong because
+// of it, with what each saw in the finding's first step.
 #pragma once
 
 #include <optional>
@@ -28,7 +28,7 @@ struct FaultChain {
 
 inline constexpr size_t kMostLinks = 8;
 
-// Of a finding with a site.
+// The chain of a finding that has a site.
 FaultChain fault_chain(const RunFile& run, int lane, const Finding& finding);
 
 }  // namespace lockstep

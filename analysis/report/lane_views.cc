@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-// Of a step with counts alone: measures of anything else find no share.
+// The reading of a step that has counts alone: measures of anything else find no share.
 StepReading counted_only(const StepCounts& counts) {
   const std::vector<double> none(counts.size(), std::numeric_limits<double>::quiet_NaN());
   return {.counts = counts,

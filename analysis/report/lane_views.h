@@ -21,7 +21,7 @@ struct LaneViews {
   std::vector<FaultChain> chains;  // of the first findings, in their order
 };
 
-// Of so many findings of a lane.
+// The most findings of a lane whose chains are shown.
 inline constexpr size_t kMostChains = 3;
 
 // `end`: the map's cells are of the steps before it. Cost: reads every step's counts once, and the

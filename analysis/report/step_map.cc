@@ -29,7 +29,8 @@ double zeroed(const StepReading& step, const Site& site) {
                           step.counts.count[i] - step.counts.source_zero[i]);
 }
 
-// Rounding takes more than values that become zero; where none does it is no underflow.
+// Rounding changes more than the values that become zero; where none does, the share is not
+// underflow.
 double zeroed_energy(const StepReading& step, const Site& site) {
   const size_t i = index(site);
   if (step.counts.to_zero[i] == 0) return 0;
@@ -37,7 +38,7 @@ double zeroed_energy(const StepReading& step, const Site& site) {
   return std::isfinite(share) ? std::min(share, 1.0) : 0;
 }
 
-// Of gradients: a skipped step's updates are zero, too.
+// Gradients only: a skipped step's updates are zero, too.
 double vanished(const StepReading& step, const Site& site) {
   if (site.role != Role::kGradActivation && site.role != Role::kGradWeight) return 0;
   const size_t i = index(site);

@@ -1,4 +1,4 @@
-// Where and when did a lane lose something? One table: layers x steps, by role and measure.
+// Shows where and when a lane lost something, as one table: layers x steps, by role and measure.
 // A measure is a share in 0..1 of one site in one step; THE table is step_measures(). Steps are
 // joined to at most kMostStepColumns columns, sites to layers and roles; a cell is the largest
 // share in it, so that one bad step among many stays visible.

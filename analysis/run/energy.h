@@ -1,6 +1,6 @@
-// When does underflow matter?
-// By energy, the sum of squares: many tiny values may become zero without any loss. The findings
-// and the recommendation use the same limit.
+// The limit at which underflow matters.
+// Measured by energy, the sum of squares: many tiny values may become zero without any loss. The
+// findings and the recommendation use the same limit.
 #pragma once
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-// How did every lane of a run file end, over all of its seeds?
+// Judges how every lane of a run file ended, over all of its seeds.
 // Reads what an outcome rests on (losses, answers, skipped steps) and judges it by
 // analysis/run/outcome.h. Knows nothing of what rounding did to single tensors.
 #pragma once
@@ -38,8 +38,8 @@ SeedCourses read_courses(const RunFile& run);
 // Every complete seed of a run file, its first among them (also if unfinished).
 std::vector<SeedCourses> read_all_courses(const RunFile& first);
 
-// Of each lane, in their order. Twins are the noise of all other lanes, and of each other.
-// Requires: the same lanes in all seeds.
+// The judgement of each lane, in their order. Twins are the noise of all other lanes, and of each
+// other. Requires: the same lanes in all seeds.
 std::vector<LaneJudgement> judge_lanes(std::span<const SeedCourses> seeds);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// How far may a mean loss at the end of a run lie from another's by noise alone?
+// Bounds on how far noise alone moves the mean loss at the end of a run.
 // Every bound is measured in the same run, at kErrorRate; analysis/run/outcome.h judges with them.
 // t(k): Student's quantile for k degrees of freedom at 1 - kErrorRate.
 //

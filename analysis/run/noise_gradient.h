@@ -1,4 +1,4 @@
-// Which parameter gradients are rounding noise?
+// Decides which parameter gradients are rounding noise.
 // The recommendation's ranges and the findings use the same rule.
 #pragma once
 

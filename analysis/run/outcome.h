@@ -1,4 +1,4 @@
-// Did a lane train as well as the reference?
+// Judges whether a lane trained as well as the reference.
 // Compares the mean loss at the end of the run, and the number of correct held-out answers, with
 // noise measured in the same run (analysis/run/loss_noise.h); no margin is set by hand. A run may
 // hold several seeds: every lane is then compared with the reference of its own seed, which saw the
@@ -77,7 +77,7 @@ struct LaneJudgement {
   double correct_seed_bound = 0;
   int64_t seeds = 1, broke_in = 0, stalled_in = 0;
   int64_t first_broken = -1;  // index of the first seed in which it broke
-  // Only of kUnclear: the fewest seeds with which the bounds would be below the gap (or the drop),
+  // Only for kUnclear: the fewest seeds with which the bounds would be below the gap (or the drop),
   // if gap and scatter stay as measured; kMostDecidingSeeds + 1: more than that; 0: not known,
   // because no scatter was measured.
   int64_t seeds_to_decide = 0;

@@ -22,12 +22,12 @@ struct SearchOptions {
   const Gpu* gpu = nullptr;
 };
 
-// What became of a narrow format.
+// The outcome of a narrow format.
 struct NarrowOutcome {
   std::string format;
   std::string why_not = {};          // not tried, or tried and not used: the reason
   std::optional<Trial> passed = {};  // trains as FP32 does
-  bool is_faster = false;            // by the estimate, than the base it stands on
+  bool is_faster = false;            // by the estimate, than its base
   size_t linear = 0;                 // layers in the format
 };
 

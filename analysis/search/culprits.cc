@@ -18,7 +18,7 @@ LayerSet joined(LayerSet a, const LayerSet& b) {
   return a;
 }
 
-// Of nearly equal size, at most one for each layer.
+// Parts of nearly equal size, at most one for each layer.
 std::vector<LayerSet> parts_of(const LayerSet& layers, size_t count) {
   count = std::min(count, layers.size());
   std::vector<LayerSet> parts;

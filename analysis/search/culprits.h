@@ -1,4 +1,4 @@
-// Which of the layers that are low together spoil a run? Delta debugging with several lanes a run.
+// Finds the layers that spoil a run if they are low together: delta debugging, several lanes a run.
 //
 // A set that fails is cut into parts. Each part is run low alone, the rest is not:
 //
@@ -23,10 +23,11 @@ namespace lockstep {
 
 using LayerSet = std::vector<std::string>;
 
-// Whether the run fails, for each of these sets of low layers; fewer answers: it must end.
+// Whether the run fails, for each of these sets of low layers. Fewer answers than sets: the search
+// must end.
 using SetsFail = std::function<std::vector<bool>(const std::vector<LayerSet>& low)>;
 
-// Sets that may fail at a time; more, and it gives up.
+// The most sets that may fail at a time; if more do, the search gives up.
 inline constexpr size_t kMostSuspects = 4;
 
 // Requires: the run with all of `low` fails, that with none of them does not. Returns: the

@@ -83,7 +83,7 @@ class SensitivityRuns {
                   const std::function<bool()>& may_go_on, SensitivityTable& table)
       : runs_(runs), network_(network), scales_(scales), may_go_on_(may_go_on), table_(table) {}
 
-  void layers(std::span<const size_t> rows) {
+  void measure_layers(std::span<const size_t> rows) {
     std::vector<Subject> subjects;
     for (const size_t row : rows) {
       LayerSensitivity& one = table_.layers[row];
@@ -92,7 +92,7 @@ class SensitivityRuns {
     measure(subjects);
   }
 
-  void roles(std::span<const size_t> rows) {
+  void measure_roles(std::span<const size_t> rows) {
     std::vector<Subject> subjects;
     for (const size_t row : rows) {
       RoleSensitivity& one = table_.roles[row];
@@ -135,7 +135,7 @@ class SensitivityRuns {
   int number_ = 0;
 };
 
-// Of those rows that were measured.
+// The rank correlation over the rows that were measured.
 template <typename Row>
 RankCorrelation correlation(const SensitivityTable& table, const std::vector<Row>& all,
                             std::span<const size_t> rows) {
@@ -148,7 +148,7 @@ RankCorrelation correlation(const SensitivityTable& table, const std::vector<Row
   return {rank_correlation(scored, measured), scored.size()};
 }
 
-// Rows of the roles of the measured layers that mind most, of each format; adds those without a
+// Rows of the roles of the most sensitive measured layers, of each format; adds those without a
 // score.
 std::vector<size_t> role_rows(const Network& network, SensitivityTable& table) {
   std::map<std::string, std::vector<const LayerSensitivity*>> by_format;
@@ -255,16 +255,16 @@ void measure_some(TrialRuns& runs, const Network& network,
   table.is_measured = true;
   SensitivityRuns sensitivity(runs, network, scale_exponents, may_go_on, table);
   const std::vector<size_t> first(some.begin(), some.end());
-  sensitivity.layers(first);
+  sensitivity.measure_layers(first);
   table.of_layers = correlation(table, table.layers, first);
   if (!(table.of_layers.value >= kLeastRankCorrelation)) {
     std::vector<size_t> rest;
     std::ranges::set_difference(top_third, some, std::back_inserter(rest));
-    sensitivity.layers(rest);
+    sensitivity.measure_layers(rest);
     table.measured_top_third = true;
   }
   const std::vector<size_t> roles = role_rows(network, table);
-  sensitivity.roles(roles);
+  sensitivity.measure_roles(roles);
   table.of_roles = correlation(table, table.roles, roles);
   for (LayerSensitivity& layer : table.layers) {
     if (layer.measured) layer.score = measured_score(table, *layer.measured);

@@ -15,8 +15,8 @@ namespace lockstep {
 
 // Runs some of the table's layers alone (the highest and lowest scores and some between, of each
 // format), then, if the score ranks them badly, the rest of the top third. Where a layer has been
-// measured, its score becomes the measurement. Then the roles of those that mind most, each alone:
-// their rows keep the score, and get a measurement.
+// measured, its score becomes the measurement. Then the roles of the most sensitive layers, each
+// alone: their rows keep the score, and get a measurement.
 // `scale_exponents`: a static loss scale for the formats that need one. `may_go_on`: asked before
 // each replay. Throws: as TrialRuns::measure.
 void measure_some(TrialRuns& runs, const Network& network,

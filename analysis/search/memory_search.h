@@ -1,4 +1,4 @@
-// What may be kept in fewer bits on top of a policy that passes: optimizer state, weights, sums?
+// Finds what else may be kept in fewer bits once a policy passes: optimizer state, weights, sums.
 #pragma once
 
 #include "analysis/search/search_state.h"

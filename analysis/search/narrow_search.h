@@ -1,4 +1,4 @@
-// Which linear layers may use a narrower format on top of a policy that passes?
+// Finds the linear layers that may use a narrower format once a policy passes.
 #pragma once
 
 #include "analysis/search/search_state.h"

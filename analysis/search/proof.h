@@ -1,11 +1,11 @@
-// Does a policy train as FP32 does, on seeds that the search never saw?
+// Tests whether a policy trains as FP32 does, on seeds that the search never saw.
 // Paired runs: each seed has its own weights, batches and noise, the same for both lanes. A capture
 // has one start and a few batches: its search sees the first half of them, and a seed of the proof
 // is an order of the second half. So nothing is shown of other starts.
 //
 //   d          the candidate's gap in one seed (analysis/run/outcome.h), in units of the loss
 //   tolerance  a share of the fall of FP32's loss, mean over the seeds; never below `chaos`, the
-//              root mean square of the one-ulp twins' gaps: nothing smaller can be told apart
+//              root mean square of the one-ulp twins' gaps, the smallest difference visible
 //   pass       mean d + t s / sqrt(n) < tolerance, s the standard deviation of the n differences
 //   fail       mean d - t s / sqrt(n) > tolerance, or a seed in which the candidate broke
 // t: Student's, one-sided. The runs are judged after each of kProofStages seeds, and end with the
@@ -40,8 +40,8 @@ struct Proof {
   double gap_scatter = 0;        // of the differences
 
   int64_t seeds() const { return static_cast<int64_t>(differences.size()); }
-  // At most so large a share of all seeds breaks if none of these did, at kProofErrorRate:
-  // 1 - kProofErrorRate^(1/n).
+  // At kProofErrorRate, the largest share of all seeds that may break although none of these did: 1
+  // - kProofErrorRate^(1/n).
   double most_breaking() const;
   // The smallest tolerance that these runs could have shown, and as a share of the fall.
   double smallest_shown() const { return mean + half_width; }

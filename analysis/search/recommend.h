@@ -1,6 +1,6 @@
-// Which layers may use a low-precision format, and with which loss scale? A first answer from the
-// ranges of a recorded run alone: nothing is run. Ignores rounding errors: a layer whose numbers
-// fit may still need more significand bits (search.h runs candidates to see).
+// Chooses the layers that may use a low-precision format, and the loss scale: a first answer from
+// the ranges of a recorded run alone. Nothing is run. Ignores rounding errors: a layer whose
+// numbers fit may still need more significand bits (search.h runs candidates to see).
 #pragma once
 
 #include <string>

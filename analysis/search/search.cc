@@ -193,7 +193,7 @@ class BaseSearch {
       if (from_frontier && sets.empty()) return without_culprits(std::nullopt, by_range);
       if (!from_frontier) {
         measure_scores(format);
-        // With what the last of them still suffers from.
+        // With the findings that the last of them still has.
         if (!trials.empty()) pinned = joined(pinned, culprits(trials.back()));
         sets = frontier_sets(plain, pinned);
       }

@@ -1,4 +1,4 @@
-// Which policy trains like FP32 at the lowest cost?
+// Searches the cheapest policy that trains like FP32.
 //
 //   1. plain autocast, with FP32 and its twin; if it trains as FP32 does, nothing needs doing
 //   2. otherwise layers stay in FP32: those that the ranges of the trace and the findings name,

@@ -17,7 +17,7 @@ class RemainingBudget {
  public:
   explicit RemainingBudget(const SearchBudget& budget) : budget_(budget) {}
 
-  // How many of `wanted` candidates may run now; they are taken off.
+  // How many of `wanted` candidates may run now; subtracts them from the budget.
   size_t take(size_t wanted);
   bool any() const;
 

@@ -23,7 +23,7 @@ class SearchState {
   void read_trace();
   // Runs them without the budget; notes and prices them.
   std::vector<Trial> run(const std::vector<Candidate>& candidates);
-  // As many as the budget allows, the first first; sets advice.out_of_budget.
+  // As many as the budget allows, in their order; sets advice.out_of_budget.
   std::vector<Trial> try_all(const std::vector<Candidate>& candidates);
   bool has_budget() const { return budget_.any(); }
   std::function<bool()> budget_check() {

@@ -1,5 +1,5 @@
-// How much does each layer mind a format?
-// Scored, from one instrumented run in which every layer is low:
+// Scores how sensitive each layer is to a low-precision format.
+// The scores come from one instrumented run in which every layer is low:
 //
 //   effect          adjoint times local rounding error, summed over a tensor: what its roundings do
 //                   to the loss, to first order (src/execute/loss_effect.h); root mean square over

@@ -147,7 +147,7 @@ void TrialRuns::replay(std::span<const Candidate> candidates, RunOptions options
     const std::unique_ptr<Observer> watcher = watch_ ? watch_() : nullptr;
     if (watcher) run->add_observer(watcher.get());
     if (!run->run(stop_)) throw SearchStopped();
-    remove_checkpoints(last_path_);  // nothing goes on from here
+    remove_checkpoints(last_path_);  // no run continues from them
   }
 }
 

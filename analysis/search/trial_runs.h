@@ -40,7 +40,7 @@ struct Trial {
   bool passes() const;
 };
 
-// A step in so many may be skipped late in a run: a growing scale overflows now and then.
+// Late in a run, one step in this many may be skipped: a growing scale overflows now and then.
 inline constexpr int64_t kStepsPerLateSkip = 20;
 
 // Candidates that share one.
@@ -64,7 +64,7 @@ class TrialRuns {
   const RunOptions& options() const { return options_; }
   // One candidate and the reference, with another seed or other batches.
   SeedCourses course(const Candidate& candidate, const RunOptions& options);
-  // A shorter run of policies that nobody would train with; its run file.
+  // A shorter run of policies that measure something and are not candidates; returns its run file.
   std::string measure(std::span<const Candidate> candidates, LaneMode mode, int64_t steps);
   // The run file of the last run(): its reference lane is the trace.
   const std::string& last_path() const { return last_path_; }

@@ -1,4 +1,4 @@
-// How is a sum of products formed?
+// How a sum of products is formed.
 // An accumulator is a row of the table in accumulator.cc. Policy files name it. The row declares
 // order, block length, alignment, kept bits and rounding; emulation/accumulator/dot.h computes the
 // sum. Knows nothing of matrices.

@@ -1,4 +1,4 @@
-// What does one block of a tensor core compute?
+// One block of a tensor core's sum.
 // This model reproduces every recorded NVIDIA result: exact products, one common exponent,
 // alignment by truncation, one exact sum, one rounding. Integers only.
 //

@@ -1,4 +1,4 @@
-// What does one block of a tensor core compute, in integers?
+// One block of a tensor core's sum, in integers.
 // The arithmetic of aligned_block.h on storage bits, written once for the host and for GPU kernels:
 // decoding, the common exponent, alignment by truncation, the exact sum, its one rounding, the
 // chain of blocks, and their events. Knows nothing of formats' names or of traces: it calls an

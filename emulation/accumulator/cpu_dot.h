@@ -1,4 +1,4 @@
-// What do the BF16 and FP16 dot instructions of CPUs compute?
+// The BF16 and FP16 dot instructions of CPUs.
 // Scalar models, step by step, of VDPBF16PS, TDPBF16PS, TDPFP16PS, BFDOT and BFMMLA.
 //
 //   VDPBF16PS     t = fma(a[1], b[1], c);  c = fma(a[0], b[0], t)        the odd element first

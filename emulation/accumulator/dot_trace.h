@@ -1,4 +1,4 @@
-// Which steps does a dot product take, and what does each register hold after them?
+// The steps of a dot product, and the registers after each.
 // For people (`lockstep dot`): every step that an accumulator rounds, in its own order and with its
 // own registers. trace_dot (dot.h) collects them. Tensor cores have BlockTrace (aligned_block.h).
 #pragma once

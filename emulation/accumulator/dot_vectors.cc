@@ -170,7 +170,7 @@ class Reader {
     return part;
   }
 
-  void problem(const std::string& text, const std::string& hint = "") {
+  void add_problem(const std::string& text, const std::string& hint = "") {
     ++count_;
     if (count_ <= kToldProblems) problems_.add(where_ + text, hint);
     if (count_ == kToldProblems + 1) problems_.add("... and more");
@@ -203,8 +203,8 @@ class Reader {
 
   bool read_row(const std::vector<std::string>& cells, int number, DotVector& row) {
     if (cells.size() != columns_.size()) {
-      problem("has " + std::to_string(cells.size()) + " cells, must have the header's " +
-              std::to_string(columns_.size()));
+      add_problem("has " + std::to_string(cells.size()) + " cells, must have the header's " +
+                  std::to_string(columns_.size()));
       return false;
     }
     const auto cell = [&](const std::string& column) {
@@ -224,16 +224,17 @@ class Reader {
                             : &accumulator_of(cell("arch"), cell("instr"), cell("acc"),
                                               *row.a_format, *row.b_format);
     } catch (const InputError& error) {
-      for (const std::string& text : error.problems()) problem(text);
+      for (const std::string& text : error.problems()) add_problem(text);
       return false;
     }
     for (const Format* format : {row.a_format, row.b_format}) {
       if (!contains(find_format("fp32"), *format)) {
-        problem("factors in " + format->name + ": must fit in fp32");
+        add_problem("factors in " + format->name + ": must fit in fp32");
         return false;
       }
       if (!row.accumulator->takes(*format)) {
-        problem("accumulator " + row.accumulator->name + " takes no factors in " + format->name);
+        add_problem("accumulator " + row.accumulator->name + " takes no factors in " +
+                    format->name);
         return false;
       }
     }
@@ -250,13 +251,13 @@ class Reader {
     row.b = floats("b", *row.b_format);
     const auto c = words(cell("c"), "c", outer), d = words(cell("d"), "d", outer);
     if (row.a.size() != row.b.size() && count_ == before) {
-      problem("a has " + std::to_string(row.a.size()) + " words and b " +
-              std::to_string(row.b.size()) + ", must have the same number");
+      add_problem("a has " + std::to_string(row.a.size()) + " words and b " +
+                  std::to_string(row.b.size()) + ", must have the same number");
     }
     if (row.a.empty() && count_ == before) {
-      problem("a and b are empty, must have at least one word each");
+      add_problem("a and b are empty, must have at least one word each");
     }
-    if (c.size() > 1 || d.size() > 1) problem("c and d must be one word each");
+    if (c.size() > 1 || d.size() > 1) add_problem("c and d must be one word each");
     if (count_ != before) return false;
     if (!c.empty()) row.c = decode_word(c[0], outer);
     if (!d.empty()) {
@@ -278,12 +279,12 @@ class Reader {
         const size_t prefix = word.starts_with("0x") || word.starts_with("0X") ? 2 : 0;
         const auto digits = static_cast<size_t>((word_bits(format) + 3) / 4);
         if (word.size() - prefix != digits) {
-          problem(column + ": word '" + word + "': has " + std::to_string(word.size() - prefix) +
-                  " hexadecimal digits, must have " + std::to_string(digits) + " (" + format.name +
-                  ")");
+          add_problem(column + ": word '" + word + "': has " +
+                      std::to_string(word.size() - prefix) + " hexadecimal digits, must have " +
+                      std::to_string(digits) + " (" + format.name + ")");
         }
       } catch (const InputError& error) {
-        for (const std::string& told : error.problems()) problem(column + ": " + told);
+        for (const std::string& told : error.problems()) add_problem(column + ": " + told);
       }
     }
     return values;

@@ -1,4 +1,4 @@
-// Which numbers does a block format hold?
+// The numbers that a block format holds.
 // A block format stores `block_size` neighbouring elements in a narrow format and one scale for all
 // of them. A row of one table (block_format.cc) gives element, block size and scale. Also here: the
 // scale of one block and the rounding of one element in it, the definition of every block kernel.

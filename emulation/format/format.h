@@ -1,4 +1,4 @@
-// Which numbers does a format hold?
+// The numbers that a format holds.
 // A format is a row of one table (format.cc): precision, exponent range, special values, overflow.
 // Everything else (limits, ulp, neighbours) is derived from the row. format_name.cc reads names and
 // suffixes (`fp8_e4m3+saturate`). Knows nothing of arrays or of fast rounding.

@@ -1,7 +1,7 @@
-// Which random bits does an element get?
-// Philox4x32-10: they depend on (seed, stream, step, site, index) alone. In the layout, 16
-// neighbouring elements take the same output word of 16 consecutive counters, so a vector of
-// counters gives four vectors of bits without shuffling.
+// The random bits that an element gets in stochastic rounding.
+// They come from Philox4x32-10 and depend on (seed, stream, step, site, index) alone. In the
+// layout, 16 neighbouring elements take the same output word of 16 consecutive counters, so a
+// vector of counters gives four vectors of bits without shuffling.
 //
 //   array key   (k0, k1, n0, n1) = philox(seed; stream, site, step low, step high)
 //   element i   block = 16 * floor(i / 64) + i mod 16,  word = floor(i / 16) mod 4

@@ -74,7 +74,7 @@ class ChunkResults {
   int64_t begin(int64_t chunk) const { return chunk * size_; }
   int64_t end(int64_t chunk) const { return std::min(count_, (chunk + 1) * size_); }
   Part& part(int64_t chunk) { return parts_[static_cast<size_t>(chunk)]; }
-  // Of the chunk's first block.
+  // The sums of the chunk's first block; those of its other blocks follow.
   BlockSums<kSums>* sums(int64_t chunk) { return sums_.data() + begin(chunk) / kReductionBlock; }
   // Merges the parts into `*whole`, which must be empty; returns the totals of the sums.
   BlockSums<kSums> join(Part* whole) const {

@@ -1,6 +1,6 @@
-// What does a compared pair, a lane's number and the reference's, contribute to the statistics of
-// the error, and in what order do the sums of a block take the pairs? Knows nothing of threads and
-// of arrays that are cut.
+// What a compared pair, a lane's number and the reference's, adds to the statistics of the error,
+// and the order in which the sums of a block take the pairs. Knows nothing of threads and of arrays
+// that are cut.
 #pragma once
 
 #include <algorithm>

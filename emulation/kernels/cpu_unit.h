@@ -1,7 +1,6 @@
-// The low-precision units that this CPU has.
-// One row per unit that the `cpu` engine computes with, and the sums and conversions of each.
-// Detection uses CPUID and XGETBV; for AMX it also asks the operating system. The kernels are in
-// cpu/.
+// The low-precision units that this CPU has. One row per unit that the `cpu` engine computes with,
+// and the sums and conversions of each. Detection uses CPUID and XGETBV; AMX also needs the
+// operating system's permission. The kernels are in cpu/.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +31,7 @@ std::span<const CpuUnitInfo> cpu_units();
 const CpuUnitInfo& cpu_unit_info(CpuUnit unit);
 
 // True if programs can use the unit here. Otherwise `why_not`, when not null, receives the reason.
-// For AMX, the first call asks the operating system for permission to use tiles.
+// For AMX, the first call requests the operating system's permission to use tiles.
 bool cpu_has(CpuUnit unit, std::string* why_not = nullptr);
 
 // The unit whose instruction forms sums under this accumulator, or null if no unit does.

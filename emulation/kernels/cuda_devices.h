@@ -11,9 +11,9 @@ namespace lockstep {
 std::string why_no_gpu();
 // Why the models' kernels cannot run on a GPU here, or "".
 std::string why_no_model_kernels();
-// Of the GPU. Requires: there is one.
+// The hardware row of the GPU. Requires: there is one.
 const Hardware& gpu_hardware();
-// Of the GPU that the host stands in for, with `cuda-host`.
+// The hardware row of the GPU that `cuda-host` models on the host.
 const Hardware& stand_in_hardware();
 
 // True if the engine forms sums of these factors under this accumulator on its device. Formats may

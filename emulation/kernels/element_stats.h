@@ -1,6 +1,6 @@
-// What does one element contribute to the statistics of a rounding, and in what order do the sums
-// of a block take its elements? Plain functions for the host and for GPUs. Knows nothing of threads
-// and of arrays that are cut.
+// What one element adds to the statistics of a rounding, and the order in which the sums of a block
+// take its elements. Plain functions for the host and for GPUs. Knows nothing of threads and of
+// arrays that are cut.
 #pragma once
 
 #include <algorithm>

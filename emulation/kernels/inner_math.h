@@ -1,5 +1,5 @@
-// What a kernel of several parts (attention, a recurrent layer) computes with between its parts:
-// the kernels for its products and sums, and the rounding of its intermediate values.
+// The arithmetic between the parts of a kernel (attention, a recurrent layer): the kernels for its
+// products and sums, and the rounding of its intermediate values.
 #pragma once
 
 #include <vector>

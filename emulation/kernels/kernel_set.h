@@ -220,14 +220,15 @@ struct Kernels {
   void (*optimizer)(const UpdateRule&, const OptimizerArrays<T>&, UpdateStats* stats);
 };
 
-// Of indices and masks.
+// Kernels for indices and masks.
 struct IntegerKernels {
   MovementKernels<int32_t> movement;
   // mask[i] = 1 with probability `keep`, see scalar/select.h
   void (*draw_mask)(const RandomStream&, uint64_t step, double keep, int32_t* mask, int64_t count);
 };
 
-// Of numbers that nothing reads for a while. The compact side has compact_bytes(form, count).
+// Kernels that store numbers compactly while nothing reads them. The compact side has
+// compact_bytes(form, count).
 struct CompactKernels {
   // Requires: values of a format with this form (compact_form), which is not kBit.
   void (*compact)(CompactForm form, const float* from, int64_t count, uint8_t* to);
@@ -246,7 +247,7 @@ struct KernelSet {
   CompactKernels compact;
   // Some of its work goes to a device, which one thread feeds.
   bool uses_device = false;
-  // What that device has done since the last call; null: nobody asks.
+  // What that device has done since the last call; null: not counted.
   DeviceWork (*take_device_work)() = nullptr;
   template <typename T>
   const Kernels<T>& of() const;

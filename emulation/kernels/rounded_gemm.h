@@ -33,7 +33,8 @@ class RoundedFactors {
   RoundedFactors(const RoundedGemmArgs<T>& args, QuantizeFunction<T> quantize);
   RoundedFactors(const RoundedFactors&) = delete;
   RoundedFactors& operator=(const RoundedFactors&) = delete;
-  // Of A' and B', and how C is rounded; neither factor is rounded again.
+  // The remaining passes: the product of A' and B', and the rounding of C. Neither factor is
+  // rounded again.
   RoundedGemmArgs<T> rest() const { return {product_, {}, {}, result_}; }
 
  private:

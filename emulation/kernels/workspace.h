@@ -1,4 +1,4 @@
-// Memory that its owner asks for again and again, without the cost of clearing it or of new pages.
+// Memory for repeated use, without the cost of clearing it or of new pages.
 #pragma once
 
 #ifdef __linux__

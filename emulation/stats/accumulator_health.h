@@ -1,6 +1,6 @@
-// How accurate is an accumulator on the sums of a program?
-// This record answers: a few outputs of a product are summed again, as exactly as two doubles can,
-// and each product is compared with the sum it joins. emulation/kernels/exact_sums.h measures.
+// The accuracy of an accumulator on the sums of a program.
+// A few outputs of a product are summed again, as exactly as two doubles can, and each product is
+// compared with the sum it joins. emulation/kernels/exact_sums.h measures.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// How often would a lane's own values have chosen otherwise than the recorded step did?
-// The run file's decisions/. A decision is one recorded place, rank or truth value; its margin is
-// the distance between the two values that it chose between.
+// Counts how often a lane's own values would have chosen otherwise than the recorded step did.
+// The run file stores them in decisions/. A decision is one recorded place, rank or truth value;
+// its margin is the distance between the two values that it chose between.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,8 @@ namespace lockstep {
 
 struct DecisionStats {
   uint64_t count = 0, flipped = 0;
-  // Of the flipped ones, in the lane's values; margins that are not finite are left out.
+  // The margins of the flipped decisions, in the lane's values; those that are not finite are left
+  // out.
   double margin_max = 0, margin_sum = 0;
 
   void merge(const DecisionStats& other) {

@@ -1,4 +1,4 @@
-// What did a rounding do to an array?
+// What a rounding did to an array.
 // Two plain records: TensorStats (one array, before and after its rounding) and ErrorStats (a
 // lane's array against the reference's). `statistics()` is the table that names, explains and reads
 // every number in them. The run file, the reports and `lockstep list statistics` use its rows.

@@ -1,5 +1,5 @@
-// What became of numbers that were added to stored ones: weights' updates, the batches' part of
-// running statistics, gradients of micro-batches. The run file's updates/.
+// What happened to numbers that were added to stored ones: weights' updates, the batches' part of
+// running statistics, gradients of micro-batches. The run file stores them in updates/.
 #pragma once
 
 #include <cstdint>

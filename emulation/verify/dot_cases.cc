@@ -73,7 +73,7 @@ DotCases::DotCases(const Format& factor, const Format& sum)
 void DotCases::draw(CaseRandom& random, uint32_t* words, int products) const {
   const auto style = static_cast<Style>(random.below(static_cast<uint32_t>(Style::kStyles)));
   words[0] = addend(random, style);
-  for (int i = 0; i < products; ++i) product(random, style, words + 1 + 2 * i);
+  for (int i = 0; i < products; ++i) draw_product(random, style, words + 1 + 2 * i);
   const auto chosen =
       2 * static_cast<int>(random.below(static_cast<uint32_t>(products)));  // any product
   if (style == Style::kCancelAddend) {
@@ -108,7 +108,7 @@ uint32_t DotCases::addend(CaseRandom& random, Style style) const {
   }
 }
 
-void DotCases::product(CaseRandom& random, Style style, uint32_t* words) const {
+void DotCases::draw_product(CaseRandom& random, Style style, uint32_t* words) const {
   if (style == Style::kAnyBits) {
     words[0] = any_bits(random, factor_);
     words[1] = any_bits(random, factor_);

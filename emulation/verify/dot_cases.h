@@ -46,7 +46,7 @@ class DotCases {
   enum class Style : uint32_t;
 
   uint32_t addend(CaseRandom& random, Style style) const;
-  void product(CaseRandom& random, Style style, uint32_t* words) const;
+  void draw_product(CaseRandom& random, Style style, uint32_t* words) const;
 
   const Format &factor_, &sum_;
   Decoder to_float_;

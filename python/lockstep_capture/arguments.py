@@ -17,7 +17,7 @@ _DTYPES = {"float16": torch.float16, "fp16": torch.float16, "half": torch.float1
 
 
 def dtype_of(autocast: str | torch.dtype | None) -> torch.dtype | None:
-    """Throws: CaptureError for anything that is no dtype of autocast."""
+    """Throws: CaptureError for anything that is not a dtype of autocast."""
     dtype, problems = _dtype_of(autocast)
     if problems:
         raise CaptureError(problems[0])

@@ -1,4 +1,4 @@
-"""What would a capture refuse? Finds out without writing.
+"""Finds what a capture would refuse, without writing one.
 
     python -m lockstep_capture.check package.module:factory
 

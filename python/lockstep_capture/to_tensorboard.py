@@ -116,7 +116,7 @@ def _write_rates(writer: Any, table: Any) -> None:
 
 
 def _write_exponents(writer: Any, run: Any, lane: str, layers: str) -> None:
-    """Of each layer and role, over the 50 steps that end with the one that the histogram stands at."""
+    """A histogram for each layer and role, over the 50 steps that end with the one it is stored at."""
     sites = [site for site, layer in run.sites["layer"].items() if fnmatchcase(layer, layers)]
     blocks = run.histograms(lane, sites, blocks=True)
     if blocks.empty:

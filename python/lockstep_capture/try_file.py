@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import h5py
 
 _MOST_SECONDS, _BYTES_PER_SECOND = 20, 20e6
-# Of a dataset: run files are not compressed; one that a user has compressed may grow this much.
+# A dataset's bytes: run files are not compressed; one that a user has compressed may grow this much.
 _LEAST_BYTES, _GROWTH = 64 << 20, 8
 _TOO_LARGE, _FAILED, _NOT_HDF5 = 3, 4, 5  # exit codes of the child
 

@@ -265,7 +265,7 @@ std::string memory_sentence(const Advice& advice, const MemoryOutcome& outcome) 
   return text;
 }
 
-// The noise floors that a proof's gap is seen against.
+// The noise floors that a proof's gap is compared with.
 std::string floors(const Proof& proof) {
   return fmt::format(
       "Noise: fp32's own loss differs by {} from seed to seed; one ulp moves it by {}; the "

@@ -30,7 +30,7 @@ Blocks advice_blocks(const Advice& advice, const AdviceFacts& facts);
 Blocks search_blocks(const Advice& advice);
 std::string advice_text(const Advice& advice, const AdviceFacts& facts, const TextStyle& style);
 std::string advice_json(const Advice& advice, const AdviceFacts& facts);
-// Of a run file, of which nothing was run.
+// The answer for a run file: nothing was run.
 std::string ranges_json(const RangeTable& ranges, const std::vector<ScaleCourse>& courses,
                         const std::string& model, int64_t steps);
 // "LANE: its loss scale should settle at 2^17 to 2^19, mostly 2^18; recorded: ..."

@@ -36,7 +36,7 @@ std::string gap_text(const Trial& trial) {
   return fmt::format("{}{}", gap < 0 ? "" : "+", short_number(gap));
 }
 
-// What the trial still suffers from: "overflow, underflow".
+// The findings that the trial still has: "overflow, underflow".
 std::string findings_text(const Trial& trial) {
   constexpr size_t kShown = 3;
   std::vector<std::string> names;

@@ -10,12 +10,13 @@
 namespace lockstep {
 
 inline constexpr size_t kMostAnnotations = 10;
-// Of all that the steps of a job append to $GITHUB_STEP_SUMMARY; GitHub drops a longer one whole.
+// The most bytes that the steps of a job append to $GITHUB_STEP_SUMMARY; GitHub drops a longer
+// summary whole.
 inline constexpr size_t kMostSummaryBytes = size_t{1} << 20;
 
 // One for each metric of a lane, the origin first; the last one says how many are not shown.
 std::string github_annotations(const CheckResult& result);
-// As much of `markdown` as a summary of `used` bytes has room for, cut at a line.
+// As much of `markdown` as fits into a summary that has `used` bytes, cut at a line.
 std::string summary_that_fits(std::string_view markdown, size_t used);
 
 }  // namespace lockstep

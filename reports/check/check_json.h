@@ -1,5 +1,5 @@
-// A check's result as JSON, for programs. docs/check-json.md lists the keys, docs/check.schema.json
-// says it to a validator.
+// A check's result as JSON, for programs. docs/check-json.md lists the keys; docs/check.schema.json
+// is for validators.
 #pragma once
 
 #include <string>

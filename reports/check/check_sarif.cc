@@ -108,7 +108,7 @@ class Sarif {
     return out;
   }
 
-  // What could not be judged is no result, but must not be lost.
+  // A metric that could not be judged is not a result, but must not be lost.
   ordered_json invocation(size_t shown) const {
     ordered_json notes = ordered_json::array();
     const auto note = [&](const std::string& text, const char* level = "warning") {

@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-// GitHub shows no more of a run.
+// The most results of a run that GitHub shows.
 inline constexpr size_t kMostSarifResults = 5000;
 
 std::string check_sarif(const CheckResult& result, std::string_view lockstep_version);

@@ -36,7 +36,7 @@ void add_list(Blocks& blocks, const std::string& title, const std::vector<std::s
   blocks.push_back(verbatim(join(some, "\n")));
 }
 
-// After a changed setting, the headline goes on with the first alarm that shows what it does.
+// After a changed setting, the headline also names the first alarm that shows its effect.
 std::string after_setting_text(const CheckResult& result) {
   if (result.alarms.front().finding != kSetting) return "";
   const auto is_effect = [](const Alarm& alarm) { return alarm.finding != kSetting; };

@@ -105,7 +105,7 @@ std::string sentence_of(LiveState state, const ordered_json& snapshot, int64_t s
   return "";  // sentence_without()
 }
 
-// Of a run without a snapshot.
+// The sentence for a run without a snapshot.
 std::string sentence_without(const std::string& path) {
   std::error_code error;
   if (std::filesystem::exists(path, error)) {

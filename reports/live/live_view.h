@@ -31,7 +31,7 @@ class LiveView {
   std::string path_;
   std::mutex mutex_;
   // After a kill the run file holds steps that the snapshot does not count. It is read once for
-  // each snapshot, when nobody writes it any more.
+  // each snapshot, when no program writes it any more.
   std::string counted_;  // the snapshot
   int64_t steps_ = 0;
 };

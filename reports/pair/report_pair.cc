@@ -1,4 +1,4 @@
-// Hands the parts of two reports to analysis/compare; the sentence of a change.
+// Passes the parts of two reports to analysis/pair; the sentence of a change.
 #include "reports/pair/report_pair.h"
 
 #include <fmt/format.h>

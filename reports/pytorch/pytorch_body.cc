@@ -234,7 +234,8 @@ constexpr std::string_view kAboutTf32 = R"(
     Sets torch.backends.cuda.matmul.allow_tf32 and torch.backends.cudnn.allow_tf32.
 )";
 
-// Of FP32 layers; with TF32 switches, those change without autocast, too.
+// Leaves FP32 layers unchanged where there is no autocast. A module with TF32 switches lacks these
+// lines, because it changes them there, too.
 constexpr const char* kUnchanged =
     "    if not on and before is None:\n        return forward(*args, **kwargs)\n";
 

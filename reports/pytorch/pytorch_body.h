@@ -1,4 +1,4 @@
-// The functions of the emitted module: what stands below its docstring and constants.
+// The functions of the emitted module: its text after the docstring and the constants.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace lockstep {
 
 std::string pytorch_body(const PytorchRecipe& recipe);
-// The library that apply() takes if it is not told otherwise: "torchao" or "transformer_engine".
+// The library that apply() uses by default: "torchao" or "transformer_engine".
 std::string_view first_library(const ScaledLinears& scaled);
 
 }  // namespace lockstep

@@ -27,7 +27,7 @@ CastClass class_in(const Policy& policy, const Node& node) {
   return policy.class_of(listed_name(node, find_op(node.op)));
 }
 
-// What the rules ask of the ops of one layer.
+// What the rules require of the ops of one layer.
 struct LayerRules {
   size_t fp32_count = 0;
   bool is_module = true;

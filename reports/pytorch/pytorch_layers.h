@@ -1,6 +1,6 @@
 // The rules of a policy as regions by module: FP32, another 16-bit format, TF32 or none.
-// An autocast region has torch's lists, so a rule can be said where it asks of every op of a module
-// what those lists do in such a region. Everything else becomes a sentence.
+// An autocast region has torch's lists, so a rule can be expressed if it gives every op of a module
+// the format that those lists give it in such a region. Everything else becomes a sentence.
 #pragma once
 
 #include <optional>

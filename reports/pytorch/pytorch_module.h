@@ -22,7 +22,7 @@ std::string pytorch_module(const RunFile& run, const Policy& policy, const std::
                            std::vector<std::string>& unsaid);
 
 // A Python string literal whose value is `text`, in one line of printable characters. Bytes that
-// are not UTF-8 stand for the character of the same number.
+// are not UTF-8 mean the character of the same number.
 std::string python_string(std::string_view text);
 
 }  // namespace lockstep

@@ -46,7 +46,8 @@ std::string_view python_bool(bool value) {
   return value ? "True" : "False";
 }
 
-// Of Float8LinearConfig. Its sums are those of the hardware; use_fast_accum would cut them shorter.
+// The arguments of Float8LinearConfig. Its sums are those of the hardware; use_fast_accum would cut
+// them shorter.
 std::string float8_arguments(const FactorScaling& s) {
   return fmt::format(
       "cast_config_input=CastConfig(target_dtype=torch.float8_e4m3fn),\n"

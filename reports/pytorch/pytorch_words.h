@@ -1,4 +1,4 @@
-// What PyTorch and its libraries can be told, as plain data; pytorch_recipe.h fills it from a
+// The settings of PyTorch and its libraries, as plain data; pytorch_recipe.h fills them from a
 // policy.
 #pragma once
 

@@ -20,7 +20,7 @@ bool is_number(const std::string& cell) {
   return end != cell.c_str() && *end == '\0';
 }
 
-// Source: OWASP, "CSV Injection". A lone sign is no formula.
+// Source: OWASP, "CSV Injection". A lone sign is not a formula.
 bool is_formula(const std::string& cell) {
   constexpr std::string_view kStarts = "=+-@\t\r";
   return cell.size() > 1 && kStarts.find(cell[0]) != std::string_view::npos && !is_number(cell);
@@ -52,7 +52,7 @@ void add_rows(const ChainBlock& chain, CsvRows& rows) {
   }
 }
 
-// The tables of one section, and what tells each from the others.
+// The tables of one section, and what distinguishes each from the others.
 struct Tables {
   struct Part {
     std::string lane, kind;

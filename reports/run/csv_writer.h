@@ -16,7 +16,7 @@ struct CsvTable {
   std::string name;  // "layers-pure-fp16": fit for a file, different from all others
   std::string text;
 };
-// Named by their section and what tells them apart in it: a lane, else its subject; the data of a
+// Named by their section and what distinguishes them in it: a lane, else its subject; the data of a
 // chart also by its kind: "loss-curves".
 std::vector<CsvTable> csv_tables(const std::vector<WrittenSection>& sections);
 

@@ -132,7 +132,7 @@ LaneReport read_lane(const RunFile& run, int lane, ReportPictures pictures) {
   return out;
 }
 
-// Of lanes that did not train as well although nothing went wrong.
+// Explains lanes that did not train as well although nothing went wrong.
 void explain_drift(const RunFile& run, Report& report) {
   for (size_t l = 0; l < report.lanes.size(); ++l) {
     LaneReport& lane = report.lanes[l];
@@ -149,7 +149,7 @@ void explain_drift(const RunFile& run, Report& report) {
   }
 }
 
-// Of the formats that autocast has and that a lane holds gradients in.
+// The ranges of the formats that autocast has and that a lane holds gradients in.
 std::vector<RangeTable> read_ranges(const RunFile& run) {
   std::vector<RangeTable> out;
   for (const BaseFormat& base : base_formats()) {

@@ -1,4 +1,4 @@
-// What a report can be written as: THE table.
+// THE table of the formats that a report can be written in.
 #pragma once
 
 #include <span>
@@ -20,7 +20,7 @@ struct ReportFormat {
   // The same of any page, e.g. of two runs; nullptr: it needs more than sections.
   std::string (*write_page)(const ReportPage& page, const TextStyle& style) = nullptr;
 };
-// The first one is written where nothing is asked for.
+// The first one is the default.
 std::span<const ReportFormat> report_formats();
 // nullptr: there is none.
 const ReportFormat* find_report_format(std::string_view name);

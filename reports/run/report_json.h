@@ -1,5 +1,5 @@
 // A report as JSON, for programs: all that its sections show, with all digits. docs/report-json.md
-// lists the keys, docs/report.schema.json says it to a validator.
+// lists the keys; docs/report.schema.json is for validators.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -37,7 +37,7 @@ std::vector<WrittenSection> page_sections(const Report& report, bool draws);
 // "lenet"; "60 steps, 5 lanes, run.h5".
 std::string page_title(const Report& report);
 std::string page_subtitle(const Report& report);
-// What a writer needs, of whatever it is a report of.
+// What a writer needs, for every kind of report.
 struct ReportPage {
   std::string title, subtitle;
   std::vector<WrittenSection> sections;

@@ -168,8 +168,8 @@ std::string sentence_with(const Report& report, const LaneReport& lane, const Fi
 
 }  // namespace
 
-// Of a lane that broke, the list explains it only if a finding of a kind
-// that breaks is in it; the origin leads the list even if it is of another kind.
+// The list explains a lane that broke only if a finding of a kind that breaks is in it; the origin
+// leads the list even if it is of another kind.
 const Finding* main_finding(const LaneReport& lane) {
   if (lane.findings.empty()) return nullptr;
   const bool explains =

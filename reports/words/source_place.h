@@ -1,4 +1,4 @@
-// "model.py:12" taken apart, for formats that link to a line of a file.
+// "model.py:12" split into file and line, for formats that link to a line of a file.
 #pragma once
 
 #include <optional>

@@ -9,7 +9,7 @@
 namespace lockstep {
 
 enum class WhyUnjudged : uint8_t { kSynced, kReferenceNotFinite, kShortCapture, kNotLearned };
-// Of the lanes of a run that are kTooShort or kUnjudged.
+// The reason for the lanes of a run that are kTooShort or kUnjudged.
 WhyUnjudged why_unjudged(const Report& report);
 // The outcome in a table. "not judged" for both reasons: the sentence above the table gives it.
 std::string_view shown_outcome(Verdict verdict);

@@ -43,7 +43,7 @@ struct TableBlock {
   std::vector<TableColumn> columns;
   std::vector<std::vector<Cell>> rows;  // as many cells as columns
   std::vector<std::string> notes;       // printed below, one each
-  std::string name = {};                // tells it from others of its section: a lane
+  std::string name = {};                // distinguishes it in its section: a lane
 };
 
 // Text that is not changed, e.g. a command to copy.

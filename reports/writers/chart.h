@@ -75,7 +75,7 @@ struct FormatWindow {
   std::string name;
   int min_subnormal = 0, min_normal = 0, max = 0;  // exponents
 };
-// Of magnitudes, by exponent.
+// Counts of magnitudes, by exponent.
 struct ExponentCounts {
   int first = 0;
   std::vector<uint64_t> counts;

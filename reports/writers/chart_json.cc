@@ -38,7 +38,7 @@ struct Parts {
   }
 };
 
-// Of a series that ends early, only the parts that it has all values of.
+// A series that ends early has only the parts with all of their values.
 template <typename Join>
 json joined(std::span<const double> values, const Parts& parts, Join join) {
   std::vector<double> out;

@@ -20,7 +20,7 @@ struct CapturedLoop {
   std::vector<std::vector<size_t>> graph_of;  // by step and micro-batch: index into graphs
   std::map<std::string, size_t> group_of;     // by parameter, where it is in one
   std::vector<int64_t> steps_taken;           // by group, before the first captured step
-  // By parameter: those of its group's steps that passed over it, for it had no gradient.
+  // By parameter: the steps of its group that left it out because it had no gradient.
   std::map<std::string, int64_t> missed;
   bool clips_scaled = false;
   std::optional<CapturedScaler> scaler;

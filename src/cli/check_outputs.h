@@ -22,8 +22,8 @@ void declare_check_outputs(CLI::App& app, CheckOutputs& outputs);
 // another output, or that --exact does not have.
 void check_outputs(const CheckOutputs& outputs, const std::vector<CommandInput>& inputs,
                    bool is_exact, ProblemList& problems);
-// Writes them all, and the text to standard output. Of an error there is no text: the message goes
-// to standard error.
+// Writes them all, and the text to standard output. An error has no text: its message goes to
+// standard error.
 void write_check_outputs(const CheckOutputs& outputs, const CheckResult& result);
 
 }  // namespace lockstep

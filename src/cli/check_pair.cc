@@ -80,7 +80,7 @@ std::vector<Tensor> values_by(const std::string& program, const PairRequest& req
   Tensor values = tensor_from_npy(read_text_file(npy), npy);
   EnsembleRuns::remove_run(path);
   const Shape& shape = run.sites().sites.at(static_cast<size_t>(place.site)).shape;
-  // Several passes stand along an axis of their own.
+  // Several passes come along an axis of their own.
   if (values.shape().size() != shape.size() + 1) return {std::move(values)};
   std::vector<Tensor> passes;
   const int64_t count = values.shape().front();

@@ -113,7 +113,7 @@ CheckedModel checked_model_of(const std::string& subject, SubjectKind kind) {
 
 namespace {
 
-// Other JSON may lie in the folder; a baseline that cannot be read must not be passed over.
+// Other JSON may be in the folder; a baseline that cannot be read must not be passed over.
 bool is_meant_as_baseline(const std::string& path) {
   return path.ends_with(".baseline.json") ||
          read_text_file(path, kMostBaselineBytes).find(kBaselineFormat) != std::string::npos;

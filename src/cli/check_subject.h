@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-// What `baseline record` and `check --a --b` replay unless told otherwise.
+// What `baseline record` and `check --a --b` replay by default.
 inline constexpr char kCheckedLanes[] = "fp32,torch-autocast-fp16,torch-autocast-bf16";
 inline constexpr int64_t kCheckedSteps = 20;  // of a built-in model
 

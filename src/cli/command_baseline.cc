@@ -77,7 +77,7 @@ void make_folder(const std::string& path) {
 }
 
 // In a folder, a baseline is named after its environment and policies, so that those of other
-// machines lie next to it.
+// machines can be next to it.
 std::string path_in(const std::string& folder, const RunOptions& options) {
   const auto lanes = lanes_now(options.lanes, options.policy_texts);  // a lane may open the GPU
   const std::string key = baseline_key(describe_environment(), lanes);

@@ -1,4 +1,4 @@
-// lockstep check: is a run as good as its baseline? The exit code is the verdict.
+// lockstep check: judges whether a run is as good as its baseline. The exit code is the verdict.
 #include <fmt/format.h>
 #include <unistd.h>
 

@@ -90,7 +90,7 @@ std::optional<Report> read(const std::string& path, const ReportArgs& args, Repo
   return read_report(*run, args.seed ? ReportSeeds::kThisOne : ReportSeeds::kAll, pictures);
 }
 
-// What was asked for: of one run, or of two next to each other.
+// What the user requested: a report of one run, or of two next to each other.
 struct Reported {
   std::optional<Report> report;
   std::optional<ReportPair> pair;

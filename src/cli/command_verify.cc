@@ -54,7 +54,7 @@ class UnitProgress {
   ~UnitProgress() {
     if (drawn_) fmt::print(stderr, "\r\x1b[K");
   }
-  void done(const VerifiedUnit& v) const {
+  void print_result(const VerifiedUnit& v) const {
     if (is_terminal_) return;
     fmt::print(stderr, "{}: {} cases, {} mismatches, {:.1f} s\n", name_, v.result.cases(),
                v.result.mismatches, v.seconds);
@@ -92,7 +92,7 @@ VerifiedUnit verify_unit(const HardwareUnit& unit, VerifyOptions options) {
   verified.result = unit.run(options);
   verified.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  progress.done(verified);
+  progress.print_result(verified);
   return verified;
 }
 

@@ -1,6 +1,6 @@
 // The program: finds the command, runs it, and maps errors to exit codes.
 //   0 fine   1 regression   2 usage, input or file error   3 nothing to compare with
-//   130 Ctrl-C   141 nobody reads the output   143 SIGTERM
+//   130 Ctrl-C   141 standard output is closed   143 SIGTERM
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <malloc.h>
@@ -189,7 +189,7 @@ int run(int argc, char** argv) {
 
 namespace {
 
-// Not by fmt::print, which throws where nobody reads standard error.
+// Not by fmt::print, which throws if standard error is closed.
 void print_error(const std::string& text) {
   std::fputs(("lockstep: " + text + "\n").c_str(), stderr);
 }

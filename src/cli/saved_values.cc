@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-// Several passes stand one after the other along a new first axis.
+// Several passes come one after the other along a new first axis.
 Tensor joined(const std::vector<Tensor>& passes) {
   if (passes.size() == 1) return passes.front();
   Shape shape = passes.front().shape();

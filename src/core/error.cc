@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// Long enough for every list of names; a message of megabytes helps nobody.
+// Long enough for every list of names; a message of megabytes would be useless.
 constexpr size_t kMostBytes = 8192, kHeadBytes = 4096, kTailBytes = 2048;
 
 // The number of bytes of the whole characters among the first `most` bytes.
@@ -22,7 +22,7 @@ size_t whole_characters(std::string_view text, size_t most) {
 }
 
 // printable(), and without the middle where it is very long: the constraint that a value breaks,
-// and the hint, stand at the end.
+// and the hint, are at the end.
 std::string one_line(std::string_view text) {
   if (text.size() > kMostBytes) {
     const size_t head = whole_characters(text, kHeadBytes);

@@ -21,7 +21,7 @@ class InputError : public std::runtime_error {
 
   const std::vector<std::string>& problems() const { return problems_; }
 
-  // The problems as lines that stand alone: each says its subject, too.
+  // The problems as separate lines: each names its subject, too.
   std::vector<std::string> lines() const;
 
  private:

@@ -31,7 +31,7 @@ inline void pause_briefly() {
 #endif
 }
 
-// Waits until is_done(), but no longer than kPatience. Other threads and programs that want the
+// Waits until is_done(), but no longer than kPatience. Other threads and programs that need the
 // core get it every few microseconds.
 template <class IsDone>
 void wait_awake(const IsDone& is_done) {
@@ -161,7 +161,7 @@ class Pool {
     for (int i = 1; i < count; ++i) workers_.emplace_back([this, i] { loop(i); });
   }
 
-  // Jobs that are open go on without workers.
+  // Open jobs continue without workers.
   void stop() {
     {
       const std::lock_guard lock(mutex_);

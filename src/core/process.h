@@ -1,5 +1,6 @@
-// Is a process of this machine still running? Its number alone does not say, because numbers are
-// used again; together with the time of its start it does. Knows Linux only (/proc).
+// Tells whether a process of this machine is still running. Its number alone does not show that,
+// because numbers are reused; together with the time of its start it does. Knows Linux only
+// (/proc).
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ struct ProcessMark {
 ProcessMark this_process();
 
 enum class Running : uint8_t { kYes, kNo, kNotKnown };
-// Of another host's process it is not known.
+// kNotKnown for a process of another host.
 Running is_running(const ProcessMark& process);
 
 }  // namespace lockstep

@@ -45,8 +45,8 @@ class Tensor {
 
   template <typename T>
   static Tensor from(Shape shape, const std::vector<T>& values);
-  // In memory that it does not own, with whatever is there; copies have their own.
-  // Requires: `memory` holds bytes() of it, is 64-byte aligned and outlives the tensor.
+  // A tensor in memory that it does not own, with the values that are there; copies have their own
+  // memory. Requires: `memory` holds bytes() of it, is 64-byte aligned and outlives the tensor.
   static Tensor over(void* memory, Shape shape, Container container);
 
   const Shape& shape() const { return shape_; }

@@ -27,13 +27,13 @@ class RegularFile {
 
 inline constexpr size_t kMostFileBytes = size_t{1} << 30;
 
-// The whole file. Throws: InputError naming the path and the reason: it is no regular file, cannot
-// be read, or has more than `most` bytes.
+// The whole file. Throws: InputError naming the path and the reason: it is not a regular file,
+// cannot be read, or has more than `most` bytes.
 std::string read_text_file(const std::string& path, size_t most = kMostFileBytes);
 // Writes a file next to `path` and renames it, so that a reader sees the old or the new file.
-// Throws: InputError naming the path, the reason, and what to do about that reason.
-// `partial`: the name of the file that is renamed, for a caller that alone may write it and wants
-// no others left by a kill; what has the name is removed. By default a new name.
+// Throws: InputError naming the path, the reason, and what to do about that reason. `partial`: the
+// name of the file that is renamed, for a caller that alone may write it and needs to leave no
+// others after a kill; a file of that name is removed. By default a new name.
 void write_text_file_atomically(const std::string& path, std::string_view text,
                                 const std::string& partial = "");
 

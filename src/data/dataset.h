@@ -30,7 +30,7 @@ struct DataRequest {
   Task task = Task::kImages;
   int64_t context = 0;  // characters per example, for text
   uint64_t seed = 1;    // of synthetic data
-  // Shapes and classes are wanted, no examples: of those that are drawn, the fewest are.
+  // Only shapes and classes are needed, no examples: data that are drawn have as few as possible.
   bool is_for_shapes = false;
 };
 

@@ -1,4 +1,4 @@
-// What does a sum in a low-precision format take of a small addend?
+// Measures how much of a small addend a sum in a low-precision format takes.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@
 
 namespace lockstep {
 
-// Of `count` sums, old(i) + added(i), which were rounded to sum[i]. old, added: double of int64_t.
+// Measures `count` sums, old(i) + added(i), which were rounded to sum[i]. old, added: double of
+// int64_t.
 template <typename T, typename Old, typename Added>
 UpdateStats measure_addition(int64_t count, Old old, Added added, const T* sum) {
   const auto plus = [](double x, double y) { return x + y; };

@@ -1,4 +1,4 @@
-// Which operations of a program run on this CPU's low-precision units?
+// Lists the operations of a program that run on this CPU's low-precision units.
 // Sums of products with a unit's accumulator and conversions to its format run on the unit. All
 // other operations run on the software kernels; the survey lists them. Knows nothing of kernels.
 #pragma once

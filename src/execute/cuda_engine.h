@@ -1,4 +1,5 @@
-// Which operations does the `cuda` engine compute itself: the products of tensor cores.
+// Lists the operations of a program that the `cuda` engine computes itself: the products of tensor
+// cores.
 #pragma once
 
 #include "src/execute/engine_survey.h"

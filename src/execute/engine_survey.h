@@ -1,4 +1,4 @@
-// Which operations of a program does an engine compute itself?
+// The operations of a program that an engine computes itself.
 #pragma once
 
 #include <map>
@@ -11,7 +11,7 @@ namespace lockstep {
 struct EngineSurvey {
   std::vector<std::string> fallbacks;  // what the software kernels run instead, each once
   std::vector<std::string> missing;    // units that it needs and this machine lacks
-  // Of engines with a device: the sums that it forms, by node: "hopper_fp16 fp16 x fp16".
+  // The sums that an engine's device forms, by node: "hopper_fp16 fp16 x fp16".
   std::map<int, std::string> device_sums = {};
 };
 

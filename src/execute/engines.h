@@ -1,6 +1,6 @@
-// Which engine computes a lane?
-// The table of engines: their kernels, and the operations they compute themselves. A target that
-// this build or this machine cannot serve is rejected, never emulated silently.
+// The engines that compute lanes.
+// One row per engine: its kernels, and the operations it computes itself. A target that this build
+// or this machine cannot serve is rejected, never emulated silently.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// How is a program executed?
+// Executes a program.
 // An executor holds the values of one lane's program and runs it node by node, so that lanes can be
 // compared at every node, while their tensors are in cache. It knows one step; the lane owns
 // everything kept between steps (weights, scalers, optimizers).

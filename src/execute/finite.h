@@ -1,4 +1,4 @@
-// Is every number of a tensor finite?
+// Tells whether every number of a tensor is finite.
 #pragma once
 
 #include "emulation/kernels/kernel_set.h"

@@ -26,9 +26,9 @@ Links links_of(const Graph& graph) {
   return out;
 }
 
-// The derivative of operand `index` of a forward node: what its own backward nodes make of it; of a
-// value that is read once, also the derivative of the value. An operand that a node reads twice has
-// two derivatives, which are not told apart.
+// The derivative of operand `index` of a forward node, as its own backward nodes compute it; if a
+// value is read once, also the derivative of the value. An operand that a node reads twice has two
+// derivatives, which are not separated.
 std::string operand_adjoint(const Graph& graph, const Links& links, const Node& node,
                             size_t index) {
   const std::string& value = node.inputs.at(index);

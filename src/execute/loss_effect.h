@@ -1,4 +1,4 @@
-// How much does a rounding change the loss?
+// Estimates how much a rounding changes the loss.
 // To first order: the sum over a tensor of (after - before) * d loss / d value, both in FP32. The
 // derivative is the reference's, of the same step: the lane's own may have vanished. Values that
 // left the format's range (they became zero or were set to the largest number) are added up apart

@@ -1,4 +1,4 @@
-// What does delayed scaling remember from step to step?
+// What delayed scaling remembers from step to step.
 // For every delayed cast of a lane's program: its scale and the earlier largest magnitudes, by the
 // cast's name, as tensors that a checkpoint stores unchanged. The rule is in
 // emulation/kernels/scaled_fp8.h.

@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-// Of what is added to a stored value: at update sites, at the outputs that are buffers' new values,
+// What is added to a stored value: at update sites, at the outputs that are buffers' new values,
 // and at parameters' gradients that several micro-batches add up, in the units of the site.
 struct UpdateRecord {
   bool measured = false;

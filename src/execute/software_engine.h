@@ -1,4 +1,4 @@
-// Which sums of a program run on the CPU although software lanes were given a device?
+// Lists the sums of a program that run on the CPU although software lanes were given a device.
 #pragma once
 
 #include "src/execute/engine_survey.h"

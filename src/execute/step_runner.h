@@ -1,8 +1,8 @@
-// What does a program compute in one forward and backward pass?
-// A policy's program of one step graph with everything a pass binds: the batch, rounded to the
-// inputs' formats, masks, loss seeds, parameters and buffers. Training, evaluation and the gates of
-// captures all run their steps here. It knows no optimizer and no loss scaler: its owner sets
-// weights and scales, and reads loss, gradients and buffers.
+// Runs the forward and backward pass of a program.
+// Holds a policy's program of one step graph with everything a pass binds: the batch, rounded to
+// the inputs' formats, masks, loss seeds, parameters and buffers. Training, evaluation and the
+// gates of captures all run their steps here. It knows no optimizer and no loss scaler: its owner
+// sets weights and scales, and reads loss, gradients and buffers.
 #pragma once
 
 #include <cstdint>

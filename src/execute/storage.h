@@ -1,4 +1,4 @@
-// How is a value rounded to the format it is stored in?
+// Rounds values to the format that they are stored in.
 // Weights, inputs, buffers and loss seeds are rounded once, when they are stored or bound.
 #pragma once
 
@@ -9,8 +9,7 @@
 namespace lockstep {
 
 // to = round(from), with a change of container if they differ; integers are copied. `stats` may be
-// null, and of integers stays as it is.
-// Requires: as many elements in both.
+// null; integers do not change it. Requires: as many elements in both.
 void store(const KernelSet& kernels, const Tensor& from, Tensor& to, const QuantizeSpec& spec,
            TensorStats* stats = nullptr);
 

@@ -130,9 +130,9 @@ class Planner {
     return compact_form(*value.format);
   }
 
-  // Other lanes still read this lane's values after a node, and as many nodes later as they lag
-  // behind. Values go to rest before any comes back, and both before the node. So a compact slot is
-  // taken from a node before, when the last of the others still holds its own, to the node itself.
+  // After a node, other lanes still read this lane's values, up to readers_lag nodes later. Values
+  // go to rest before any comes back, and both before the node. So a compact slot is taken from a
+  // node before, when the last of the others still holds its own, to the node itself.
   std::vector<Stay> find_stays() {
     std::vector<Stay> stays;
     std::vector<const ValuePlan::Rest*> rest_of(uses_.size(), nullptr);

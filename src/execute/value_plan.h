@@ -1,4 +1,4 @@
-// Where does a program keep what it computes?
+// Plans the memory of the values that a program computes.
 // A slot is memory that values use one after the other. A value that nothing reads for many nodes,
 // as between its forward and its backward node, rests: its bits go to a smaller slot in fewer
 // bytes, and the large one serves others. A cast whose operand is in memory when the cast is needed
@@ -22,7 +22,7 @@
 namespace lockstep {
 
 // A value rests for at least so many nodes, if it has so many elements. Shorter rests save little
-// at the fullest node of a step, smaller ones little at all; both cost two passes over the value.
+// at the fullest node of a step, and so do smaller values; both cost two passes over the value.
 inline constexpr int kLeastRestNodes = 16;
 inline constexpr int64_t kLeastRestElements = 4096;
 

@@ -30,7 +30,7 @@ class GradientBuilder {
                        Attributes attributes, std::vector<int> gradient_operands);
   // Uses an existing value as (part of) an operand's gradient, without a node: the `add` op's dy.
   void pass_gradient(const Node& node, size_t operand, const std::string& gradient);
-  // Of the node added last.
+  // Sets the autocast region of the node added last.
   void set_region(AutocastRegion region) { graph_.nodes.back().autocast = region; }
 
  private:

@@ -79,7 +79,8 @@ struct Node {
   // nodes may give addends of one gradient; an `add` node with the same gradient_of joins them.
   std::vector<std::string> gradient_of;
   int pass = 0;  // which of Graph::passes it belongs to
-  // Of a custom_gradient node: what autodiff uses instead of a rule of its own; else null.
+  // What autodiff uses for a custom_gradient node instead of a rule of its own; null for other
+  // nodes.
   std::shared_ptr<const RecordedBackward> backward = nullptr;
 
   bool is_backward() const { return !forward_node.empty(); }

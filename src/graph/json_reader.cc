@@ -86,8 +86,8 @@ class Reader {
     return printable(value.dump(), kShown);
   }
 
-  void wrong(const std::string& path, std::string_view key, const std::string& constraint,
-             const Json* found = nullptr) {
+  void add_problem(const std::string& path, std::string_view key, const std::string& constraint,
+                   const Json* found = nullptr) {
     problems_.add(path + "." + std::string(key) +
                   (found ? ": is " + quoted(*found) + ", must be " : ": is missing, must be ") +
                   constraint);
@@ -102,7 +102,7 @@ class Reader {
     }
     const auto found = item.find(key);
     if (found != item.end() && !found->is_null()) return &*found;
-    if (required) wrong(path, key, constraint);
+    if (required) add_problem(path, key, constraint);
     return nullptr;
   }
 
@@ -111,7 +111,7 @@ class Reader {
     const Json* found = field(item, path, key, required, "a string");
     if (!found) return "";
     if (!found->is_string()) {
-      wrong(path, key, "a string", found);
+      add_problem(path, key, "a string", found);
       return "";
     }
     return checked_text(found->get<std::string>(), path + "." + key);
@@ -128,7 +128,7 @@ class Reader {
     const Json* found = field(item, path, key, false, "");
     if (!found) return fallback;
     if (found->is_boolean()) return found->get<bool>();
-    wrong(path, key, "true or false", found);
+    add_problem(path, key, "true or false", found);
     return fallback;
   }
 
@@ -141,7 +141,7 @@ class Reader {
     const Json* found = field(item, path, key, true, "an integer");
     if (!found) return 0;
     if (is_small(*found)) return found->get<int64_t>();
-    wrong(path, key, kInteger, found);
+    add_problem(path, key, kInteger, found);
     return 0;
   }
 
@@ -150,7 +150,7 @@ class Reader {
                 bool required = false) {
     const Json* found = field(item, path, key, required, "a list");
     if (!found) return;
-    if (!found->is_array()) return wrong(path, key, "a list", found);
+    if (!found->is_array()) return add_problem(path, key, "a list", found);
     for (size_t i = 0; i < found->size() && problems_.count() < ProblemList::kMostKept; ++i) {
       const std::string place = path == "graph" ? key : path + "." + key;
       body((*found)[i], fmt::format("{}[{}]", place, i));
@@ -179,7 +179,7 @@ class Reader {
     const Json* found = field(json, path, key, false, "");
     if (!found) return values;
     if (!found->is_object()) {
-      wrong(path, key, "an object", found);
+      add_problem(path, key, "an object", found);
       return values;
     }
     for (const auto& [name, value] : found->items()) {
@@ -237,7 +237,7 @@ class Reader {
     const Json* found = field(item, path, "attrs", false, "");
     if (!found) return attributes;
     if (!found->is_object()) {
-      wrong(path, "attrs", "an object", found);
+      add_problem(path, "attrs", "an object", found);
       return attributes;
     }
     for (const auto& [key, value] : found->items()) {
@@ -253,8 +253,9 @@ class Reader {
       } else if (value.is_array() && std::all_of(value.begin(), value.end(), is_small)) {
         attributes[key] = value.get<std::vector<int64_t>>();
       } else {
-        wrong(path + ".attrs", key,
-              "a bool, a number, a string or a list, its integers in [-(2^31-1), 2^31-1]", &value);
+        add_problem(path + ".attrs", key,
+                    "a bool, a number, a string or a list, its integers in [-(2^31-1), 2^31-1]",
+                    &value);
       }
     }
     return attributes;
@@ -299,7 +300,7 @@ class Reader {
     const Json* found = field(item, path, "backward", false, "");
     if (!found) return nullptr;
     if (path.find(kBackward) != std::string::npos) {
-      wrong(path, "backward", "absent inside of a recorded backward pass");
+      add_problem(path, "backward", "absent inside of a recorded backward pass");
       return nullptr;
     }
     auto recorded = std::make_shared<RecordedBackward>();
@@ -320,7 +321,7 @@ class Reader {
     const Json* found = field(item, path, "autocast", false, "");
     if (!found) return AutocastRegion::kUnsaid;
     if (!found->is_object() || !found->contains("enabled")) {
-      wrong(path, "autocast", "an object with 'enabled'", found);
+      add_problem(path, "autocast", "an object with 'enabled'", found);
       return AutocastRegion::kUnsaid;
     }
     return boolean(*found, path + ".autocast", "enabled", true) ? AutocastRegion::kOn

@@ -69,7 +69,7 @@ struct OpCall {
   // If not null, some sums of products are recomputed exactly (not in the truth lane, whose
   // products are not exact in double).
   AccumulatorHealth* health = nullptr;
-  // Of an op that decides (OpDef::decides): whether its output is the lane's own choice instead of
+  // For an op that decides (OpDef::decides): whether its output is the lane's own choice instead of
   // the recorded one, and, if not null, where to count the differences.
   bool decides_itself = false;
   DecisionStats* decisions = nullptr;

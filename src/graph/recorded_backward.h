@@ -1,8 +1,7 @@
 // The backward pass of a custom_gradient node (ir.h, RecordedBackward): its checks, and its copy
 // into a step graph. Where PyTorch calls what the user wrote, autodiff adds these nodes:
 //
-//   dy0 -- cast_backward --> in the format of output 0 -- the recorded nodes --> cast_backward -->
-//   dx
+//   dy0 -- cast_backward --> in output 0's format -- the recorded nodes --> cast_backward --> dx
 #pragma once
 
 #include "src/graph/autodiff.h"

@@ -1,4 +1,4 @@
-// Are two step graphs the same step for batches of two shapes?
+// Tells whether two step graphs are the same step for batches of two shapes.
 // A model traced for a short batch has the same nodes as for a full batch, except those that have
 // nothing to do there (OpDef::may_vanish). Nodes at the same place have the same sites. A step that
 // took another path through the model has nodes of its own; the table of sites is one for all.
@@ -24,7 +24,7 @@ class PathNodes {
  public:
   explicit PathNodes(const Graph& main);
   // For every node of `other` its counterpart, as in match_nodes. Where no graph so far has one it
-  // is node_of_other_path, which is no node of `main`.
+  // is node_of_other_path, which is not a node of `main`.
   std::map<std::string, std::string> match(const Graph& other, size_t number);
 
  private:

@@ -1,4 +1,4 @@
-// Labels of sites for lists, where each must be told from the others.
+// Labels of sites for lists, in which no two may be equal.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// How are the addends of one gradient summed?
+// How the addends of one gradient are summed.
 // If a value has several consumers, the backward pass has an `add` of gradients, a join. A join
 // has no formats of its own: its sum is in the format of the value whose gradient it is.
 #pragma once

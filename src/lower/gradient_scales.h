@@ -1,4 +1,4 @@
-// By how much are a layer's gradients scaled beyond the loss scale?
+// The factors by which a layer's gradients are scaled in addition to the loss scale.
 // A rule's loss_scale applies inside the layers it matches: a gradient is multiplied where it
 // enters one and divided where it leaves. Knows nothing of the loss scale itself.
 #pragma once

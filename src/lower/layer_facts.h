@@ -1,4 +1,4 @@
-// What does a step need of tensor cores and memory?
+// What a step needs of tensor cores and memory.
 // Facts that need no run: the extents of every sum of products, those that do not fill tensor
 // cores, its arithmetic and traffic, and a lane's memory. For advice only: nothing here changes a
 // number of any lane.

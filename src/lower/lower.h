@@ -1,4 +1,4 @@
-// How does a policy turn a step graph into something to execute?
+// Turns a step graph and a policy into a program to execute.
 // Lowering makes every cast explicit. A program is a straight list of instructions; executing it
 // needs no further decision.
 //

@@ -1,4 +1,4 @@
-// Where does the model end and its loss begin?
+// The border between a model and its loss.
 // A policy's [model] casts the model's inputs, and the values that the loss reads from the model.
 // Knows nothing of the other casts.
 #pragma once

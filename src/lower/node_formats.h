@@ -1,6 +1,6 @@
-// In which formats does a node read its operands and write its outputs?
-// Answers by the cast class of its op, before any [[rule]] on a single value and before [gemm] and
-// [scaling] narrow factors. Changes nothing: lower_op adds the casts.
+// The formats in which a node reads its operands and writes its outputs.
+// They follow from the cast class of its op, before any [[rule]] on a single value and before
+// [gemm] and [scaling] narrow factors. Changes nothing: lower_op adds the casts.
 #pragma once
 
 #include <string>
@@ -29,8 +29,8 @@ class ClassFormats {
   ClassFormats(const LowerInputs& in, const ModelBorder& border, const ProgramBuilder& builder)
       : in_(in), border_(border), builder_(builder) {}
 
-  // Of a forward node. `compute`: the format a rule gives it, or null. `autocast`: false in an
-  // autocast-disabled region.
+  // The formats of a forward node. `compute`: the format a rule gives it, or null. `autocast`:
+  // false in an autocast-disabled region.
   NodeFormats of_forward(const Node& node, const OpDef& op, const Format* compute,
                          bool autocast) const;
 

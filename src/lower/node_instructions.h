@@ -1,4 +1,4 @@
-// How does one node become instructions?
+// Turns one node into instructions.
 // Adds the casts and observations of its operands and the op itself, with every output's rounding
 // and the accumulators of its sums. [[rule]], [gemm], [scaling] and the hardware act here on the
 // formats from node_formats.h. Knows nothing of forward and backward formats.

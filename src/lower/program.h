@@ -1,4 +1,4 @@
-// What does a lane execute?
+// What a lane executes.
 // A program is a straight list of instructions with every cast explicit and every decision made.
 // Plain data: lower.h makes it, src/execute runs it.
 #pragma once

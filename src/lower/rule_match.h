@@ -1,6 +1,6 @@
-// Which [[rule]] of a policy applies at a place of the graph?
-// Finds the rules for lowering and records which ones matched, so that a rule that matches nothing
-// is an error and not ignored silently. Knows nothing of programs.
+// Finds the [[rule]] of a policy that applies at a place of the graph.
+// Records which rules matched, so that a rule that matches nothing is an error and not ignored
+// silently. Knows nothing of programs.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// In which format does a lane hold the values of each site?
+// The format in which a lane holds the values of each site.
 // Read from its program; the optimizer's sites are not in a program, the lane adds them.
 #pragma once
 

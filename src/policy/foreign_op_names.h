@@ -1,4 +1,4 @@
-// Which Lockstep ops does another system's op name mean?
+// The Lockstep ops that another system's op name means.
 // Cast lists keep the names of the system they come from. If Lockstep's name differs, the op's
 // row gives the other one (ForeignNames). Knows nothing of what the ops do.
 #pragma once

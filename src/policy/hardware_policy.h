@@ -1,4 +1,4 @@
-// What changes in a policy when a lane runs on named hardware?
+// The policy of a lane that runs on named hardware.
 // `torch-autocast-fp16@hopper` is the policy with Hopper's accumulators. A sum of products goes
 // through a unit of the hardware if that unit takes its factors; conversions follow the hardware's
 // rules. Knows nothing of engines; the software engine computes it.

@@ -1,4 +1,4 @@
-// How does a loss scale change?
+// How a loss scale changes.
 // A scaler is a pure state machine, (state, found_inf) -> state. Each kind has one row with the
 // numbers it takes and the defaults of the system it follows. Knows nothing of tensors or of the
 // source of found_inf.

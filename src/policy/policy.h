@@ -1,4 +1,4 @@
-// Which formats, sums and roundings does a lane use?
+// The formats, sums and roundings that a lane uses.
 // A policy is a TOML file; a preset is one that is embedded in the program (presets/*.toml,
 // versioned). This header holds its content as plain data; docs/policy.md describes the file.
 // lower.h applies a policy to a particular graph.
@@ -154,8 +154,8 @@ struct Policy {
   LossScaleUse loss_scale_use;
   std::vector<PolicyRule> rules;
 
-  // Of a parameter whose weight is in `format`: `weight`, or FP32 by keep_fp32. The latter needs no
-  // master and is updated in FP32.
+  // These take the format of a parameter's weight: `weight`, or FP32 by keep_fp32. An FP32 weight
+  // needs no master and is updated in FP32.
   bool has_master(const Format* format) const;
   const Format* arithmetic_of(const Format* format) const;
   const Format* state_of(const Format* format) const;

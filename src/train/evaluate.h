@@ -35,7 +35,7 @@ class Evaluator {
                             const std::vector<bool>& alive, int64_t steps_done, int64_t most);
 
  private:
-  // Of one batch size: the graph and each lane's runner, made when a batch of that size comes.
+  // For one batch size: the graph and each lane's runner, made when a batch of that size comes.
   struct BatchRunners {
     Graph graph;
     SiteTable sites;

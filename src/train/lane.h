@@ -69,7 +69,7 @@ class Lane {
   // buffers that were before it. Requires: keep_buffers().
   bool is_finite(const LaneStep& record) const;
   bool weights_finite() const;
-  // Some number of the optimizer has fewer exponents than FP32.
+  // Whether some number of the optimizer has fewer exponents than FP32.
   bool update_may_overflow() const;
   // Replay: whether the policy runs the step's batch again after this many attempts. If so, the
   // scaler has moved, and every lane that repeats the step discards the attempt's buffer updates.
@@ -185,7 +185,8 @@ class Lane {
   std::map<std::string, Tensor> next_buffers_;  // worker 0's, while the others run
   Tensor unscaled_;                             // scratch: one gradient after unscaling
   std::map<Shape, Tensor> updates_;             // scratch: dw of a weight of that shape
-  // Of weights, buffers and constants by storage site, until the step that they belong to ends.
+  // The records of weights, buffers and constants by storage site, until the step that they belong
+  // to ends.
   std::map<int32_t, SiteRecord> stored_;
   std::vector<LossScaleState> scales_;  // one, or one per loss (LaneDescription::scaler_losses)
   SiteDetail detail_;                   // of what is measured now

@@ -1,4 +1,4 @@
-// How does the next step begin while an observer still works on the last one?
+// Lets the next step begin while an observer still works on the last one.
 // Hands every step to another observer on a thread of its own, one at a time and in order. All else
 // waits for that thread and runs on the caller's: evaluations, checkpoints, the end. A kill loses
 // at most the step that is computed and the one that is written; a longer queue would lose more.

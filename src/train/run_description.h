@@ -46,7 +46,8 @@ struct RunDescription {
   std::vector<LaneDescription> lanes;  // the reference first
   ProcessMemory memory;
   std::string data;  // DataSet::describe()
-  // Of the batches and masks of a capture, 16 hexadecimal digits; empty: drawn by the seed.
+  // A hash of a capture's batches and masks, 16 hexadecimal digits; empty: batches are drawn by the
+  // seed.
   std::string batches_hash;
 };
 

@@ -17,7 +17,7 @@ enum class LaneMode : uint8_t {
   kSynced,  // every step each lane restarts from the reference's state, rounded to its storage
 };
 
-// Of a capture: what steps chose by their values (topk, argmax, comparisons).
+// The choices that a capture's steps made by their values (topk, argmax, comparisons).
 enum class Decisions : uint8_t {
   kRecorded,  // every lane follows what the captured loop chose
   kOwn,       // lanes choose by their own values, where a capture says that this is possible
@@ -36,8 +36,8 @@ struct RunOptions {
   ScheduleSpec schedule{"constant", {}};
   std::vector<ParameterGroup> groups;
   double clip_norm = 0, clip_value = 0;  // of the unscaled gradients; 0: not clipped
-  // Of a capture: its loop clips before unscaling, a mistake; and what it multiplies the loss of
-  // the first micro-batch with before the backward pass.
+  // For a capture: its loop clips before unscaling, a mistake; and the factor of the first
+  // micro-batch's loss before the backward pass.
   bool clips_scaled = false;
   double loss_factor = 1;
   double clip_norm_type = 2;                         // p of the p-norm; infinity: the largest
@@ -45,8 +45,8 @@ struct RunOptions {
   std::optional<double> batch_norm_eps;              // of every batch_norm; absent: the model's own
   // Rewrites of the graph, in this order (src/graph/rewrite/rewrite.h): "eps:n12=0.001".
   std::vector<std::string> rewrites;
-  // Of a capture: numbers that replace those of its loop in every step and group: the optimizer's,
-  // and clip_norm.
+  // For a capture: numbers that replace those of its loop in every step and group (the optimizer's
+  // numbers and clip_norm).
   HyperValues loop_changes;
   std::string capture_hash;  // SHA-256 of the capture that `model` names, "": a built-in model
   bool cycle = false;        // after the last captured step the first one follows

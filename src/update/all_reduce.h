@@ -1,4 +1,4 @@
-// How are the gradients of several workers combined?
+// Combines the gradients of several workers.
 // One parameter at a time, in the order and format that a policy declares. Knows neither lanes nor
 // sites.
 //

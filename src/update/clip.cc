@@ -64,7 +64,7 @@ class Clip {
     return total;
   }
 
-  void by_value(const ClippedGradient& g, double max_value) const {
+  void clip_values(const ClippedGradient& g, double max_value) const {
     const T limit = rounded(static_cast<T>(max_value), g.format);
     T* values = g.values->as<T>().data();
     kernels_.unary(Unary::kClamp, {.a = -limit, .b = limit}, values, values, g.values->size());
@@ -98,9 +98,9 @@ void clip_by_value(const KernelSet& kernels, const std::vector<ClippedGradient>&
                    double max_value) {
   for (const ClippedGradient& g : gradients) {
     if (g.values->container() == Container::kF64) {
-      Clip<double>(kernels).by_value(g, max_value);
+      Clip<double>(kernels).clip_values(g, max_value);
     } else {
-      Clip<float>(kernels).by_value(g, max_value);
+      Clip<float>(kernels).clip_values(g, max_value);
     }
   }
 }

@@ -1,4 +1,4 @@
-// Which optimizers exist, and what does a step of each need?
+// THE table of optimizers, and what a step of each needs.
 // One row per optimizer: its numbers, its states and its update rule. Knows one parameter's arrays;
 // the lane decides which gradients are skipped or unscaled.
 #pragma once

@@ -1,4 +1,4 @@
-// Which optimizer updates which parameter?
+// The optimizer that updates each parameter.
 // A run has one optimizer. Groups of layers may have others, like torch's parameter groups. Knows
 // names only.
 #pragma once

@@ -1,4 +1,4 @@
-// How does the learning rate change over a run?
+// How the learning rate changes over a run.
 // One row per schedule, each a closed form of the step, in double. Knows no optimizer: one schedule
 // applies to every group's own rate. Skipped steps count, as in torch.
 #pragma once

@@ -1,4 +1,4 @@
-// Which of an optimizer's numbers are lost in a policy's formats?
+// Finds the numbers of an optimizer that are lost in a policy's formats.
 // Found before a run, from the numbers alone. The effect of gradients is measured (updates/).
 #pragma once
 

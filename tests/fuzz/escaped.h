@@ -9,7 +9,7 @@ namespace lockstep::fuzz {
 
 std::string escaped(std::string_view bytes);
 std::string unescaped(std::string_view text);
-// "616263" for "abc", and back; stops at what is no digit.
+// "616263" for "abc", and back; stops at the first character that is not a digit.
 std::string hex_of(std::string_view bytes);
 std::string bytes_of(std::string_view hex);
 

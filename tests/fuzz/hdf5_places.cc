@@ -43,57 +43,57 @@ class Finder {
            std::string_view(bytes_).substr(base_ + address, signature.size()) == signature;
   }
 
-  void header(const std::string& object, uint64_t address) {
+  void find_header(const std::string& object, uint64_t address) {
     if (has(address, "OHDR")) {  // version 2
       add(object, "header", address, 64);
       return;
     }
     add(object, "header", address, 16);
-    messages(object, address + 16, number(address + 8, 4));
+    find_messages(object, address + 16, number(address + 8, 4));
   }
 
  private:
-  void messages(const std::string& object, uint64_t at, uint64_t size) {
+  void find_messages(const std::string& object, uint64_t at, uint64_t size) {
     for (const uint64_t end = at + size; at + 8 <= end;) {
       const auto type = static_cast<unsigned>(number(at, 2));
       const uint64_t length = number(at + 2, 2), data = at + 8;
       add(object, fmt::format("head {}", type), at, 8);
       add(object, fmt::format("message {}", type), data, length);
-      if (type == kContinuationMessage) messages(object, number(data, 8), number(data + 8, 8));
+      if (type == kContinuationMessage) find_messages(object, number(data, 8), number(data + 8, 8));
       if (type == kSymbolsMessage) {
-        group_node(object, number(data, 8));
-        heap(object, number(data + 8, 8));
+        find_group_node(object, number(data, 8));
+        find_heap(object, number(data + 8, 8));
       }
-      if (type == kLayoutMessage) layout(object, data);
+      if (type == kLayoutMessage) find_layout(object, data);
       at = data + length;
     }
   }
-  void group_node(const std::string& object, uint64_t address) {
+  void find_group_node(const std::string& object, uint64_t address) {
     if (!has(address, "TREE")) return;
     const uint64_t level = number(address + 5, 1), entries = number(address + 6, 2);
     add(object, "btree", address, 24 + 16 * entries + 8);
     for (uint64_t i = 0; i < entries; ++i) {
       const uint64_t child = number(address + 24 + 16 * i + 8, 8);
       if (level > 0) {
-        group_node(object, child);
+        find_group_node(object, child);
       } else if (has(child, "SNOD")) {
         add(object, "symbols", child, 8 + 40 * number(child + 6, 2));
       }
     }
   }
-  void heap(const std::string& object, uint64_t address) {
+  void find_heap(const std::string& object, uint64_t address) {
     if (!has(address, "HEAP")) return;
     add(object, "heap", address, 32);
     add(object, "names", number(address + 24, 8), number(address + 8, 8));
   }
   // Version 3: class 0 compact, 1 contiguous, 2 chunked.
-  void layout(const std::string& object, uint64_t at) {
+  void find_layout(const std::string& object, uint64_t at) {
     if (number(at, 1) != 3) return;
     const uint64_t kind = number(at + 1, 1);
     if (kind == 1) add(object, "data", number(at + 2, 8), number(at + 10, 8));
-    if (kind == 2) chunk_node(object, number(at + 3, 8), number(at + 2, 1));
+    if (kind == 2) find_chunk_node(object, number(at + 3, 8), number(at + 2, 1));
   }
-  void chunk_node(const std::string& object, uint64_t address, uint64_t extents) {
+  void find_chunk_node(const std::string& object, uint64_t address, uint64_t extents) {
     if (!has(address, "TREE")) return;
     const uint64_t level = number(address + 5, 1), entries = number(address + 6, 2);
     const uint64_t key = 8 + 8 * extents;
@@ -101,7 +101,7 @@ class Finder {
     for (uint64_t i = 0; i < entries; ++i) {
       const uint64_t at = address + 24 + i * (key + 8), child = number(at + key, 8);
       if (level > 0) {
-        chunk_node(object, child, extents);
+        find_chunk_node(object, child, extents);
       } else {
         add(object, "data", child, number(at, 4));
       }
@@ -119,7 +119,7 @@ bool is_text(hid_t type) {
          H5Tget_size(type) <= kMostBytes;
 }
 
-void attribute_texts(hid_t object, const std::string& name, FileParts& found) {
+void find_attribute_texts(hid_t object, const std::string& name, FileParts& found) {
   H5O_info_t info;
   if (H5Oget_info2(object, &info, H5O_INFO_NUM_ATTRS) < 0) return;
   for (hsize_t i = 0; i < info.num_attrs; ++i) {
@@ -136,7 +136,7 @@ void attribute_texts(hid_t object, const std::string& name, FileParts& found) {
   }
 }
 
-void dataset_texts(hid_t file, hid_t dataset, const std::string& name, FileParts& found) {
+void find_dataset_texts(hid_t file, hid_t dataset, const std::string& name, FileParts& found) {
   if (!is_text(Handle(H5Dget_type(dataset), "read a type").id())) return;
   const size_t rank = hdf5::array_shape(dataset).size();
   if (rank == 0) found.texts.push_back({name, hdf5::read_text(file, name)});
@@ -176,11 +176,11 @@ FileParts find_parts(const std::string& path, const std::string& bytes) {
         try {  // no exception may cross HDF5's frames
           const std::string object = name == std::string(".") ? "/" : "/" + std::string(name);
           finder.found.objects.push_back(object);
-          finder.header(object, info->addr);
+          finder.find_header(object, info->addr);
           const Handle handle(H5Oopen(file, object.c_str(), H5P_DEFAULT), "open " + object);
-          attribute_texts(handle.id(), object, finder.found);
+          find_attribute_texts(handle.id(), object, finder.found);
           if (info->type == H5O_TYPE_DATASET) {
-            dataset_texts(file, handle.id(), object, finder.found);
+            find_dataset_texts(file, handle.id(), object, finder.found);
           }
         } catch (const std::exception&) {  // its texts are left out
         }

@@ -1,5 +1,5 @@
-// Did a target end as it may? Runs one input, with the program's standard output and error caught,
-// and checks what was thrown and written.
+// Judges whether a target ended as it may. Runs one input, with the program's standard output and
+// error caught, and checks what was thrown and written.
 #pragma once
 
 #include <string>

@@ -16,7 +16,7 @@
 namespace lockstep::fuzz {
 namespace {
 
-// Numbers at which readers fail: limits of types, what comes after them, and what is no number.
+// Numbers at which readers fail: limits of types, their successors, and texts that are not numbers.
 constexpr std::string_view kNumbers[] = {"0",
                                          "-1",
                                          "1",

@@ -106,7 +106,7 @@ int test_campaign(const CampaignOptions& given) {
     ++missed;
     fmt::print("planted fault '{}': reported '{}', must be '{}'\n", fault.name, found, fault.found);
   }
-  // All of them in one campaign, which goes on after each.
+  // All of them in one campaign, which continues after each.
   options.inputs = std::size(kFaults);
   const Tally tally = run_campaign(kPlanted, options);
   const auto faults = static_cast<uint64_t>(

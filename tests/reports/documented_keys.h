@@ -9,8 +9,8 @@ namespace lockstep::testing {
 
 // How the page writes the key at `path` ("lanes[].name").
 struct KeyName {
-  std::string key;    // empty: a name that is no key of its own
-  std::string below;  // what stands for `path` in the keys of its value
+  std::string key;    // empty: a name that is not a key of its own
+  std::string below;  // replaces `path` in the keys of its value
 };
 std::set<std::string> keys_of(const nlohmann::json& json, KeyName (*name_of)(const std::string&));
 // The first cells of the tables' rows in docs/PAGE.

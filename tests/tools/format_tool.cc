@@ -62,7 +62,7 @@ std::vector<double> all_products() {
   return products;
 }
 
-void products(const std::string& name, const std::string& out) {
+void write_products(const std::string& name, const std::string& out) {
   constexpr int kMostBits = 8;
   bool is_known = false;
   for_each_type(kAllTypes, [&](const auto& type) {
@@ -87,8 +87,8 @@ void scale_values(const BlockFormat& format, const std::string& out) {
   write_raw(out, values);
 }
 
-void block(const BlockFormat& format, const BlockShape& shape, const std::string& in,
-           const std::string& out, const std::string& codes) {
+void round_blocks(const BlockFormat& format, const BlockShape& shape, const std::string& in,
+                  const std::string& out, const std::string& codes) {
   std::vector<float> values = read_floats(in);
   BlockScales scales;
   quantize_blocks<float>(active_kernels(), values, values, shape, {.format = &format}, nullptr,
@@ -104,13 +104,13 @@ int run(const std::vector<std::string>& args) {
   } else if (verb == "round" && args.size() == 4) {
     round_all(find_format(args[1]), args[2], args[3]);
   } else if (verb == "products" && args.size() == 3) {
-    products(args[1], args[2]);
+    write_products(args[1], args[2]);
   } else if (verb == "scales" && args.size() == 3) {
     scale_values(find_block_format(args[1]), args[2]);
   } else if (verb == "block" && args.size() == 8) {
     const BlockShape shape{std::atoll(args[2].c_str()), std::atoll(args[3].c_str()),
                            std::atoi(args[4].c_str())};
-    block(find_block_format(args[1]), shape, args[5], args[6], args[7]);
+    round_blocks(find_block_format(args[1]), shape, args[5], args[6], args[7]);
   } else {
     std::cerr << "usage: lockstep_format_tool decode F OUT | round F IN OUT | products F OUT | "
                  "scales F OUT | block F ROWS COLS AXIS IN OUT CODES\n";

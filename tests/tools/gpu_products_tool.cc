@@ -1,4 +1,4 @@
-// How far are cuBLAS's products from the models of its tensor cores?
+// Measures how far cuBLAS's products are from the models of its tensor cores.
 // Random matrices go through the engine `cuda` on the GPU and through the software kernels under
 // the accumulator that a lane @cuda declares. A product that cuBLAS forms in one chain, k
 // ascending, is equal bit for bit. For the others the table shows which algorithm was chosen, how

@@ -26,7 +26,7 @@ struct FirstStep {
   int sites = 0;
 };
 
-// Of lane 1, whose first step begins with the reference's weights.
+// The first step of lane 1, which begins with the reference's weights.
 FirstStep first_step(RunOptions options) {
   Recorder recorder;
   run(options, recorder);

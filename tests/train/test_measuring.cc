@@ -47,7 +47,7 @@ std::vector<int64_t> compare(const Recorder& some, const Recorder& all) {
   return measured;
 }
 
-// Of a run that measures every `every`-th step.
+// The measured steps of a run that measures every `every`-th step.
 std::vector<int64_t> measured_steps(RunOptions options, int64_t every) {
   Recorder all, some;
   const RunState end = run(options, all);
@@ -180,7 +180,7 @@ TEST_CASE("measuring: a batch that is replayed") {
   CHECK(measured.size() < 10);
 }
 
-// Of a site that its lane counted in `some`: the counts of the run that measures everything.
+// A site that its lane counted in `some` has the counts of the run that measures everything.
 void check_counts(const SiteRecord& some, const SiteRecord& all) {
   REQUIRE_FALSE(some.measured);
   REQUIRE_FALSE(some.update.measured);

@@ -1,4 +1,4 @@
-// How are numbers kept that nothing reads for a while?
+// Compact forms of numbers that nothing reads for a while.
 // Values of a format that FP16 or BF16 contains take 16 bits, zeros and ones take one. Exact in
 // both directions: infinities, signed zeros and the one NaN of every kernel included.
 #pragma once

@@ -29,8 +29,8 @@ struct QuantizeSpec {
   // Nothing is rounded or stored (`after` is not written). The statistics are those of after ==
   // before; `format` decides which values are subnormal. observe() uses this.
   bool measure_only = false;
-  // Only the counts of elements are wanted: whatever else the statistics hold means nothing, and a
-  // kernel need not form it.
+  // Only the counts of elements are needed: the other statistics mean nothing, and a kernel need
+  // not form them.
   bool counts_only = false;
   // Not null: where all statistics are formed, a kernel may also do this comparison and write its
   // result, piece by piece while both arrays are in its cache. It need not.

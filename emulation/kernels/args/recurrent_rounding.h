@@ -17,8 +17,8 @@ enum class RecurrentCells : uint8_t {
   kTorchCpu,  // PyTorch on a CPU: oneDNN's kernel for an LSTM, ATen's plain ops for everything else
 };
 
-// Of x, the weights and everything made from them (low), of the hidden and of the cell state.
-// Requires: h and c contain low.
+// The formats of x, the weights and everything made from them (low), of the hidden state (h) and of
+// the cell state (c). Requires: h and c contain low.
 struct CellFormats {
   const Format *low = nullptr, *h = nullptr, *c = nullptr;
 };

@@ -1,6 +1,6 @@
 // The kernels of the `cpu` engine: a software set whose conversions and sums of products run on the
-// CPU's own units where a unit computes them. Everything else is the software set's. This is not a
-// set of the software engine: its results are the hardware's.
+// CPU's own units where a unit computes them. All others are the software set's. Its results are
+// those of the hardware, so the software engine does not list it among its sets.
 #pragma once
 
 #include "emulation/kernels/kernel_set.h"

@@ -9,7 +9,7 @@
 
 namespace lockstep::cuda {
 
-// How factors of a format lie in memory; none if the accumulator does not take them or no type
+// The layout of a format's factors in memory; none if the accumulator does not take them or no type
 // holds them. A null format means the accumulator's only one.
 std::optional<Type> type_of(const Accumulator& accumulator, const Format* given);
 

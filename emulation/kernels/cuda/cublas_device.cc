@@ -178,9 +178,9 @@ class CublasDevice final : public Device {
           static_cast<int8_t>(p.accumulator->block.promotion_interval == 0));
     }
     Owned<lt::Layout> a(lt_.layout_destroy), b(lt_.layout_destroy), c(lt_.layout_destroy);
-    layout(a, type_number(p.a), p.k, p.m, p.batch, p.a_step);
-    layout(b, type_number(p.b), p.k, p.n, p.batch, p.b_step);
-    layout(c, c_type, p.n, p.m, p.batch, p.m * p.n);
+    make_layout(a, type_number(p.a), p.k, p.m, p.batch, p.a_step);
+    make_layout(b, type_number(p.b), p.k, p.n, p.batch, p.b_step);
+    make_layout(c, c_type, p.n, p.m, p.batch, p.m * p.n);
 
     Owned<lt::Preference> preference(lt_.preference_destroy);
     check_lt(lt_.preference_create(preference.out()), "cublasLtMatmulPreferenceCreate");
@@ -252,9 +252,9 @@ class CublasDevice final : public Device {
     check_lt(lt_.preference_set(preference.get(), attribute, &value, sizeof value),
              "cublasLtMatmulPreferenceSetAttribute");
   }
-  // Of dense columns; `step`: from one matrix of the batch to the next, in elements.
-  void layout(Owned<lt::Layout>& out, int type, int64_t rows, int64_t cols, int64_t batch,
-              int64_t step) const {
+  // Makes a layout of dense columns. `step`: from one matrix of the batch to the next, in elements.
+  void make_layout(Owned<lt::Layout>& out, int type, int64_t rows, int64_t cols, int64_t batch,
+                   int64_t step) const {
     check_lt(lt_.layout_create(out.out(), type, static_cast<uint64_t>(rows),
                                static_cast<uint64_t>(cols), rows),
              "cublasLtMatrixLayoutCreate");

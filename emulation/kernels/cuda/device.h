@@ -16,7 +16,7 @@
 
 namespace lockstep::cuda {
 
-// How factors lie in a device's memory. TF32 factors are FP32 words.
+// The layout of factors in a device's memory. TF32 factors are FP32 words.
 enum class Type : uint8_t { kFp16, kBf16, kTf32, kE4m3, kE5m2 };
 const Format& format_of(Type type);
 int64_t bytes_of(Type type);
@@ -75,7 +75,7 @@ class Device {
 // The machine's first GPU through cuBLAS, the same object at every call; or null and the reason: no
 // nvcc at build time, no driver, no GPU, no cuBLAS, or no model of this chip's tensor cores.
 Device* gpu_device(std::string* why_not = nullptr);
-// Stands in for an H100: memory is the host's, products are those of the accumulator that the lane
+// Models an H100: memory is the host's, products are those of the accumulator that the lane
 // declares.
 Device& host_device();
 

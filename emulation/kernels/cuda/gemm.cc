@@ -167,7 +167,7 @@ class DeviceGemm {
     return out.data();
   }
 
-  // The sums lie on the device.
+  // The sums are on the device.
   void round_sums(const GemmRounding& rounding) {
     const NumbersOnDevice sums{.words = {product_.c_data, count_of_sums(), product_.halves ? 2 : 4},
                                .count = stack_.count * args_.m * args_.n,
@@ -202,7 +202,7 @@ class DeviceGemm {
     }
   }
 
-  // Of row i of the results.
+  // Notes the events of row i of the results.
   static void note_events(const GemmArgs<float>& args, int64_t i, const float* sums) {
     uint8_t* events = args.events + i * args.n;
     for (int64_t j = 0; j < args.n; ++j) {
@@ -243,7 +243,7 @@ StackedGemm<float> part_of(const StackedGemm<float>& stack, int64_t first, int64
   return part;
 }
 
-// Of one product.
+// Whether the device forms this product.
 bool is_device_product(const GemmArgs<float>& args) {
   return args.k != 0 && !args.start_from_c &&
          is_device_sum(*args.accumulator, args.a_format, args.b_format);

@@ -25,7 +25,8 @@ bool is_device_sum(const Accumulator& accumulator, const Format* a, const Format
 void cuda_gemm(const GemmArgs<float>& args, void (*software)(const GemmArgs<float>&),
                Device& device);
 
-// Of A, B and C of one call: 256 MiB of FP32 numbers, which the device and the host hold at once.
+// The most elements of A, B and C in one call: 256 MiB of FP32 numbers, which the device and the
+// host hold at once.
 inline constexpr int64_t kMostStackElements = int64_t{1} << 26;
 
 // A stack of products in few calls of the device, each of at most `most_elements` elements of A, B

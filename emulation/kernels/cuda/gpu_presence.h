@@ -1,4 +1,4 @@
-// Is there a GPU?
+// Tells whether there is a GPU.
 #pragma once
 
 #include <string>

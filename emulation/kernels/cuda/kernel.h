@@ -1,6 +1,6 @@
 // THE list of the kernels that devices run.
 // A kernel is plain data with `count()` and `operator()(i)`: a launch calls it once for every i in
-// [0, count), in any order and at once. Its arrays lie in the device's memory. It uses no shared
+// [0, count), in any order and at once. Its arrays are in the device's memory. It uses no shared
 // memory, so that the host runs, and tests, the source that a GPU runs.
 #pragma once
 

@@ -42,7 +42,7 @@ struct ModelledProducts {
   }
 };
 
-// Factors are rounded on the host, where they lie; results on the device.
+// Factors are rounded on the host, where they are; results on the device.
 template <typename Products, SoftwareKernels kSoftware>
 void rounded_gemm_on_device(const RoundedGemmArgs<float>& args) {
   const QuantizeFunction<float> quantize = kSoftware().f32.quantize;

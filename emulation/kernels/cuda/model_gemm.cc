@@ -146,7 +146,7 @@ class ModelGemm {
     }
   }
 
-  // The sums lie on the device.
+  // The sums are on the device.
   void round_sums(const ProductArrays& arrays, const GemmRounding& rounding) {
     const NumbersOnDevice sums{.words = arrays.c, .count = arrays.c.count};
     const CopiedBytes copied = state_.quantizer.run(sums, rounding.spec, args_.c, rounding.stats);

@@ -1,4 +1,4 @@
-// What do the kernels of software lanes compute on a device?
+// Products of software lanes on a device.
 // C = A B' under a declared accumulator, one call per element of C. Plain functions for the host
 // and the GPU; every sum over k is the source of the host's definition (aligned_block_core.h,
 // fast_round.h). Factors and sums are storage bits. Knows nothing of launches and copies.

@@ -1,4 +1,4 @@
-// Rounds and measures an array that lies on a device, and copies the result back.
+// Rounds and measures an array that is on a device, and copies the result back.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ class DeviceQuantizer {
   explicit DeviceQuantizer(Device& device)
       : device_(device), after_(device), ranges_(device), counts_(device), sums_(device) {}
 
-  // False if the result is no array of floats, because FP32 does not contain the format.
+  // False if the result is not an array of floats, because FP32 does not contain the format.
   static bool rounds(const QuantizeSpec& spec);
 
   // scalar_quantize of the numbers, in every bit and number. `after`: in the host's memory; not

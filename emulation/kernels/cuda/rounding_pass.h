@@ -1,4 +1,4 @@
-// How does a device round and measure an array that lies in its memory?
+// Rounds and measures an array in a device's memory.
 // Plain functions for the host and the GPU. Rounding, random bits and what an element adds to a
 // statistic are the sources of the host's definition (element_rounder.h, element_stats.h). Two
 // kernels: FindRanges reads the array, MeasureLanes reads it again, rounds, measures and stores.
@@ -66,7 +66,7 @@ struct RoundElements {
 
   LOCKSTEP_HOST_DEVICE int64_t count() const { return before.count; }
   LOCKSTEP_HOST_DEVICE void operator()(int64_t i) const { rounded(before(i), i); }
-  // Of x = before[i].
+  // The rounded x = before[i].
   LOCKSTEP_HOST_DEVICE float rounded(float x, int64_t i) const {
     const float y = rounder(x, static_cast<uint64_t>(i));
     if (after.data != nullptr) {

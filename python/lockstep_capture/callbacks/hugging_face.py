@@ -129,7 +129,7 @@ class CaptureCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def _calling_trainer() -> Any:
-    """The Trainer whose method called the callback: it hands its parts to callbacks, not itself."""
+    """The Trainer whose method called the callback: it passes its parts to callbacks, not itself."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         owner = frame.f_locals.get("self")

@@ -19,7 +19,7 @@ _LIBRARY.define("observed_zero_point" + _ARGUMENTS)
 OBSERVED_SCALE: Any = torch.ops.lockstep_capture.observed_scale.default
 OBSERVED_ZERO_POINT: Any = torch.ops.lockstep_capture.observed_zero_point.default
 
-# Of PyTorch's ChooseQuantizationParams (ATen/native/quantized/cpu/QuantUtils.h).
+# The constants of PyTorch's ChooseQuantizationParams (ATen/native/quantized/cpu/QuantUtils.h).
 LEAST_SCALE = number_of(6.1e-5)
 NO_SCALE = 2.0**-128  # below, the reciprocal is infinite in FP32
 SCALE_OF_NOTHING = number_of(0.1)

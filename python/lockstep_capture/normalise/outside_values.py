@@ -39,7 +39,7 @@ class OutsideValues:
         return self._snapshots.get(ref.name) if self._versions.kind.get(ref.name) == CONST else None
 
     def is_float(self, name: str) -> bool:
-        """Throws: Unsupported for a value that is no tensor."""
+        """Throws: Unsupported for a value that is not a tensor."""
         return self._tensor(name).dtype.is_floating_point
 
     def is_huge(self, name: str) -> bool:

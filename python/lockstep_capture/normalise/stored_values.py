@@ -1,4 +1,4 @@
-"""The model's parameters and buffers in the graph, and what the forward pass makes of buffers."""
+"""The model's parameters and buffers in the graph, and the buffers' new values from the forward pass."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def _branches(program: Program, versions: Versions) -> set[str]:
 
 
 def followed(versions: Versions, calls: Mapping[str, Call], used: set[str]) -> set[str]:
-    """The outside values behind `used`, which Python worked on: a lane that chose otherwise could not follow there."""
+    """The outside values from which Python made `used`: a lane that chose otherwise could not follow there."""
     found: set[str] = set()
     waiting = sorted(used)
     while waiting:

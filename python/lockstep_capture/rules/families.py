@@ -1,4 +1,4 @@
-"""Every family of rules: whoever imports this has all of them registered."""
+"""Every family of rules: importing this module registers all of them."""
 
 from . import (  # noqa: F401
     attention, bags, cells, choices, compare, composed, convolutions, custom_functions, distances,

@@ -1,4 +1,4 @@
-"""Fake quantisation by what an observer saw: the ops that do the same, bit for bit, stand for it in a program."""
+"""Fake quantisation by what an observer saw: ops that compute the same bits replace it in a program."""
 
 from __future__ import annotations
 

@@ -424,7 +424,7 @@ class _Recorder(_PreDispatch):
             self._keep_parameters(func, args, kwargs, place)
         operands = (self._operands(args), {key: self._operands(value) for key, value in kwargs.items()})
         self._types += _counted(schema, args)
-        with self.aside():  # what an op calls by itself is no part of the model: a backward pass that a library registered
+        with self.aside():  # an op's own calls are not part of the model: a backward pass that a library registered
             result = _computed(func, args, kwargs)
         if self._keeps and not self._backward_of:
             self._answer(event, result)

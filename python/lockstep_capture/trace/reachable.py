@@ -1,4 +1,4 @@
-"""What can a step function reach in addition to model and batch?
+"""Finds what a step function can reach in addition to model and batch.
 
 What it closes over, the globals that it names, its own object, default arguments; and from there attributes of
 modules and items of containers. Not seen: what it gets by calling something, attributes of imported modules.
@@ -81,7 +81,7 @@ def _children(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         if base.__len__(value) <= _MOST_ITEMS:  # a subclass may have no length, or another one
             yield from ((f"{path}[{number}]", item) for number, item in enumerate(base.__iter__(value)))
     elif _is_users(value):
-        # Of anybody's objects the parts that concern random numbers and arithmetic: no walk through a whole program.
+        # Only the parts of other objects that concern random numbers and arithmetic: no walk through a whole program.
         yield from ((_join(path, name), item) for name, item in list(vars(value).items()) if isinstance(item, _LEAVES))
         if callable(value):
             yield path, type(value).__call__

@@ -1,4 +1,4 @@
-"""What does step_fn do with a batch? Reports its own errors, and results that are no loss, as step_fn's.
+"""Calls step_fn on a batch. Reports its own errors, and results that are not a loss, as step_fn's.
 
 Knows nothing of graphs: these checks run before anything is traced.
 """
@@ -48,7 +48,7 @@ def calls_backward(line: str) -> CaptureError:
 
 
 def check_result(step_fn: StepFunction, result: Any) -> None:
-    """Throws: CaptureError where `result` is no loss that backward() could be called on."""
+    """Throws: CaptureError where `result` is not a loss that backward() could be called on."""
     wrong = _wrong_tensor(result) if isinstance(result, torch.Tensor) else [_wrong_type(result)]
     if wrong:
         raise CaptureError(f"step_fn returned {'; '.join(wrong)}{_at(_defined(step_fn))}")

@@ -1,4 +1,4 @@
-"""Do weights, buffers and gradients change only where a capture looks?
+"""Checks that weights, buffers and gradients change only where a capture looks.
 
 A replay takes the captured steps from the first captured state. It cannot know of other changes: to the state in
 between (a second optimizer, clamped weights, a forward pass in training mode outside of the block), or to the

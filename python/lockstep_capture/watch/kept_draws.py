@@ -21,7 +21,7 @@ Kept = PackedMask | torch.Tensor
 
 
 def kept(draw: torch.Tensor, kind: str) -> Kept:
-    """kind: of the site (random_ops.py). Noise stays as it is."""
+    """kind: of the site (random_ops.py). Noise is unchanged."""
     if kind == "noise":
         return draw
     return PackedMask(packed(draw), draw.shape, draw.dtype)

@@ -1,4 +1,4 @@
-"""By which number did the loop multiply the step function's loss before backward?
+"""Finds the number by which the loop multiplied the step function's loss before backward.
 
 This is also gate V0: the replayed loss times that number must have the bits of the loop's.
 """

@@ -1,4 +1,4 @@
-"""Are the loop's gradients those of step_fn's loss? Gate V0 for the backward pass, on verify steps.
+"""Checks that the loop's gradients are those of step_fn's loss: gate V0 for the backward pass, on verify steps.
 
 Hooks that change gradients and backward passes written by hand leave the loss as it is. Checked right after
 backward(), before anything unscales or clips: same kernels, same precision, same order of sums, so that both sides

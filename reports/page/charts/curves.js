@@ -8,7 +8,7 @@ import {axis, color, gridLines, isNarrow, kFontSize, laneStyles} from "./theme.j
 const kFirstHeight = 250, kNextHeight = 150, kGap = 34, kTop = 26, kBottom = 44;
 const kMostMarks = 4;  // that a tooltip names
 const kPowers = "powers of two";
-// Marks of a loss scale stand above its curve, others on theirs.
+// Marks of a loss scale are above its curve, others on theirs.
 const kAbove = "M1 1L13 1L7 11Z", kOn = "M2 1L7 5L12 1L13 2L8.4 6L13 10L12 11L7 7L2 11L1 10L5.6 6L1 2Z";
 const kDiamond = "M7 1L12 6L7 11L2 6Z";
 const markShape = (panel) => (panel.scale === kPowers ? kAbove : kOn);

@@ -24,7 +24,7 @@ function lowerEnds(least, most, isLogarithmic) {
   return ends.length ? ends : [most];
 }
 
-// Of all views with this unit: {classOf(value), classes: [{index, text}]}; class 0 has no colour.
+// The scale of all views with this unit: {classOf(value), classes: [{index, text}]}; class 0 has no colour.
 export function heatScale(data, unit) {
   let least = Infinity, most = -Infinity;
   for (const view of data.views) {

@@ -1,5 +1,5 @@
 // Intervals of exponents, one bar a row; what is common to all; marks as vertical lines with names.
-// A row whose low end lies above its high end holds nothing: both ends are drawn as a conflict.
+// A row whose low end is above its high end holds nothing: both ends are drawn as a conflict.
 import {element, sentence, tip} from "./dom.js";
 import {boxSwatch, legend, lineSwatch} from "./legend.js";
 import {ending, short} from "./numbers.js";

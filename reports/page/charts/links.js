@@ -4,7 +4,7 @@
 const charts = new Map();  // by the figure's id
 let histogram = null;      // the id of the one that shows histograms
 
-// Of the page's histograms, before any chart is drawn.
+// Registers the page's histograms, before any chart is drawn.
 export function announceHistogram(figure) {
   histogram ??= figure.id;
 }

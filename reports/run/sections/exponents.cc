@@ -30,7 +30,7 @@ std::string format_at(const LaneReport& lane, int32_t site) {
 
 // The scale within a lane's gradients; a range if it changed.
 std::string scale_of(const LaneReport& lane, const Site& site) {
-  // Of several scalers it is not recorded which one a site's gradients belong to.
+  // With several scalers, the file does not say which one a site's gradients belong to.
   if (!site.scaled || !lane.has_scaler || lane.scalers.size() != 1) return "";
   const std::vector<double>& scales = lane.scalers[0].scales;
   if (scales.empty()) return "";

@@ -1,5 +1,5 @@
-// Lanes on a GPU beside the software lanes that model the GPU: whether the bits are the same, where
-// the two part and why, and how far apart they are.
+// Lanes on a GPU compared with the software lanes that model the GPU: whether the bits are the
+// same, where the two part and why, and how far apart they are.
 #include <fmt/format.h>
 
 #include <algorithm>

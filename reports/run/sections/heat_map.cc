@@ -56,7 +56,7 @@ std::vector<View> views_of(const LaneReport& lane) {
   return out;
 }
 
-// How grave a cell of a measure is: the measures stand in their table in this order.
+// How grave a cell of a measure is: the table has the measures in this order.
 double gravity_of(size_t measure) {
   constexpr double kTimesGraver = 1000;
   return std::pow(kTimesGraver, -static_cast<double>(measure));

@@ -116,7 +116,7 @@ void drop_column(TableBlock& table, std::ptrdiff_t column) {
   for (auto& row : table.rows) row.erase(row.begin() + column);
 }
 
-// Of the column "held-out".
+// The note on the column "held-out".
 std::string held_out_note(const std::vector<Evaluation>& evaluations) {
   if (evaluations.empty()) return "held-out: not evaluated. ";
   const auto examples = static_cast<uint64_t>(evaluations.back().example_count);

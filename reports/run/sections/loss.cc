@@ -88,7 +88,7 @@ CurveBand band_of(std::string name, const std::vector<std::span<const double>>& 
   return band;
 }
 
-// The reference and what one ulp at the start makes of it; the reference on all seeds.
+// Bands: the reference with the effect of one ulp at the start; the reference on all seeds.
 std::vector<CurveBand> bands_of(const Report& report) {
   const std::string& reference = report.reference().info.name;
   std::vector<CurveBand> bands;

@@ -85,7 +85,7 @@ std::string savings_text(const Report& report) {
   return fmt::format("At best, by roofline on {}: {}.", report.costs.gpu, join(lanes, "; "));
 }
 
-// Of every format of 16 bits that a lane has: the layers to keep in FP32, the loss scale to set.
+// For every format of 16 bits that a lane has: the layers to keep in FP32, the loss scale to set.
 void add_ranges(const Report& report, Blocks& out) {
   for (const RangeTable& ranges : report.ranges) {
     for (const std::string& text : {kept_layers_sentence(ranges), loss_scale_sentence(ranges)}) {
@@ -110,8 +110,8 @@ Blocks write_verdict(const Report& report) {
   }
   std::ranges::stable_sort(lanes, {},
                            [](const LaneReport* lane) { return rank(lane->judgement.verdict); });
-  // The answer of `recommend` stands above: what it says of its candidate, of layers, loss scale,
-  // proof and cost is not said again.
+  // The answer of `recommend` is above. It covers the candidate, layers, loss scale, proof and
+  // cost, which are not repeated.
   const bool has_answer = !report.recommendation.answer.empty();
   for (const LaneReport* lane : lanes) {
     const bool is_told = has_answer && lane->judgement.verdict == Verdict::kFine;

@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-// Of the estimates where kDefaultGpu has no unit for a format.
+// The GPU of estimates where kDefaultGpu has no unit for a format.
 constexpr std::string_view kBlockGpu = "b200";
 
 // "24", "10m" or both: candidates and minutes.
@@ -53,7 +53,7 @@ SearchOptions search_options(const SearchWords& words, ProblemList& problems) {
   for (const std::string& format : options.formats) {
     if (!is_narrow(format)) collect_problems(problems, [&] { autocast_policy(format); });
   }
-  // Narrow formats stand on a base.
+  // Narrow formats need a base.
   if (std::ranges::all_of(options.formats, is_narrow))
     options.formats.insert(options.formats.begin(), "bf16");
   std::vector<std::string> subjects;

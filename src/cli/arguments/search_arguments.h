@@ -23,7 +23,7 @@ std::string gpu_help();
 // What Ctrl-C in a search says; its exit code.
 int search_stopped(const std::string& folder);
 
-// Formats and choices that did not run, with the options that ask for them.
+// Formats and choices that did not run, with the options that request them.
 std::vector<std::string> not_tested(const Advice& advice);
 
 }  // namespace lockstep

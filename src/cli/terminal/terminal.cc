@@ -47,7 +47,7 @@ void print_line(std::string_view line) {
 }
 
 void print_note(std::string_view line) {
-  // Not by fmt::print, which throws where nobody reads standard error.
+  // Not by fmt::print, which throws if standard error is closed.
   std::fputs(("lockstep: " + printable(line) + "\n").c_str(), stderr);
 }
 

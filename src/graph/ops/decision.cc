@@ -1,6 +1,6 @@
 // decision: what a step chose by its values (the experts of a router, an order, a side of a
-// border), recorded by the capture. Lanes follow it; beside that they count where their own values
-// would have chosen otherwise. Equal values choose what was recorded.
+// border), recorded by the capture. Lanes follow it, and count where their own values would have
+// chosen otherwise. Equal values choose what was recorded.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -120,7 +120,7 @@ class RowDecision {
     stats.count += k;
     for (size_t j = 0; j < k; ++j) {
       const T chosen = x[given[j]], best = x[order_[as_set ? k - 1 : first + j]];
-      // Of a set: is the recorded one worse than the last that belongs to it?
+      // Where a set was chosen: is the recorded element worse than the last one that belongs to it?
       if (!(precedes(best, chosen) || (!as_set && precedes(chosen, best)))) continue;
       differs = true;
       count_flip(stats, std::abs(static_cast<double>(best) - static_cast<double>(chosen)));

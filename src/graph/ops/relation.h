@@ -1,4 +1,4 @@
-// The comparison that an op's name stands for. For ops/*.cc alone.
+// The comparison that an op's name means. For ops/*.cc alone.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-// Nothing for a name that is no comparison's.
+// Nothing for a name that does not mean a comparison.
 std::optional<Relation> find_relation(std::string_view op);
 
 }  // namespace lockstep

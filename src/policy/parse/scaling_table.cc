@@ -44,7 +44,7 @@ class ScalingReader {
     table_.finish();
     if (scaling_.kind == ScalingKind::kNone) {
       for (const char* key : {"ops", "operand", "grad_operand", "rounding", "grad_rounding"}) {
-        if (table_.has(key)) no_effect(key, "unit, current, delayed or block");
+        if (table_.has(key)) report_no_effect(key, "unit, current, delayed or block");
       }
       return;
     }
@@ -58,7 +58,7 @@ class ScalingReader {
     return find_row("kind", name, kKinds).kind;
   }
 
-  void no_effect(std::string_view key, const std::string& kinds) {
+  void report_no_effect(std::string_view key, const std::string& kinds) {
     table_.problem(key, "has no effect: kind is " + std::string(to_string(scaling_.kind)),
                    "the key is for kind " + kinds + "; remove it");
   }
@@ -110,7 +110,7 @@ class ScalingReader {
     read_name(table_, "weight_blocks", find, scaling_.weight.square);
     if (scaling_.kind == ScalingKind::kBlock) return;
     scaling_.weight.square = false;
-    if (table_.has("weight_blocks")) no_effect("weight_blocks", "block");
+    if (table_.has("weight_blocks")) report_no_effect("weight_blocks", "block");
   }
 
   void read_current() {
@@ -124,7 +124,7 @@ class ScalingReader {
     }
     if (scaling_.kind == ScalingKind::kCurrent) return;
     for (std::string_view key : {"power_of_two", "amax_epsilon"}) {
-      if (table_.has(key)) no_effect(key, "current");
+      if (table_.has(key)) report_no_effect(key, "current");
     }
   }
 
@@ -147,7 +147,7 @@ class ScalingReader {
     read_name(table_, "amax_compute", find_amax_choice, scaling_.delayed.choice);
     if (scaling_.kind == ScalingKind::kDelayed) return;
     for (std::string_view key : {"amax_history", "margin", "amax_compute"}) {
-      if (table_.has(key)) no_effect(key, "delayed");
+      if (table_.has(key)) report_no_effect(key, "delayed");
     }
   }
 

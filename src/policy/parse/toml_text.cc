@@ -59,7 +59,7 @@ class DepthScan {
         break;  // a mistake
       } else if (c == quote && (!has_lines || text_.substr(at_).starts_with(three))) {
         ++at_;
-        // Up to two quotes may stand before the three that end it.
+        // Up to two quotes may come before the three that end it.
         if (has_lines) at_ += 2;
         for (int more = 0; has_lines && more < 2 && at_ < text_.size() && text_[at_] == quote;
              ++more) {

@@ -161,7 +161,7 @@ void read_graphs(const StoredFields& root, Capture& capture) {
     }
   }
   check_names(capture, graphs);
-  // A step whose path does not reach a weight leaves it as it is, but every step has it.
+  // A weight that a step's path does not reach is unchanged in it, but every step has it.
   share(capture.graphs, &Graph::parameters);
   share(capture.graphs, &Graph::buffers);
 }

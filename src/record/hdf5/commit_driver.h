@@ -32,8 +32,8 @@ bool commit(CommitFile& file);
 int write_error(const CommitFile& file);
 
 // From here on this process only rehearses: files are opened for reading, nothing reaches the disk,
-// and every write and commit succeeds. For a child process that tries what HDF5 makes of a file of
-// unknown origin.
+// and every write and commit succeeds. For a child process that tries whether HDF5 can read a file
+// of unknown origin.
 void rehearse_commits();
 
 // A fault at a chosen write, so that tests can try every write.

@@ -52,7 +52,7 @@ struct Sha256 {
   uint64_t length = 0;  // of what was hashed
 };
 
-// Of the rest of the file. Nothing: it cannot be read; errno says why.
+// The hash of the rest of the file. Nothing: the file cannot be read; errno says why.
 std::optional<Sha256> sha256_of(int file) {
   struct Free {
     void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }

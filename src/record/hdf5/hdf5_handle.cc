@@ -6,7 +6,7 @@
 namespace lockstep::hdf5 {
 namespace {
 
-// HDF5's own words ("unable to open object", "wrong version number") help nobody who has the file.
+// HDF5's own words ("unable to open object", "wrong version number") do not help a user.
 std::string describe(const std::string& what) {
   return "cannot " + what;
 }

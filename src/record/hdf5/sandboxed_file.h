@@ -25,7 +25,7 @@ class SandboxedFile {
 
   StoredNode& tree() { return tree_; }
   // Rows [begin, begin + count) of a dataset, `row_bytes` each, into `out`. Throws as above; also
-  // hdf5::Error if a row was never written: HDF5 would make it up.
+  // hdf5::Error if a row was never written: HDF5 would return fill values.
   void read_rows(const std::string& path, int64_t begin, int64_t count, size_t row_bytes,
                  void* out);
 

@@ -54,7 +54,8 @@ class StoredFields {
   std::vector<double> numbers() const;
   std::vector<uint64_t> take_whole() const;     // a row of integers >= 0
   std::vector<std::string> take_texts() const;  // a row
-  // Of any kind and shape; null after a problem. Its kind decides Container::kF64 and so on.
+  // A value of any kind and shape; null after a problem. Its kind decides Container::kF64 and so
+  // on.
   StoredValue* value() const { return data(); }
   // Packed bits of this shape. Nothing after a problem.
   std::optional<PackedBits> take_bits(const Shape& extents) const;

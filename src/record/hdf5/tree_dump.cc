@@ -42,7 +42,7 @@ class Dump {
   Dump(const DumpRequest& request, const SandboxWrite& write)
       : request_(request), left_(request.most_bytes), write_(write) {}
 
-  void children(hid_t group, const std::string& path, int depth) {
+  void dump_children(hid_t group, const std::string& path, int depth) {
     require(depth < kStoredDepth, path,
             fmt::format("groups are nested deeper than {}", kStoredDepth));
     for (const std::string& link : names_in(group, path)) {
@@ -58,11 +58,11 @@ class Dump {
       hdf5::check(H5Lget_info(group, link.c_str(), &info, H5P_DEFAULT), "look at " + at);
       require(info.type == H5L_TYPE_HARD, at, "is not a hard link");
       const hdf5::Handle object(H5Oopen(group, link.c_str(), H5P_DEFAULT), "open " + at);
-      object_of(object.id(), at, hdf5::unescape_link(link), depth, wanted);
+      dump_object(object.id(), at, hdf5::unescape_link(link), depth, wanted);
     }
   }
 
-  void attributes(hid_t object, const std::string& path) {
+  void dump_attributes(hid_t object, const std::string& path) {
     hsize_t at = 0;
     std::vector<std::string> names;
     const auto collect = [](hid_t, const char* name, const H5A_info_t*, void* out) -> herr_t {
@@ -106,19 +106,19 @@ class Dump {
     require(printable(name) == name, at, "its name must be UTF-8 without control characters");
   }
 
-  void object_of(hid_t object, const std::string& path, const std::string& name, int depth,
-                 Wanted wanted) {
+  void dump_object(hid_t object, const std::string& path, const std::string& name, int depth,
+                   Wanted wanted) {
     H5O_info_t info;
     hdf5::check(H5Oget_info2(object, &info, H5O_INFO_BASIC), "look at " + path);
     require(seen_.insert(info.addr).second, path, "is in the file twice");
     if (info.type == H5O_TYPE_GROUP) {
       write_(stored_frame::group(name));
-      attributes(object, path);
-      children(object, path, depth + 1);
+      dump_attributes(object, path);
+      dump_children(object, path, depth + 1);
     } else {
       require(info.type == H5O_TYPE_DATASET, path, "is neither a group nor a dataset");
       write_(stored_frame::dataset(name, dataset(object, path, wanted)));
-      attributes(object, path);
+      dump_attributes(object, path);
     }
     write_(stored_frame::close());
   }
@@ -148,7 +148,7 @@ class Dump {
     v.shape = shape_of(space, path, left_);
     const auto count = static_cast<uint64_t>(v.size());
     if (v.kind == Kind::kText) {
-      texts(type, space, count, path, read, v.texts);
+      dump_texts(type, space, count, path, read, v.texts);
       return v;
     }
     spend(count * bytes_of(v.kind), path);
@@ -194,8 +194,8 @@ class Dump {
   }
 
   template <typename Read>
-  void texts(hid_t type, hid_t space, uint64_t count, const std::string& path, Read read,
-             std::vector<std::string>& out) {
+  void dump_texts(hid_t type, hid_t space, uint64_t count, const std::string& path, Read read,
+                  std::vector<std::string>& out) {
     if (count == 0) return;
     if (H5Tis_variable_str(type) > 0) {
       spend(count * sizeof(char*), path);
@@ -263,8 +263,8 @@ void dump_tree(hid_t file, const DumpRequest& request, const SandboxWrite& write
     }
     const hdf5::Handle root = hdf5::open_group(file, "/");
     Dump dump(request, write);
-    dump.attributes(root.id(), "");
-    dump.children(root.id(), "", 0);
+    dump.dump_attributes(root.id(), "");
+    dump.dump_children(root.id(), "", 0);
     write(stored_frame::finish());
   } catch (const hdf5::Error& error) {
     write(stored_frame::problem(error.what()));

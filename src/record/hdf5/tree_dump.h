@@ -14,8 +14,8 @@
 
 namespace lockstep {
 
-// How much of a group or dataset is read. A group of which only the extent is read is read whole;
-// the choice is made again for its members.
+// How much of a group or dataset is read. For a group, kExtent means kContents; its members are
+// chosen again one by one.
 enum class Wanted : uint8_t { kNothing, kExtent, kContents };
 
 struct DumpRequest {

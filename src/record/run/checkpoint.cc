@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kBlockBytes = 4096;  // HDF5 wants at least the driver's alignment
+constexpr uint64_t kBlockBytes = 4096;  // HDF5 needs at least the driver's alignment
 
 std::string newest_path(const std::string& run_path) {
   return run_path + ".state";

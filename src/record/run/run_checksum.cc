@@ -43,7 +43,7 @@ uint64_t node_checksum(const StoredNode& node, const std::string& path) {
   return sum;
 }
 
-// What is copied to a device depends on where arrays lie in memory.
+// The bytes copied to a device depend on where arrays are in memory.
 bool differs_between_equal_runs(const Quantity& quantity) {
   const Source sources[] = {&LaneStep::seconds, &DeviceWork::bytes_up, &DeviceWork::bytes_kept};
   return std::ranges::count(sources, quantity.source) > 0;

@@ -23,8 +23,8 @@ uint64_t death_checksum(int64_t step, bool has_died, DeathCause died_of);
 // The dataset that holds the checksums of such a quantity's rows; nothing for checksums themselves.
 std::optional<Gathered> checksums_of(const Quantity& quantity);
 
-// Of everything in a run's group but the rows of its lanes and the attributes that change while it
-// is recorded. `run` is as the reader gets it, before anything was taken from it.
+// The checksum of everything in a run's group, except the rows of its lanes and the attributes that
+// change while it is recorded. `run` is as the reader gets it, before anything was taken from it.
 uint64_t description_checksum(const StoredNode& run);
 
 }  // namespace lockstep

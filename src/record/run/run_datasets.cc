@@ -1,5 +1,5 @@
-// Every extent is compared with the table of quantities before a byte is read, so that a file can
-// ask for no more memory than its size justifies.
+// Compares every extent with the table of quantities before a byte is read, so that reading a file
+// takes no more memory than its size justifies.
 #include <algorithm>
 #include <array>
 #include <set>

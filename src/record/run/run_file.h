@@ -106,7 +106,8 @@ class RunFile {
   // The last measured step up to this one; -1: none.
   int64_t last_measured(int64_t step) const;
   const RunOptions& options() const;  // as the run was started, policy files' texts included
-  // Of all runs in the file, in the order in which they were recorded; the last may be unfinished.
+  // The seeds of all runs in the file, in the order in which they were recorded; the last run may
+  // be unfinished.
   const std::vector<uint64_t>& seeds() const;
   const RunIdentity& identity() const;
   const std::string& command_line() const;
@@ -147,9 +148,9 @@ class RunFile {
   std::vector<int64_t> sums_steps(int lane) const;  // steps that sampled sums of products
   // Statistics of the sampled sums of products over all steps with samples, [site].
   std::vector<AccumulatorHealth> sums(int lane) const;
-  // Of one of these steps, [site]. Requires: sample < sums_steps(lane).size().
+  // The same for one of these steps, [site]. Requires: sample < sums_steps(lane).size().
   std::vector<AccumulatorHealth> sums_at(int lane, size_t sample) const;
-  // Of the same steps, [sample][site]; empty for files without it.
+  // The loss effects in the same steps, [sample][site]; empty for files without them.
   std::vector<std::vector<LossEffect>> loss_effects(int lane) const;
   // Sum over all steps (the 50-step sums joined), [site * 256].
   std::vector<uint64_t> total_histogram(int lane) const;
@@ -158,7 +159,7 @@ class RunFile {
   std::vector<UpdateRecord> updates(int lane, int64_t step) const;  // [site]
   // [site], summed over the complete steps; empty where nothing is decided by values.
   std::vector<DecisionStats> decisions(int lane) const;
-  // Of one step.
+  // The same for one step, [site].
   std::vector<DecisionStats> decisions_at(int lane, int64_t step) const;
 
   // The kinds of products that the lane's device has formed, in the order in which they appeared;
@@ -167,7 +168,8 @@ class RunFile {
   // The device's work of all complete steps, without kinds.
   DeviceWork device_work(int lane) const;
 
-  // Of this seed, as docs/run-file.md names them: "lanes/fp32/loss", links escaped.
+  // The paths of this seed's datasets, as docs/run-file.md names them: "lanes/fp32/loss", links
+  // escaped.
   std::vector<std::string> dataset_paths() const;
   // Recomputes the checksums of every complete step of this seed's run, which reads all of it. The
   // description's checksum was compared when the file was opened.
@@ -194,7 +196,7 @@ class RunFile {
 // of it, by default the reference. Masters if the lane has them; all in FP32, by name.
 // Throws: InputError: no such file, damaged, no such lane (with the list of lanes).
 std::map<std::string, Tensor> read_start(std::string_view text);
-// Of names, shapes and bits, as 16 hexadecimal digits: RunOptions::start_hash.
+// The hash of names, shapes and bits, as 16 hexadecimal digits: RunOptions::start_hash.
 std::string start_hash(const std::map<std::string, Tensor>& start);
 // The checkpoint's path in PATH[:LANE]. Throws: InputError: no such form.
 std::string checkpoint_of_start(std::string_view text);

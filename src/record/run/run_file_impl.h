@@ -1,5 +1,5 @@
-// Inside the reader of run files, for run_file_reader.cc (the file's description), run_datasets.cc
-// (the extents of its datasets), run_file_numbers.cc (the recorded quantities) and
+// The inside of the reader of run files, shared by run_file_reader.cc (the file's description),
+// run_datasets.cc (the extents of its datasets), run_file_numbers.cc (the recorded quantities) and
 // run_file_device.cc (the work of lanes' devices).
 #pragma once
 

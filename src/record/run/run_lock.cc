@@ -28,7 +28,7 @@ bool leads_to(const std::string& path, int file) {
          there.st_dev == here.st_dev && there.st_ino == here.st_ino;
 }
 
-// Of an open file description, so that asking for it does not take it (fcntl(2), OFD locks).
+// The lock of an open file description, so that a query does not take it (fcntl(2), OFD locks).
 struct flock whole_file() {
   struct flock lock = {};
   lock.l_type = F_WRLCK;
@@ -68,7 +68,8 @@ bool is_ours(const std::string& run_path) {
 
 }  // namespace
 
-// A taken lock is asked for again: that of a program with two threads was seen to outlast its kill,
+// A lock that is taken is tried again: that of a program with two threads was seen to outlast its
+// kill,
 // and its parent's wait for it, by a moment (Linux 6.18).
 RunLock::RunLock(const std::string& run_path) : path_(lock_path(run_path)) {
   for (int attempt = 1;;) {

@@ -123,7 +123,7 @@ SiteTable read_sites(const StoredFields& group) {
     constexpr double kMostElements = 0x1p53;
     if (count > kMostElements) throw InputError("shape " + x + " has more than 2^53 elements");
   });
-  // Only earlier sites: whoever follows them comes to an end.
+  // Only earlier sites, so that a walk along them ends.
   texts("feeds", [&](Site& s, Text x) {
     for (const int64_t id : whole_numbers(x, s.id)) {
       if (id == s.id) throw InputError(fmt::format("site {} feeds itself", id));

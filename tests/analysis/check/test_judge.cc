@@ -32,7 +32,7 @@ RunOptions nudged(uint64_t nudge) {
   return options;
 }
 
-// Of small_run() and members from weights moved by one ulp.
+// The baseline of small_run() and members from weights moved by one ulp.
 Baseline baseline_with(const Tampering& tampering) {
   const TempDir dir;
   std::vector<RunSummary> ulps;

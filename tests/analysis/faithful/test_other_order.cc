@@ -40,7 +40,7 @@ double farthest(int64_t count, size_t& different, Run run) {
   return most;
 }
 
-// Of n terms of at most 1: |error| <= n u sum |terms|, twice for two results.
+// The bound for n terms of at most 1: |error| <= n u sum |terms|, twice for two results.
 double bound(int64_t n) {
   const auto terms = static_cast<double>(n);
   return 2 * terms * 0x1p-24 * terms;

@@ -175,7 +175,7 @@ TEST_CASE("state: momentum by its energy, a divisor also by its elements") {
   CHECK(found(lane, true).empty());
 }
 
-// 0, 1 operands of 2, their sum; 3 reads the sum, 4 is what it makes of it.
+// 0, 1 operands of 2, their sum; 3 reads the sum, 4 is its result.
 SiteTable plain_sum() {
   SiteTable table = chain();
   for (const size_t operand : {0, 1}) {

@@ -55,7 +55,7 @@ TEST_CASE("the tail is a tenth of the run, at least ten steps") {
 }
 
 TEST_CASE("chaos: every stretch of the tail's length in the second half, then Student's quantile") {
-  // Of 100 steps the second half has five stretches of ten.
+  // The second half of 100 steps has five stretches of ten.
   CHECK(chaos_gaps(curve(1.0), curve(1.01)).size() == 5);
   CHECK(chaos_of(std::vector<double>{3, -4}) == doctest::Approx(std::sqrt(12.5)));
   // t(1) at 1 % is 31.82, t(5) is 3.365 (any table).

@@ -1,4 +1,4 @@
-// The engine `cuda` on the host that stands in for a GPU: packing, layouts, buffers and fallbacks,
+// The engine `cuda` on the host that models a GPU: packing, layouts, buffers and fallbacks,
 // without tensor cores. Products must equal the software kernels under the same accumulator bit for
 // bit; devices with a planted fault must not.
 #include <doctest/doctest.h>

@@ -104,7 +104,7 @@ def test_layout(tmp_path):
 @pytest.mark.parametrize("kind,loop", [
     ("images", {}), ("text", {"accumulate": 2, "clip": 1.0}), ("text", {"dtype": torch.bfloat16})])
 def test_the_file_alone_gives_pytorchs_loss_and_gradients(tmp_path, kind, loop):
-    """Gate V1 without Lockstep: the graph run from the file in FP64, beside ref64."""
+    """Gate V1 without Lockstep: the graph run from the file in FP64, compared with ref64."""
     path = tmp_path / "a.lscap.h5"
     captured(path, kind, **loop)
     with h5py.File(path) as file:

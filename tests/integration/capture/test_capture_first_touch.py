@@ -1,4 +1,4 @@
-"""What goes wrong at the first try is told as the user's own: what, where, and how to put it right."""
+"""What goes wrong at the first try is reported as the user's own: what, where, and how to put it right."""
 
 import collections
 import contextlib

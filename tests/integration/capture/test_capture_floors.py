@@ -46,7 +46,7 @@ def test_gradients_that_fp32_does_not_determine_are_judged_by_one_ulp(lockstep, 
     assert seed == 2 or np.linalg.norm(single - double) > 1e-5 * np.linalg.norm(double)
     lines, floor = verify(lockstep, path)
     assert "PASS" in lines["V3"] and f"{floor['V3']['by_chaos']} of 18 by what one ulp moves" in lines["V3"]
-    # Most layers behind the normalisation are not among them (which, depends on PyTorch's kernels).
+    # Most layers after the normalisation are not among them (which, depends on PyTorch's kernels).
     assert 0 < floor["V3"]["by_chaos"] <= 9 and floor["V1"]["by_chaos"] == 0
 
 

@@ -143,7 +143,7 @@ def test_nothing_is_rounded_before_the_whole_is_widened(lockstep, tmp_path):
 
 
 def residual(f):
-    """A number from the result that depends on each element, behind a product of the sum of both."""
+    """A number from the result that depends on each element, after a product of the sum of both."""
     def body(y, m):
         z = f(y, m)
         return m(y + z).square() if z.shape == y.shape else z.square()
@@ -160,7 +160,7 @@ REVIEWED = {
 
 @pytest.mark.parametrize("name", REVIEWED)
 def test_as_pytorch_in_bf16(lockstep, tmp_path, name):
-    """V7: the emulated run beside the captured one, BF16 autocast on the CPU."""
+    """V7: the emulated run compared with the captured one, BF16 autocast on the CPU."""
     path = captured(tmp_path / "a.lscap.h5", REVIEWED[name], autocast=torch.bfloat16, steps=3)
     said = lockstep("verify", path).stdout
     assert "FAIL" not in said and "V1  PASS" in said and "V7  PASS" in said

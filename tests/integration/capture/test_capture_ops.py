@@ -1,4 +1,4 @@
-"""Every rule of the normaliser: a small step function, its graph run in FP64, loss and gradients beside PyTorch's.
+"""Every rule of the normaliser: a small step function, its graph run in FP64, loss and gradients as PyTorch's.
 
 PyTorch's side is the traced program with every floating type widened; the graph's side is graph_in_torch.py.
 """

@@ -1,4 +1,4 @@
-"""Loops that are right, though unusual: what they did stands in the file."""
+"""Loops that are right, though unusual: the file holds what they did."""
 
 import json
 import random
@@ -290,7 +290,7 @@ def test_attention_in_the_math_backend_without_dropout(tmp_path):
 
 
 class Heads(nn.Module):
-    """Attention whose values are wider than its queries, which only the math backend has, behind one that is fused."""
+    """Attention whose values are wider than its queries, which only the math backend has, after one that is fused."""
 
     def __init__(self):
         super().__init__()
@@ -348,7 +348,7 @@ def test_the_newer_switches_of_tf32(tmp_path):
 
 
 def test_a_weight_without_elements(lockstep, tmp_path):
-    """As a layer of width 0 has one, beside the loss: it has a fingerprint like any other."""
+    """As a layer of width 0 has one, in addition to the loss: it has a fingerprint like any other."""
     model, path = Images(), tmp_path / "a.h5"
     model.empty = torch.nn.Parameter(torch.zeros(0, 3))
     loop = Loop(path, model)

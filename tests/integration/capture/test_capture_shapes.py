@@ -13,7 +13,7 @@ from lockstep_capture import Capture
 
 nn = torch.nn
 
-# Of the loss, after some steps of FP32 in another order of sums: 2^-24 a rounding, some hundreds on the way.
+# A bound for the loss, after some steps of FP32 in another order of sums: 2^-24 a rounding, some hundreds on the way.
 FEW_STEPS = 1024 * 2.0**-24
 
 

@@ -1,4 +1,4 @@
-"""What a step changes and reads beside its graph: buffers, tensors outside of the model, random generators."""
+"""What a step changes and reads in addition to its graph: buffers, tensors outside of the model, random generators."""
 
 import functools
 import json
@@ -489,7 +489,7 @@ class WideBuffer(nn.Module):
 
 
 class ReturnsItsInput(nn.Module):
-    """Ops that return a value as it is, behind ops with kinks: a maximum, a magnitude."""
+    """Ops that return a value unchanged, after ops with kinks: a maximum, a magnitude."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Writes to views: loss and gradients of the graph beside PyTorch's, which writes in place; and their replay."""
+"""Writes to views: loss and gradients of the graph compared with PyTorch's, which writes in place; their replay."""
 
 import pytest
 import torch

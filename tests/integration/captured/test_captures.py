@@ -432,7 +432,7 @@ def test_links_out_of_the_file_are_refused(lockstep, tmp_path, fp32_tree):
     assert "is not a hard link" in lockstep("verify", capture, code=2).stderr
 
 
-# --- the captured run beside the emulated ones ---------------------------------------------------
+# --- the captured run and the emulated ones ------------------------------------------------------
 
 
 def overflowing(path):
@@ -477,7 +477,7 @@ def test_captured_gradient_norms_stand_beside_the_emulated_ones(lockstep, tmp_pa
     table = read_run(run).gradient_norms(lane)
     assert list(table.columns) == names and np.array_equal(table.to_numpy(), norms[lane], equal_nan=True)
     np.testing.assert_array_equal(norms["captured"], wanted)  # Images has one order of parameters
-    # Of what FP32 determines (the convolution's bias in front of a batch norm it does not): gate V3's bound.
+    # Gate V3's bound, for what FP32 determines (not the convolution's bias in front of a batch norm).
     real = [i for i, name in enumerate(names) if name != "conv.bias"]
     for reference in ("fp32", "fp64"):
         for i in real:

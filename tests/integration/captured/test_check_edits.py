@@ -126,7 +126,7 @@ def test_a_capture_is_known_by_its_content(lockstep, tmp_path, captured):
 
 
 def test_a_new_finding_is_named(lockstep, binary_dir, tmp_path):
-    """An overflow that the baseline does not have stands at the top; one that it has is no news."""
+    """An overflow that the baseline does not have is at the top; one that it has is not reported."""
     base, changed = tmp_path / "base.h5", tmp_path / "changed.h5"
     lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 3, "--batch", 8,
              "--lanes", "fp32,torch-autocast-bf16", "--twins", 0, "-o", base)

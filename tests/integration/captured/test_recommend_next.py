@@ -33,7 +33,7 @@ def losses(path, lane):
 
 
 def commands(text):
-    """The indented lines behind a sentence, which are the last."""
+    """The indented lines after a sentence, which are the last."""
     return text[text.index("\n  lockstep ") + 1:]
 
 

@@ -72,7 +72,7 @@ def moved_by_an_ulp(model, seed):
 
 
 def in_channels_last(model):
-    """The convolutions' results take their weights' layout, and everything behind them follows."""
+    """The convolutions' results take their weights' layout, and everything after them follows."""
     return copy.deepcopy(model).to(memory_format=torch.channels_last)
 
 

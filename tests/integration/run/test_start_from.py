@@ -1,4 +1,4 @@
-"""A run that started from another one's weights goes on without that run once it has a checkpoint of its
+"""A run that started from another one's weights continues without that run once it has a checkpoint of its
 own, and before that only from the weights it began with."""
 
 import shutil

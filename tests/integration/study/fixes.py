@@ -96,7 +96,7 @@ def run_again(command, chosen, folder):
 
 
 def outcome_of(case, command, lane, folder, fires=None):
-    """Finds a fix for the lane of a replay, applies it, and says what became of the fault.
+    """Finds a fix for the lane of a replay, applies it, and says whether the fault is gone.
     fires: Raw -> '' where the planted fault is there, by the counts of the run file."""
     begin, short = time.time(), command
     steps = STEPS_OF_CAPTURE if str(command[1]).endswith(".h5") else STEPS_OF_MODEL

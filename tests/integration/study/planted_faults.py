@@ -52,7 +52,7 @@ CLEAN_LANES = ["torch-autocast-fp16", "torch-autocast-bf16", "tf32"]
 
 @dataclasses.dataclass
 class Outcome:
-    """What became of a seed."""
+    """The outcome of a seed."""
 
     seed: int
     kind: str

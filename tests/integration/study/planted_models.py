@@ -208,6 +208,6 @@ def scale_layer(model, path, factor, bias=True):
 
 
 def scale_pair(model, pair, factor):
-    """The function stays as it is; what lies between the two layers is `factor` times as large."""
+    """The function is unchanged; the values between the two layers are `factor` times as large."""
     scale_layer(model, pair[0], factor)
     scale_layer(model, pair[1], 1 / factor, bias=False)

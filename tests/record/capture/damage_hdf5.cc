@@ -28,7 +28,7 @@ Handle layout() {
   return {H5Pcreate(H5P_DATASET_CREATE), "make a layout"};
 }
 
-void many_links(hid_t group, H5L_type_t) {
+void make_links(hid_t group, H5L_type_t) {
   for (int i = 0; i < 300; ++i) {
     check(H5Lcreate_soft("/params", group, ("more" + std::to_string(i)).c_str(), H5P_DEFAULT,
                          H5P_DEFAULT),
@@ -37,7 +37,7 @@ void many_links(hid_t group, H5L_type_t) {
 }
 
 // 64 MiB of zeros in one compressed chunk of some kilobytes.
-void bomb(hid_t at, hsize_t chunk, bool shuffled) {
+void make_bomb(hid_t at, hsize_t chunk, bool shuffled) {
   const Handle properties = layout();
   check(H5Pset_chunk(properties.id(), 1, &chunk), "set a chunk");
   if (shuffled) check(H5Pset_shuffle(properties.id()), "set a filter");
@@ -51,7 +51,7 @@ void bomb(hid_t at, hsize_t chunk, bool shuffled) {
   check(H5Dwrite(set.id(), H5T_STD_I8LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, zeros), "write");
 }
 
-void dataset_of(hid_t at, hid_t type) {
+void make_dataset(hid_t at, hid_t type) {
   create(at, "odd", type, {3});
 }
 
@@ -79,7 +79,7 @@ const std::vector<Damage>& damages() {
        [](hid_t, hid_t g) {
          check(H5Lcreate_external("other.h5", "/", g, "ext", H5P_DEFAULT, H5P_DEFAULT), "link");
        }},
-      {"300 soft links", [](hid_t, hid_t g) { many_links(g, H5L_TYPE_SOFT); }},
+      {"300 soft links", [](hid_t, hid_t g) { make_links(g, H5L_TYPE_SOFT); }},
       {"a cycle",
        [](hid_t f, hid_t g) {
          check(H5Lcreate_hard(f, "/", g, "root", H5P_DEFAULT, H5P_DEFAULT), "link");
@@ -109,8 +109,9 @@ const std::vector<Damage>& damages() {
          check(H5Tset_size(type.id(), size_t{1} << 31), "size");
          create(g, "text", type.id(), {1000});
        }},
-      {"a compressed chunk of 64 MiB", [](hid_t, hid_t g) { bomb(g, hsize_t{1} << 26, false); }},
-      {"a shuffled chunk of 1 MiB", [](hid_t, hid_t g) { bomb(g, hsize_t{1} << 20, true); }},
+      {"a compressed chunk of 64 MiB",
+       [](hid_t, hid_t g) { make_bomb(g, hsize_t{1} << 26, false); }},
+      {"a shuffled chunk of 1 MiB", [](hid_t, hid_t g) { make_bomb(g, hsize_t{1} << 20, true); }},
       {"data in another file",
        [](hid_t, hid_t g) {
          const Handle properties = layout();
@@ -127,16 +128,16 @@ const std::vector<Damage>& damages() {
        [](hid_t, hid_t g) {
          const Handle type(H5Tcreate(H5T_COMPOUND, 16), "type");
          check(H5Tinsert(type.id(), "a", 0, H5T_STD_I64LE), "insert");
-         dataset_of(g, type.id());
+         make_dataset(g, type.id());
        }},
       {"opaque bytes",
-       [](hid_t, hid_t g) { dataset_of(g, Handle(H5Tcreate(H5T_OPAQUE, 3), "type").id()); }},
+       [](hid_t, hid_t g) { make_dataset(g, Handle(H5Tcreate(H5T_OPAQUE, 3), "type").id()); }},
       {"lists of numbers",
-       [](hid_t, hid_t g) { dataset_of(g, Handle(H5Tvlen_create(H5T_STD_I32LE), "type").id()); }},
-      {"bit fields", [](hid_t, hid_t g) { dataset_of(g, H5T_STD_B16LE); }},
-      {"references", [](hid_t, hid_t g) { dataset_of(g, H5T_STD_REF_OBJ); }},
-      {"wide floats", [](hid_t, hid_t g) { dataset_of(g, H5T_NATIVE_LDOUBLE); }},
-      {"big-endian numbers", [](hid_t, hid_t g) { dataset_of(g, H5T_STD_U16BE); }},
+       [](hid_t, hid_t g) { make_dataset(g, Handle(H5Tvlen_create(H5T_STD_I32LE), "type").id()); }},
+      {"bit fields", [](hid_t, hid_t g) { make_dataset(g, H5T_STD_B16LE); }},
+      {"references", [](hid_t, hid_t g) { make_dataset(g, H5T_STD_REF_OBJ); }},
+      {"wide floats", [](hid_t, hid_t g) { make_dataset(g, H5T_NATIVE_LDOUBLE); }},
+      {"big-endian numbers", [](hid_t, hid_t g) { make_dataset(g, H5T_STD_U16BE); }},
       {"a type with a name",
        [](hid_t, hid_t g) {
          const Handle type(H5Tcopy(H5T_STD_I32LE), "type");

@@ -170,7 +170,7 @@ TEST_CASE("a file of another run is not continued") {
     other.options.seed = 2;
     other.record(folder.file("other.h5"));
     fs::rename(folder.file("other.h5.state.1"), path + ".state");  // also after 25 steps
-    // It was left by another run: this one goes on from its own, or from step 0.
+    // It was left by another run: this one continues from its own, or from step 0.
     const RunFile before(path, true);
     CHECK(read_checkpoint(path, 40, RunFile(folder.file("other.h5")).identity()).has_value());
     CHECK_FALSE(read_checkpoint(path, before.steps(), before.identity()).has_value());

@@ -1,4 +1,4 @@
-// Tables as CSV: quoting, names of files, the numbers behind the charts.
+// Tables as CSV: quoting, names of files, the numbers of the charts.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ const CsvTable* find(const std::vector<CsvTable>& tables, const std::string& nam
   return found == tables.end() ? nullptr : &*found;
 }
 
-// Of a line without quotes inside quotes.
+// The fields of a line without quotes inside quotes.
 std::vector<std::string> fields_of(const std::string& line) {
   std::vector<std::string> fields(1);
   bool is_quoted = false;

@@ -107,7 +107,7 @@ void dropout_scaled_by_p(const T* x, const int32_t* mask, T scale, T* y, int64_t
   true_kernels_of<T>().masked_scale(x, mask, scale > 1 ? 1 - 1 / scale : scale, y, count);
 }
 
-// Of the rows with one index, only the last gives its gradient.
+// Only the last of the rows with one index gives its gradient.
 template <typename T>
 void embedding_gradient_overwritten(const RowPick& pick, const T* dy, T* dx, const Accumulator&) {
   std::fill(dx, dx + pick.outer * pick.rows * pick.inner, T(0));

@@ -29,7 +29,7 @@ bool free_of_infinity(const T* x, int64_t count) {
   return std::none_of(x, x + count, [](T value) { return std::isinf(value); });
 }
 
-// Calls the true kernel with the rule that `change` makes of a copy, if the rule is a Rule.
+// Calls the true kernel with a copy of the rule that `change` has changed, if the rule is a Rule.
 template <typename Rule, typename T, typename Change>
 void update_by(const UpdateRule& rule, const OptimizerArrays<T>& arrays, UpdateStats* stats,
                const Change& change) {

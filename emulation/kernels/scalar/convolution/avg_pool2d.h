@@ -1,9 +1,9 @@
 // Means of the windows of images, and their gradients. A window is an interval of rows times an
 // interval of columns, so that one kernel does fixed and adaptive pooling.
-//   y  = sum / divisor    the sum a chain from +0 in scan order
-//   (emulation/kernels/scalar/products/chain_add.h) dx = a chain from +0 of dy / divisor over the
-//   windows that hold the pixel, in scan order
-// Plain loops; planes are spread over the threads.
+//   y  = sum / divisor, the sum a chain from +0 in scan order
+//   dx = a chain from +0 of dy / divisor over the windows that hold the pixel, in scan order
+// Chains: emulation/kernels/scalar/products/chain_add.h. Plain loops; planes are spread over the
+// threads.
 #pragma once
 
 #include "emulation/accumulator/accumulator.h"

@@ -101,7 +101,7 @@ template <typename T>
 T weight_of(const CrossEntropyArgs<T>& args, int64_t c) {
   return args.class_weight != nullptr ? args.class_weight[c] : T(1);
 }
-// Of the row's target class; 0 if it is ignored.
+// The weight of the row's target class; 0 if the row is ignored.
 template <typename T>
 T row_weight(const CrossEntropyArgs<T>& args, int64_t row) {
   const int32_t target = args.target[row];

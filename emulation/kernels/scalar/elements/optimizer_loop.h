@@ -127,8 +127,8 @@ class Storage {
     if (native_weight_) return canonical_nan(static_cast<T>(x));
     return canonical_nan(static_cast<T>(weight_(x)));
   }
-  // Of the container's own format: one float (or double) addition. Any other format: the exact sum
-  // rounded once, or with torch's steps its FP32 sum.
+  // The new weight. In the container's own format: one float (or double) addition. In any other
+  // format: the exact sum rounded once, or with torch's steps its FP32 sum.
   T weight(double base, double delta, int64_t index) const {
     if (native_weight_ && formats_.rounding == Rounding::kNearestEven) {
       return canonical_nan(static_cast<T>(base + delta));

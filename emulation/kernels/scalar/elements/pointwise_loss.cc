@@ -123,7 +123,7 @@ Element<T> element(const PointwiseLossArgs<T>& args, int64_t i) {
 }
 
 // out[i] = function(element i) * weight[i] * factor(i). Functions have types of their own, so that
-// they are inlined; one behind a pointer would be called for every element.
+// they are inlined; a function pointer would be called for every element.
 template <typename T, typename Function, typename Factor>
 void for_elements(const PointwiseLossArgs<T>& args, T* out, Function function, Factor factor) {
   parallel_chunks(args.count, kElementGrain, [&](int64_t begin, int64_t end) {

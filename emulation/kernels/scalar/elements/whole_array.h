@@ -1,4 +1,4 @@
-// One number from a whole array. None is a sum that a policy's accumulator forms.
+// One number from a whole array, without a sum that a policy's accumulator forms.
 #pragma once
 
 #include <algorithm>

@@ -103,14 +103,14 @@ class Recurrence {
   }
 
   // C (m,n) = op(a) op(b); b row-major as stored. Factors made inside are narrowed where needed.
-  void product(bool transpose_a, const T* a, bool transpose_b, const T* b, int64_t m, int64_t n,
-               int64_t k, T* c) {
+  void multiply(bool transpose_a, const T* a, bool transpose_b, const T* b, int64_t m, int64_t n,
+                int64_t k, T* c) {
     multiply(transpose_a, a, transpose_b, a_.math.as_factor(b, k * n, b_storage_), m, n, k, c,
              nullptr);
   }
   // C (m,n) = a op(b), one of many products with b.
-  void product(const T* a, bool transpose_b, StepFactor<T>& b, int64_t m, int64_t n, int64_t k,
-               T* c) {
+  void multiply(const T* a, bool transpose_b, StepFactor<T>& b, int64_t m, int64_t n, int64_t k,
+                T* c) {
     multiply(false, a, transpose_b, b.values, m, n, k, c, &b.kept);
   }
   // Weight k of a cell, `rows` gates or states times `columns`.

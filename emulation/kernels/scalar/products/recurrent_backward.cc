@@ -112,11 +112,11 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
     const int64_t in = e_.layer_in(layer), rows = e_.rows();
     std::vector<T> storage;
     const T* factor = this->low(h_before, rows * p, storage);
-    this->product(true, dx_gates, false, x, gates, in, rows, gradient(cell, 0));
+    this->multiply(true, dx_gates, false, x, gates, in, rows, gradient(cell, 0));
     sum_over_steps(d, gates * p, gradient(cell, 1), formats_.low,
                    [&](int64_t first, int64_t count, T* out) {
-                     this->product(true, dh_gates + first * gates, false, factor + first * p, gates,
-                                   p, count, out);
+                     this->multiply(true, dh_gates + first * gates, false, factor + first * p,
+                                    gates, p, count, out);
                    });
     if (e_.has_bias) {
       const T* db_ih = gradient(cell, 2);
@@ -134,12 +134,12 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
       // step has its own cast, and their gradients are added in FP32.
       sum_over_steps(d, p * e_.hidden, gradient(cell, e_.projection()), /*total=*/nullptr,
                      [&](int64_t first, int64_t count, T* out) {
-                       this->product(true, dh_steps.data() + first * p, false,
-                                     wide + first * e_.hidden, p, e_.hidden, count, out);
+                       this->multiply(true, dh_steps.data() + first * p, false,
+                                      wide + first * e_.hidden, p, e_.hidden, count, out);
                      });
     }
     T* mine = d == 0 ? dx : this->room_for(rooms_.other_dx, rows * in);
-    this->product(false, dx_gates, false, this->weight(cell, 0), rows, in, gates, mine);
+    this->multiply(false, dx_gates, false, this->weight(cell, 0), rows, in, gates, mine);
     this->round_(mine, rows * in, formats_.low);
     if (d == 0) return;
     a_.math.kernels->add(dx, mine, dx, rows * in);
@@ -193,7 +193,7 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
       if (e_.projects) {
         if (!how_.elementary) this->round(dh, formats_.h);
         std::copy(dh.begin(), dh.end(), out.dh + row * p);
-        this->product(dh.data(), false, w_hr, rows.count, e_.hidden, p, dwide.data());
+        this->multiply(dh.data(), false, w_hr, rows.count, e_.hidden, p, dwide.data());
         this->round(dwide, formats_.low);
       }
       step.saved = saved_gates + t * this->cell_size() * kSavedGates;
@@ -206,7 +206,7 @@ class Backward : public Recurrence<T, RecurrentBackward<T>> {
       step.dx_gates = out.dx_gates + row * gates;
       step.dh_gates = out.dh_gates + row * gates;
       take(step);
-      this->product(step.dh_gates, false, w_hh, rows.count, p, gates, dh.data());
+      this->multiply(step.dh_gates, false, w_hh, rows.count, p, gates, dh.data());
       if (how_.elementary) {
         this->round(dh, formats_.low);
         continue;

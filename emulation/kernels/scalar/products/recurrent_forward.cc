@@ -77,8 +77,8 @@ class Forward : public Recurrence<T, RecurrentForward<T>> {
     // A step's sums may stand where its gates will be saved, if there are as many.
     const int64_t sums = e_.rows() * gates;
     T* x_gates = e_.gates == kSavedGates ? saved_gates : this->room_for(rooms_.x_gates, sums);
-    this->product(false, x, true, this->weight(cell, 0), e_.rows(), gates, e_.layer_in(layer),
-                  x_gates);
+    this->multiply(false, x, true, this->weight(cell, 0), e_.rows(), gates, e_.layer_in(layer),
+                   x_gates);
     const bool own_biases = e_.has_bias && !adds_one_bias();
     if (how_.elementary && e_.separate_bias && layer == 0) {
       this->round_(x_gates, sums, formats_.low);
@@ -114,8 +114,8 @@ class Forward : public Recurrence<T, RecurrentForward<T>> {
     step.c_prev = e_.is_lstm ? a_.c0 + ends_cell : nullptr;
     for (int64_t s = 0; s < e_.time; ++s) {
       const int64_t t = this->time_of(d, s);
-      this->product(this->low(step.h_prev, state, factor), true, w_hh, rows.count, gates, e_.state,
-                    h_gates.data());
+      this->multiply(this->low(step.h_prev, state, factor), true, w_hh, rows.count, gates, e_.state,
+                     h_gates.data());
       if (own_biases) add_rows(this->weight(cell, 3), rows.count, gates, h_gates.data());
       if (how_.elementary) this->round(h_gates, formats_.low);
       step.x_gates = x_gates + (t * e_.batch + rows.first) * gates;
@@ -125,7 +125,7 @@ class Forward : public Recurrence<T, RecurrentForward<T>> {
       take(step);
       T* h = hidden + t * this->state_size();
       if (e_.projects) {
-        this->product(step.h, true, w_hr, rows.count, e_.state, e_.hidden, h);
+        this->multiply(step.h, true, w_hr, rows.count, e_.state, e_.hidden, h);
         this->round_(h, state, formats_.h);
       }
       for (int64_t n = 0; n < rows.count; ++n) {

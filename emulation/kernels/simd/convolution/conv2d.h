@@ -16,9 +16,9 @@ using FloatGemm = void (*)(const GemmArgs<float>&);
 void conv2d_forward_by(FloatGemm gemm, const ConvArgs<float>& args);
 void conv2d_backward_input_by(FloatGemm gemm, const ConvArgs<float>& args);
 void conv2d_backward_weight_by(FloatGemm gemm, const ConvArgs<float>& args);
-// The weight gradient as products over all images at once, for a gemm that cannot go on from C as
-// the accumulator does. The same bits where it can. Gathers at most `most_elements` (256 MB), but a
-// whole column.
+// The weight gradient as products over all images at once, for a gemm that cannot continue from C
+// as the accumulator does. The same bits where it can. Gathers at most `most_elements` (256 MB),
+// but at least a whole column.
 void conv2d_backward_weight_at_once(FloatGemm gemm, const ConvArgs<float>& args,
                                     int64_t most_elements = int64_t{1} << 26);
 

@@ -140,7 +140,7 @@ class PlaneProduct {
   std::vector<T> packed_;
   const int64_t piece_rows_;
   const std::vector<int64_t> piece_offsets_;
-  // Of one copy, by column and repeated: 1 where the row has a pixel to the left or right, else 0.
+  // For one copy, by column and repeated: 1 where the row has a pixel to the left or right, else 0.
   std::vector<T> has_left_, has_right_;
 };
 

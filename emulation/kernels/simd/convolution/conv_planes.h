@@ -9,8 +9,8 @@
 //   image row         a b c d         width 4, three taps, padding 1
 //   copies for s      0 a b c    a b c d    b c d 0
 //
-// Three taps with stride, dilation and padding 1 need one copy: a pixel's neighbours lie next to
-// it. Past the end of a row lies the next row, so the tile replaces those values by zero.
+// Three taps with stride, dilation and padding 1 need one copy: a pixel's neighbours are next to
+// it. The end of a row is followed by the next row, so the tile replaces those values by zero.
 //
 // Also the backward direction, where the image is dy with zeros between its pixels.
 #pragma once
@@ -65,8 +65,9 @@ struct PlaneShape {
   int64_t size(int64_t out_rows) const {
     return channels * classes() * copies() * plane_size(out_rows);
   }
-  // Of the taps (c, r, s) for a piece of this many output rows: c ascending; r and s ascending too,
-  // or descending if reversed. One copy is also read one element before and one behind its planes.
+  // The offsets of the taps (c, r, s) for a piece of this many output rows: c ascending; r and s
+  // ascending too, or descending if reversed. One copy is also read one element before and one
+  // element after its planes.
   std::vector<int64_t> offsets(int64_t out_rows, bool reversed) const {
     std::vector<int64_t> all;
     all.reserve(static_cast<size_t>(channels * h.taps * w.taps));

@@ -105,8 +105,8 @@ class WeightGradient {
   // Images that are prepared together: a second-level cache of 1 MB.
   static constexpr int64_t kBatchBytes = 1 << 20;
 
-  // Of the padded image: up to the padding at the end, or up to the end of the last window, which
-  // is further if the end has more padding than the start.
+  // The extent of the padded image: up to the end of the padding, or up to the end of the last
+  // window, which is further if the end has more padding than the start.
   static int64_t extent(int64_t before, int64_t outputs, int64_t stride, int64_t taps,
                         int64_t dilation) {
     return std::max(before, (outputs - 1) * stride + (taps - 1) * dilation + 1);

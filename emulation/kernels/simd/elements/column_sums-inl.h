@@ -32,7 +32,7 @@ class ColumnSums {
         lanes_(static_cast<size_t>(kReductionLanes * columns)),
         blocks_(static_cast<size_t>(columns)) {}
 
-  // Of row `row` of a block: a sum for every column.
+  // The sums of row `row` of a block, one for every column.
   HWY_INLINE T* lane(int64_t row) { return lanes_.data() + row % kReductionLanes * columns_; }
 
   HWY_NOINLINE void end_block() {

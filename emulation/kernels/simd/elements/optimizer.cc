@@ -161,7 +161,7 @@ class VectorOptimizer {
       V g(hn::LoadU(d, row.grad + at));
       const V base = decay_weight_ ? V(keep_) * w : w;
       if (decay_gradient_) g = g + V(decay_) * w;
-      states<0>(g, s);
+      form_states<0>(g, s);
       for (int k = 0; k < kCount; ++k) hn::StoreU(s[k].v, d, row.states[k] + at);
       const V delta = formulas_.change(in_, g, old, s);
       const V sum(canonical(d, (base + delta).v));
@@ -183,10 +183,10 @@ class VectorOptimizer {
   }
 
   template <int K>
-  HWY_INLINE void states(V g, V* s) const {
+  HWY_INLINE void form_states(V g, V* s) const {
     if constexpr (K < kCount) {
       s[K] = V(canonical(Tag(), formulas_.template state<K>(in_, g, s).v));
-      states<K + 1>(g, s);
+      form_states<K + 1>(g, s);
     }
   }
 

@@ -46,7 +46,7 @@ class DoubleBlock {
 
   void run() const {
     for (int i = 0; i < t_.rows; ++i) {
-      for (int j = 0; j < t_.columns; j += kLanes) outputs(i, j);
+      for (int j = 0; j < t_.columns; j += kLanes) compute_outputs(i, j);
     }
   }
 
@@ -76,7 +76,7 @@ class DoubleBlock {
     return hn::IfThenElseZero(has, power);
   }
 
-  HWY_NOINLINE void outputs(int i, int j) const {
+  HWY_NOINLINE void compute_outputs(int i, int j) const {
     const DoubleTag d;
     const LongTag di;
     const float* HWY_RESTRICT a = t_.a->values + t_.first * kBlockRows + i;

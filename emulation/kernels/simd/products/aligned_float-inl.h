@@ -96,7 +96,7 @@ class FloatBlock {
         events_(reinterpret_cast<int32_t*>(task.events)) {}
 
   HWY_NOINLINE void run() {
-    for (int i = 0; i < rows_; i += kRowsAtOnce) common_exponents(i);
+    for (int i = 0; i < rows_; i += kRowsAtOnce) find_common_exponents(i);
     const Constants constants(*this);
     const int rows = rows_;
     for (int i = 0; i < rows; ++i) {
@@ -143,7 +143,7 @@ class FloatBlock {
 
   // Biased common exponents of the products of rows i to i + 3, in the places of b's bytes:
   // the largest of a's + b's. A saturating sum with kNoExponentByte is at most -128 + 63.
-  HWY_INLINE void common_exponents(int i) {
+  HWY_INLINE void find_common_exponents(int i) {
     const hn::ScalableTag<int8_t> d;
     using V = hn::Vec<decltype(d)>;
     static_assert(-128 + CalmBlock::kHighestFactor < CalmBlock::kLowestCommon);

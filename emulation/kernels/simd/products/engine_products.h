@@ -1,5 +1,5 @@
-// What an engine's own matrix products replace in a software set: convolutions become such
-// products, over the columns of emulation/kernels/simd/convolution/conv2d.cc.
+// The kernels of a software set that an engine's own matrix products replace: convolutions become
+// such products, over the columns of emulation/kernels/simd/convolution/conv2d.cc.
 #pragma once
 
 #include "emulation/kernels/kernel_set.h"

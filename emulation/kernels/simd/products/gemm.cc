@@ -145,8 +145,8 @@ class BlockGemm {
     return Tile::kWholeDepth ? std::clamp(kWholeDepthElements / g_.k, step, limit) : limit;
   }
 
-  // Where the panels of a block of B go, and the facts about them. A kept B holds for every block
-  // of columns, all of them whole strips, its blocks of k.
+  // Where the panels of a block of B go, and the facts about them. A kept B has for every block of
+  // columns, all of them whole strips, its blocks of k.
   int64_t kept_facts_at(int64_t col, int64_t cols, int64_t k) const {
     return col / kCols * ceil_div(g_.k, block_k_) + ceil_div(cols, kCols) * (k / block_k_);
   }

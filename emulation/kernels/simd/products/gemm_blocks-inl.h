@@ -65,9 +65,9 @@ class BlockTile {
     void run() {
       load();
       if (spec_.promotion_interval == 0) {
-        for (int64_t k = 0; k < t_.k; k += lines_) blocks(sums_, k, lines_, 0);
+        for (int64_t k = 0; k < t_.k; k += lines_) add_blocks(sums_, k, lines_, 0);
       } else {
-        for (int64_t k = 0; k < t_.k; k += spec_.promotion_interval) interval(k);
+        for (int64_t k = 0; k < t_.k; k += spec_.promotion_interval) add_interval(k);
       }
       store();
     }
@@ -111,12 +111,12 @@ class BlockTile {
 
     // Sums the products of a promotion interval from zero, then adds them to the sums by an IEEE
     // addition.
-    void interval(int64_t k) {
+    void add_interval(int64_t k) {
       std::fill(partial_, partial_ + t_.rows * kCols, 0.0f);
       calm_addends_ = false;
       for (int i = 0; i < spec_.promotion_interval; i += lines_) {
         if (spec_.order == ProductOrder::kAscending && k + i >= t_.k) break;
-        blocks(partial_, k, spec_.promotion_interval, i);
+        add_blocks(partial_, k, spec_.promotion_interval, i);
       }
       for (int i = 0; i < t_.rows * kCols; i += kFloatLanes) promote(i);
     }
@@ -147,7 +147,7 @@ class BlockTile {
     }
 
     // The blocks of products first to first + lines_ - 1 of the interval that starts at k.
-    void blocks(float* c, int64_t k, int64_t interval, int first) {
+    void add_blocks(float* c, int64_t k, int64_t interval, int first) {
       const float *a_lines[kMostLines], *b_lines[kMostLines];
       bool missing[kMostLines];  // beyond the last k, where the hardware reads zeros
       for (int i = 0; i < lines_; ++i) {
@@ -172,11 +172,11 @@ class BlockTile {
         // Zeros have an effect only where they count.
         int& count = task_.count = spec_.length;
         while (!zeros_count && count > 0 && missing[i + count - kUnroll]) count -= kUnroll;
-        block(calm);
+        add_block(calm);
       }
     }
 
-    void block(bool calm_factors) {
+    void add_block(bool calm_factors) {
       calm_addends_ = calm_factors && (calm_addends_ || addends_are_calm(task_.c));
       if (calm_addends_) return float_block();
       if (calm_factors) {

@@ -68,8 +68,8 @@ struct FlushedPairs : UnitDefaults {
 };
 
 struct Bf16PairsUnit : FlushedPairs {
-  static HWY_INLINE void pair(FloatTag d, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
-                              State& s) {
+  static HWY_INLINE void add_pair(FloatTag d, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
+                                  State& s) {
     s.sum = flushing_multiply_add(d, a0, b0, flushing_multiply_add(d, a1, b1, s.sum));
   }
 };
@@ -90,8 +90,8 @@ struct AmxUnit : UnitDefaults {
     join(d, s);
     s.even = s.odd = hn::Zero(d);
   }
-  static HWY_INLINE void pair(FloatTag d, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
-                              State& s) {
+  static HWY_INLINE void add_pair(FloatTag d, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
+                                  State& s) {
     s.even = flushing_multiply_add(d, a0, b0, s.even);
     s.odd = flushing_multiply_add(d, a1, b1, s.odd);
   }
@@ -122,8 +122,8 @@ HWY_INLINE FloatVec add_in_arm_mode(FloatTag d, FloatVec x, FloatVec y) {
 // BFDOT, BFMMLA. Products of BF16 factors have 16 bits: they are exact in FP32, or are flushed, or
 // overflow.
 struct ArmPairsUnit : FlushedPairs {
-  static HWY_INLINE void pair(FloatTag d, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
-                              State& s) {
+  static HWY_INLINE void add_pair(FloatTag d, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
+                                  State& s) {
     const FloatVec p0 = flush(d, hn::Mul(a0, b0)), p1 = flush(d, hn::Mul(a1, b1));
     const FloatVec both = flush(d, add_in_arm_mode(d, p0, p1));
     s.sum = flush(d, add_in_arm_mode(d, s.sum, both));
@@ -145,8 +145,8 @@ struct CalmArmPairsUnit : ArmPairsUnit {
     return products.lowest >= kLowestProduct && products.highest <= kHighestProduct;
   }
   static HWY_INLINE FloatVec factor(FloatTag, FloatVec x) { return x; }
-  static HWY_INLINE void pair(FloatTag d, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
-                              State& s) {
+  static HWY_INLINE void add_pair(FloatTag d, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
+                                  State& s) {
     const FloatVec both = multiply_add_to_odd(d, a1, b1, hn::Mul(a0, b0));
     s.sum = add_to_odd(d, s.sum, both);
   }
@@ -160,8 +160,8 @@ struct ArmPairsFusedUnit : UnitDefaults {
     FloatVec sum;
   };
   static HWY_INLINE State start(FloatTag, FloatVec c) { return {c}; }
-  static HWY_INLINE void pair(FloatTag d, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
-                              State& s) {
+  static HWY_INLINE void add_pair(FloatTag d, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
+                                  State& s) {
     const auto lower = [&](FloatVec x)
                            HWY_ATTR { return hn::PromoteTo(DoubleTag(), hn::LowerHalf(x)); };
     const auto upper = [&](FloatVec x) HWY_ATTR {
@@ -191,8 +191,8 @@ struct CalmArmPairsFusedUnit : ArmPairsFusedUnit {
     const ProductExponents products(a, b);
     return products.lowest - kProductBits >= kLastExponent && products.highest <= kEmax;
   }
-  static HWY_INLINE void pair(FloatTag, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
-                              State& s) {
+  static HWY_INLINE void add_pair(FloatTag, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
+                                  State& s) {
     s.sum = hn::Add(s.sum, hn::MulAdd(a1, b1, hn::Mul(a0, b0)));
   }
 };

@@ -27,14 +27,14 @@ namespace HWY_NAMESPACE {
 #if LOCKSTEP_SIMD_TARGET
 namespace hn = hwy::HWY_NAMESPACE;
 
-// What units have in common unless they say otherwise. A unit has
+// What units have in common unless they define it themselves. A unit has
 //   State          of one vector of sums; start() makes it from the addends, finish() ends it
-//   factor()       what becomes of a factor before it is used
-//   pair()         the effect of two factors; single(), of the last one of an odd number
+//   factor()       changes a factor before it is used
+//   add_pair()     adds two products; add_single(), the last one of an odd number
 //   begin()        called before every pair. `k` counts from the start of a block of the gemm,
 //                  whose length is a multiple of kPeriod except in the last block
 struct UnitDefaults {
-  static constexpr bool kPadsPairs = false;  // a missing second factor is +0; no single()
+  static constexpr bool kPadsPairs = false;  // a missing second factor is +0; no add_single()
   static constexpr int64_t kPeriod = 1;
   static constexpr bool kWholeDepth = false;  // the state is more than C can hold
   static constexpr int kRows = 4;             // chains at once
@@ -48,13 +48,13 @@ struct UnfusedUnit : UnitDefaults {
     FloatVec sum;
   };
   static HWY_INLINE State start(FloatTag, FloatVec c) { return {c}; }
-  static HWY_INLINE void single(FloatVec a, FloatVec b, State& s) {
+  static HWY_INLINE void add_single(FloatVec a, FloatVec b, State& s) {
     s.sum = hn::Add(s.sum, hn::Mul(a, b));
   }
-  static HWY_INLINE void pair(FloatTag, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
-                              State& s) {
-    single(a0, b0, s);
-    single(a1, b1, s);
+  static HWY_INLINE void add_pair(FloatTag, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
+                                  State& s) {
+    add_single(a0, b0, s);
+    add_single(a1, b1, s);
   }
   static HWY_INLINE FloatVec finish(FloatTag, State& s) { return s.sum; }
 };
@@ -67,16 +67,16 @@ struct KahanUnit : UnitDefaults {
     FloatVec sum, lost;
   };
   static HWY_INLINE State start(FloatTag d, FloatVec c) { return {c, hn::Zero(d)}; }
-  static HWY_INLINE void single(FloatVec a, FloatVec b, State& s) {
+  static HWY_INLINE void add_single(FloatVec a, FloatVec b, State& s) {
     const FloatVec y = hn::Sub(hn::Mul(a, b), s.lost);
     const FloatVec t = hn::Add(s.sum, y);
     s.lost = hn::Sub(hn::Sub(t, s.sum), y);
     s.sum = t;
   }
-  static HWY_INLINE void pair(FloatTag, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
-                              State& s) {
-    single(a0, b0, s);
-    single(a1, b1, s);
+  static HWY_INLINE void add_pair(FloatTag, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
+                                  State& s) {
+    add_single(a0, b0, s);
+    add_single(a1, b1, s);
   }
   static HWY_INLINE FloatVec finish(FloatTag, State& s) { return s.sum; }
 };
@@ -97,8 +97,8 @@ struct PairwiseUnit : UnitDefaults {
     s.count = 0;
     return s;
   }
-  static HWY_INLINE void pair(FloatTag, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
-                              State& s) {
+  static HWY_INLINE void add_pair(FloatTag, FloatVec a0, FloatVec b0, FloatVec a1, FloatVec b1,
+                                  State& s) {
     FloatVec sum = hn::Add(hn::Mul(a0, b0), hn::Mul(a1, b1));
     int level = 1;
     for (int64_t carry = s.count >> 1; (carry & 1) != 0; carry >>= 1) {
@@ -107,7 +107,7 @@ struct PairwiseUnit : UnitDefaults {
     s.levels[level] = sum;
     s.count += 2;
   }
-  static HWY_INLINE void single(FloatVec a, FloatVec b, State& s) {
+  static HWY_INLINE void add_single(FloatVec a, FloatVec b, State& s) {
     s.levels[0] = hn::Mul(a, b);
     s.count += 1;
   }
@@ -167,7 +167,7 @@ struct UnitTile {
         Unit::begin(d, k, states[i]);
         const FloatVec a0 = Unit::factor(d, hn::Set(d, a[i]));
         const FloatVec a1 = Unit::factor(d, hn::Set(d, a[kRows + i]));
-        Unit::pair(d, a0, b0, a1, b1, states[i]);
+        Unit::add_pair(d, a0, b0, a1, b1, states[i]);
       }
     }
     if (k < t.k) {
@@ -176,9 +176,9 @@ struct UnitTile {
         Unit::begin(d, k, states[i]);
         const FloatVec a0 = Unit::factor(d, hn::Set(d, t.a[k * kRows + i]));
         if constexpr (Unit::kPadsPairs) {
-          Unit::pair(d, a0, b0, hn::Zero(d), hn::Zero(d), states[i]);
+          Unit::add_pair(d, a0, b0, hn::Zero(d), hn::Zero(d), states[i]);
         } else {
-          Unit::single(a0, b0, states[i]);
+          Unit::add_single(a0, b0, states[i]);
         }
       }
     }

@@ -118,7 +118,7 @@ class BlockPass {
         codes_(codes) {}
 
   // Blocks [begin, end) along the rows, counted row by row.
-  void rows(int64_t begin, int64_t end) const {
+  void round_rows(int64_t begin, int64_t end) const {
     const int64_t blocks = shape_.blocks_along(kBlock), full = shape_.cols / kBlock;
     RandomRuns random(plan_.element.random, stochastic_);
     while (begin < end) {
@@ -241,7 +241,7 @@ void run_blocks(const float* before, float* after, const BlockShape& shape,
   const int64_t blocks = shape.blocks_along(kBlock);
   if (shape.axis == 1) {
     parallel_chunks(shape.rows * blocks, kChunk / kBlock,
-                    [&](int64_t begin, int64_t end) { pass.rows(begin, end); });
+                    [&](int64_t begin, int64_t end) { pass.round_rows(begin, end); });
     return;
   }
   const int64_t tiles = (shape.cols + Pass::kTile - 1) / Pass::kTile;

@@ -73,16 +73,13 @@ struct LaneSums {
   }
 };
 
-// The largest |e| scale / ulp(scale r) so far, and what floats tell of errors that may be larger.
-// With E the exponent of r, clamped to the format's, q = |e| / 2^E in floats is the error in
-// ulps times ulp(1), with a relative error of at most 2^-23; or larger, where r is subnormal in a
-// format without such numbers.
+// The largest |e| scale / ulp(scale r) so far, and what floats show of errors that may be larger.
 class MaxUlps {
  public:
   MaxUlps(double known, double ulp_of_one) : value_(known), ulp_of_one_(ulp_of_one) {}
   void take(double ulps) { value_ = std::max(value_, ulps); }
   double value() const { return value_; }
-  // No q of this or less belongs to a larger error. An infinite q always may: it tells nothing.
+  // No q of this or less belongs to a larger error. An infinite q always may: it shows nothing.
   float threshold() const {
     constexpr double kBelow = 1 - 0x1p-21;  // also of the rounding to float
     constexpr double kMostFloat = std::numeric_limits<float>::max();

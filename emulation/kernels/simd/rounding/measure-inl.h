@@ -90,7 +90,7 @@ struct BlockLook {
   uint32_t largest_bits() const {
     return hn::GetLane(hn::MaxOfLanes(DU(), largest));
   }
-  // Of the nonzero magnitudes; 0 if there are none.
+  // The smallest nonzero magnitude, as bits; 0 if there is none.
   uint32_t smallest_bits() const {
     return hn::GetLane(hn::MinOfLanes(DU(), smallest_less_1)) + 1;
   }
@@ -115,7 +115,7 @@ struct ChunkCounts {
     return hn::IfThenElse(mask, hn::Add(count, hn::Set(DU(), 1)), count);
   }
 
-  // Of a block without infinities or NaN.
+  // Adds the extremes of a block without infinities or NaN.
   void add_extremes(const BlockLook& look) {
     abs_max = hn::Max(abs_max, look.largest);
     abs_min_less_1 = hn::Min(abs_min_less_1, look.smallest_less_1);

@@ -63,7 +63,7 @@ class VectorRounder {
         const VU less_1 = hn::Sub(magnitude, hn::Set(du, 1));  // of zero: the largest number
         const MU unusual = hn::Lt(less_1, hn::Set(du, unusual_less_1_));
         if (HWY_UNLIKELY(!hn::AllFalse(du, unusual))) {
-          // Of a copy: the compiler keeps the constants of the loops in registers.
+          // Works on a copy, so that the compiler keeps the constants of the loops in registers.
           const VectorRounder rounder = *this;
           return rounder.flushing(magnitude, sign, random);
         }
@@ -213,8 +213,9 @@ class VectorRounder {
                   hn::Shr(significand, hn::Sub(shift, units)));
   }
 
-  // Of usual(), by x's sign; a random number is that of stochastic rounding. In nearest even and
-  // odd it is for an even last place, and one less for an odd one: 0 becomes kNever.
+  // The thresholds of usual(), by x's sign; stochastic rounding has a random number in their place.
+  // In nearest even and odd the threshold is for an even last place, and one less for an odd one: 0
+  // becomes kNever.
   struct Thresholds {
     explicit Thresholds(Rounding rounding) {
       constexpr uint32_t kAlways = 0, kNever = ~0u, kHalf = 0x80000000;  // always: if inexact

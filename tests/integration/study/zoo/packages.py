@@ -1,4 +1,4 @@
-"""Makes packages importable whose compiled parts ask for CUDA, beside a CPU build of PyTorch.
+"""Makes packages importable whose compiled parts need CUDA, with a CPU build of PyTorch.
 
 The registry has torchvision and torchaudio for CUDA only; `./dev` installs them where only the runner looks (apart.txt). Their C++ operators for CPUs are in the same libraries, which
 do not load without CUDA's symbols. Empty libraries with these symbols make them load; nothing on a CPU calls them.

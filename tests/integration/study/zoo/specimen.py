@@ -104,7 +104,7 @@ def examine(network: Network, autocast: str, program: pathlib.Path, folder: path
 
 @dataclasses.dataclass
 class _Training:
-    """What a loop leaves behind, by name."""
+    """What is left after a loop, by name."""
 
     left: dict[str, Any]
     seconds: float
