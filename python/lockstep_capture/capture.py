@@ -272,7 +272,8 @@ class Capture:
             continuity.note_buffers()
         seen = see(subject, self._step_fn, batch, self._dtype)
         if seen.path.cast:
-            return self._wait_for(seen.path.cast)
+            self._wait_for(seen.path.cast)
+            return None
         if self._step is None and (found := unknown_state(subject, seen)):
             self._begin_anew(found)
             return self._prepare(batch)

@@ -232,8 +232,8 @@ class Run:
         rows = min(len(values) for values in stored.values())  # a kill may leave some columns longer
         stored = {name: values[:rows] for name, values in stored.items()}
         later = np.flatnonzero(stored["step"] >= self.steps_complete)
-        rows = slice(later[0] if len(later) else None)
-        table = pandas.DataFrame({name: values[rows] for name, values in stored.items()})
+        complete = slice(later[0] if len(later) else None)
+        table = pandas.DataFrame({name: values[complete] for name, values in stored.items()})
         if not table["site"].between(-1, len(self.sites) - 1).all():
             raise RunFileError(f"{self.path}: lane {lane}: device_products names a site that the run lacks")
         table["sum"] = [sums[site] if site >= 0 else "" for site in table["site"]]

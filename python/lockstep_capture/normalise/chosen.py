@@ -34,7 +34,7 @@ def chosen_outside(program: Program, is_float: Mapping[str, bool], weights: set[
     weights: values that depend on weights before the first call. written: call -> further values that it writes to.
     Requires: is_float for every value.
     """
-    inside, masks, chosen = set(weights), set(), set()
+    inside, masks, chosen = set(weights), set[str](), set[str]()
     for call in program.calls:
         site = random_site(call)
         if site is not None and site.kind == "noise":

@@ -195,8 +195,8 @@ class Interpreter:
                     self._values[inner.name] = self._execute(inner)
             return [None if ref is None else self._values[ref.name] for ref in wanted]
 
-        return with_backward(*([self._wide(self._values[ref.name]) for ref in refs] for refs in (results, operands)),
-                             backward)
+        wide = [[self._wide(self._values[ref.name]) for ref in refs] for refs in (results, operands)]
+        return with_backward(wide[0], wide[1], backward)
 
     def _assign(self, path: str, value: torch.Tensor) -> torch.Tensor:
         """`self.buffer = ...`: the old tensor keeps its content, which a backward pass may need."""

@@ -85,10 +85,6 @@ class Normaliser:
     def program(self) -> Program:
         return self._program
 
-    @property
-    def versions(self) -> Versions:
-        return self._versions
-
     def _normalise(self, call: Call, *, required: bool) -> None:
         """required: the loss depends on it. Otherwise only a choice does, which is then not weighed."""
         args, kwargs = self._versions.reads[call.name]
@@ -185,7 +181,19 @@ class Normaliser:
             return Value("n0", shape, element_type(dtype))
         return value(self._types.get(call.name))
 
-    # For RuleContext
+    # For RuleContext (ir/graph_builder.py)
+    def is_list(self, name: str) -> bool:
+        """Does the call return several values?"""
+        return isinstance(self._types[name], list)
+
+    def is_live(self, call: Call) -> bool:
+        """Does the loss or a buffer need its result?"""
+        return call.name in self._versions.live
+
+    def is_recorded(self, call: Call) -> bool:
+        """Is its result data of the step, because it is chosen from activations?"""
+        return call.name in self._versions.recorded
+
     @staticmethod
     def _is_float_type(kind: Any) -> bool:
         return bool(kind) and not isinstance(kind, list) and kind[1].is_floating_point
@@ -198,7 +206,7 @@ class Normaliser:
         return self._is_float_type(self._types[value_name(ref.name)])
 
     def dtype_of(self, ref: Ref) -> torch.dtype:
-        return self._types[value_name(ref.name)][1]  # type: ignore[no-any-return]
+        return self._types[value_name(ref.name)][1]
 
     def is_computed(self, ref: Ref) -> bool:
         return self._versions.kind[ref.name] == GRAPH
@@ -285,7 +293,7 @@ class Normaliser:
             return True
         call = self._calls.get(version)
         short = "" if call is None or call.is_getitem else base_name(call).split(".")[1]
-        if short not in SAME_ORDER | {"expand"} or not self._in_graph(self._versions.reads[version][0][0].name):
+        if call is None or short not in SAME_ORDER | {"expand"} or not self._in_graph(self._versions.reads[version][0][0].name):
             return False
         args, kwargs = self._versions.reads[version]
         context, source = RuleContext(self, call, args, kwargs), self._decided[args[0].name]

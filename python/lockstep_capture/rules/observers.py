@@ -67,8 +67,8 @@ def observed_scale(c: RuleContext) -> Value:
     scale = c.scalar("div", wide, top - bottom)
     if c.a["symmetric"]:
         below, above = sides(bottom, top)
-        ends = [c.scalar("div", c.same("abs", end), count) for end, count in ((low, below), (high, above))]
-        widest = c.binary("maximum", *ends)
+        left, right = (c.scalar("div", c.same("abs", end), count) for end, count in ((low, below), (high, above)))
+        widest = c.binary("maximum", left, right)
         both = c.mask("greater", [c.binary("minimum", c.same("neg", low), high)], low.shape, {"scalar": 0.0})
         scale = c.node("where", [both, widest, scale], low.shape).value()
     none = c.mask("less", [scale], scale.shape, {"scalar": NO_SCALE})

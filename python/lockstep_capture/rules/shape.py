@@ -307,8 +307,8 @@ def _indexed(c: RuleContext, given: list[Any]) -> tuple[list[bool], list[bool]]:
         if item is None:
             dims.append(False)
             continue
-        is_mask = c._normaliser.dtype_of(item) in (torch.bool, torch.uint8)
-        dims += [True] * (len(c._normaliser.type_of(item.name)[0]) if is_mask else 1)
+        is_mask = c.dtype_of_index(item) in (torch.bool, torch.uint8)
+        dims += [True] * (len(c.builder.type_of(item.name)[0]) if is_mask else 1)
         masks.append(is_mask)
     if not masks:
         raise c.unsupported("no index")

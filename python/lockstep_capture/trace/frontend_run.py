@@ -341,10 +341,10 @@ class _Recorder(_PreDispatch):
             self._refuse(MADE_ELSEWHERE, place,
                          "compute it with ops of PyTorch in the thread of the forward pass")
         else:
-            seen = self._sharing(tensor)
-            if seen is not None and place_of(seen) == place_of(tensor):  # y.data, or NumPy's view of y
-                return self._add("detach", torch.ops.aten.detach.default, (Ref(self._bound[seen]),), {}, place)
-            if seen is not None:
+            sharing = self._sharing(tensor)
+            if sharing is not None and place_of(sharing) == place_of(tensor):  # y.data, or NumPy's view of y
+                return self._add("detach", torch.ops.aten.detach.default, (Ref(self._bound[sharing]),), {}, place)
+            if sharing is not None:
                 self._refuse("a view of another tensor that no op made (.data, NumPy)", place, "detach() before the view")
         name = self._new("c")
         known = place_of(tensor) in self._outside
@@ -487,7 +487,7 @@ class _Recorder(_PreDispatch):
             self.answers[event] = result
 
     def _take(self, func: Any, args: Any, operands: Any, result: Any, place: Place, event: Event) -> None:
-        func = _spelled(func)
+        func, (read, options) = _spelled(func), operands
         short = func._schema.name.split("::")[1]
         if any(isinstance(item, torch.Tensor) and item.is_complex() and item.requires_grad
                for item in pytree.tree_leaves(result)):
@@ -499,13 +499,13 @@ class _Recorder(_PreDispatch):
                 name = self._bound.get(result)
                 if name not in self._aliases:
                     return  # an op that returns its operand did nothing
-            name = self._add(short, func, *operands, place, event in self._narrowing)
+            name = self._add(short, func, read, options, place, event in self._narrowing)
             self._bind(result, name)
             if self._asked.renames:
                 self._aliases.add(name)
             self._decide(name, args, result)
             return
-        name = self._add(short, func, *operands, place)
+        name = self._add(short, func, read, options, place)
         given = [item for item in pytree.tree_leaves((args,)) if isinstance(item, torch.Tensor)]
         for slot, item in enumerate(result):
             if isinstance(item, torch.Tensor) and not any(item is other for other in given):

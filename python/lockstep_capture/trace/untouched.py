@@ -13,7 +13,7 @@ import torch
 from ..ir.program import StepModule
 from .reachable import CONTAINERS, GENERATORS, cells, named_globals, reachable
 
-Undo = Callable[[], None]
+Undo = Callable[[], object]
 
 
 @contextlib.contextmanager
@@ -59,7 +59,7 @@ def _undo_of(value: Any) -> Iterator[Undo]:
 def _generator(value: Any) -> Undo:
     if isinstance(value, torch.Generator):
         state = value.get_state()
-        return lambda: value.set_state(state) and None
+        return lambda: value.set_state(state)
     if isinstance(value, np.random.Generator):
         words = value.bit_generator.state
         return lambda: setattr(value.bit_generator, "state", words)

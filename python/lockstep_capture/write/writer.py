@@ -53,7 +53,8 @@ class _Disk(io.RawIOBase):
     process; `error` is the first one. After it nothing more is written."""
 
     def __init__(self, path: str):
-        self._file, self.error = open(path, "w+b", buffering=0), None
+        self._file = open(path, "w+b", buffering=0)
+        self.error: OSError | None = None
 
     def _tried(self, body: Callable[[], Any]) -> None:
         if self.error is None:
