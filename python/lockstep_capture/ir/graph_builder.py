@@ -5,7 +5,8 @@ normalise/normaliser.py has it and rules/context.py uses it; neither needs to im
 
 from __future__ import annotations
 
-from typing import Any, Callable, Protocol, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 

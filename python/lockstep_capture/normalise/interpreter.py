@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from typing import Any, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -214,7 +215,7 @@ class Interpreter:
 
     _models_autocast = True  # references switch the model's own blocks off
 
-    def without_autocast(self) -> "Interpreter":
+    def without_autocast(self) -> Interpreter:
         """References are computed in FP32 throughout: blocks inside the model count as absent."""
         self._models_autocast = False
         return self

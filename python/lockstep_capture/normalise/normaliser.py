@@ -6,8 +6,9 @@ are in rules/.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -20,14 +21,13 @@ from ..rules import families  # noqa: F401  (they register themselves)
 from ..rules.choices import decided
 from ..rules.context import RuleContext, Unsupported, find_rule, no_rule, problem_of
 from ..rules.view_writes import written_to
-from .observers import Snapshots, TypeRecorder
 from .chosen import SAME_ORDER
+from .observers import Snapshots, TypeRecorder
 from .outside_values import OutsideValues
 from .ssa import CONST, GRAPH, Versions, is_in_place, started_as, value_name
 from .stored_values import StoredValues
 from .views import Refreshed, Written
 from .weighed import followed
-
 
 _EMPTY = "empty"
 # Ops that join operands of several dtypes. Integers among them take the dtype of the floating ones.

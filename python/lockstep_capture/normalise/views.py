@@ -6,8 +6,9 @@ the same elements that are read later.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping
+from typing import Any
 
 from ..ir.program import Call, Program
 from ..ir.random_ops import base_name

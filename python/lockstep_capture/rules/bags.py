@@ -9,7 +9,6 @@ import torch
 from ..ir.graph import Value
 from .context import RuleContext, rule
 
-
 _BAGS = {0: "sum", 1: "mean", 2: "max"}
 
 

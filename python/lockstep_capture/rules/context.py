@@ -6,7 +6,8 @@ that PyTorch gave is an error of this package and is refused.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence, cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 

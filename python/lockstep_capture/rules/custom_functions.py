@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Callable
 
 from ..ir.custom_functions import backward_calls
 from ..ir.graph import Node, RecordedBackward, Value

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from ..ir.graph import FORMATS, Value
-from ..ir.program import Ref
 from .context import RuleContext, rule
 from .padding import padded
 from .writes import around_diagonal

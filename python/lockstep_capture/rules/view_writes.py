@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from typing import Sequence
+from collections.abc import Sequence
 
 import torch
 

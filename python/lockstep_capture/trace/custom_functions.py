@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import types
-from typing import Any, Iterator, Protocol
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import torch
 from torch.utils.checkpoint import CheckpointFunction

@@ -16,8 +16,9 @@ import re
 import threading
 import warnings
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator
+from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
@@ -359,7 +360,7 @@ class _Recorder(_PreDispatch):
         if tensor.layout != torch.strided or tensor.numel() == 0:
             return None
         storage = tensor.untyped_storage().data_ptr()
-        sharing = [known for known in self._bound.keys()
+        sharing = [known for known in self._bound
                    if known.layout == torch.strided and known.device == tensor.device
                    and known.untyped_storage().data_ptr() == storage]
         return next((known for known in sharing if place_of(known) == place_of(tensor)), next(iter(sharing), None))

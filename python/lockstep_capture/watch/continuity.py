@@ -7,7 +7,7 @@ gradients between backward() and the optimizer's step.
 
 from __future__ import annotations
 
-from typing import Mapping
+from collections.abc import Mapping
 
 import torch
 

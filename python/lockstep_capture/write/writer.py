@@ -12,7 +12,8 @@ import io
 import json
 import os
 import struct
-from typing import Any, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import h5py
 import numpy as np
