@@ -156,8 +156,8 @@ def replay_chains(presets, cpu_lanes):
 def capture_chains(folder):
     """Makes the captures; raises ImportError without torch."""
     sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "integration" / "capture")]
-    import torch
     import capture_models
+    import torch
     torch.set_num_threads(1)
     folder.mkdir(parents=True)
     lanes = "fp64,twin,torch-autocast-bf16-cpu,torch-autocast-fp16,torch-autocast-fp16-cpu,pure-bf16"

@@ -25,10 +25,9 @@ def train(path, size, threads, bf16):
     os.environ["HF_HUB_OFFLINE"] = "1"
     import contextlib
 
+    import lockstep_capture
     import torch
     import transformers
-
-    import lockstep_capture
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     rows, length = map(int, size.split("x"))

@@ -16,7 +16,7 @@ import time
 import torch
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "tests", "integration", "compare"))
-import torch_models as twins  # noqa: E402
+import torch_models as twins
 
 
 class Lstm(twins.Lstm):

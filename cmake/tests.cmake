@@ -79,7 +79,7 @@ lockstep_tool(format lockstep_emulation)  # formats, against ml_dtypes
 lockstep_tool(op lockstep_train)          # one op, against PyTorch's
 lockstep_tool(scaler lockstep_policy)     # loss scalers on given overflows, against GradScaler
 lockstep_tool(gpu_products lockstep_emulation)  # the engine cuda on a GPU, against the models of tensor cores
-lockstep_tool(recipe lockstep_analysis)   # policies as Python modules, against PyTorch
+lockstep_tool(recipe lockstep_reports)  # policies as Python modules, against PyTorch
 # Lockstep itself with one defect in its kernels, for tests/integration/check/test_check_kernels.py. The linker puts
 # planted_kernels.cc's functions in the place of two of the program's, so that the program needs no hook.
 file(GLOB planted_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/tools/planted/*.cc)

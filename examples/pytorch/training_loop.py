@@ -6,7 +6,7 @@ Autocast with GradScaler, micro-batches, clipping, a learning rate schedule.
 import argparse
 import contextlib
 import dataclasses
-from typing import Callable
+from collections.abc import Callable
 
 import torch
 from torch import nn

@@ -12,7 +12,8 @@ import os
 import threading
 import warnings
 import weakref
-from typing import Any, Callable, ContextManager, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 
@@ -30,7 +31,7 @@ from .watch.step import Step
 from .watch.watcher import Watcher
 from .write.recorder import Recorder
 
-_NOTHING: ContextManager[None] = contextlib.nullcontext()
+_NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
 
 class Capture:
@@ -89,7 +90,7 @@ class Capture:
             return None
         return self._subject.device.type, self._dtype
 
-    def step(self, batch: Any) -> ContextManager[None]:
+    def step(self, batch: Any) -> contextlib.AbstractContextManager[None]:
         """Around the body of the loop for one (micro-)batch; does nothing after the last captured step."""
         return _NOTHING if self._closed else self._block(batch)
 
@@ -124,7 +125,7 @@ class Capture:
         else:
             self.finish()
 
-    def __enter__(self) -> "Capture":
+    def __enter__(self) -> Capture:
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
@@ -272,7 +273,8 @@ class Capture:
             continuity.note_buffers()
         seen = see(subject, self._step_fn, batch, self._dtype)
         if seen.path.cast:
-            return self._wait_for(seen.path.cast)
+            self._wait_for(seen.path.cast)
+            return None
         if self._step is None and (found := unknown_state(subject, seen)):
             self._begin_anew(found)
             return self._prepare(batch)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-
 _LONGEST = 160  # characters of another library's error in a message of ours
 
 

@@ -24,8 +24,26 @@ import numpy as np
 
 from lockstep_capture.layer_table import layer_table
 from lockstep_capture.run_file import (
-    RunFileError, SITE_GROUPS, SITE_KEYS, add_columns, check_objects, check_root, column, import_pandas, is_per_site,
-    json_dataset, json_text, known_or_raise, opened, plain, seeds_of, step_datasets, take, texts, unescape_name)
+    SITE_GROUPS,
+    SITE_KEYS,
+    RunFileError,
+    add_columns,
+    check_objects,
+    check_root,
+    column,
+    import_pandas,
+    is_per_site,
+    json_dataset,
+    json_text,
+    known_or_raise,
+    opened,
+    plain,
+    seeds_of,
+    step_datasets,
+    take,
+    texts,
+    unescape_name,
+)
 from lockstep_capture.to_tensorboard import write_events
 from lockstep_capture.to_wandb import log_to_wandb, wandb_table
 
@@ -74,10 +92,9 @@ class Run:
 
     def __init__(self, path: str | os.PathLike[str], seed: int | None = None):
         self.path = os.fspath(path)
-        with self._damage_named():
-            with opened(self.path) as file:
-                check_root(self.path, {name: plain(value) for name, value in file.attrs.items()})
-                self.seeds = seeds_of(file)
+        with self._damage_named(), opened(self.path) as file:
+            check_root(self.path, {name: plain(value) for name, value in file.attrs.items()})
+            self.seeds = seeds_of(file)
         known_or_raise([] if seed is None else [seed], self.seeds, "seed")
         self.seed = self.seeds[0] if seed is None else seed
         self._pandas = import_pandas()
@@ -232,8 +249,8 @@ class Run:
         rows = min(len(values) for values in stored.values())  # a kill may leave some columns longer
         stored = {name: values[:rows] for name, values in stored.items()}
         later = np.flatnonzero(stored["step"] >= self.steps_complete)
-        rows = slice(later[0] if len(later) else None)
-        table = pandas.DataFrame({name: values[rows] for name, values in stored.items()})
+        complete = slice(later[0] if len(later) else None)
+        table = pandas.DataFrame({name: values[complete] for name, values in stored.items()})
         if not table["site"].between(-1, len(self.sites) - 1).all():
             raise RunFileError(f"{self.path}: lane {lane}: device_products names a site that the run lacks")
         table["sum"] = [sums[site] if site >= 0 else "" for site in table["site"]]
@@ -297,7 +314,7 @@ class Run:
         complete = self._steps_of(lane)
         if steps is None:
             return list(range(complete))
-        wanted = sorted(set(int(step) for step in steps))
+        wanted = sorted({int(step) for step in steps})
         known_or_raise(wanted, range(self.steps_complete), "complete step")
         return [step for step in wanted if step < complete]
 

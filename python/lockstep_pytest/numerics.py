@@ -7,7 +7,8 @@ import os
 import pathlib
 import re
 import subprocess
-from typing import Any, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import lockstep_capture
 import pytest

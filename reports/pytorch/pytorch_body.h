@@ -1,15 +1,14 @@
-// The functions of the emitted module: its text after the docstring and the constants.
+// The imports, facts and functions of the emitted module, from templates/amp.py: a Python module
+// with everything that a recipe can need, in regions from `# <name>` to `# </name>`.
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "reports/pytorch/pytorch_words.h"
 
 namespace lockstep {
 
-std::string pytorch_body(const PytorchRecipe& recipe);
-// The library that apply() uses by default: "torchao" or "transformer_engine".
-std::string_view first_library(const ScaledLinears& scaled);
+// The regions that the recipe needs; `facts`, its constants, in place of the template's samples.
+std::string pytorch_body(const PytorchRecipe& recipe, const std::string& facts);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// The head of the module says what the recipe is; its body is the same for every recipe.
+// The docstring and the constants say what the recipe is; all else is pytorch_body.h's.
 #include "reports/pytorch/pytorch_module.h"
 
 #include <fmt/format.h>
@@ -9,6 +9,8 @@
 
 namespace lockstep {
 namespace {
+
+using Torchao = ScaledLinears::Torchao;
 
 constexpr size_t kLineWidth = 100;
 // What the products of torchao and Transformer Engine take; MXFP8 has blocks of 32.
@@ -79,7 +81,7 @@ std::string tf32_sentence(const PytorchRecipe& recipe) {
 std::string scaled_sentence(const PytorchRecipe& recipe) {
   if (!recipe.scaled) return "";
   const ScaledLinears& s = *recipe.scaled;
-  const bool is_torchao = s.torchao != ScaledLinears::Torchao::kNone;
+  const bool is_torchao = s.torchao != Torchao::kNone;
   std::string out = fmt::format(
       " The factors of {} linear layer{} are rounded to {}, by {}: apply(model{}). All other "
       "products "
@@ -146,48 +148,71 @@ std::string docstring(const PytorchRecipe& recipe, const std::vector<std::string
   return out + "\"\"\"\n";
 }
 
-std::string tf32_constant(const PytorchRecipe& recipe) {
+// "NAME = [...]" with one row a line.
+std::string assigned(std::string_view name, std::string_view brackets,
+                     const std::vector<std::string>& rows) {
+  std::string out = fmt::format("{} = {}{}", name, brackets.front(), rows.empty() ? "" : "\n");
+  for (const std::string& row : rows) out += "    " + row + ",\n";
+  return out + brackets.back() + "\n";
+}
+
+std::string list_of(std::string_view name, const std::vector<std::string>& words) {
+  std::vector<std::string> rows;
+  for (const std::string& word : words) rows.push_back(python_string(word));
+  return assigned(name, "[]", rows);
+}
+
+std::string table_of(std::string_view name, const PythonTable& table) {
+  std::vector<std::string> rows;
+  for (const auto& [key, value] : table) rows.push_back(python_string(key) + ": " + value);
+  return assigned(name, "{}", rows);
+}
+
+std::string tf32_facts(const PytorchRecipe& recipe) {
   if (!recipe.tf32) return "";
-  const auto word = [](bool on) { return on ? "True" : "False"; };
   return fmt::format(
       "# torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32\n"
       "TF32 = ({}, {})\n",
-      word(recipe.tf32->matmul), word(recipe.tf32->cudnn));
+      python_bool(recipe.tf32->matmul), python_bool(recipe.tf32->cudnn));
 }
 
-std::string scaled_constants(const PytorchRecipe& recipe) {
+std::string scaled_facts(const PytorchRecipe& recipe) {
   if (!recipe.scaled) return "";
-  std::string out =
-      "# nn.Linear modules whose factors are scaled and rounded.\nSCALED_LAYERS = [\n";
-  for (const std::string& layer : recipe.scaled->layers) {
-    out += "    " + python_string(layer) + ",\n";
+  const ScaledLinears& s = *recipe.scaled;
+  std::string out = "# nn.Linear modules whose factors are scaled and rounded.\n";
+  out += list_of("SCALED_LAYERS", s.layers);
+  out += fmt::format("SCALED_MULTIPLE = {}  # of the sizes of their weights\n",
+                     s.torchao == Torchao::kMxfp8 ? kMxfp8Multiple : kFp8Multiple);
+  out += fmt::format("LIBRARY = \"{}\"  # unless apply() is told otherwise\n",
+                     s.torchao != Torchao::kNone ? "torchao" : "transformer_engine");
+  if (s.torchao == Torchao::kFloat8) {
+    out +=
+        fmt::format("# For torchao.\nGRADIENT_DTYPE = torch.float8_{}\nPOWER_OF_TWO_SCALES = {}\n",
+                    s.gradient_dtype, python_bool(s.power_of_two));
   }
-  const bool is_mxfp8 = recipe.scaled->transformer_engine.find("MXFP8") != std::string::npos;
-  return out + fmt::format("]\nSCALED_MULTIPLE = {}  # of the sizes of their weights\n",
-                           is_mxfp8 ? kMxfp8Multiple : kFp8Multiple);
+  if (s.transformer_engine.empty()) return out;
+  return out + "# For Transformer Engine: a class of its module `recipe`, and the arguments.\n" +
+         table_of("RECIPE", s.transformer_engine);
 }
 
-std::string constants(const PytorchRecipe& recipe) {
-  std::string out = "\n# None: no autocast.\nDTYPE = ";
+std::string facts(const PytorchRecipe& recipe) {
+  std::string out = "# None: no autocast.\nDTYPE = ";
   out += recipe.format.empty() ? "None" : torch_dtype(recipe.format);
-  out += fmt::format("\nWEIGHT_CACHE = {}\n", recipe.weight_cache ? "True" : "False");
-  out += "# Modules, by their names in model.named_modules().\nFP32_LAYERS = [\n";
-  for (const std::string& layer : recipe.fp32_layers) {
-    out += "    " + python_string(layer) + ",\n";
-  }
-  out += "]\n# Modules under an autocast of their own.\nLOW_LAYERS = {";
-  if (!recipe.low_layers.empty()) out += "\n";
-  for (const auto& [layer, format] : recipe.low_layers) {
-    out += "    " + python_string(layer) + ": " + torch_dtype(format) + ",\n";
-  }
-  out += "}\n" + tf32_constant(recipe) + scaled_constants(recipe);
+  out += fmt::format("\nWEIGHT_CACHE = {}\n", python_bool(recipe.weight_cache));
+  out += "# Modules, by their names in model.named_modules().\n";
+  out += list_of("FP32_LAYERS", recipe.fp32_layers);
+  PythonTable low;
+  for (const auto& [layer, format] : recipe.low_layers)
+    low.emplace_back(layer, torch_dtype(format));
+  out += "# Modules under an autocast of their own.\n" + table_of("LOW_LAYERS", low);
+  out += tf32_facts(recipe) + scaled_facts(recipe);
   out += "# Arguments of GradScaler; None: no loss scale.\n";
   if (!recipe.scaler) return out + "SCALER = None\n";
   const GradScalerArguments& s = *recipe.scaler;
-  return out + fmt::format(
-                   "SCALER = {{\n    \"init_scale\": {},\n    \"growth_factor\": {},\n"
-                   "    \"backoff_factor\": {},\n    \"growth_interval\": {},\n}}\n",
-                   s.init_scale, s.growth_factor, s.backoff_factor, s.growth_interval);
+  return out + table_of("SCALER", {{"init_scale", fmt::to_string(s.init_scale)},
+                                   {"growth_factor", fmt::to_string(s.growth_factor)},
+                                   {"backoff_factor", fmt::to_string(s.backoff_factor)},
+                                   {"growth_interval", fmt::to_string(s.growth_interval)}});
 }
 
 }  // namespace
@@ -202,11 +227,7 @@ std::string python_string(std::string_view text) {
 }
 
 std::string pytorch_module(const PytorchRecipe& recipe, const std::vector<std::string>& unsaid) {
-  return docstring(recipe, unsaid) +
-         "\nimport contextlib\nimport copy\nimport dataclasses\nimport difflib\nimport functools\n"
-         "import threading\n" +
-         (recipe.scaled ? "import warnings\n" : "") + "\nimport torch\n" + constants(recipe) +
-         pytorch_body(recipe);
+  return docstring(recipe, unsaid) + pytorch_body(recipe, facts(recipe));
 }
 
 std::string pytorch_module(const RunFile& run, const Policy& policy, const std::string& evidence,

@@ -1,4 +1,4 @@
-// Calls as text, and the linear layers that they are for.
+// What the libraries are called with, and the linear layers that they are for.
 #include "reports/pytorch/pytorch_scaling.h"
 
 #include <fmt/format.h>
@@ -42,64 +42,55 @@ bool is_mxfp8(const FactorScaling& s) {
          is_all(s, find_block_format("mxfp8_e4m3+rceil"));
 }
 
-std::string_view python_bool(bool value) {
-  return value ? "True" : "False";
+std::string quoted(std::string_view text) {
+  return fmt::format("\"{}\"", text);
 }
 
-// The arguments of Float8LinearConfig. Its sums are those of the hardware; use_fast_accum would cut
-// them shorter.
-std::string float8_arguments(const FactorScaling& s) {
-  return fmt::format(
-      "cast_config_input=CastConfig(target_dtype=torch.float8_e4m3fn),\n"
-      "        cast_config_weight=CastConfig(target_dtype=torch.float8_e4m3fn),\n"
-      "        cast_config_grad_output=CastConfig(target_dtype=torch.float8_{}),\n"
-      "        gemm_config_output=Float8GemmConfig(use_fast_accum=False),\n"
-      "        round_scales_to_power_of_2={}",
-      s.gradient.element == &e4m3() ? "e4m3fn" : "e5m2", python_bool(s.current.power_of_two));
-}
-
-std::string nvfp4_call(const FactorScaling& s) {
+PythonTable nvfp4_call(const FactorScaling& s) {
   const bool is_nvfp4 = is_all(s, find_block_format("nvfp4")) && rounds_to_nearest(s.activation) &&
                         rounds_to_nearest(s.weight);
   const bool is_stochastic = s.gradient.rounding == Rounding::kStochastic;
-  if (!is_nvfp4 || !(is_stochastic || rounds_to_nearest(s.gradient))) return "";
-  return fmt::format(
-      "recipe.NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding={}, "
-      "disable_2d_quantization={})",
-      python_bool(!is_stochastic), python_bool(!s.weight.square));
+  if (!is_nvfp4 || !(is_stochastic || rounds_to_nearest(s.gradient))) return {};
+  return {{"class", quoted("NVFP4BlockScaling")},
+          {"disable_rht", python_bool(true)},
+          {"disable_stochastic_rounding", python_bool(!is_stochastic)},
+          {"disable_2d_quantization", python_bool(!s.weight.square)}};
 }
 
-std::string transformer_engine_call(const FactorScaling& s) {
-  const std::string_view format = s.gradient.element == &e4m3() ? "E4M3" : "HYBRID";
+PythonTable transformer_engine_call(const FactorScaling& s) {
+  const std::string format = quoted(s.gradient.element == &e4m3() ? "E4M3" : "HYBRID");
   const bool is_fp8 = is_fp8_forward(s) && rounds_to_nearest(s);
   switch (s.kind) {
     case ScalingKind::kNone:
     case ScalingKind::kUnit:
-      return "";
+      return {};
     case ScalingKind::kCurrent:
       // Other numbers are set by environment variables or by private fields.
-      if (!is_fp8 || s.current.power_of_two || s.current.amax_epsilon != 0) return "";
-      return fmt::format("recipe.Float8CurrentScaling(fp8_format=recipe.Format.{})", format);
+      if (!is_fp8 || s.current.power_of_two || s.current.amax_epsilon != 0) return {};
+      return {{"class", quoted("Float8CurrentScaling")}, {"fp8_format", format}};
     case ScalingKind::kDelayed: {
-      if (!is_fp8) return "";
+      if (!is_fp8) return {};
       const bool is_max = s.delayed.choice == AmaxChoice::kMax;
-      return fmt::format(
-          "recipe.DelayedScaling(fp8_format=recipe.Format.{}, margin={}, amax_history_len={}, "
-          "amax_compute_algo=\"{}\")",
-          format, s.delayed.margin, s.delayed.history_length, is_max ? "max" : "most_recent");
+      return {{"class", quoted("DelayedScaling")},
+              {"fp8_format", format},
+              {"margin", fmt::to_string(s.delayed.margin)},
+              {"amax_history_len", fmt::to_string(s.delayed.history_length)},
+              {"amax_compute_algo", quoted(is_max ? "max" : "most_recent")}};
     }
     case ScalingKind::kBlock:
-      if (is_mxfp8(s)) return "recipe.MXFP8BlockScaling(fp8_format=recipe.Format.E4M3)";
-      return nvfp4_call(s);
+      if (!is_mxfp8(s)) return nvfp4_call(s);
+      return {{"class", quoted("MXFP8BlockScaling")}, {"fp8_format", quoted("E4M3")}};
   }
-  return "";
+  return {};
 }
 
 void add_torchao(const FactorScaling& s, ScaledLinears& found) {
   const bool is_current = s.kind == ScalingKind::kCurrent && s.current.amax_epsilon == 0;
   if (is_current && is_fp8_forward(s) && rounds_to_nearest(s)) {
+    // Sums are those of the hardware; use_fast_accum would cut them shorter.
     found.torchao = ScaledLinears::Torchao::kFloat8;
-    found.torchao_arguments = float8_arguments(s);
+    found.gradient_dtype = s.gradient.element == &e4m3() ? "e4m3fn" : "e5m2";
+    found.power_of_two = s.current.power_of_two;
   } else if (is_mxfp8(s)) {
     found.torchao = ScaledLinears::Torchao::kMxfp8;
   }

@@ -24,13 +24,22 @@ struct Tf32Switches {
   bool matmul = false, cudnn = false;
 };
 
+// Keys of a dict and literals of Python.
+using PythonTable = std::vector<std::pair<std::string, std::string>>;
+inline std::string python_bool(bool value) {
+  return value ? "True" : "False";
+}
+
 // How libraries round the scaled factors of linear layers; at least one of the two calls is there.
 struct ScaledLinears {
   std::vector<std::string> layers;  // module paths, in the graph's order
   std::string what;  // "fp8_e4m3+saturate, gradients fp8_e5m2+saturate, current scales"
   enum class Torchao : uint8_t { kNone, kFloat8, kMxfp8 } torchao = Torchao::kNone;
-  std::string torchao_arguments;   // of Float8LinearConfig or MXFP8TrainingOpConfig
-  std::string transformer_engine;  // a call of its module `recipe`, or ""
+  // Of torchao's Float8LinearConfig: "e4m3fn" or "e5m2", and whether scales are powers of two.
+  std::string gradient_dtype;
+  bool power_of_two = false;
+  // A "class" of Transformer Engine's module `recipe` and its arguments; empty: it has none.
+  PythonTable transformer_engine;
 };
 
 struct PytorchRecipe {

@@ -17,7 +17,7 @@ from torch import nn
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "examples/pytorch"), str(ROOT / "python")]
-import gpt  # noqa: E402: from the examples
+import gpt  # noqa: E402  (from the examples)
 from training_loop import Task, train  # noqa: E402
 
 

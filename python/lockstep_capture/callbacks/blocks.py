@@ -5,8 +5,10 @@ Knows nothing of any Trainer.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from typing import Any, Callable, ContextManager
+from collections.abc import Callable
+from typing import Any
 
 from ..capture import Capture
 from ..errors import CaptureError
@@ -15,7 +17,7 @@ from ..errors import CaptureError
 class Blocks:
     def __init__(self, cap: Capture):
         self._cap = cap
-        self._open: ContextManager[None] | None = None
+        self._open: contextlib.AbstractContextManager[None] | None = None
 
     @property
     def over(self) -> bool:

@@ -12,8 +12,8 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Mapping
-from typing import Any, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 
@@ -106,7 +106,7 @@ def _without_logging(module: torch.nn.Module) -> Iterator[None]:
     """log() outside of the Trainer's own call of training_step would count twice, or fail."""
     attributes = vars(module)
     own = {name: attributes[name] for name in _LOGGING if name in attributes}
-    attributes.update({name: _nothing for name in _LOGGING})
+    attributes.update(dict.fromkeys(_LOGGING, _nothing))
     try:
         yield
     finally:

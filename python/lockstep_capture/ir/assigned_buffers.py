@@ -6,7 +6,7 @@ A trace follows tensors: an attribute that is another tensor after the forward p
 from __future__ import annotations
 
 import contextlib
-from typing import Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 

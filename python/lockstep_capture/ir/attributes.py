@@ -5,8 +5,9 @@ One that the forward pass changes is state, as a buffer is: it is captured and r
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Iterable
+from typing import Any
 
 import torch
 

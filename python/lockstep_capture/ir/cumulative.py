@@ -7,7 +7,7 @@ model is traced, a name that is no momentum replaces it.
 from __future__ import annotations
 
 import contextlib
-from typing import Iterator
+from collections.abc import Iterator
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm

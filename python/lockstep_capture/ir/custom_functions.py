@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -43,4 +44,4 @@ class _Function(torch.autograd.Function):
 
 def with_backward(results: list[torch.Tensor], operands: list[torch.Tensor], backward: Backward) -> list[torch.Tensor]:
     """The results, whose gradients `backward` makes those of the operands."""
-    return list(_Function.apply(backward, results, *operands))  # type: ignore[no-untyped-call]
+    return list(_Function.apply(backward, results, *operands))

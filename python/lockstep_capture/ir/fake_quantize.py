@@ -20,9 +20,9 @@ def number_of(value: float) -> float:
 def in_double(a: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """The result and where the gradient passes. a: the op's arguments by name."""
     x, scale, zero = a["self"], a["scale"], a["zero_point"]
-    inverse = 1.0 / scale if isinstance(scale, torch.Tensor) else number_of(1.0 / number_of(scale))
+    inverse: Any = 1.0 / scale if isinstance(scale, torch.Tensor) else number_of(1.0 / number_of(scale))
     scale = scale if isinstance(scale, torch.Tensor) else number_of(scale)
-    if "axis" in a:
+    if "axis" in a and isinstance(scale, torch.Tensor):
         spread = [-1 if d == a["axis"] % x.dim() else 1 for d in range(x.dim())]
         scale, zero, inverse = scale.reshape(spread), zero.reshape(spread), inverse.reshape(spread)
     rounds_last = "axis" in a and zero.dtype.is_floating_point

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -52,7 +53,7 @@ def element_type(dtype: torch.dtype) -> str:
 class RecordedBackward:
     """What a custom_gradient node does with gradients: docs/graph-json.md, "A backward pass of the user's own"."""
 
-    nodes: list["Node"]
+    nodes: list[Node]
     gradients: list[str]  # by operand, "": none
 
     def json(self) -> dict[str, Any]:

@@ -6,8 +6,9 @@ is bound once, in-place ops keep their in-place spelling.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -169,8 +170,8 @@ class Names:
                                       *((attribute.path, attribute.value) for attribute in attributes)])
         self._canonical = {}
         for table in (self.params, self.buffers):
-            for tensor, paths in table:
-                self._canonical.update({path: paths[0] for path in paths})
+            for _, paths in table:
+                self._canonical.update(dict.fromkeys(paths, paths[0]))
 
     @staticmethod
     def _collect(named: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[torch.Tensor, list[str]]]:

@@ -6,11 +6,11 @@ numbers. What picks elements, counts them or gives an index cannot be.
 
 from __future__ import annotations
 
-from typing import Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from ..ir.decisions import COMPARISONS
 from ..ir.program import Call, Program
-from ..ir.random_ops import ATTENTION, base_name, random_site
+from ..ir.random_ops import base_name, random_site
 
 _COMPARISONS = {*COMPARISONS, "isnan"}
 JOINS = {"logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "__and__", "__or__",
@@ -34,7 +34,7 @@ def chosen_outside(program: Program, is_float: Mapping[str, bool], weights: set[
     weights: values that depend on weights before the first call. written: call -> further values that it writes to.
     Requires: is_float for every value.
     """
-    inside, masks, chosen = set(weights), set(), set()
+    inside, masks, chosen = set(weights), set[str](), set[str]()
     for call in program.calls:
         site = random_site(call)
         if site is not None and site.kind == "noise":

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from typing import Any, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -195,8 +196,8 @@ class Interpreter:
                     self._values[inner.name] = self._execute(inner)
             return [None if ref is None else self._values[ref.name] for ref in wanted]
 
-        return with_backward(*([self._wide(self._values[ref.name]) for ref in refs] for refs in (results, operands)),
-                             backward)
+        wide = [[self._wide(self._values[ref.name]) for ref in refs] for refs in (results, operands)]
+        return with_backward(wide[0], wide[1], backward)
 
     def _assign(self, path: str, value: torch.Tensor) -> torch.Tensor:
         """`self.buffer = ...`: the old tensor keeps its content, which a backward pass may need."""
@@ -214,7 +215,7 @@ class Interpreter:
 
     _models_autocast = True  # references switch the model's own blocks off
 
-    def without_autocast(self) -> "Interpreter":
+    def without_autocast(self) -> Interpreter:
         """References are computed in FP32 throughout: blocks inside the model count as absent."""
         self._models_autocast = False
         return self

@@ -6,8 +6,9 @@ are in rules/.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -20,14 +21,13 @@ from ..rules import families  # noqa: F401  (they register themselves)
 from ..rules.choices import decided
 from ..rules.context import RuleContext, Unsupported, find_rule, no_rule, problem_of
 from ..rules.view_writes import written_to
-from .observers import Snapshots, TypeRecorder
 from .chosen import SAME_ORDER
+from .observers import Snapshots, TypeRecorder
 from .outside_values import OutsideValues
 from .ssa import CONST, GRAPH, Versions, is_in_place, started_as, value_name
 from .stored_values import StoredValues
 from .views import Refreshed, Written
 from .weighed import followed
-
 
 _EMPTY = "empty"
 # Ops that join operands of several dtypes. Integers among them take the dtype of the floating ones.
@@ -84,10 +84,6 @@ class Normaliser:
     @property
     def program(self) -> Program:
         return self._program
-
-    @property
-    def versions(self) -> Versions:
-        return self._versions
 
     def _normalise(self, call: Call, *, required: bool) -> None:
         """required: the loss depends on it. Otherwise only a choice does, which is then not weighed."""
@@ -185,7 +181,19 @@ class Normaliser:
             return Value("n0", shape, element_type(dtype))
         return value(self._types.get(call.name))
 
-    # For RuleContext
+    # For RuleContext (ir/graph_builder.py)
+    def is_list(self, name: str) -> bool:
+        """Does the call return several values?"""
+        return isinstance(self._types[name], list)
+
+    def is_live(self, call: Call) -> bool:
+        """Does the loss or a buffer need its result?"""
+        return call.name in self._versions.live
+
+    def is_recorded(self, call: Call) -> bool:
+        """Is its result data of the step, because it is chosen from activations?"""
+        return call.name in self._versions.recorded
+
     @staticmethod
     def _is_float_type(kind: Any) -> bool:
         return bool(kind) and not isinstance(kind, list) and kind[1].is_floating_point
@@ -198,7 +206,7 @@ class Normaliser:
         return self._is_float_type(self._types[value_name(ref.name)])
 
     def dtype_of(self, ref: Ref) -> torch.dtype:
-        return self._types[value_name(ref.name)][1]  # type: ignore[no-any-return]
+        return self._types[value_name(ref.name)][1]
 
     def is_computed(self, ref: Ref) -> bool:
         return self._versions.kind[ref.name] == GRAPH
@@ -285,7 +293,7 @@ class Normaliser:
             return True
         call = self._calls.get(version)
         short = "" if call is None or call.is_getitem else base_name(call).split(".")[1]
-        if short not in SAME_ORDER | {"expand"} or not self._in_graph(self._versions.reads[version][0][0].name):
+        if call is None or short not in SAME_ORDER | {"expand"} or not self._in_graph(self._versions.reads[version][0][0].name):
             return False
         args, kwargs = self._versions.reads[version]
         context, source = RuleContext(self, call, args, kwargs), self._decided[args[0].name]

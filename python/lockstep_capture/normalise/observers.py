@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -42,7 +43,7 @@ class TypeRecorder(Observer):
             self.layouts[name] = torch.empty_like(value, device="meta")
             if value.layout == torch.strided:
                 held = value.untyped_storage().nbytes() // value.element_size()
-                self.strides[name] = (tuple(value.stride()), value.storage_offset(), held)
+                self.strides[name] = (tuple(value.stride()), int(value.storage_offset()), held)
 
     def is_float(self) -> dict[str, bool]:
         first = {name: kind[0] if isinstance(kind, list) and kind else kind for name, kind in self.types.items()}

@@ -7,8 +7,9 @@ GRAPH is replayed.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Callable, Mapping
+from typing import Any
 
 from ..errors import Problem
 from ..ir.decisions import picks, places_of

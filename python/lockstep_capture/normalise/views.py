@@ -6,8 +6,9 @@ the same elements that are read later.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Mapping
+from typing import Any
 
 from ..ir.program import Call, Program
 from ..ir.random_ops import base_name
@@ -42,7 +43,7 @@ class Refreshed:
 class Views:
     """shares: name of a call -> whether its result has the memory of its first operand."""
 
-    def __init__(self, program: Program, shares: Mapping[str, bool], in_place: Any):
+    def __init__(self, program: Program, shares: Mapping[str, bool], in_place: Callable[[Call], bool]):
         self._calls = {call.name: call for call in program.calls}
         self._same: dict[str, str] = {}  # result of an in-place op -> the value that it overwrote
         self._source: dict[str, str] = {}  # view -> what it is a view of

@@ -6,7 +6,7 @@ in replay too, where the graph has all the ops; otherwise the choice is followed
 
 from __future__ import annotations
 
-from typing import Mapping
+from collections.abc import Mapping
 
 from ..ir.decisions import can_be_weighed, is_comparison, picks
 from ..ir.program import Call, Program, iterate_refs

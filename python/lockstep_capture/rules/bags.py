@@ -9,7 +9,6 @@ import torch
 from ..ir.graph import Value
 from .context import RuleContext, rule
 
-
 _BAGS = {0: "sum", 1: "mean", 2: "max"}
 
 
@@ -66,8 +65,8 @@ def _ragged(c: RuleContext, mode: str, row: int) -> list[Any]:
         x = c.binary("mul", x, c.derive(f"kept{row}", lambda i: (i.reshape(-1, 1) != row).float(), [c.a["indices"]]))
     if c.has("per_sample_weights"):
         x = c.binary("mul", x, c.reshape(c.value("per_sample_weights"), (x.shape[0], 1)))
-    attrs = {"dim": 0, "shape": (bags, weight.shape[1])}
-    total = c.node("index_add", [x, c.derive("bag_of", bag_of, refs)], attrs["shape"], attrs).value()
+    shape = (bags, weight.shape[1])
+    total = c.node("index_add", [x, c.derive("bag_of", bag_of, refs)], shape, {"dim": 0, "shape": shape}).value()
     return [total if mode == "sum" else c.binary("div", total, c.derive("counts", counts, refs))]
 
 

@@ -13,6 +13,7 @@ from ..ir.graph import Value
 from ..ir.program import Ref
 from .context import RuleContext, rule
 
+
 @rule(*COMPARISONS)
 def comparison(c: RuleContext) -> Value:
     op = COMPARISONS[c.call.op.split(".")[1].rstrip("_")]

@@ -6,12 +6,14 @@ that PyTorch gave is an error of this package and is refused.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 
 from ..errors import Problem
 from ..ir.graph import Node, Shape, Value
+from ..ir.graph_builder import GraphBuilder, StoredBuffers
 from ..ir.program import Call, Ref
 from ..ir.random_ops import arguments, base_name
 
@@ -27,19 +29,19 @@ class Unsupported(Exception):
 class RuleContext:
     """One call while it is normalised. `a`: its arguments by name (Refs resolved by value(), number(), ...)."""
 
-    def __init__(self, normaliser: Any, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]):
-        self._normaliser, self.call = normaliser, call
+    def __init__(self, builder: GraphBuilder, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]):
+        self.builder, self.call = builder, call
         self.a = arguments(Call(call.name, call.target, args, kwargs))
 
     @property
     def plain_attention(self) -> bool:
         """PyTorch took the math backend for all of scaled_dot_product_attention."""
-        return bool(self._normaliser.plain_attention)
+        return self.builder.plain_attention
 
     @property
-    def stored(self) -> Any:
+    def stored(self) -> StoredBuffers:
         """The model's parameters and buffers (normalise/stored_values.py)."""
-        return self._normaliser.stored
+        return self.builder.stored
 
     # Operands
     def has(self, name: str) -> bool:
@@ -47,75 +49,77 @@ class RuleContext:
 
     def value(self, name: str) -> Value:
         """A floating operand; integer tensors that do not depend on weights are converted (type promotion)."""
-        return self._normaliser.operand(self.a[name], self.call, want_float=True)
+        return self.builder.operand(self.a[name], self.call, want_float=True)
 
     def any_value(self, name: str) -> Value:
-        return self._normaliser.operand(self.a[name], self.call, want_float=None)
+        return self.builder.operand(self.a[name], self.call, want_float=None)
 
     def mask_of(self, name: str) -> Value:
         """A floating or integer operand whose format the op decides itself."""
-        return self._normaliser.operand(self.a[name], self.call, want_float=None, follows=False)
+        return self.builder.operand(self.a[name], self.call, want_float=None, follows=False)
 
     def integer(self, name: str) -> Value:
-        found = self._normaliser.operand(self.a[name], self.call, want_float=False)
+        found = self.builder.operand(self.a[name], self.call, want_float=False)
         if found.is_float:
             raise Unsupported(self.call.op, f"operand {name} is floating, must be an integer tensor")
         return found
 
     def values(self, name: str) -> list[Value]:
-        return [self._normaliser.operand(item, self.call, want_float=True) for item in self.a[name]]
+        return [self.builder.operand(item, self.call, want_float=True) for item in self.a[name]]
 
     def is_tensor(self, name: str) -> bool:
         return isinstance(self.a.get(name), Ref)
 
     def tensor_is_float(self, name: str) -> bool:
-        return self._normaliser.is_float(self.a[name])
+        return self.builder.is_float(self.a[name])
 
     def dtype_of(self, name: str) -> torch.dtype:
-        return self._normaliser.dtype_of(self.a[name])
+        return self.builder.dtype_of(self.a[name])
 
     def is_computed(self, name: str) -> bool:
         """Is the tensor a part of the network, not a constant or something of the batch?"""
-        return self._normaliser.is_computed(self.a[name])
+        return self.builder.is_computed(self.a[name])
 
     def is_scattered(self, name: str, dims: Sequence[int]) -> bool:
         """Do the operand's elements, permuted, lie in another order than row by row? Casts keep the order."""
-        return not self._normaliser.layout(self.a[name]).permute(*dims).is_contiguous()
+        return not self.builder.layout(self.a[name]).permute(*dims).is_contiguous()
 
     def memory_of(self, name: str) -> torch.Tensor | None:
         """Which of the operand's elements each place of its memory holds; None where that holds others as well."""
-        return self._normaliser.memory(self.a[name])  # type: ignore[no-any-return]
+        return self.builder.memory(self.a[name])
 
     def shape_of(self, name: str) -> Shape:
-        return self._normaliser.type_of(self.a[name].name)[0]
+        return self.builder.type_of(self.a[name].name)[0]
 
     def constant(self, name: str) -> torch.Tensor | None:
         """The tensor, if it depends on neither batch nor weights."""
-        return self._normaliser.constant(self.a[name])
+        return self.builder.constant(self.a[name])
 
     def constant_number(self, name: str) -> float | None:
         """Of a tensor that depends on nothing and has one element."""
-        return self._normaliser.constant_number(self.a[name])  # type: ignore[no-any-return]
+        return self.builder.constant_number(self.a[name])
 
     def number(self, name: str) -> float:
         """A Python number, or a constant tensor of one element."""
         found = self.a[name]
         if isinstance(found, Ref):
-            constant = self._normaliser.constant_number(found)
+            constant = self.builder.constant_number(found)
             if constant is None:
                 raise Unsupported(self.call.op, f"{name} must be a number, not a tensor that is computed")
             return constant
         return float(found)
 
     def out_shape(self, slot: int | None = None) -> Shape:
-        return self._normaliser.type_of(self.call.name, slot)[0]
+        return self.builder.type_of(self.call.name, slot)[0]
 
     # Nodes
     def node(self, op: str, inputs: Sequence[Value], shapes: Sequence[tuple[Shape, str]] | Shape,
              attrs: dict[str, Any] | None = None) -> Node:
         """shapes: of one floating output, or (shape, dtype) of every output."""
-        outputs = [(tuple(shapes), "f32")] if not shapes or isinstance(shapes[0], int) else list(shapes)
-        return self._normaliser.add(op, [value.id for value in inputs], attrs or {}, outputs, self.call)
+        if not shapes or isinstance(shapes[0], int):
+            shapes = [(cast(Shape, tuple(shapes)), "f32")]
+        outputs = cast(list[tuple[Shape, str]], list(shapes))
+        return self.builder.add(op, [value.id for value in inputs], attrs or {}, outputs, self.call)
 
     def same(self, op: str, x: Value, attrs: dict[str, Any] | None = None) -> Value:
         """A node whose output has x's shape."""
@@ -161,7 +165,7 @@ class RuleContext:
 
     def mask_as_number(self, mask: Value) -> Value:
         """1.0 where the mask is not 0, else 0.0."""
-        return self._normaliser.mask_as_number(mask, self.call)
+        return self.builder.mask_as_number(mask, self.call)
 
     def reduce(self, op: str, x: Value, dims: Sequence[int] | None, keepdim: bool = False) -> Value:
         places = reduced(x.rank, dims)
@@ -188,19 +192,19 @@ class RuleContext:
 
     def derive(self, name: str, body: Callable[..., torch.Tensor], operands: Sequence[Any]) -> Value:
         """An integer tensor computed from constants and the batch alone, e.g. an index in another form."""
-        return self._normaliser.derive(name, body, operands, self.call)
+        return self.builder.derive(name, body, operands, self.call)
 
     def decision(self) -> Value | None:
         """The places that this call picked, as a node that lanes can weigh; None: they cannot."""
-        return self._normaliser.decision_of(self.call)  # type: ignore[no-any-return]
+        return self.builder.decision_of(self.call)
 
     def dtype_of_index(self, ref: Ref) -> torch.dtype:
         """Of one of a list of operands."""
-        return self._normaliser.dtype_of(ref)  # type: ignore[no-any-return]
+        return self.builder.dtype_of(ref)
 
     def examples(self, refs: Sequence[Ref]) -> list[torch.Tensor]:
         """The operands of derive() in the traced run; only their shapes may matter."""
-        return self._normaliser.examples(refs)  # type: ignore[no-any-return]
+        return self.builder.examples(refs)
 
     def unsupported(self, hint: str = "") -> Unsupported:
         return Unsupported(self.call.op, hint)

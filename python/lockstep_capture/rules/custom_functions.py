@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Callable
 
 from ..ir.custom_functions import backward_calls
 from ..ir.graph import Node, RecordedBackward, Value
@@ -19,12 +19,12 @@ def gradient_of(c: RuleContext) -> Value:
 
 
 def custom_gradient(c: RuleContext) -> list[Value]:
-    name, normaliser = c.call.name, c._normaliser
+    name = c.call.name
     _check_values(c)
     quiet = replace(c.call, nograd=True)  # no gradient passes through what the function did
     inside = replace(quiet, backward_of=name)
-    operands = [normaliser.operand(ref, quiet, True) for key in ("results", "operands") for ref in c.a[key]]
-    found = [normaliser.operand(ref, inside, True).id if isinstance(ref, Ref) else "" for ref in c.a["gradients"]]
+    operands = [c.builder.operand(ref, quiet, True) for key in ("results", "operands") for ref in c.a[key]]
+    found = [c.builder.operand(ref, inside, True).id if isinstance(ref, Ref) else "" for ref in c.a["gradients"]]
     return _carrying(c, name, operands, found)
 
 
@@ -32,10 +32,10 @@ def _carrying(c: RuleContext, name: str, operands: list[Value], found: list[str]
     """A node that carries the backward pass of that name. operands: results, then what `found` are the gradients of."""
     count = len(operands) - len(found)
     types = {item.id: (item.shape, item.dtype) for item in operands}
-    backward = _Backward([node for node in c._normaliser.graph.nodes if node.backward_of == name],
+    backward = _Backward([node for node in c.builder.graph.nodes if node.backward_of == name],
                          [item.id for item in operands])
     gradients = [backward.use(item) if item else "" for item in found]
-    node = c._normaliser.add("custom_gradient", [item.id for item in operands], {"results": count},
+    node = c.builder.add("custom_gradient", [item.id for item in operands], {"results": count},
                              [types[item.id] for item in operands[:count]], c.call)
     node.inputs = backward.operands
     node.backward = RecordedBackward(backward.finished(), [
@@ -56,14 +56,13 @@ def with_gradient(c: RuleContext, y: Value, operands: list[Value],
 
 def _check_values(c: RuleContext) -> None:
     """What is recorded of a step was recorded in its forward pass, where no gradient was known."""
-    program, versions = c._normaliser.program, c._normaliser.versions
-    seeds, calls = backward_calls(program, c.call.name)
+    seeds, calls = backward_calls(c.builder.program, c.call.name)
     from_gradient = {call.name for call in seeds}
     for call in calls:
         reads = from_gradient & set(call.refs())
         from_gradient |= {call.name} if reads else set()
         draws = random_site(call) is not None
-        if call.name in versions.live and (draws or (reads and call.name in versions.recorded)):
+        if c.builder.is_live(call) and (draws or (reads and c.builder.is_recorded(call))):
             raise Unsupported("a custom autograd.Function whose backward pass " + (
                 "draws random numbers" if draws else "picks elements by the values of the gradient"),
                 "torch.where(condition, a, b) chooses between values")

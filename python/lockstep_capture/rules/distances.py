@@ -71,7 +71,7 @@ def cosine_embedding_loss(c: RuleContext) -> Value:
     dim = x.rank - 1
     lengths = [c.scalar("add", c.reduce("sum", c.binary("mul", z, z), [dim]), COSINE_LOSS_EPS) for z in (x, y)]
     dot = c.reduce("sum", c.binary("mul", x, y), [dim])
-    cosine = c.binary("div", dot, c.same("sqrt", c.binary("mul", *lengths)))
+    cosine = c.binary("div", dot, c.same("sqrt", c.binary("mul", lengths[0], lengths[1])))
     like = c.scalar("add", c.same("neg", cosine), 1.0)
     unlike = _margin(c, cosine, -float(c.a["margin"]))
     return _reduced(c, c.binary("add", _chosen(c, 1, like), _chosen(c, -1, unlike)))

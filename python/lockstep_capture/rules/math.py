@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -109,7 +110,7 @@ def elu(c: RuleContext) -> Value:
     else:
         alpha, scale = float(c.a["alpha"]), float(c.a.get("scale", 1) or 1)
         if "celu" in c.call.op and alpha != 1:
-            return c.kernel("celu", [x], lambda x: c.scalar("mul", c.same("elu", c.scalar("div", x, alpha)), alpha))  # type: ignore[no-any-return]
+            return c.kernel("celu", [x], lambda x: c.scalar("mul", c.same("elu", c.scalar("div", x, alpha)), alpha))
         if float(c.a.get("input_scale", 1) or 1) != 1:
             raise c.unsupported("only elu(x, alpha)")
     if scale == 1:
@@ -396,8 +397,9 @@ def lerp(c: RuleContext) -> Value:
     weight = _operand(c, "weight")
     operands = [c.value("self"), c.value("end")] + ([weight] if isinstance(weight, Value) else [])
 
-    def between(start: Value, end: Value, *share: Value) -> Value:
+    def between(start: Value, end: Value, share: Value | float = weight) -> Value:
         span = c.binary("sub", end, start)
-        return c.binary("add", start, c.binary("mul", span, *share) if share else c.scalar("mul", span, weight))
+        part = c.binary("mul", span, share) if isinstance(share, Value) else c.scalar("mul", span, share)
+        return c.binary("add", start, part)
 
     return c.kernel("lerp", operands, between)

@@ -114,8 +114,8 @@ def pdist(c: RuleContext) -> Value:
 
     def body(x: Value) -> Value:
         sides = [c.derive(f"pair{side}_{rows}", lambda n, side=side: torch.triu_indices(n, n, 1)[side], [rows]) for side in (0, 1)]
-        taken = [c.node("index_select", [x, side], (*side.shape, x.shape[1]), {"dim": 0}).value() for side in sides]
-        return length_of(c, c.binary("sub", *taken), order, [1], False)
+        left, right = (c.node("index_select", [x, side], (*side.shape, x.shape[1]), {"dim": 0}).value() for side in sides)
+        return length_of(c, c.binary("sub", left, right), order, [1], False)
 
     found: Value = c.kernel("pdist", [x], body)
     return found

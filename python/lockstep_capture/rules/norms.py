@@ -18,9 +18,8 @@ def batch_norm(c: RuleContext) -> Any:
     training, x = bool(c.a["training"]), c.value("input")
     mean = c.a["running_mean"]
     channel = (x.shape[1],)
-    if not isinstance(mean, Ref):
-        if not training:
-            raise c.unsupported("evaluation without running statistics")
+    if not isinstance(mean, Ref) and not training:
+        raise c.unsupported("evaluation without running statistics")
     affine = c.has("weight") or c.has("bias")
     operands = [x]
     if affine:  # one of them alone: the other is a constant

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -21,7 +22,7 @@ def observing_form(func: Any, args: Any, kwargs: dict[str, Any]) -> Callable[[],
         return None
     a = arguments(Call("", func, args, kwargs))
     observes, quantises = (bool(a[name].item()) for name in ("observer_on", "fake_quant_on"))
-    low, high = a["running_min"], a["running_max"]
+    low = a["running_min"]
     if low.numel() == 0:
         raise Unsupported("an observer without a size", "run the model once before the capture: in its first "
                           "forward pass PyTorch gives observers of channels their size")
@@ -67,8 +68,8 @@ def observed_scale(c: RuleContext) -> Value:
     scale = c.scalar("div", wide, top - bottom)
     if c.a["symmetric"]:
         below, above = sides(bottom, top)
-        ends = [c.scalar("div", c.same("abs", end), count) for end, count in ((low, below), (high, above))]
-        widest = c.binary("maximum", *ends)
+        left, right = (c.scalar("div", c.same("abs", end), count) for end, count in ((low, below), (high, above)))
+        widest = c.binary("maximum", left, right)
         both = c.mask("greater", [c.binary("minimum", c.same("neg", low), high)], low.shape, {"scalar": 0.0})
         scale = c.node("where", [both, widest, scale], low.shape).value()
     none = c.mask("less", [scale], scale.shape, {"scalar": NO_SCALE})

@@ -67,8 +67,8 @@ def addbmm(c: RuleContext) -> Value:
     if x.shape[0] == 0:
         raise c.unsupported("a batch without matrices")
     for i in range(x.shape[0]):
-        one = [c.reshape(c.slice(stack, 0, i, i + 1), stack.shape[1:]) for stack in (x, y)]
-        total, beta = _added(c, *one, total, float(c.a["alpha"]), beta), 1.0
+        left, right = (c.reshape(c.slice(stack, 0, i, i + 1), stack.shape[1:]) for stack in (x, y))
+        total, beta = _added(c, left, right, total, float(c.a["alpha"]), beta), 1.0
     return total
 
 

@@ -70,7 +70,7 @@ def fold(c: RuleContext) -> Value:
 
     def places(height: int, width: int) -> torch.Tensor:
         pixels = torch.arange(height * width, dtype=torch.float64).reshape(1, 1, height, width)
-        return F.unfold(pixels, kernel, dilation, 0, stride).reshape(-1).long()
+        return F.unfold(pixels, tuple(kernel), tuple(dilation), 0, tuple(stride)).reshape(-1).long()
 
     index = c.derive(f"folds{kernel}{dilation}{stride}".replace(" ", ""), places, [height, width])
     flat = c.reshape(x, (*lead, channels, index.shape[0]))

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from ..ir.graph import FORMATS, Value
-from ..ir.program import Ref
 from .context import RuleContext, rule
 from .padding import padded
 from .writes import around_diagonal
@@ -307,8 +306,8 @@ def _indexed(c: RuleContext, given: list[Any]) -> tuple[list[bool], list[bool]]:
         if item is None:
             dims.append(False)
             continue
-        is_mask = c._normaliser.dtype_of(item) in (torch.bool, torch.uint8)
-        dims += [True] * (len(c._normaliser.type_of(item.name)[0]) if is_mask else 1)
+        is_mask = c.dtype_of_index(item) in (torch.bool, torch.uint8)
+        dims += [True] * (len(c.builder.type_of(item.name)[0]) if is_mask else 1)
         masks.append(is_mask)
     if not masks:
         raise c.unsupported("no index")

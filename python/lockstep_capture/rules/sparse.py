@@ -24,7 +24,7 @@ def is_sparse(c: RuleContext, name: str) -> bool:
 
 def sparse_product(c: RuleContext, matrix: Ref, dense: Value, op: str) -> Value:
     """Elements in the matrix's own order; places that occur twice add up. op: the one whose cast class applies."""
-    if c._normaliser.is_computed(matrix):
+    if c.builder.is_computed(matrix):
         raise Unsupported("a sparse matrix with learned values", _WRITE)
     shape = c.out_shape()
     if dense.rank != 2:

@@ -81,4 +81,4 @@ def _along(c: RuleContext, x: Value, dim: int, weights: torch.Tensor, name: str)
         share = exact_constant(c, f"{name}_share{k}_{x.rank - 1 - dim}", weights.gather(1, places[:, None])[:, 0].reshape([-1] + [1] * (x.rank - 1 - dim)))
         term = c.binary("mul", taken, share)
         total = term if total is None else c.binary("add", total, term)
-    return total  # type: ignore[no-any-return]
+    return total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from typing import Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -49,7 +49,8 @@ def _places(base: Shape, shape: Shape, path: Sequence[Call]) -> torch.Tensor:
 
 def _rearranged(c: RuleContext, part: Value, places: torch.Tensor, shape: Shape) -> Value:
     """The view shows all: its elements in the base's order."""
-    order = sorted(range(places.dim()), key=lambda dim: -places.stride(dim))
+    strides = places.stride()
+    order = sorted(range(places.dim()), key=lambda dim: -strides[dim])
     rows = places.numel()
     if torch.equal(places.permute(order).reshape(-1), torch.arange(rows)):
         return c.reshape(c.permute(part, order), shape)

@@ -97,7 +97,7 @@ def _planes(c: RuleContext, x: Value, op: str, image: dict[str, Any], line: dict
     """A pool of (H, W), then one of the depth; both give what one of all three does."""
     x = _batched(c, x)
     n, channels, depth, height, width = x.shape
-    out = c.out_shape(0) if isinstance(c._normaliser._types[c.call.name], list) else c.out_shape()
+    out = c.out_shape(0) if c.builder.is_list(c.call.name) else c.out_shape()
 
     def pooled(x: Value, shape: tuple[int, ...], attrs: dict[str, Any]) -> Value:
         return c.node(op, [x], [(shape, "f32")] + ([(shape, "i32")] if indices else []), attrs).value()

@@ -79,7 +79,7 @@ def image_windows(c: RuleContext) -> Value:
 
     def places(height: int, width: int) -> torch.Tensor:
         pixels = torch.arange(height * width, dtype=torch.float64).reshape(1, 1, height, width)
-        return F.unfold(pixels, kernel, dilation, 0, stride).reshape(-1).long()
+        return F.unfold(pixels, tuple(kernel), tuple(dilation), 0, tuple(stride)).reshape(-1).long()
 
     index = c.derive(f"pixels{kernel}{dilation}{stride}".replace(" ", ""), places, list(x.shape[-2:]))
     flat = c.reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1]))

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import types
-from typing import Any, Iterator, Protocol
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import torch
 from torch.utils.checkpoint import CheckpointFunction
@@ -144,9 +145,10 @@ def _gradients(recording: Recording, cls: Any, name: str, results: list[str], al
                 seeds.append(torch.zeros_like(result) if isinstance(result, torch.Tensor) else None)
                 continue
             with recording.aside():
-                seeds.append(torch.ones_like(result))
+                seed = torch.ones_like(result)
+            seeds.append(seed)
             slot, context = len(results) - len(left), result.grad_fn
-            recording.seed(seeds[-1], recording.add_call(GRADIENT_OF, (Ref(left.pop(0)), slot), place))
+            recording.seed(seed, recording.add_call(GRADIENT_OF, (Ref(left.pop(0)), slot), place))
         found = cls.backward(context, *seeds)
         found = found if isinstance(found, (tuple, list)) else (found,)
         gradients = {}

@@ -16,8 +16,9 @@ import re
 import threading
 import warnings
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator
+from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
@@ -341,10 +342,10 @@ class _Recorder(_PreDispatch):
             self._refuse(MADE_ELSEWHERE, place,
                          "compute it with ops of PyTorch in the thread of the forward pass")
         else:
-            seen = self._sharing(tensor)
-            if seen is not None and place_of(seen) == place_of(tensor):  # y.data, or NumPy's view of y
-                return self._add("detach", torch.ops.aten.detach.default, (Ref(self._bound[seen]),), {}, place)
-            if seen is not None:
+            sharing = self._sharing(tensor)
+            if sharing is not None and place_of(sharing) == place_of(tensor):  # y.data, or NumPy's view of y
+                return self._add("detach", torch.ops.aten.detach.default, (Ref(self._bound[sharing]),), {}, place)
+            if sharing is not None:
                 self._refuse("a view of another tensor that no op made (.data, NumPy)", place, "detach() before the view")
         name = self._new("c")
         known = place_of(tensor) in self._outside
@@ -359,7 +360,7 @@ class _Recorder(_PreDispatch):
         if tensor.layout != torch.strided or tensor.numel() == 0:
             return None
         storage = tensor.untyped_storage().data_ptr()
-        sharing = [known for known in self._bound.keys()
+        sharing = [known for known in self._bound
                    if known.layout == torch.strided and known.device == tensor.device
                    and known.untyped_storage().data_ptr() == storage]
         return next((known for known in sharing if place_of(known) == place_of(tensor)), next(iter(sharing), None))
@@ -487,7 +488,7 @@ class _Recorder(_PreDispatch):
             self.answers[event] = result
 
     def _take(self, func: Any, args: Any, operands: Any, result: Any, place: Place, event: Event) -> None:
-        func = _spelled(func)
+        func, (read, options) = _spelled(func), operands
         short = func._schema.name.split("::")[1]
         if any(isinstance(item, torch.Tensor) and item.is_complex() and item.requires_grad
                for item in pytree.tree_leaves(result)):
@@ -499,13 +500,13 @@ class _Recorder(_PreDispatch):
                 name = self._bound.get(result)
                 if name not in self._aliases:
                     return  # an op that returns its operand did nothing
-            name = self._add(short, func, *operands, place, event in self._narrowing)
+            name = self._add(short, func, read, options, place, event in self._narrowing)
             self._bind(result, name)
             if self._asked.renames:
                 self._aliases.add(name)
             self._decide(name, args, result)
             return
-        name = self._add(short, func, *operands, place)
+        name = self._add(short, func, read, options, place)
         given = [item for item in pytree.tree_leaves((args,)) if isinstance(item, torch.Tensor)]
         for slot, item in enumerate(result):
             if isinstance(item, torch.Tensor) and not any(item is other for other in given):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
@@ -30,7 +31,8 @@ def weights_as(step: StepModule, narrow: torch.dtype | None, other: torch.dtype)
                 changed.append((vars(attribute.module), attribute.name, attribute.value))
                 vars(attribute.module)[attribute.name] = twin(attribute.value)
         for module in step.model.modules() if narrow is not None else ():
-            for table in (module._parameters, module._buffers):
+            tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+            for table in tables:
                 for name, tensor in list(table.items()):
                     if tensor is not None and tensor.dtype == narrow:
                         changed.append((table, name, tensor))

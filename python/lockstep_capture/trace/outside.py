@@ -8,7 +8,8 @@ reads then belongs to the next step, which has a graph of its own if these are o
 from __future__ import annotations
 
 import zlib
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 

@@ -6,10 +6,12 @@ modules and items of containers. Not seen: what it gets by calling something, at
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 import types
-from typing import Any, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,10 +51,8 @@ def cells(function: types.FunctionType) -> dict[str, Any]:
     """Variables that it closes over, those without a value left out."""
     found = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
+        with contextlib.suppress(ValueError):
             found[name] = cell.cell_contents
-        except ValueError:
-            pass
     return found
 
 

@@ -6,7 +6,8 @@ Knows nothing of graphs: these checks run before anything is traced.
 from __future__ import annotations
 
 import os
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 

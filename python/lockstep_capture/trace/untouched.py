@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import random
 import types
-from typing import Any, Callable, Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ import torch
 from ..ir.program import StepModule
 from .reachable import CONTAINERS, GENERATORS, cells, named_globals, reachable
 
-Undo = Callable[[], None]
+Undo = Callable[[], object]
 
 
 @contextlib.contextmanager
@@ -59,7 +60,7 @@ def _undo_of(value: Any) -> Iterator[Undo]:
 def _generator(value: Any) -> Undo:
     if isinstance(value, torch.Generator):
         state = value.get_state()
-        return lambda: value.set_state(state) and None
+        return lambda: value.set_state(state)
     if isinstance(value, np.random.Generator):
         words = value.bit_generator.state
         return lambda: setattr(value.bit_generator, "state", words)

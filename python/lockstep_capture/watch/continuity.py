@@ -8,7 +8,7 @@ counters of tensors show them all: a write through `.data` counts no version.
 
 from __future__ import annotations
 
-from typing import Mapping
+from collections.abc import Mapping
 
 import torch
 

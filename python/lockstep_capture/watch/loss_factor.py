@@ -5,7 +5,7 @@ This is also gate V0: the replayed loss times that number must have the bits of 
 
 from __future__ import annotations
 
-from typing import Iterator
+from collections.abc import Iterator
 
 import torch
 

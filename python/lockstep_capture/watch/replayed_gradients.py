@@ -10,8 +10,8 @@ them), whose product is known to an ulp only. There ROOM is left. From here on c
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Mapping
 
 import torch
 

@@ -6,7 +6,8 @@ A failure in here does not reach the loop: it is reported at the end of the bloc
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import threading
-from typing import Callable
+from collections.abc import Callable
 
 MOST_BYTES = 2 << 30  # that wait; a single job may have more
 

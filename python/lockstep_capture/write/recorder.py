@@ -19,7 +19,6 @@ from ..watch.step import Micro, Step
 from . import reference
 from .writer import Writer, escape
 
-
 MOST_NOTES = 16
 
 

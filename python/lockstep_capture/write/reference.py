@@ -6,8 +6,9 @@ formats do nothing. FP32 also gives the side of each kink that it was on, and a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any
 
 import torch
 

@@ -12,7 +12,8 @@ import io
 import json
 import os
 import struct
-from typing import Any, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import h5py
 import numpy as np
@@ -53,7 +54,8 @@ class _Disk(io.RawIOBase):
     process; `error` is the first one. After it nothing more is written."""
 
     def __init__(self, path: str):
-        self._file, self.error = open(path, "w+b", buffering=0), None
+        self._file = open(path, "w+b", buffering=0)
+        self.error: OSError | None = None
 
     def _tried(self, body: Callable[[], Any]) -> None:
         if self.error is None:

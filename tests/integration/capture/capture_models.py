@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "examples" / "pytorch"))
-import training_loop  # noqa: E402
-from training_loop import Task  # noqa: E402
+import training_loop
+from training_loop import Task
 
 EXAMPLES = ("cnn", "gpt", "encoder", "lstm", "unet")
 BATCH = 6

@@ -217,7 +217,7 @@ def test_attention_with_a_learned_mask(lockstep, tmp_path, heads):
     torch.manual_seed(1)
     model = Relative()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    step = lambda m, b: m(b).square().mean()  # noqa: E731
+    step = lambda m, b: m(b).square().mean()
     train(model, optimizer, step, [torch.randn(2, 5, 8) for _ in range(2)],
           Capture(tmp_path / "a.h5", model, optimizer, step, steps=2))
     assert "V1  PASS" in lockstep("verify", tmp_path / "a.h5").stdout

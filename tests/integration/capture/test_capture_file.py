@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from capture_loops import (Images, Text, image_batches, image_loss, text_batches, text_loss, train)
+from capture_loops import Images, Text, image_batches, image_loss, text_batches, text_loss, train
 from graph_in_torch import run, unpacked
 from lockstep_capture import Capture, CaptureError
 from lockstep_capture.write.background import Background

@@ -144,7 +144,7 @@ def test_a_capture_begins_after_the_step_that_casts_weights(lockstep, tmp_path, 
         torch.manual_seed(0)
         model = TakesTheDtypeOfItsInput()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        loss = lambda m, x: m(x).float().square().mean()  # noqa: E731
+        loss = lambda m, x: m(x).float().square().mean()
         cap = Capture(path, model, optimizer, loss, steps=2, autocast=torch.bfloat16)
         told = pytest.warns(UserWarning, match="e.g. proxies to bfloat16: the capture begins with the next step")
         with told if capturing else contextlib.nullcontext():
@@ -327,7 +327,7 @@ def test_capture_trains_under_no_grad(tmp_path):
 
 def test_a_batch_in_fp64_is_named(tmp_path):
     model = Net()
-    step_fn = lambda m, b: (m(b[0]) - b[1]).square().mean()  # noqa: E731
+    step_fn = lambda m, b: (m(b[0]) - b[1]).square().mean()
     problems = check(model, step_fn, (torch.ones(5, 4), torch.ones(5, 3, dtype=torch.float64))).problems
     assert [problem.what for problem in problems] == ["batch[1]: is float64"]
     assert ".float() on it before the block" in problems[0].hint

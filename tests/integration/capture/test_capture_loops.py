@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from capture_loops import (Images, Text, UnknownOptimizer, image_batches, image_loss, text_batches, text_loss, train)
+from capture_loops import Images, Text, UnknownOptimizer, image_batches, image_loss, text_batches, text_loss, train
 from lockstep_capture import Capture, CaptureError, capture
 
 nn = torch.nn

@@ -6,12 +6,11 @@ capture_models.py has the models. Every capture is made once and shared by the t
 import re
 import subprocess
 
+import capture_models
 import h5py
 import numpy as np
 import pytest
 import torch
-
-import capture_models
 from capture_models import TASKS
 from cpu_kernels import MODELLED_BF16, need_low_precision_lstm
 from lockstep_capture.read_run import read_run

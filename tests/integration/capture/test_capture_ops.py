@@ -11,11 +11,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from graph_in_torch import run
-from lockstep_capture.normalise.interpreter import Interpreter
-from lockstep_capture.watch.mask_tap import MaskTap
 from lockstep_capture.model_state import Subject
-from lockstep_capture.trace.traced import Traced, see
+from lockstep_capture.normalise.interpreter import Interpreter
 from lockstep_capture.rules.context import KINKS, WINNERS
+from lockstep_capture.trace.traced import Traced, see
+from lockstep_capture.watch.mask_tap import MaskTap
 
 torch.set_num_threads(1)
 # Both sides are FP64 and sum in different orders: 2^-53 times some hundred terms, times a margin of 100.
@@ -212,7 +212,7 @@ def built_mask():
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_and_losses(name):
     shapes, body, batch = LAYERS[name]
-    weighted = lambda m, b: (body(m, b) * 0.7).sum()  # noqa: E731
+    weighted = lambda m, b: (body(m, b) * 0.7).sum()
     compare(Weights(*shapes), weighted, x(*batch))
 
 

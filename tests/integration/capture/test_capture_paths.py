@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from capture_loops import Images, UnknownOptimizer, image_batches, image_loss
 from lockstep_capture import Capture, CaptureError
-from lockstep_capture.watch.loss_factor import loss_factor
 from lockstep_capture.read_run import read_run
+from lockstep_capture.watch.loss_factor import loss_factor
 
 torch.set_num_threads(1)
 STEPS = 4
@@ -154,7 +154,7 @@ def test_a_capture_without_verify_steps_is_not_called_faithful(program, tmp_path
 def test_v7_of_steps_that_were_all_skipped(program, tmp_path):
     path, model = tmp_path / "a.h5", torch.nn.Linear(6, 4)
     optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=2.0**120)
-    step_fn = lambda m, b: F.cross_entropy(m(b[0]), b[1])  # noqa: E731
+    step_fn = lambda m, b: F.cross_entropy(m(b[0]), b[1])
     cap = Capture(path, model, optimizer, step_fn, scaler=scaler, autocast=torch.float16, steps=2, verify=range(2))
     for _ in range(2):
         batch = torch.randn(5, 6), torch.randint(4, (5,))

@@ -418,7 +418,7 @@ def test_weights_that_decay_by_gradients_of_zeros(tmp_path, weight_decay):
     model, path = Gated(), tmp_path / "a.h5"
     optimizer = torch.optim.SGD(model.parameters(), 0.1, weight_decay=weight_decay)
     model.gate.weight.grad = torch.zeros(4, 6)
-    step_fn = lambda m, b: F.cross_entropy(m(b[0]), b[1])  # noqa: E731
+    step_fn = lambda m, b: F.cross_entropy(m(b[0]), b[1])
     cap = Capture(path, model, optimizer, step_fn, steps=2)
 
     def loop():

@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import h5py
-import numpy as np
 import pytest
 import torch
 from capture_loops import Images, image_batches, image_loss, train

@@ -7,6 +7,7 @@ import hand_planted as planted
 import pytest
 from conftest import SOURCE
 
+
 def check(lockstep, run, fires, silent):
     lanes = {lane["name"]: lane for lane in json.loads(lockstep("report", run, "--format", "json").stdout)["lanes"]}
     for name, (kinds, layer) in fires.items():

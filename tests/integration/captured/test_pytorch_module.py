@@ -363,7 +363,7 @@ def test_a_dynamic_scale_has_the_policys_numbers(binary_dir, tmp_path, small):
     numbers = {"init_scale": 1024.0, "growth_factor": 4.0, "backoff_factor": 0.25, "growth_interval": 7}
     table = '[loss_scale]\nkind = "torch-dynamic"\n' + "".join(f"{name} = {value}\n" for name, value in numbers.items())
     amp = emit(binary_dir, tmp_path, policy_text("fp16", [], table), (small.parent / "graph.json").read_text())
-    assert amp.SCALER == numbers and amp.FP32_LAYERS == []
+    assert numbers == amp.SCALER and amp.FP32_LAYERS == []
     state = amp.scaler("cpu").state_dict()
     assert (state["scale"], state["growth_interval"]) == (1024.0, 7)
     none = emit(binary_dir, tmp_path, policy_text("bf16", []), (small.parent / "graph.json").read_text())

@@ -7,6 +7,8 @@ emitted module runs with it, and its losses are compared with those of Lockstep'
 import contextlib
 import copy
 import json
+import pathlib
+import subprocess
 import sys
 import types
 
@@ -19,6 +21,7 @@ from test_pytorch_module import NETWORKS, STEPS, made, train
 nn = torch.nn
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore")
+SOURCE = pathlib.Path(__file__).resolve().parents[3]
 
 
 def rule(layer, compute, op="*"):
@@ -97,6 +100,21 @@ def test_an_error_restores_the_switches(binary_dir, tmp_path, captures):
     with pytest.raises(RuntimeError):
         model.fc(torch.ones(1, 3))
     assert torch.backends.cuda.matmul.allow_tf32 and torch.backends.cudnn.allow_tf32
+
+
+# What a policy needs of the module: nothing, regions in 16 bits, TF32, each library.
+VARIANTS = ["", *(policy for name, policy, _ in POLICIES.values() if name == "cnn"),
+            *(f'extends = "{preset}:1"\n' for preset in ("fp8-delayed", "fp8-current", "mxfp8", "nvfp4"))]
+
+
+@pytest.mark.parametrize("policy", VARIANTS)
+def test_the_module_is_formatted_and_knows_all_its_names(binary_dir, tmp_path, captures, policy):
+    pytest.importorskip("ruff", reason="ruff is not installed")
+    emit(binary_dir, tmp_path, policy, captured_graph(captures["cnn"]))
+    for check in (["format", "--diff"], ["check"]):
+        done = subprocess.run([sys.executable, "-m", "ruff", *check, "--config", SOURCE / ".ruff.toml", tmp_path / "amp.py"],
+                              capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 # ---- torchao

@@ -8,7 +8,6 @@ import h5py
 import ml_dtypes
 import numpy as np
 import pytest
-
 from op_tool import run_op
 
 F32 = np.float32
@@ -170,7 +169,7 @@ def test_delayed_scaling_over_a_run(lockstep, tmp_path, length, compute, margin)
     # abs_max is of x s, rounded to FP32, and so are quotient and margin: three roundings.
     tolerance = 4 * 2.0**-24
     followed, moved = 0, 0
-    for s, (op, point, index, role) in enumerate(sites):
+    for s, (op, point, index, _) in enumerate(sites):
         if point != "operand" or op not in ("linear", "linear_backward_weight") or index > 1:
             continue
         is_gradient = op == "linear_backward_weight" and index == 1

@@ -59,7 +59,7 @@ def check(got, history, precision, what, more=0):
     assert np.all(off <= bound), f"{what}: {share:.3g} of the bound at {np.argmax(off - bound)}"
 
 
-O = torch.optim
+O = torch.optim  # noqa: E741
 CASES = {
     "sgd:lr=0.1,momentum=0": (O.SGD, dict(lr=0.1)),
     "sgd:lr=0.1,momentum=0,weight_decay=0.1": (O.SGD, dict(lr=0.1, weight_decay=0.1)),

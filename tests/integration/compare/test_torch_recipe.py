@@ -47,7 +47,7 @@ def test_every_fifth_layer_in_fp32(binary_dir, lockstep, tmp_path, name, low):
     program = casts.explain(binary_dir, name, str(policy))
     graph = graph_of(lockstep, tmp_path, name)
     amp = emit(binary_dir, tmp_path, policy_text(low, listed), graph)
-    assert amp.FP32_LAYERS == listed and amp.DTYPE is casts.DTYPES[low]
+    assert listed == amp.FP32_LAYERS and amp.DTYPE is casts.DTYPES[low]
     keys = list(model.state_dict())
     amp.apply(model)
     with Products(model) as products:

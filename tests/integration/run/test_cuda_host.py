@@ -7,7 +7,6 @@ import shutil
 import h5py
 import numpy as np
 import pytest
-
 from lockstep_capture.read_run import RunFileError, read_run
 
 CASES = {

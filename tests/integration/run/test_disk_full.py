@@ -5,7 +5,6 @@ import shutil
 import subprocess
 
 import pytest
-
 from conftest import assert_same_run
 from test_kill_resume import ARGS, steps_complete
 

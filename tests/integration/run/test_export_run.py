@@ -6,10 +6,9 @@ import types
 import h5py
 import numpy as np
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
 from lockstep_capture.errors import CaptureError
 from lockstep_capture.read_run import read_run
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 STEPS = 60
 HALF = "torch-autocast-fp16"

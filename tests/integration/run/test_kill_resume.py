@@ -7,7 +7,6 @@ import subprocess
 import time
 
 import h5py
-
 from conftest import assert_same_run
 
 ARGS = ["replay", "mlp", "--data", "synthetic:500", "--steps", "60", "--batch", "16",
@@ -123,7 +122,6 @@ def test_resume_compares_graphs_as_json(lockstep, tmp_path):
     with h5py.File(path, "r+") as file:
         file.attrs["steps_complete"] = type(file.attrs["steps_complete"])(58)
         graph = json.loads(file["graph"][()])
-        checksum = file.attrs["description_checksum"]
         del file.attrs["description_checksum"]
         file.move("graph", "original")
         write_graph(file, json.dumps(graph, indent=4, sort_keys=True))

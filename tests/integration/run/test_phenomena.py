@@ -7,7 +7,6 @@ apart; the measured ones are in the page.
 import h5py
 import numpy as np
 import pytest
-
 from conftest import SOURCE
 
 POLICIES = SOURCE / "examples" / "policies"

@@ -7,7 +7,6 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
-
 from lockstep_capture.read_run import read_run
 from lockstep_capture.run_file import RunFileError, unescape_name
 
@@ -171,7 +170,7 @@ def test_errors_name_the_problem(damaged, tmp_path):
 
     for text in ('{"seed" 1}', "[1]", '{"seed":"one"}'):
         with pytest.raises(RunFileError, match="its contents are not those of a run file"):
-            read_run(damaged(lambda file: file.attrs.create("options", text)))  # noqa: B023 called at once
+            read_run(damaged(lambda file: file.attrs.create("options", text)))
 
     def damage(file):
         del file["lanes/fp32/loss"], file["lanes/twin/counts/to_zero"]

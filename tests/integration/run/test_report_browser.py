@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 from lockstep_capture import read_run
-from report_browser import NARROW, chromium, hover, overflow_of, page_of, tip_of  # noqa: F401: fixtures
+from report_browser import NARROW, chromium, hover, overflow_of, page_of, tip_of  # noqa: F401  (fixtures)
 
 STEPS = 30
 SCALED, BROKEN = "torch-autocast-fp16", "pure-fp16"

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from report_browser import chromium, overflow_of, page_of, tip_of, with_charts, NARROW  # noqa: F401: fixtures
+from report_browser import NARROW, chromium, overflow_of, page_of, tip_of, with_charts  # noqa: F401  (fixtures)
 
 HOSTILE = "</script><img src=x onerror=\"alert('1')\">&amp;"
 

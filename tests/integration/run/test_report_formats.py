@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import referencing
-
 from conftest import SOURCE
 
 

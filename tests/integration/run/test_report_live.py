@@ -10,7 +10,7 @@ import subprocess
 import time
 
 import pytest
-from report_browser import NARROW, WIDE, chromium, overflow_of  # noqa: F401: a fixture
+from report_browser import NARROW, WIDE, chromium, overflow_of  # noqa: F401  (a fixture)
 
 PATIENCE = 30  # seconds, on a busy machine
 

@@ -3,7 +3,7 @@
 import hand_planted as planted
 import pytest
 from lockstep_capture import read_run
-from report_browser import NARROW, chromium, overflow_of, page_of  # noqa: F401: fixtures
+from report_browser import NARROW, chromium, overflow_of, page_of  # noqa: F401  (fixtures)
 
 FAULTS = ["activation beyond 65504", "log of a number that vanishes", "a large offset"]
 

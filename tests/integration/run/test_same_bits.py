@@ -5,7 +5,6 @@ import pathlib
 import h5py
 import numpy as np
 import pytest
-
 from conftest import assert_same_run
 
 LANES = ("fp32,torch-autocast-fp16,torch-autocast-bf16,tf32,pure-fp16,fp64,twin,"

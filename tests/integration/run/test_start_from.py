@@ -5,7 +5,6 @@ import shutil
 
 import h5py
 import pytest
-
 from conftest import assert_same_run
 
 ARGS = ["replay", "mlp", "--data", "synthetic:300", "--batch", "16", "--steps", "12", "--quiet",

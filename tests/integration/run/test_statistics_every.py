@@ -11,7 +11,6 @@ import time
 
 import h5py
 import numpy as np
-
 from conftest import assert_same_run
 
 # The scale overflows until it has fallen, and again when it has grown.

@@ -7,7 +7,6 @@ import signal
 import subprocess
 
 import pytest
-
 from conftest import assert_same_run
 
 RUN = ("replay", "mlp", "--data", "synthetic:200", "--steps", 30, "--batch", 8, "--checkpoint-every", 5)

@@ -23,7 +23,7 @@ import planted_faults as faults
 import planted_runner as runner
 
 sys.path.append(str(runner.SOURCE / "tests" / "integration" / "support"))
-import hand_planted as hand  # noqa: E402
+import hand_planted as hand
 
 FIRST_SEED, COUNT = 0, 50
 ANSWERS = {0, 3}  # exit codes: fixed or nothing to fix, not fixed
@@ -245,7 +245,7 @@ def page(by_hand, generated):
             "`python tests/integration/study/planted_faults.py --seed N` repeats a network.", "", *table(generated)]
     bad = [o for o in by_hand + generated if "error" not in o and not is_fixed(o)]
     rows += ["", "## Not fixed, untested, or only within noise", ""]
-    rows += [f"- {escaped(o['name'])}{' (seed %d)' % o['seed'] if 'seed' in o else ''}, {o['lane']}: {escaped(o['finding'])}. "
+    rows += [f"- {escaped(o['name'])}{f' (seed {seed})' if (seed := o.get('seed')) is not None else ''}, {o['lane']}: {escaped(o['finding'])}. "
              f"Tried: {o['tried']}; untested: {', '.join(o['untested']) or 'none'}; gap {digits(o['gap'])}, verdict {o['verdict']}"
              for o in bad] or ["None."]
     failed = [o for o in by_hand + generated if "error" in o]

@@ -17,7 +17,6 @@ import subprocess
 import time
 
 import h5py
-
 from conftest import assert_same_run
 
 SMALL = ["--data", "synthetic:200", "--steps", "20", "--batch", "8", "--seed", "3"]

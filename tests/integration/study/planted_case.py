@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 import planted_models as models

@@ -4,8 +4,19 @@ import numpy as np
 import planted_models as models
 import planted_modules as modules
 import torch
-from planted_case import (AUTOCAST_NO_SCALE, BF16_MASTERS, HALF, HALF_MASTERS, LANE, STATIC, Plant, Redraw,
-                          first_overflow_is_at, replay, scaled_loss)
+from planted_case import (
+    AUTOCAST_NO_SCALE,
+    BF16_MASTERS,
+    HALF,
+    HALF_MASTERS,
+    LANE,
+    STATIC,
+    Plant,
+    Redraw,
+    first_overflow_is_at,
+    replay,
+    scaled_loss,
+)
 
 FP16_MAX = 65504.0
 STORED = ("weight", "buffer", "input")  # roles of what is kept in storage
@@ -312,7 +323,6 @@ def fp8_saturation(scene):
         drawn.batches[step] = (drawn.batches[step][0] * factor, drawn.batches[step][1])
         layers, low = {"fcs.0"}, 'extends = "fp8-delayed:1"\n'
         words = f"fcs.0: the batch of step {step} is {factor:.0f} times as large as the scale's history"
-        loss_of = None
     else:
         drawn = scene.draw()
         gain = scene.between(2000, 20000)
@@ -323,7 +333,6 @@ def fp8_saturation(scene):
         if how == "rule":
             low += (f'[[rule]]\nlayer = "{path}.linear"\nop = "linear"\nrole = "activation"\npoint = "operand"\n'
                     'format = "fp8_e4m3+saturate"\n')
-            loss_of = None
         else:
             low += ('[scaling]\nkind = "unit"\nops = ["linear"]\noperand = "fp8_e4m3+saturate"\n'
                     'grad_operand = "fp8_e5m2+saturate"\n')

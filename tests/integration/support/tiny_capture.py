@@ -160,7 +160,7 @@ def make(steps=4, accumulate=1, amp=None, scaler=False, optimizer="AdamW", clip=
         scale = gradscaler.get_scale() if scaler else 1.0
         opt.zero_grad()
         losses = []
-        for m, ((x, y), mask) in enumerate(zip(batches, masks)):
+        for (x, y), mask in zip(batches, masks):
             region = torch.autocast("cpu", dtype=amp) if amp else contextlib.nullcontext()
             with region:
                 loss = F.cross_entropy(model(x, mask), y)
@@ -225,7 +225,7 @@ def make(steps=4, accumulate=1, amp=None, scaler=False, optimizer="AdamW", clip=
         noise = {n: packed(np.abs(g32[n][0] - g64[n][0]) > 0.1 * np.abs(g64[n][0])) for n in g32}
         micro = {}
         inside = copy.deepcopy(model)
-        for m, ((x, _), mask) in enumerate(zip(batches, masks)):
+        for m, (x, _) in enumerate(batches):
             h = inside.fc1(x)
             b = inside.bn(h)
             acts = {"n0": h, "n1": b, "n2": torch.relu(b)}

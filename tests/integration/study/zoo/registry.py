@@ -3,7 +3,8 @@
 import dataclasses
 import importlib
 import pathlib
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 

@@ -18,7 +18,8 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, Iterable
+from collections.abc import Iterable
+from typing import Any
 
 from .registry import NETWORKS, Network, load
 

@@ -15,7 +15,8 @@ import tempfile
 import time
 import traceback
 import warnings
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import h5py
 import numpy as np

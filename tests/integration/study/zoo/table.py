@@ -3,7 +3,8 @@
 import collections
 import re
 import statistics
-from typing import Any, Iterable
+from collections.abc import Iterable
+from typing import Any
 
 from .registry import Network
 from .runner import perfect

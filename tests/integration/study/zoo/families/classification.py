@@ -1,6 +1,6 @@
 """Image classifiers."""
 
-from ..parts import images, labelled, own_loss, normal, ints
+from ..parts import images, ints, labelled, normal, own_loss
 from ..registry import add, network
 
 _TIMM = {

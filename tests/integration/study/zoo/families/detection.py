@@ -2,7 +2,7 @@
 
 import torch
 
-from ..parts import normal, own_loss, ints
+from ..parts import ints, normal, own_loss
 from ..registry import add, network
 
 
@@ -146,8 +146,8 @@ def fcos():
 
 @network("detection", "torchvision")
 def ssd():
-    from torchvision.models.detection.ssd import SSD
     from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
+    from torchvision.models.detection.ssd import SSD
     backbone = _small_backbone()
     backbone.out_channels = [8]
     return SSD(backbone, DefaultBoxGenerator([[2]], scales=[0.2, 0.4]), (64, 64), 4), _sum_of_losses, _targets()
@@ -156,8 +156,8 @@ def ssd():
 @network("detection")
 def yolo_v1_style():
     """A grid of boxes, the best of two per cell responsible, square roots of the sizes."""
-    from torch import nn
     import torch.nn.functional as F
+    from torch import nn
     net = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.LeakyReLU(0.1), nn.Conv2d(8, 16, 3, 2, 1),
                         nn.BatchNorm2d(16), nn.LeakyReLU(0.1), nn.Conv2d(16, 13, 1))
 

@@ -111,7 +111,7 @@ def _all_pairs(positions):
 
 @network("graph", "torch_geometric")
 def pyg_vgae():
-    from torch_geometric.nn import GCNConv, VGAE
+    from torch_geometric.nn import VGAE, GCNConv
 
     class Encoder(nn.Module):
         def __init__(self):

@@ -100,6 +100,7 @@ def pyg_gps():
 @network("metric learning", "pytorch-metric-learning", held_out=True)
 def pml_sup_con():
     from pytorch_metric_learning.losses import SupConLoss
+
     from .small import _embedded
     return _embedded(SupConLoss())
 

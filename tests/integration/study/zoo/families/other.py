@@ -169,7 +169,9 @@ def mixture_density():
 @network("time series", "pytorch-forecasting")
 def temporal_fusion_parts():
     from pytorch_forecasting.models.temporal_fusion_transformer.sub_modules import (
-        GatedResidualNetwork, InterpretableMultiHeadAttention)
+        GatedResidualNetwork,
+        InterpretableMultiHeadAttention,
+    )
 
     class Net(nn.Module):
         def __init__(self):
@@ -301,8 +303,9 @@ for _loss, _options in [("NTXentLoss", {}), ("BarlowTwinsLoss", {}), ("VICRegLos
 
 @network("self-supervision", "lightly")
 def lightly_moco():
-    from lightly.loss import NTXentLoss
     import copy
+
+    from lightly.loss import NTXentLoss
 
     class Net(nn.Module):
         def __init__(self):

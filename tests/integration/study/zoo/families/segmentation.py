@@ -1,8 +1,9 @@
 """Segmentation of images."""
 
+import torch.nn.functional as F
+
 from ..parts import ints, normal, own_loss
 from ..registry import add, network
-import torch.nn.functional as F
 
 
 def _pixels(model, batch):
@@ -74,7 +75,6 @@ def upernet():
 
 @network("segmentation", "transformers")
 def mask2former():
-    import torch
     from transformers import Mask2FormerConfig, Mask2FormerForUniversalSegmentation, SwinConfig
     config = Mask2FormerConfig(
         backbone_config=SwinConfig(image_size=32, embed_dim=8, depths=[1, 1, 1, 1], num_heads=[1, 1, 2, 2], window_size=2,
@@ -116,8 +116,8 @@ def fcn_torchvision():
 @network("segmentation", "torchvision")
 def deeplab_torchvision():
     import torchvision
-    from torchvision.models.segmentation.deeplabv3 import ASPP, DeepLabV3
     from torch import nn
+    from torchvision.models.segmentation.deeplabv3 import ASPP, DeepLabV3
     backbone = torchvision.models._utils.IntermediateLayerGetter(
         torchvision.models.mobilenet_v2(width_mult=0.25).features, {"6": "out"})
     return DeepLabV3(backbone, nn.Sequential(ASPP(8, [2, 3], 8), nn.Conv2d(8, 4, 1))), _pixels, _maps(size=64)
