@@ -4,21 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "analysis/pair/settings.h"
 #include "src/record/run/run_file.h"
 
 namespace lockstep {
-
-// An option that affects the numbers and is not the same in both runs.
-struct SetupDifference {
-  std::string name, run, baseline;
-};
-std::vector<SetupDifference> setup_differences(const RunOptions& run, const RunOptions& baseline);
-
-// The same options as words, without the seed and a capture's hash: what a model is trained with,
-// not what it was drawn from. "optimizer lr" -> "0.01".
-std::vector<std::pair<std::string, std::string>> setup_in_words(const RunOptions& options);
-// Empty: both measure the same steps; statistics of others cannot be compared.
-std::string other_measured_steps(const RunOptions& run, const RunOptions& baseline);
 
 struct LanePair {
   std::string name;
