@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <tuple>
 
@@ -169,9 +170,10 @@ std::map<std::string, std::string> PathNodes::match(const Graph& other, size_t n
   return found;
 }
 
+using Place = std::tuple<std::string, Point, int>;  // of a site: node, point, index
+
 void add_sites(SiteTable& table, const SiteTable& other,
                const std::map<std::string, std::string>& nodes) {
-  using Place = std::tuple<std::string, Point, int>;
   const auto place_of = [&](const Site& site) {
     return Place(is_in_graph(site) ? nodes.at(site.node) : site.node, site.point, site.index);
   };
@@ -195,7 +197,6 @@ void add_sites(SiteTable& table, const SiteTable& other,
 
 SiteTable sites_numbered_as(const SiteTable& main_sites, const SiteTable& other_sites,
                             const std::map<std::string, std::string>& nodes) {
-  using Place = std::tuple<std::string, Point, int>;
   std::map<Place, const Site*> found;
   for (const Site& site : other_sites.sites) {
     if (is_in_graph(site)) found[{nodes.at(site.node), site.point, site.index}] = &site;
@@ -229,6 +230,18 @@ SiteTable sites_numbered_as(const SiteTable& main_sites, const SiteTable& other_
   }
   if (taken != found.size()) throw std::logic_error("sites of matched nodes without a place");
   return table;
+}
+
+std::optional<size_t> first_other_site(const SiteTable& a, const SiteTable& b) {
+  const auto is_same = [](const Site& x, const Site& y) {
+    const auto place = [](const Site& s) {
+      return std::tie(s.layer, s.op, s.role, s.point, s.node, s.index, s.shape);
+    };
+    return place(x) == place(y);
+  };
+  const auto [x, y] = std::ranges::mismatch(a.sites, b.sites, is_same);
+  if (x == a.sites.end() && y == b.sites.end()) return std::nullopt;
+  return static_cast<size_t>(x - a.sites.begin());
 }
 
 }  // namespace lockstep
