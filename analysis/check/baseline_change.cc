@@ -48,7 +48,7 @@ void each_band(const Baseline& before, const Baseline& after, Visit visit) {
 
 BaselineDiff compare_baselines(const Baseline& before, const Baseline& after, double alpha) {
   BaselineDiff diff;
-  diff.changes = change_lines(before.run, after.run).changes;
+  diff.changes = change_lines(before.run, after.run, match_runs(before.run, after.run)).changes;
   diff.same_keys = have_same_keys(before.run, after.run);
   if (!diff.same_keys) return diff;
   each_band(before, after, [&](auto...) { ++diff.compared; });
@@ -100,7 +100,8 @@ Baseline approve(const Baseline& before, const Baseline& proposed, std::string_v
           fmt::format("--keys {}: the proposal has other sites, parameters or lanes", keys),
           "accept it as a whole: --keys '*'");
     }
-    const ChangeLines lines = change_lines(before.run, proposed.run);
+    const ChangeLines lines =
+        change_lines(before.run, proposed.run, match_runs(before.run, proposed.run));
     if (!lines.settings.empty()) {
       throw InputError(fmt::format("--keys {}: the proposal has other settings: {}", keys,
                                    lines.settings.front().text),

@@ -26,6 +26,11 @@ bool drops_elements(const std::string& name) {
   return found != all.end() && found->draws_mask != nullptr;
 }
 
+std::string attribute_of(const NodeFacts& node, const std::string& name) {
+  const auto found = node.attributes.find(name);
+  return found == node.attributes.end() ? "none" : found->second;
+}
+
 std::string named(const std::set<std::string>& layers) {
   std::string text;
   size_t count = 0;
@@ -69,54 +74,41 @@ class Writer {
   }
 
   void nodes() {
-    const std::vector<int>& to = match_.nodes;
     for (const auto& [before, after] : match_.renamed_layers) {
       change(fmt::format("layer {} is called {} here", before, after));
     }
     // By op, attribute and both values: the layers.
     struct Where {
-      std::set<std::string> layers;
-      size_t first = 0;  // node of the run
+      const NodeFacts* first = nullptr;
+      std::set<std::string> layers = {};
     };
     std::map<std::tuple<std::string, std::string, std::string, std::string>, Where> attributes;
+    match_.nodes.each(base_.nodes, run_.nodes, [&](const NodeFacts& old, const NodeFacts& now) {
+      std::map<std::string, std::string> all = old.attributes;
+      all.insert(now.attributes.begin(), now.attributes.end());
+      for (const auto& [name, value] : all) {
+        const std::string before = attribute_of(old, name), after = attribute_of(now, name);
+        if (before == after) continue;
+        const auto at = attributes.try_emplace({old.op, name, before, after}, Where{&now}).first;
+        at->second.layers.insert(now.layer);
+      }
+    });
     std::map<std::string, std::set<std::string>> gone, fresh;  // by op
-    std::vector<bool> taken(run_.nodes.size(), false);
-    for (size_t i = 0; i < to.size(); ++i) {
-      const NodeFacts& before = base_.nodes[i];
-      if (to[i] < 0) {
-        gone[before.op].insert(before.layer);
-        continue;
-      }
-      const NodeFacts& after = run_.nodes[static_cast<size_t>(to[i])];
-      taken[static_cast<size_t>(to[i])] = true;
-      std::set<std::string> names;
-      for (const auto& [name, value] : before.attributes) names.insert(name);
-      for (const auto& [name, value] : after.attributes) names.insert(name);
-      for (const std::string& name : names) {
-        const auto text = [&](const NodeFacts& node) {
-          const auto found = node.attributes.find(name);
-          return found == node.attributes.end() ? std::string("none") : found->second;
-        };
-        if (text(before) == text(after)) continue;
-        const auto [at, is_new] =
-            attributes.try_emplace({before.op, name, text(before), text(after)});
-        if (is_new) at->second.first = static_cast<size_t>(to[i]);
-        at->second.layers.insert(after.layer);
-      }
+    for (const size_t i : match_.nodes.free_before()) {
+      gone[base_.nodes[i].op].insert(base_.nodes[i].layer);
     }
-    for (size_t j = 0; j < taken.size(); ++j) {
-      if (!taken[j]) fresh[run_.nodes[j].op].insert(run_.nodes[j].layer);
+    for (const size_t j : match_.nodes.free_after()) {
+      fresh[run_.nodes[j].op].insert(run_.nodes[j].layer);
     }
     for (const auto& [key, where] : attributes) {
       const auto& [op, name, before, after] = key;
-      const NodeFacts& node = run_.nodes[where.first];
       std::string text = fmt::format("{} {}: {} -> {} in {} ({})", op, name, before, after,
                                      counted(where.layers.size(), "layer"), named(where.layers));
       // Extents follow from the shapes of batches and weights.
       if (before.starts_with("[")) {
         change(std::move(text));
       } else {
-        setting({std::move(text), node.layer, node.op, node.source_line});
+        setting({std::move(text), where.first->layer, op, where.first->source_line});
       }
     }
     size_t shown = 0;
@@ -137,13 +129,9 @@ class Writer {
 
   void sites() {
     std::map<std::pair<std::string, std::string>, std::set<std::string>> shapes;
-    for (size_t i = 0; i < match_.sites.size(); ++i) {
-      if (match_.sites[i] < 0) continue;
-      const SiteFacts& after = run_.sites[static_cast<size_t>(match_.sites[i])];
-      if (base_.sites[i].shape != after.shape) {
-        shapes[{base_.sites[i].shape, after.shape}].insert(after.layer);
-      }
-    }
+    match_.sites.each(base_.sites, run_.sites, [&](const SiteFacts& old, const SiteFacts& now) {
+      if (old.shape != now.shape) shapes[{old.shape, now.shape}].insert(now.layer);
+    });
     size_t shown = 0;
     for (const auto& [both, layers] : shapes) {
       if (shown++ == kNamedLayers) break;
@@ -153,7 +141,7 @@ class Writer {
     if (shapes.size() > kNamedLayers) {
       change(fmt::format("+{} more shapes", shapes.size() - kNamedLayers));
     }
-    const size_t without = match_.sites.size() - match_.matched_sites();
+    const size_t without = match_.sites.free_before().size();
     if (without > 0) {
       change(fmt::format("{} of the baseline's {} have no counterpart here and are not judged",
                          without, counted(match_.sites.size(), "site")));
@@ -161,29 +149,22 @@ class Writer {
   }
 
   void parameters() {
-    std::vector<bool> taken(run_.parameters.size(), false);
-    for (size_t i = 0; i < base_.parameters.size(); ++i) {
-      const ParameterFacts& before = base_.parameters[i];
-      if (match_.parameters[i] < 0) {
-        out_.no_match.push_back(
-            fmt::format("the run has no parameter {} ({})", before.name, before.shape));
-        continue;
-      }
-      const auto at = static_cast<size_t>(match_.parameters[i]);
-      const ParameterFacts& after = run_.parameters[at];
-      taken[at] = true;
-      if (before.name != after.name) {
-        change(fmt::format("parameter {} is called {} here", before.name, after.name));
-      } else if (before.shape != after.shape) {
-        out_.no_match.push_back(
-            fmt::format("parameter {}: shape {} -> {}", after.name, before.shape, after.shape));
-      }
-    }
-    for (size_t j = 0; j < taken.size(); ++j) {
-      if (taken[j]) continue;
-      out_.no_match.push_back(fmt::format("the baseline has no parameter {} ({})",
-                                          run_.parameters[j].name, run_.parameters[j].shape));
-    }
+    const auto lacks = [&](const char* which, const ParameterFacts& p) {
+      out_.no_match.push_back(
+          fmt::format("the {} has no parameter {} ({})", which, p.name, p.shape));
+    };
+    match_.parameters.each(
+        base_.parameters, run_.parameters,
+        [&](const ParameterFacts& old, const ParameterFacts& now) {
+          if (old.name != now.name) {
+            change(fmt::format("parameter {} is called {} here", old.name, now.name));
+          } else if (old.shape != now.shape) {
+            out_.no_match.push_back(
+                fmt::format("parameter {}: shape {} -> {}", now.name, old.shape, now.shape));
+          }
+        });
+    for (const size_t i : match_.parameters.free_before()) lacks("run", base_.parameters[i]);
+    for (const size_t j : match_.parameters.free_after()) lacks("baseline", run_.parameters[j]);
   }
 
   // A lane that only took another's place is another lane.
@@ -242,10 +223,6 @@ std::vector<SetupDifference> settings_of_loop(const RunFacts& baseline, const Ru
 
 ChangeLines change_lines(const RunFacts& baseline, const RunFacts& run, const RunMatch& match) {
   return Writer(baseline, run, match).write();
-}
-
-ChangeLines change_lines(const RunFacts& baseline, const RunFacts& run) {
-  return change_lines(baseline, run, match_runs(baseline, run));
 }
 
 }  // namespace lockstep

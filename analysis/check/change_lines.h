@@ -24,7 +24,6 @@ struct ChangeLines {
   std::vector<std::string> extra;       // what only the run has
 };
 ChangeLines change_lines(const RunFacts& baseline, const RunFacts& run, const RunMatch& match);
-ChangeLines change_lines(const RunFacts& baseline, const RunFacts& run);
 
 // Those that say what is trained and how. Left out is what the weights and batches were drawn from,
 // which a baseline's limits allow for: the seed, a nudge, the capture's file.

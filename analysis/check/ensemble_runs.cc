@@ -135,7 +135,7 @@ Baseline EnsembleRuns::record_around(const std::string& run_path, const Ensemble
     const RunFacts there = facts_of(other);
     const RunMatch match = match_runs(facts, there);
     const ChangeLines lines = change_lines(facts, there, match);
-    const bool is_equal = match.matched_sites() == facts.sites.size() && lines.no_match.empty() &&
+    const bool is_equal = match.sites.free_before().empty() && lines.no_match.empty() &&
                           there.sites.size() == facts.sites.size();
     remove_run(path);
     if (!is_equal) {

@@ -53,7 +53,7 @@ class Judge {
     result_.alpha = options_.alpha;
     result_.changes = lines_.changes;
     result_.sites = match_.sites.size();
-    result_.sites_matched = match_.matched_sites();
+    result_.sites_matched = match_.sites.pair_count();
     result_.missing = lines_.no_match;
     result_.remarks = lines_.extra;
     result_.steps = std::min(run_.steps(), baseline_.run.steps);
@@ -155,10 +155,11 @@ class Judge {
     const LaneSummary& now = summary_.lanes[static_cast<size_t>(lane_here_[lane])];
     for (size_t s = 0; s < match_.sites.size(); ++s) {
       const SiteFacts& site = baseline_.run.sites[s];
-      if (match_.sites[s] < 0 || site.point != "storage" || site.role != "weight") continue;
+      if (match_.sites.after_of(s) < 0 || site.point != "storage" || site.role != "weight")
+        continue;
       const Band* before = ulps.lanes[lane].find(MetricId::kFirstMagnitude, s);
       const Measured* after =
-          now.find(MetricId::kFirstMagnitude, static_cast<size_t>(match_.sites[s]));
+          now.find(MetricId::kFirstMagnitude, static_cast<size_t>(match_.sites.after_of(s)));
       if (before == nullptr || after == nullptr) continue;
       if (std::fabs(before->centre - after->value) < kSameDrawOctaves) continue;
       other("the weights of " + site.layer + " differ at the start");
@@ -198,9 +199,9 @@ class Judge {
   int counterpart(const Metric& metric, size_t subject) const {
     switch (metric.of) {
       case MetricOf::kSite:
-        return match_.sites[subject];
+        return match_.sites.after_of(subject);
       case MetricOf::kParameter:
-        return match_.parameters[subject];
+        return match_.parameters.after_of(subject);
       case MetricOf::kGroup:
       case MetricOf::kLane:
         break;
@@ -236,7 +237,7 @@ class Judge {
   void each_exponent(const LaneBands& before, const LaneSummary& now, size_t lane, Visit visit) {
     if (!is_judgeable(metric_row(MetricId::kExponents))) return;
     for (size_t s = 0; s < before.exponents.size(); ++s) {
-      const int at = match_.sites[s];
+      const int at = match_.sites.after_of(s);
       const Band* band = before.find(MetricId::kExponents, s);
       if (!before.has_exponents[s] || at < 0 || band == nullptr) continue;
       const auto here = static_cast<size_t>(at);
@@ -380,12 +381,13 @@ class Judge {
   void other_inputs() {
     for (size_t s = 0; s < match_.sites.size(); ++s) {
       const SiteFacts& before = baseline_.run.sites[s];
-      if (match_.sites[s] < 0 || before.point != "storage" || before.role != "input") continue;
-      const SiteFacts& after = facts_.sites[static_cast<size_t>(match_.sites[s])];
+      if (match_.sites.after_of(s) < 0 || before.point != "storage" || before.role != "input")
+        continue;
+      const SiteFacts& after = facts_.sites[static_cast<size_t>(match_.sites.after_of(s))];
       if (before.shape == after.shape) continue;
       Alarm alarm;
       alarm.lane = facts_.lanes[0].name;
-      alarm.site = match_.sites[s];
+      alarm.site = match_.sites.after_of(s);
       alarm.role = after.role;
       alarm.point = after.point;
       alarm.source_line = after.source_line;
@@ -401,10 +403,6 @@ class Judge {
 
   // The nearest site upstream that the baseline does not have: its op was put there or replaced.
   std::string origin_of(int32_t site) const {
-    std::vector<bool> is_matched(facts_.sites.size(), false);
-    for (const int at : match_.sites) {
-      if (at >= 0) is_matched[static_cast<size_t>(at)] = true;
-    }
     const std::vector<Site>& sites = run_.sites().sites;
     std::vector<int32_t> next = {site};
     std::vector<bool> seen(sites.size(), false);
@@ -412,7 +410,7 @@ class Judge {
     for (size_t i = 0; i < next.size(); ++i) {
       for (const int32_t feed : sites[static_cast<size_t>(next[i])].feeds) {
         const auto at = static_cast<size_t>(feed);
-        if (seen[at] || is_matched[at]) continue;
+        if (seen[at] || match_.sites.before_of(at) >= 0) continue;
         seen[at] = true;
         next.push_back(feed);
         origin = place_text(sites[at]);
@@ -423,14 +421,13 @@ class Judge {
 
   // An op of the baseline that is missing just before the place: "blocks.0 add".
   std::string gone_before(int32_t site) const {
-    const auto at = std::ranges::find(match_.sites, static_cast<int>(site));
-    if (at == match_.sites.end()) return "";
-    const SiteFacts& here = baseline_.run.sites[static_cast<size_t>(at - match_.sites.begin())];
-    for (auto i = at - match_.sites.begin() - 1; i >= 0; --i) {
-      const auto s = static_cast<size_t>(i);
+    const int at = match_.sites.before_of(static_cast<size_t>(site));
+    if (at < 0) return "";
+    const SiteFacts& here = baseline_.run.sites[static_cast<size_t>(at)];
+    for (auto s = static_cast<size_t>(at); s-- > 0;) {
       const SiteFacts& before = baseline_.run.sites[s];
       if (before.point != "output" && before.point != "operand") continue;
-      if (match_.sites[s] < 0) return before.layer + " " + before.op;
+      if (match_.sites.after_of(s) < 0) return before.layer + " " + before.op;
       if (before.layer != here.layer || before.op != here.op) break;
     }
     return "";

@@ -84,9 +84,12 @@ std::vector<double> errors_of_twin(const RunFile& run) {
 
 }  // namespace
 
+bool is_candidate_name(std::string_view lane) {
+  return lane != kReferenceLane && lane != kTruthLane && twin_number(lane) == 0 &&
+         lane != kCapturedLane;
+}
 bool is_candidate(const LaneInfo& lane) {
-  return !lane.is_reference && lane.name != kTruthLane && twin_number(lane.name) == 0 &&
-         lane.name != kCapturedLane;
+  return !lane.is_reference && is_candidate_name(lane.name);
 }
 
 FindingContext context_of(const RunFile& run, const Finding& finding, bool has_scaler) {

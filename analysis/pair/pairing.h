@@ -17,6 +17,7 @@ std::vector<std::pair<size_t, size_t>> align(size_t n, size_t m,
 
 class Pairing {
  public:
+  Pairing() = default;
   Pairing(size_t before_count, size_t after_count)
       : after_of_(before_count, -1), before_of_(after_count, -1) {}
 
@@ -37,10 +38,20 @@ class Pairing {
     for (const auto& [i, j] : align(before.size(), after.size(), equal)) pair(before[i], after[j]);
   }
 
+  size_t size() const { return after_of_.size(); }  // of the list `before`
+  // The partner's index; -1: free.
+  int after_of(size_t i) const { return after_of_[i]; }
+  int before_of(size_t j) const { return before_of_[j]; }
   std::vector<size_t> free_before() const { return free_of(after_of_); }
   std::vector<size_t> free_after() const { return free_of(before_of_); }
-  // By index in `before`: the index in `after`, -1: free.
-  const std::vector<int>& after_of() const { return after_of_; }
+  size_t pair_count() const { return size() - free_before().size(); }
+  // visit(item of before, item of after), pair by pair in the order of `before`.
+  template <typename Item, typename Visit>
+  void each(const std::vector<Item>& before, const std::vector<Item>& after, Visit visit) const {
+    for (size_t i = 0; i < size(); ++i) {
+      if (after_of_[i] >= 0) visit(before[i], after[static_cast<size_t>(after_of_[i])]);
+    }
+  }
 
  private:
   static std::vector<size_t> free_of(const std::vector<int>& partners) {

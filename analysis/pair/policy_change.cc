@@ -79,19 +79,14 @@ std::optional<Settings> settings_of(std::string_view text) {
 // Of both lists the rows that are not in their longest common subsequence, with their places.
 void compare_lists(const std::string& path, const std::vector<std::string>& before,
                    const std::vector<std::string>& after, PolicyChange& out) {
-  std::vector<bool> is_kept(before.size()), is_old(after.size());
-  const auto is_same = [&](size_t i, size_t j) { return before[i] == after[j]; };
-  for (const auto& [i, j] : align(before.size(), after.size(), is_same)) {
-    is_kept[i] = is_old[j] = true;
-  }
-  const auto add_others = [&](const std::vector<std::string>& rows,
-                              const std::vector<bool>& in_both, std::vector<std::string>& lines) {
-    for (size_t i = 0; i < rows.size(); ++i) {
-      if (!in_both[i]) lines.push_back(fmt::format("{} {}: {}", path, i + 1, rows[i]));
-    }
+  Pairing rows(before.size(), after.size());
+  rows.pair_in_order(rows.free_before(), rows.free_after(),
+                     [&](size_t i, size_t j) { return before[i] == after[j]; });
+  const auto line = [&](const std::vector<std::string>& list, size_t at) {
+    return fmt::format("{} {}: {}", path, at + 1, list[at]);
   };
-  add_others(before, is_kept, out.before);
-  add_others(after, is_old, out.after);
+  for (const size_t i : rows.free_before()) out.before.push_back(line(before, i));
+  for (const size_t j : rows.free_after()) out.after.push_back(line(after, j));
 }
 
 }  // namespace

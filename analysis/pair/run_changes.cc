@@ -4,10 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <tuple>
 #include <utility>
-
-#include "analysis/pair/pairing.h"
 
 namespace lockstep {
 namespace {
@@ -71,7 +68,7 @@ std::vector<FindingPair> match_findings(const std::vector<Finding>& before,
   for (const size_t i : pairing.free_before()) pairs.push_back({static_cast<int>(i), -1});
   for (const size_t j : pairing.free_after()) pairs.push_back({-1, static_cast<int>(j)});
   for (size_t i = 0; i < before.size(); ++i) {
-    const int j = pairing.after_of()[i];
+    const int j = pairing.after_of(i);
     if (j >= 0) pairs.push_back({static_cast<int>(i), j});
   }
   return pairs;

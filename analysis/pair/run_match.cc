@@ -4,11 +4,9 @@
 
 #include <algorithm>
 
-#include "analysis/pair/pairing.h"
-#include "src/capture/capture.h"
+#include "analysis/findings/findings.h"
 #include "src/graph/json_text.h"
 #include "src/graph/same_step.h"
-#include "src/policy/twin_lane.h"
 
 namespace lockstep {
 namespace {
@@ -35,8 +33,8 @@ std::vector<std::string> own_layers(const std::vector<Item>& items,
 
 // Three passes: the same layer; a layer with another name and the same ops; anywhere, in order.
 template <typename Item, typename Equal>
-std::vector<int> match_by_layer(const std::vector<Item>& before, const std::vector<Item>& after,
-                                Equal equal, std::map<std::string, std::string>& renamed) {
+Pairing match_by_layer(const std::vector<Item>& before, const std::vector<Item>& after, Equal equal,
+                       std::map<std::string, std::string>& renamed) {
   Pairing pairing(before.size(), after.size());
   const auto same = [&](size_t i, size_t j) { return equal(before[i], after[j]); };
   auto ours = by_layer(before), theirs = by_layer(after);
@@ -48,7 +46,7 @@ std::vector<int> match_by_layer(const std::vector<Item>& before, const std::vect
   for (const std::string& layer : own_layers(before, theirs)) {
     const std::vector<size_t>& items = ours[layer];
     const auto found = std::ranges::find_if(fresh, [&](const std::string& candidate) {
-      return std::ranges::equal(items, theirs[candidate], same);
+      return !candidate.empty() && std::ranges::equal(items, theirs[candidate], same);
     });
     if (found == fresh.end()) continue;
     pairing.pair_in_order(items, theirs[*found], same);
@@ -56,22 +54,16 @@ std::vector<int> match_by_layer(const std::vector<Item>& before, const std::vect
     fresh.erase(found);
   }
   pairing.pair_in_order(pairing.free_before(), pairing.free_after(), same);
-  return pairing.after_of();
+  return pairing;
 }
 
 // By name, then the renamed ones by their shape.
-std::vector<int> match_parameters(const std::vector<ParameterFacts>& before,
-                                  const std::vector<ParameterFacts>& after) {
+Pairing match_parameters(const std::vector<ParameterFacts>& before,
+                         const std::vector<ParameterFacts>& after) {
   Pairing pairing(before.size(), after.size());
   pairing.pair_first([&](size_t i, size_t j) { return before[i].name == after[j].name; });
   pairing.pair_first([&](size_t i, size_t j) { return before[i].shape == after[j].shape; });
-  return pairing.after_of();
-}
-
-// A measure, or what PyTorch recorded, replaces no lane.
-bool is_replaceable(const LaneFacts& lane) {
-  return lane.name != kReferenceLane && lane.name != kTruthLane && lane.name != kCapturedLane &&
-         twin_number(lane.name) == 0;
+  return pairing;
 }
 
 LanePair pair_of(const LaneFacts& before, const LaneFacts& after) {
@@ -90,7 +82,7 @@ std::vector<LanePair> match_lanes(const std::vector<LaneFacts>& before,
     const std::vector<size_t> open = pairing.free_before();
     pairing.pair_first([&](size_t i, size_t j) { return belong_together(before[i], after[j]); });
     for (const size_t i : open) {
-      const int j = pairing.after_of()[i];
+      const int j = pairing.after_of(i);
       if (j < 0) continue;
       LanePair& pair = pairs.emplace_back(pair_of(before[i], after[static_cast<size_t>(j)]));
       pair.before = static_cast<int>(i);
@@ -101,12 +93,12 @@ std::vector<LanePair> match_lanes(const std::vector<LaneFacts>& before,
   pair_where(PairedBy::kName,
              [](const LaneFacts& a, const LaneFacts& b) { return a.name == b.name; });
   pair_where(PairedBy::kPolicy, [](const LaneFacts& a, const LaneFacts& b) {
-    return is_replaceable(a) && is_replaceable(b) && !a.policy_text.empty() &&
+    return is_candidate_name(a.name) && is_candidate_name(b.name) && !a.policy_text.empty() &&
            a.policy_text == b.policy_text;
   });
   if (pairing.free_before().size() == 1 && pairing.free_after().size() == 1) {
     pair_where(PairedBy::kPlace, [](const LaneFacts& a, const LaneFacts& b) {
-      return is_replaceable(a) && is_replaceable(b);
+      return is_candidate_name(a.name) && is_candidate_name(b.name);
     });
   }
   for (const size_t i : pairing.free_before()) pairs.push_back({.before = static_cast<int>(i)});
@@ -133,10 +125,6 @@ bool same_places(const std::vector<SiteFacts>& before, const std::vector<SiteFac
   return std::ranges::equal(before, after, [](const SiteFacts& a, const SiteFacts& b) {
     return a.layer == b.layer && a.is_of_same_kind(b);
   });
-}
-
-size_t RunMatch::matched_sites() const {
-  return static_cast<size_t>(std::ranges::count_if(sites, [](int site) { return site >= 0; }));
 }
 
 RunMatch match_runs(const RunFacts& before, const RunFacts& after) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "analysis/pair/pairing.h"
 #include "analysis/pair/policy_change.h"
 #include "analysis/pair/run_facts.h"
 #include "analysis/pair/settings.h"
@@ -45,10 +46,9 @@ std::vector<EnvironmentDifference> environment_differences(
 // Are the sites the same places of one step? Their shapes may differ: another batch size.
 bool same_places(const std::vector<SiteFacts>& before, const std::vector<SiteFacts>& after);
 
-// `nodes`, `sites`, `parameters`: by index in `before`, the index in `after`; -1: no counterpart.
 struct RunMatch {
   std::vector<LanePair> lanes;
-  std::vector<int> nodes, sites, parameters;
+  Pairing nodes, sites, parameters;
   std::map<std::string, std::string> renamed_layers;  // before -> after
   std::vector<SetupDifference> settings;              // `run`: after, `baseline`: before
   std::vector<EnvironmentDifference> environment;
@@ -56,8 +56,6 @@ struct RunMatch {
   // Of two run files: not the same JSON; the first site that differs in place or shape.
   bool same_step_graph = false;
   std::optional<size_t> other_site;
-
-  size_t matched_sites() const;
 };
 RunMatch match_runs(const RunFacts& before, const RunFacts& after);
 

@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-RunFacts facts_of(const Report& report) {
+RunFacts facts_in(const Report& report) {
   RunFacts facts;
   facts.options = report.options;
   facts.steps = report.steps;
@@ -75,7 +75,7 @@ ReportPair compare_reports(Report before, Report after) {
   pair.before_name = differ ? file_name(pair.before) : pair.before.path;
   pair.after_name = differ ? file_name(pair.after) : pair.after.path;
   RunComparison& changes = pair.changes;
-  RunMatch match = match_runs(facts_of(pair.before), facts_of(pair.after));
+  RunMatch match = match_runs(facts_in(pair.before), facts_in(pair.after));
   if (!match.same_places) {
     changes.graph_difference =
         fmt::format("{} sites of {} in {}, {} of {} in {}", pair.before.sites.sites.size(),

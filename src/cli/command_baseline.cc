@@ -6,8 +6,8 @@
 
 #include "analysis/check/baseline.h"
 #include "analysis/check/baseline_change.h"
-#include "analysis/check/change_lines.h"
 #include "analysis/check/baseline_key.h"
+#include "analysis/check/change_lines.h"
 #include "analysis/check/check_result.h"
 #include "analysis/check/ensemble_runs.h"
 #include "reports/check/baseline_text.h"
@@ -274,7 +274,8 @@ int propose(const ProposeArgs& args) {
     EnsembleRuns runs(args.baseline + ".runs", catch_stop_signals(), watch);
     Baseline proposed = runs.record(request);
     std::vector<std::string> reasons = why_no_baseline(before, runs.recorded());
-    const ChangeLines lines = change_lines(before.run, proposed.run);
+    const ChangeLines lines =
+        change_lines(before.run, proposed.run, match_runs(before.run, proposed.run));
     if (!lines.no_match.empty()) {
       reasons.push_back("another model (" + lines.no_match.front() +
                         "); `lockstep baseline record` makes a baseline of its own");

@@ -24,14 +24,16 @@ class Matching {
     size_t at = 0;
     for (const Node& node : other_.nodes) {
       while (at < main_.nodes.size() && !is_same(main_.nodes[at], node)) {
-        if (!skip(main_.nodes[at])) refuse(node, &main_.nodes[at]);
+        if (!skip(main_.nodes[at])) {
+          refuse(described(other_, node), described(main_, main_.nodes[at]));
+        }
         ++at;
       }
-      if (at == main_.nodes.size()) refuse(node, nullptr);
+      if (at == main_.nodes.size()) refuse(described(other_, node), "");
       main_of_[node.id] = main_.nodes[at++].id;
     }
     for (; at < main_.nodes.size(); ++at) {
-      if (!skip(main_.nodes[at])) refuse(main_.nodes[at]);
+      if (!skip(main_.nodes[at])) refuse(described(main_, main_.nodes[at]), "");
     }
     require_same_results();
     return std::move(main_of_);
@@ -118,16 +120,10 @@ class Matching {
     return fmt::format("{} in layer '{}'{}", node.op, layer_of(graph, node),
                        node.source_line.empty() ? "" : " (" + node.source_line + ")");
   }
-  [[noreturn]] void refuse(const Node& missing, const Node* expected) const {
-    throw InputError(fmt::format(
-        "{} of one batch shape has no counterpart in the other, which has {} there",
-        described(other_, missing), expected ? described(main_, *expected) : "nothing more"));
-  }
-  [[noreturn]] void refuse(const Node& left_over) const {
+  [[noreturn]] static void refuse(const std::string& missing, const std::string& there) {
     throw InputError(
-        fmt::format("{} of one batch shape has no counterpart in the other, which has nothing "
-                    "more there",
-                    described(main_, left_over)));
+        fmt::format("{} of one batch shape has no counterpart in the other, which has {} there",
+                    missing, there.empty() ? "nothing more" : there));
   }
 
   const Graph &main_, &other_;
