@@ -17,10 +17,9 @@ namespace lockstep {
 namespace {
 
 // The same sites, parameters and lanes, each at its place: numbers have the same keys.
-bool have_same_keys(const RunFacts& a, const RunFacts& b) {
+bool have_same_keys(const RunFacts& a, const RunFacts& b, const RunMatch& match) {
   const auto same_name = [](const auto& x, const auto& y) { return x.name == y.name; };
-  return same_places(a.sites, b.sites) &&
-         std::ranges::equal(a.parameters, b.parameters, same_name) &&
+  return match.same_places && std::ranges::equal(a.parameters, b.parameters, same_name) &&
          std::ranges::equal(a.lanes, b.lanes, same_name);
 }
 
@@ -48,8 +47,9 @@ void each_band(const Baseline& before, const Baseline& after, Visit visit) {
 
 BaselineDiff compare_baselines(const Baseline& before, const Baseline& after, double alpha) {
   BaselineDiff diff;
-  diff.changes = change_lines(before.run, after.run, match_runs(before.run, after.run)).changes;
-  diff.same_keys = have_same_keys(before.run, after.run);
+  const RunMatch match = match_runs(before.run, after.run);
+  diff.changes = change_lines(before.run, after.run, match).changes;
+  diff.same_keys = have_same_keys(before.run, after.run, match);
   if (!diff.same_keys) return diff;
   each_band(before, after, [&](auto...) { ++diff.compared; });
   const auto basis_of = [&](Draw draw) {
@@ -95,13 +95,13 @@ Baseline approve(const Baseline& before, const Baseline& proposed, std::string_v
   merged.proposed_for.clear();
   size_t taken = 0;
   if (!all) {
-    if (!have_same_keys(before.run, proposed.run)) {
+    const RunMatch match = match_runs(before.run, proposed.run);
+    if (!have_same_keys(before.run, proposed.run, match)) {
       throw InputError(
           fmt::format("--keys {}: the proposal has other sites, parameters or lanes", keys),
           "accept it as a whole: --keys '*'");
     }
-    const ChangeLines lines =
-        change_lines(before.run, proposed.run, match_runs(before.run, proposed.run));
+    const ChangeLines lines = change_lines(before.run, proposed.run, match);
     if (!lines.settings.empty()) {
       throw InputError(fmt::format("--keys {}: the proposal has other settings: {}", keys,
                                    lines.settings.front().text),

@@ -121,12 +121,6 @@ std::vector<EnvironmentDifference> environment_differences(
   return differences;
 }
 
-bool same_places(const std::vector<SiteFacts>& before, const std::vector<SiteFacts>& after) {
-  return std::ranges::equal(before, after, [](const SiteFacts& a, const SiteFacts& b) {
-    return a.layer == b.layer && a.is_of_same_kind(b);
-  });
-}
-
 RunMatch match_runs(const RunFacts& before, const RunFacts& after) {
   RunMatch match;
   match.lanes = match_lanes(before.lanes, after.lanes);
@@ -140,7 +134,10 @@ RunMatch match_runs(const RunFacts& before, const RunFacts& after) {
       before.sites, after.sites,
       [](const SiteFacts& a, const SiteFacts& b) { return a.is_of_same_kind(b); }, renamed);
   match.parameters = match_parameters(before.parameters, after.parameters);
-  match.same_places = same_places(before.sites, after.sites);
+  match.same_places =
+      std::ranges::equal(before.sites, after.sites, [](const SiteFacts& a, const SiteFacts& b) {
+        return a.layer == b.layer && a.is_of_same_kind(b);
+      });
   match.same_step_graph =
       !before.step_graph.empty() && same_json(before.step_graph, after.step_graph);
   match.other_site = first_other_site(before.site_table, after.site_table);

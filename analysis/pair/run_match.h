@@ -43,17 +43,15 @@ std::vector<EnvironmentDifference> environment_differences(
     const std::map<std::string, std::string>& before,
     const std::map<std::string, std::string>& after);
 
-// Are the sites the same places of one step? Their shapes may differ: another batch size.
-bool same_places(const std::vector<SiteFacts>& before, const std::vector<SiteFacts>& after);
-
 struct RunMatch {
   std::vector<LanePair> lanes;
   Pairing nodes, sites, parameters;
   std::map<std::string, std::string> renamed_layers;  // before -> after
   std::vector<SetupDifference> settings;              // `run`: after, `baseline`: before
   std::vector<EnvironmentDifference> environment;
+  // The sites are the same places of one step. Their shapes may differ: another batch size.
   bool same_places = false;
-  // Of two run files: not the same JSON; the first site that differs in place or shape.
+  // Of two run files: the same JSON; the first site that differs in place or shape.
   bool same_step_graph = false;
   std::optional<size_t> other_site;
 };
