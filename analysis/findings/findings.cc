@@ -84,12 +84,9 @@ std::vector<double> errors_of_twin(const RunFile& run) {
 
 }  // namespace
 
-bool is_candidate_name(std::string_view lane) {
-  return lane != kReferenceLane && lane != kTruthLane && twin_number(lane) == 0 &&
-         lane != kCapturedLane;
-}
 bool is_candidate(const LaneInfo& lane) {
-  return !lane.is_reference && is_candidate_name(lane.name);
+  return !lane.is_reference && lane.name != kTruthLane && twin_number(lane.name) == 0 &&
+         lane.name != kCapturedLane;
 }
 
 FindingContext context_of(const RunFile& run, const Finding& finding, bool has_scaler) {

@@ -3,7 +3,6 @@
 // finding.h says what a finding is, finding_kinds.h what each kind means.
 #pragma once
 
-#include <string_view>
 #include <vector>
 
 #include "analysis/findings/finding_context.h"
@@ -13,7 +12,6 @@ namespace lockstep {
 
 // Not the reference, the truth, the twin or PyTorch's own recorded run: a lane that is judged.
 bool is_candidate(const LaneInfo& lane);
-bool is_candidate_name(std::string_view lane);
 
 // Of one lane, the gravest first. Only candidates have findings. Cost: reads every step of the lane
 // and of the reference.

@@ -66,6 +66,13 @@ Pairing match_parameters(const std::vector<ParameterFacts>& before,
   return pairing;
 }
 
+bool is_judged(const LaneFacts& lane) {
+  LaneInfo info;
+  info.name = lane.name;
+  info.is_reference = lane.name == kReferenceLane;
+  return is_candidate(info);
+}
+
 LanePair pair_of(const LaneFacts& before, const LaneFacts& after) {
   return {.same_policy = before.policy_text == after.policy_text,
           .same_engine = before.engine == after.engine && before.target == after.target,
@@ -93,13 +100,11 @@ std::vector<LanePair> match_lanes(const std::vector<LaneFacts>& before,
   pair_where(PairedBy::kName,
              [](const LaneFacts& a, const LaneFacts& b) { return a.name == b.name; });
   pair_where(PairedBy::kPolicy, [](const LaneFacts& a, const LaneFacts& b) {
-    return is_candidate_name(a.name) && is_candidate_name(b.name) && !a.policy_text.empty() &&
-           a.policy_text == b.policy_text;
+    return is_judged(a) && is_judged(b) && !a.policy_text.empty() && a.policy_text == b.policy_text;
   });
   if (pairing.free_before().size() == 1 && pairing.free_after().size() == 1) {
-    pair_where(PairedBy::kPlace, [](const LaneFacts& a, const LaneFacts& b) {
-      return is_candidate_name(a.name) && is_candidate_name(b.name);
-    });
+    pair_where(PairedBy::kPlace,
+               [](const LaneFacts& a, const LaneFacts& b) { return is_judged(a) && is_judged(b); });
   }
   for (const size_t i : pairing.free_before()) pairs.push_back({.before = static_cast<int>(i)});
   for (const size_t j : pairing.free_after()) pairs.push_back({.after = static_cast<int>(j)});
