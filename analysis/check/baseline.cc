@@ -7,9 +7,9 @@
 #include <cmath>
 #include <filesystem>
 #include <set>
+#include <utility>
 
 #include "src/capture/capture.h"
-#include "src/record/run/options_json.h"
 
 namespace lockstep {
 
@@ -42,10 +42,9 @@ void widen(std::vector<Band>& bands, const std::vector<Band>& reference, double 
   }
 }
 
-// Widens bands for what an ensemble of replays cannot show. A weight moved by one FP32 ulp rounds
-// to the same BF16 number, so the members of a narrow lane round in the same way. A captured run
-// has the same numbers in all.
-void widen_bands(const std::vector<LaneIdentity>& lanes, Ensemble& ensemble) {
+// Widens bands for what an ensemble of replays cannot show. A weight moved by one FP32 ulp rounds to
+// the same BF16 number, so the members of a narrow lane round in the same way. A captured run has the same numbers in all.
+void widen_bands(const std::vector<LaneFacts>& lanes, Ensemble& ensemble) {
   if (ensemble.lanes.empty()) return;
   const auto of = [](LaneBands& lane, MetricId id) -> std::vector<Band>& {
     return lane.bands[static_cast<size_t>(id)];
@@ -70,19 +69,16 @@ void widen_bands(const std::vector<LaneIdentity>& lanes, Ensemble& ensemble) {
 Baseline make_baseline(const RunFile& run, std::span<const RunSummary> ulps,
                        std::span<const RunSummary> seeds) {
   Baseline baseline;
-  baseline.environment = run.environment();
-  RunOptions options = run.options();
+  baseline.run = facts_without_twins(run);
+  RunOptions& options = baseline.run.options;
   if (!options.capture_hash.empty()) {
     options.model = std::filesystem::path(options.model).filename().string();  // without its folder
   }
-  baseline.policy_texts = options.policy_texts;
-  baseline.options_json = options_to_json(options);
-  baseline.identity = identity_of(run);
-  const size_t lanes = baseline.identity.lanes.size();
-  baseline.steps = run.steps();
+  baseline.policy_texts = std::exchange(options.policy_texts, {});
+  const size_t lanes = baseline.run.lanes.size();
   baseline.ensembles[static_cast<size_t>(Draw::kSame)] = make_ensemble(ulps);
   baseline.ensembles[static_cast<size_t>(Draw::kOther)] = make_ensemble(seeds);
-  for (Ensemble& ensemble : baseline.ensembles) widen_bands(baseline.identity.lanes, ensemble);
+  for (Ensemble& ensemble : baseline.ensembles) widen_bands(baseline.run.lanes, ensemble);
   for (size_t lane = 0; lane < lanes; ++lane) {
     std::set<std::string> kinds;
     for (const std::span<const RunSummary> runs : {ulps, seeds}) {
@@ -96,12 +92,12 @@ Baseline make_baseline(const RunFile& run, std::span<const RunSummary> ulps,
   return baseline;
 }
 
-std::string subject_text(const ModelIdentity& identity, const Metric& metric, size_t subject) {
+std::string subject_text(const RunFacts& run, const Metric& metric, size_t subject) {
   switch (metric.of) {
     case MetricOf::kSite:
-      return identity.sites.at(subject).label();
+      return run.sites.at(subject).label();
     case MetricOf::kParameter:
-      return "parameter " + identity.parameters.at(subject).name;
+      return "parameter " + run.parameters.at(subject).name;
     case MetricOf::kGroup:
       return fmt::format("parameter group {}", subject);
     case MetricOf::kLane:

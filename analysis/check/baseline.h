@@ -1,7 +1,7 @@
-// A baseline: what a run was when it was accepted, in a small JSON file next to the code
-// (docs/check.md). It holds the run's identity, the bands of its metrics over an ensemble of
-// equally good runs, and how it was made. No histograms, no tensors, and of single steps only a
-// hash each.
+// A baseline: what a run was when somebody accepted it, in a small JSON file that lives next to the
+// code (docs/check.md). It holds what the run was, the bands of its metrics over an ensemble of
+// equally good runs, and how it came about. No histograms, no tensors, no numbers of single steps
+// but a hash of each.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "analysis/check/ensemble.h"
-#include "analysis/pair/model_identity.h"
+#include "analysis/pair/run_facts.h"
 
 namespace lockstep {
 
@@ -27,12 +27,9 @@ struct Baseline {
   std::string path;
   std::string proposed_for;            // of a proposal: text_hash() of the baseline that it changes
   std::vector<BaselineEntry> history;  // the oldest first
-  std::map<std::string, std::string> environment;
-  std::string options_json;  // of the recorded run: how to repeat it
   std::map<std::string, std::string> policy_texts;
-  ModelIdentity identity;  // without twins, its lanes as below
-  int64_t steps = 0;
-  std::array<Ensemble, 2> ensembles;                // by Draw
+  RunFacts run;                       // without twins, its lanes as below; its options repeat it
+  std::array<Ensemble, 2> ensembles;  // by Draw
   std::vector<std::vector<std::string>> findings;   // by lane: kinds in any of the runs
   std::vector<std::vector<std::string>> step_bits;  // by lane and step
   const Ensemble& ensemble(Draw draw) const { return ensembles[static_cast<size_t>(draw)]; }
@@ -50,6 +47,6 @@ std::string to_json(const Baseline& baseline);
 std::string text_hash(const std::string& text);
 
 // "conv1 conv2d grad_weight output", "parameter fc.weight", "parameter group 0"; "": the lane.
-std::string subject_text(const ModelIdentity& identity, const Metric& metric, size_t subject);
+std::string subject_text(const RunFacts& run, const Metric& metric, size_t subject);
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "analysis/check/change_lines.h"
 #include "analysis/check/limit_range.h"
 #include "analysis/check/metric_keys.h"
 #include "src/core/error.h"
@@ -15,13 +16,10 @@
 namespace lockstep {
 namespace {
 
-bool same_places(const ModelIdentity& a, const ModelIdentity& b) {
-  const auto same_site = [](const SiteIdentity& x, const SiteIdentity& y) {
-    return x.layer == y.layer && x.is_of_same_kind(y);
-  };
+// The same sites, parameters and lanes, each at its place: numbers have the same keys.
+bool have_same_keys(const RunFacts& a, const RunFacts& b, const RunMatch& match) {
   const auto same_name = [](const auto& x, const auto& y) { return x.name == y.name; };
-  return std::ranges::equal(a.sites, b.sites, same_site) &&
-         std::ranges::equal(a.parameters, b.parameters, same_name) &&
+  return match.same_places && std::ranges::equal(a.parameters, b.parameters, same_name) &&
          std::ranges::equal(a.lanes, b.lanes, same_name);
 }
 
@@ -49,8 +47,9 @@ void each_band(const Baseline& before, const Baseline& after, Visit visit) {
 
 BaselineDiff compare_baselines(const Baseline& before, const Baseline& after, double alpha) {
   BaselineDiff diff;
-  diff.changes = find_counterparts(before.identity, after.identity).changes;
-  diff.same_keys = same_places(before.identity, after.identity);
+  const RunMatch match = match_runs(before.run, after.run);
+  diff.changes = change_lines(before.run, after.run, match).changes;
+  diff.same_keys = have_same_keys(before.run, after.run, match);
   if (!diff.same_keys) return diff;
   each_band(before, after, [&](auto...) { ++diff.compared; });
   const auto basis_of = [&](Draw draw) {
@@ -96,15 +95,16 @@ Baseline approve(const Baseline& before, const Baseline& proposed, std::string_v
   merged.proposed_for.clear();
   size_t taken = 0;
   if (!all) {
-    if (!same_places(before.identity, proposed.identity)) {
+    const RunMatch match = match_runs(before.run, proposed.run);
+    if (!have_same_keys(before.run, proposed.run, match)) {
       throw InputError(
           fmt::format("--keys {}: the proposal has other sites, parameters or lanes", keys),
           "accept it as a whole: --keys '*'");
     }
-    const Counterparts to = find_counterparts(before.identity, proposed.identity);
-    if (!to.settings.empty()) {
+    const ChangeLines lines = change_lines(before.run, proposed.run, match);
+    if (!lines.settings.empty()) {
       throw InputError(fmt::format("--keys {}: the proposal has other settings: {}", keys,
-                                   to.settings.front().text),
+                                   lines.settings.front().text),
                        "accept it as a whole: --keys '*'");
     }
     const MetricKeys names(before);
@@ -156,9 +156,9 @@ std::string why_reference_broke(const RunSummary& run) {
 std::vector<std::string> why_no_baseline(const Baseline& before, const RunSummary& run) {
   std::vector<std::string> reasons;
   for (const LaneSummary& lane : run.lanes) {
-    const auto known = std::ranges::find(before.identity.lanes, lane.name, &LaneIdentity::name);
-    const auto at = static_cast<size_t>(known - before.identity.lanes.begin());
-    const bool is_known = known != before.identity.lanes.end();
+    const auto known = std::ranges::find(before.run.lanes, lane.name, &LaneFacts::name);
+    const auto at = static_cast<size_t>(known - before.run.lanes.begin());
+    const bool is_known = known != before.run.lanes.end();
     const auto had = [&](MetricId id, size_t subject) {
       const Ensemble& ensemble = before.ensemble(Draw::kSame);
       if (!is_known || at >= ensemble.lanes.size()) return false;

@@ -19,7 +19,7 @@ struct KeyChange {
   bool is_beyond = false;
 };
 struct BaselineDiff {
-  std::vector<std::string> changes;  // of model, loop and lanes: Counterparts::changes
+  std::vector<std::string> changes;  // of model, loop and lanes: ChangeLines::changes
   std::vector<KeyChange> keys;       // that lie beyond the old limits, or that one of them lacks
   size_t compared = 0;
   bool same_keys = true;  // the same sites, parameters and lanes

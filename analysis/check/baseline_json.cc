@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/check/baseline.h"
+#include "analysis/pair/settings.h"
 #include "src/core/error.h"
 #include "src/core/text_hash.h"
 #include "src/record/run/options_json.h"
@@ -53,29 +54,33 @@ class Words {
   std::vector<std::string> words_;
 };
 
-Json identity_json(const ModelIdentity& identity) {
+Json identity_json(const RunFacts& run) {
   Words words;
   Json nodes = Json::array(), sites = Json::array(), parameters = Json::array(),
        lanes = Json::array(), settings = Json::object();
-  for (const NodeIdentity& n : identity.nodes) {
+  for (const NodeFacts& n : run.nodes) {
     nodes.push_back({words.of(n.op), words.of(n.layer), words.of(n.source_line), n.attributes});
   }
-  for (const SiteIdentity& s : identity.sites) {
+  for (const SiteFacts& s : run.sites) {
     sites.push_back({words.of(s.layer), words.of(s.op), words.of(s.role), words.of(s.point),
                      s.index, words.of(s.shape), words.of(s.source_line)});
   }
-  for (const ParameterIdentity& p : identity.parameters) parameters.push_back({p.name, p.shape});
-  for (const auto& [name, value] : identity.settings) settings[name] = value;
-  for (const LaneIdentity& lane : identity.lanes) {
+  for (const ParameterFacts& p : run.parameters) parameters.push_back({p.name, p.shape});
+  for (const auto& [name, value] : setup_in_words(run.options)) settings[name] = value;
+  for (const LaneFacts& lane : run.lanes) {
     lanes.push_back({{"name", lane.name},
                      {"engine", lane.engine},
                      {"target", lane.target},
                      {"policy", lane.policy_text}});
   }
-  return {{"data", identity.data}, {"batches_hash", identity.batches_hash},
-          {"seed", identity.seed}, {"settings", settings},
-          {"lanes", lanes},        {"parameters", parameters},
-          {"words", words.all()},  {"nodes", nodes},
+  return {{"data", run.data},
+          {"batches_hash", run.batches_hash},
+          {"seed", run.options.seed},
+          {"settings", settings},
+          {"lanes", lanes},
+          {"parameters", parameters},
+          {"words", words.all()},
+          {"nodes", nodes},
           {"sites", sites}};
 }
 
@@ -124,38 +129,31 @@ void write(const Json& j, int level, std::string& out) {
   out += "\n" + std::string(static_cast<size_t>(level), ' ') + "}";
 }
 
-ModelIdentity identity_from(const Json& j) {
-  ModelIdentity identity;
-  j.at("data").get_to(identity.data);
-  j.at("batches_hash").get_to(identity.batches_hash);
-  j.at("seed").get_to(identity.seed);
-  for (const auto& [name, value] : j.at("settings").items()) {
-    identity.settings.emplace_back(name, value.get<std::string>());
-  }
+// "settings" and "seed" are for readers: the options say the same.
+void read_identity(const Json& j, RunFacts& run) {
+  j.at("data").get_to(run.data);
+  j.at("batches_hash").get_to(run.batches_hash);
   const auto words = j.at("words").get<std::vector<std::string>>();
   const auto word = [&](const Json& number) { return words.at(number.get<size_t>()); };
   for (const Json& n : j.at("nodes")) {
-    identity.nodes.push_back({word(n.at(0)), word(n.at(1)), word(n.at(2)),
-                              n.at(3).get<std::map<std::string, std::string>>()});
+    run.nodes.push_back({word(n.at(0)), word(n.at(1)), word(n.at(2)),
+                         n.at(3).get<std::map<std::string, std::string>>()});
   }
   for (const Json& s : j.at("sites")) {
-    identity.sites.push_back({.layer = word(s.at(0)),
-                              .op = word(s.at(1)),
-                              .role = word(s.at(2)),
-                              .point = word(s.at(3)),
-                              .value = "",
-                              .index = s.at(4).get<int>(),
-                              .shape = word(s.at(5)),
-                              .source_line = word(s.at(6))});
+    run.sites.push_back({.layer = word(s.at(0)),
+                         .op = word(s.at(1)),
+                         .role = word(s.at(2)),
+                         .point = word(s.at(3)),
+                         .index = s.at(4).get<int>(),
+                         .shape = word(s.at(5)),
+                         .source_line = word(s.at(6))});
   }
   for (const Json& p : j.at("parameters")) {
-    identity.parameters.push_back({p.at(0).get<std::string>(), p.at(1).get<std::string>()});
+    run.parameters.push_back({p.at(0).get<std::string>(), p.at(1).get<std::string>()});
   }
   for (const Json& lane : j.at("lanes")) {
-    identity.lanes.push_back(
-        {lane.at("name"), lane.at("engine"), lane.at("target"), lane.at("policy")});
+    run.lanes.push_back({lane.at("name"), lane.at("engine"), lane.at("target"), lane.at("policy")});
   }
-  return identity;
 }
 
 size_t subject_from(const std::string& text, size_t limit) {
@@ -165,15 +163,15 @@ size_t subject_from(const std::string& text, size_t limit) {
   return subject;
 }
 
-LaneBands bands_from(const Json& j, const ModelIdentity& identity) {
+LaneBands bands_from(const Json& j, const RunFacts& run) {
   LaneBands lane;
   lane.bands.resize(metrics().size());
   for (const auto& [name, row] : j.items()) {
     if (name == "exponent_quantiles") {
-      lane.exponents.resize(identity.sites.size());
-      lane.has_exponents.assign(identity.sites.size(), false);
+      lane.exponents.resize(run.sites.size());
+      lane.has_exponents.assign(run.sites.size(), false);
       for (const auto& [subject, numbers] : row.items()) {
-        const size_t s = subject_from(subject, identity.sites.size());
+        const size_t s = subject_from(subject, run.sites.size());
         lane.exponents[s] = numbers.get<ExponentQuantiles>();
         lane.has_exponents[s] = true;
       }
@@ -182,8 +180,8 @@ LaneBands bands_from(const Json& j, const ModelIdentity& identity) {
     const Metric* metric = find_metric(name);
     if (metric == nullptr) continue;  // of a later version that still says it can be read
     constexpr size_t kMostGroups = 1 << 16;
-    const size_t limit = metric->of == MetricOf::kSite        ? identity.sites.size()
-                         : metric->of == MetricOf::kParameter ? identity.parameters.size()
+    const size_t limit = metric->of == MetricOf::kSite        ? run.sites.size()
+                         : metric->of == MetricOf::kParameter ? run.parameters.size()
                          : metric->of == MetricOf::kGroup     ? kMostGroups
                                                               : 1;
     std::vector<Band>& bands = lane.bands[static_cast<size_t>(metric->id)];
@@ -217,20 +215,21 @@ std::string to_json(const Baseline& b) {
     const Ensemble& ensemble = b.ensemble(draw);
     Json lanes = Json::object();
     for (size_t lane = 0; lane < ensemble.lanes.size(); ++lane) {
-      lanes[b.identity.lanes[lane].name] = bands_json(ensemble.lanes[lane]);
+      lanes[b.run.lanes[lane].name] = bands_json(ensemble.lanes[lane]);
     }
     ensembles[std::string(to_string(draw))] = {{"runs", ensemble.runs}, {"lanes", lanes}};
   }
-  for (size_t lane = 0; lane < b.identity.lanes.size(); ++lane) {
-    findings[b.identity.lanes[lane].name] = b.findings[lane];
-    bits[b.identity.lanes[lane].name] = b.step_bits[lane];
+  for (size_t lane = 0; lane < b.run.lanes.size(); ++lane) {
+    findings[b.run.lanes[lane].name] = b.findings[lane];
+    bits[b.run.lanes[lane].name] = b.step_bits[lane];
   }
-  Json whole = {{"format", kBaselineFormat},  {"version", kBaselineVersion},
-                {"history", history},         {"environment", b.environment},
-                {"steps", b.steps},           {"options", Json::parse(b.options_json)},
-                {"policies", b.policy_texts}, {"identity", identity_json(b.identity)},
-                {"findings", findings},       {"step_bits", bits},
-                {"ensembles", ensembles}};
+  Json whole = {
+      {"format", kBaselineFormat},  {"version", kBaselineVersion},
+      {"history", history},         {"environment", b.run.environment},
+      {"steps", b.run.steps},       {"options", Json::parse(options_to_json(b.run.options))},
+      {"policies", b.policy_texts}, {"identity", identity_json(b.run)},
+      {"findings", findings},       {"step_bits", bits},
+      {"ensembles", ensembles}};
   if (!b.proposed_for.empty()) whole["proposed_for"] = b.proposed_for;
   std::string text;
   write(whole, 0, text);
@@ -267,7 +266,7 @@ void check_numbers(const Baseline& b) {
   const auto require = [](bool holds, const char* what) {
     if (!holds) throw std::out_of_range(what);
   };
-  require(b.steps >= 1 && b.steps <= kMostSteps, "steps");
+  require(b.run.steps >= 1 && b.run.steps <= kMostSteps, "steps");
   for (const Ensemble& ensemble : b.ensembles) {
     require(ensemble.runs >= 0 && ensemble.runs <= kMostRuns, "runs");
     for (const LaneBands& lane : ensemble.lanes) {
@@ -308,32 +307,31 @@ Baseline baseline_from_json(const std::string& text, const std::string& path) {
       b.history.push_back({entry.at("created_utc"), entry.at("lockstep_version"),
                            entry.at("reason"), entry.at("keys")});
     }
-    j.at("environment").get_to(b.environment);
-    j.at("steps").get_to(b.steps);
-    b.options_json = j.at("options").dump();
+    j.at("environment").get_to(b.run.environment);
+    j.at("steps").get_to(b.run.steps);
     b.proposed_for = j.value("proposed_for", "");
     j.at("policies").get_to(b.policy_texts);
-    b.identity = identity_from(j.at("identity"));
+    try {
+      b.run.options = options_from_json(j.at("options").dump());
+    } catch (const InputError&) {
+      not_whole();
+    }
+    read_identity(j.at("identity"), b.run);
     for (const Draw draw : {Draw::kSame, Draw::kOther}) {
       const Json& from = j.at("ensembles").at(std::string(to_string(draw)));
       Ensemble& ensemble = b.ensembles[static_cast<size_t>(draw)];
       from.at("runs").get_to(ensemble.runs);
-      for (const LaneIdentity& lane : b.identity.lanes) {
+      for (const LaneFacts& lane : b.run.lanes) {
         if (!from.at("lanes").contains(lane.name)) continue;
-        ensemble.lanes.push_back(bands_from(from.at("lanes").at(lane.name), b.identity));
+        ensemble.lanes.push_back(bands_from(from.at("lanes").at(lane.name), b.run));
       }
-      if (ensemble.runs > 0 && ensemble.lanes.size() != b.identity.lanes.size()) {
+      if (ensemble.runs > 0 && ensemble.lanes.size() != b.run.lanes.size()) {
         throw std::out_of_range("lanes of an ensemble");
       }
     }
-    for (const LaneIdentity& lane : b.identity.lanes) {
+    for (const LaneFacts& lane : b.run.lanes) {
       b.findings.push_back(j.at("findings").at(lane.name).get<std::vector<std::string>>());
       b.step_bits.push_back(j.at("step_bits").at(lane.name).get<std::vector<std::string>>());
-    }
-    try {
-      options_from_json(b.options_json);  // its parts are there
-    } catch (const InputError&) {
-      not_whole();
     }
     check_numbers(b);
   } catch (const nlohmann::json::exception&) {

@@ -6,12 +6,13 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "analysis/check/change_lines.h"
+#include "analysis/pair/run_match.h"
 #include "src/capture/capture.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/core/text_hash.h"
 #include "src/policy/twin_lane.h"
-#include "src/record/run/options_json.h"
 #include "src/train/lane_name.h"
 
 namespace lockstep {
@@ -27,7 +28,7 @@ std::string short_hash(const std::string& text) {
   return fmt::format("{:08x}", static_cast<uint32_t>(fnv1a(text) >> 32));
 }
 
-std::string text_of(const LaneIdentity& lane) {
+std::string text_of(const LaneFacts& lane) {
   return lane.name + "\n" + lane.engine + "@" + lane.target + "\n" + lane.policy_text + "\n";
 }
 
@@ -40,61 +41,29 @@ std::string list_text(const std::vector<std::string>& words) {
   return text;
 }
 
-// Names of entries that differ or that one side lacks.
-template <typename Pairs>
-std::vector<std::string> differing(const Pairs& a, const Pairs& b) {
-  const std::map<std::string, std::string> ours(a.begin(), a.end()), theirs(b.begin(), b.end());
-  std::vector<std::string> names;
-  for (const auto& [name, value] : ours) {
-    const auto other = theirs.find(name);
-    if (other == theirs.end() || other->second != value) names.push_back(name);
-  }
-  for (const auto& [name, value] : theirs) {
-    if (!ours.contains(name)) names.push_back(name);
-  }
-  std::erase(names, kThreads);
-  return names;
-}
-
 std::string file_name(const std::string& path) {
   return std::filesystem::path(path).filename().string();
 }
 
-// A lane's counterpart has its name or, renamed, its policy.
-const LaneIdentity* find_lane(const std::vector<LaneIdentity>& lanes, const LaneIdentity& lane) {
-  const auto by_name = std::ranges::find(lanes, lane.name, &LaneIdentity::name);
-  if (by_name != lanes.end()) return &*by_name;
-  const auto by_policy = std::ranges::find(lanes, lane.policy_text, &LaneIdentity::policy_text);
-  return by_policy == lanes.end() ? nullptr : &*by_policy;
-}
-
-bool same_lanes(const std::vector<LaneIdentity>& a, const std::vector<LaneIdentity>& b) {
-  return a.size() == b.size() && std::ranges::all_of(a, [&](const LaneIdentity& lane) {
-           return find_lane(b, lane) != nullptr;
-         });
-}
-
-std::vector<std::string> other_policies(const std::vector<LaneIdentity>& before,
-                                        const std::vector<LaneIdentity>& now) {
+std::vector<std::string> other_policies(const std::vector<LaneFacts>& before,
+                                        const std::vector<LanePair>& pairs) {
   std::vector<std::string> names;
-  for (const LaneIdentity& lane : before) {
-    if (!has_policy_of_its_own(lane.name)) continue;
-    const LaneIdentity* other = find_lane(now, lane);
-    if (other == nullptr || other->policy_text != lane.policy_text ||
-        other->engine != lane.engine || other->target != lane.target) {
-      names.push_back(lane.name);
-    }
+  for (const LanePair& pair : pairs) {
+    if (pair.before < 0) continue;
+    const std::string& name = before[static_cast<size_t>(pair.before)].name;
+    const bool is_same = pair.is_pair() && pair.same_policy && pair.same_engine;
+    if (!is_same && has_policy_of_its_own(name)) names.push_back(name);
   }
   return names;
 }
 
 // A lane that cannot run here has another policy than then.
-std::vector<LaneIdentity> replayed_lanes(const Baseline& baseline) {
-  std::vector<LaneIdentity> lanes;
-  for (const LaneIdentity& lane : baseline.identity.lanes) {
+std::vector<LaneFacts> replayed_lanes(const Baseline& baseline) {
+  std::vector<LaneFacts> lanes;
+  for (const LaneFacts& lane : baseline.run.lanes) {
     if (!has_policy_of_its_own(lane.name)) continue;
     try {
-      const std::vector<LaneIdentity> one = lanes_now({lane.name}, baseline.policy_texts);
+      const std::vector<LaneFacts> one = lanes_now({lane.name}, baseline.policy_texts);
       lanes.insert(lanes.end(), one.begin(), one.end());
     } catch (const InputError&) {
     }
@@ -105,20 +74,20 @@ std::vector<LaneIdentity> replayed_lanes(const Baseline& baseline) {
 }  // namespace
 
 std::string baseline_key(const std::map<std::string, std::string>& environment,
-                         const std::vector<LaneIdentity>& lanes) {
+                         const std::vector<LaneFacts>& lanes) {
   std::string around, policies;
   for (const auto& [name, value] : environment) {
     if (name != kThreads) around += name + "=" + value + "\n";
   }
-  for (const LaneIdentity& lane : lanes) {
+  for (const LaneFacts& lane : lanes) {
     if (has_policy_of_its_own(lane.name)) policies += text_of(lane);
   }
   return short_hash(around) + "-" + short_hash(policies);
 }
 
-std::vector<LaneIdentity> lanes_now(const std::vector<std::string>& names,
-                                    const std::map<std::string, std::string>& policy_texts) {
-  std::vector<LaneIdentity> lanes;
+std::vector<LaneFacts> lanes_now(const std::vector<std::string>& names,
+                                 const std::map<std::string, std::string>& policy_texts) {
+  std::vector<LaneFacts> lanes;
   for (const std::string& name : names) {
     std::error_code error;
     const auto kept = policy_texts.find(name);
@@ -130,44 +99,35 @@ std::vector<LaneIdentity> lanes_now(const std::vector<std::string>& names,
   return lanes;
 }
 
-CheckedModel checked_model(const RunFile& run) {
-  const ModelIdentity identity = identity_of(run);
-  return {.model = run.options().model,
-          .is_captured = !run.options().capture_hash.empty(),
-          .parameters = identity.parameters,
-          .has_run = true,
-          .lanes = identity.lanes,
-          .settings = identity.settings,
-          .seed = identity.seed,
-          .environment = run.environment()};
-}
-
 BaselineFit fit_of(const Baseline& baseline, const CheckedModel& subject) {
   BaselineFit fit;
-  const RunOptions options = options_from_json(baseline.options_json);
-  const bool is_captured = !options.capture_hash.empty();
-  fit.is_other_model =
-      is_captured != subject.is_captured || file_name(options.model) != file_name(subject.model);
-  if (subject.parameters.empty()) {
+  const RunFacts &before = baseline.run, &now = subject.run;
+  fit.is_other_model = before.options.capture_hash.empty() != now.options.capture_hash.empty() ||
+                       file_name(before.options.model) != file_name(now.options.model);
+  std::vector<LanePair> lanes;
+  if (subject.has_run) lanes = match_lanes(before.lanes, now.lanes);
+  if (now.parameters.empty()) {
     fit.is_comparable = !fit.is_other_model;
   } else {
-    fit.is_comparable = std::ranges::equal(baseline.identity.parameters, subject.parameters, {},
-                                           &ParameterIdentity::name, &ParameterIdentity::name) &&
-                        (!subject.has_run || same_lanes(baseline.identity.lanes, subject.lanes));
+    fit.is_comparable = std::ranges::equal(before.parameters, now.parameters, {},
+                                           &ParameterFacts::name, &ParameterFacts::name) &&
+                        (!subject.has_run || std::ranges::all_of(lanes, &LanePair::is_same_lane));
   }
   if (!fit.is_comparable) return fit;
-  fit.policies = other_policies(baseline.identity.lanes,
-                                subject.has_run ? subject.lanes : replayed_lanes(baseline));
-  for (size_t i = 0; i < subject.parameters.size(); ++i) {
-    if (baseline.identity.parameters[i].shape == subject.parameters[i].shape) continue;
-    fit.settings.push_back("shape of " + subject.parameters[i].name);
+  if (!subject.has_run) lanes = match_lanes(before.lanes, replayed_lanes(baseline));
+  fit.policies = other_policies(before.lanes, lanes);
+  for (size_t i = 0; i < now.parameters.size(); ++i) {
+    if (before.parameters[i].shape == now.parameters[i].shape) continue;
+    fit.settings.push_back("shape of " + now.parameters[i].name);
   }
   if (subject.has_run) {
-    const std::vector<std::string> other = differing(baseline.identity.settings, subject.settings);
-    fit.settings.insert(fit.settings.end(), other.begin(), other.end());
-    if (baseline.identity.seed != subject.seed) fit.settings.push_back("seed");
+    for (const SetupDifference& d : settings_of_loop(before, now)) fit.settings.push_back(d.name);
+    if (before.options.seed != now.options.seed) fit.settings.push_back("seed");
   }
-  fit.environment = differing(baseline.environment, subject.environment);
+  for (const EnvironmentDifference& d :
+       environment_differences(before.environment, now.environment)) {
+    if (d.name != kThreads) fit.environment.push_back(d.name);
+  }
   return fit;
 }
 

@@ -6,7 +6,6 @@
 #include <map>
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "analysis/check/baseline.h"
@@ -17,27 +16,20 @@ namespace lockstep {
 // policies. It leaves out the number of threads, twins and the captured lane: no number depends on
 // them, or they come with a capture.
 std::string baseline_key(const std::map<std::string, std::string>& environment,
-                         const std::vector<LaneIdentity>& lanes);
+                         const std::vector<LaneFacts>& lanes);
 
 // Lanes as they would run now, with today's presets and policy files; `policy_texts`: of files that
 // have gone. Throws: InputError: unknown policy, target not served.
-std::vector<LaneIdentity> lanes_now(const std::vector<std::string>& names,
-                                    const std::map<std::string, std::string>& policy_texts);
+std::vector<LaneFacts> lanes_now(const std::vector<std::string>& names,
+                                 const std::map<std::string, std::string>& policy_texts);
 
-// What is known of a subject before it is judged.
+// What is known of a subject before it is judged. Of a built-in model that is its name; of a
+// capture also the parameters; lanes and settings of a run file only: a replay takes the
+// baseline's.
 struct CheckedModel {
-  std::string model;  // as in RunOptions; of a capture, its file
-  bool is_captured = false;
-  // Empty for a built-in model, which `model` identifies.
-  std::vector<ParameterIdentity> parameters = {};
-  // Known only for a run file: a replay takes lanes and settings from the baseline.
+  RunFacts run;
   bool has_run = false;
-  std::vector<LaneIdentity> lanes = {};
-  std::vector<std::pair<std::string, std::string>> settings = {};
-  uint64_t seed = 0;
-  std::map<std::string, std::string> environment = {};
 };
-CheckedModel checked_model(const RunFile& run);
 
 // What a baseline has in common with the subject; the fewer differences, the better.
 struct BaselineFit {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "analysis/check/change_lines.h"
 #include "analysis/exact/recorded_run.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
@@ -123,7 +124,7 @@ Baseline EnsembleRuns::record_around(const std::string& run_path, const Ensemble
     seeds.push_back(summary_of(std::move(options), fmt::format("seed-{}", options.seed)));
   }
   recorded_ = ulps.front();
-  const ModelIdentity identity = identity_of(run);
+  const RunFacts facts = facts_of(run);
   for (const std::string& capture : request.captures) {
     RunOptions options = request.options;
     options.model = capture;
@@ -131,13 +132,15 @@ Baseline EnsembleRuns::record_around(const std::string& run_path, const Ensemble
     const std::string path = this->run(std::move(options), fmt::format("capture-{}", seeds.size()));
     const RunFile other(path);
     RunSummary summary = summarize(other);
-    const Counterparts to = find_counterparts(identity, identity_of(other));
-    const bool is_equal = to.sites_matched == identity.sites.size() && to.no_match.empty() &&
-                          other.sites().sites.size() == run.sites().sites.size();
+    const RunFacts there = facts_of(other);
+    const RunMatch match = match_runs(facts, there);
+    const ChangeLines lines = change_lines(facts, there, match);
+    const bool is_equal = match.sites.free_before().empty() && lines.no_match.empty() &&
+                          there.sites.size() == facts.sites.size();
     remove_run(path);
     if (!is_equal) {
       throw InputError(fmt::format("{}: not a capture of the same loop: {}", capture,
-                                   to.changes.empty() ? "other sites" : to.changes.front()),
+                                   lines.changes.empty() ? "other sites" : lines.changes.front()),
                        "capture the same script with another seed");
     }
     seeds.push_back(std::move(summary));

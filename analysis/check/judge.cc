@@ -9,16 +9,15 @@
 #include <set>
 
 #include "analysis/check/alarm_sentence.h"
+#include "analysis/check/change_lines.h"
 #include "analysis/check/limit_range.h"
 #include "analysis/check/metric_keys.h"
 #include "analysis/check/rule_use.h"
 #include "analysis/findings/finding_kinds.h"
-#include "analysis/pair/check_setup.h"
 #include "emulation/format/format.h"
 #include "src/capture/capture.h"
 #include "src/core/counted.h"
 #include "src/core/text.h"
-#include "src/record/run/options_json.h"
 
 namespace lockstep {
 namespace {
@@ -38,22 +37,26 @@ class Judge {
         options_(options),
         rules_(options.rules, options.today),
         summary_(summarize(run)),
-        identity_(identity_of(run)),
-        to_(find_counterparts(baseline.identity, identity_)) {
-    for (const LaneIdentity& lane : identity_.lanes)
-      lane_in_run_.push_back(run.lane_index(lane.name));
+        facts_(facts_without_twins(run)),
+        match_(match_runs(baseline.run, facts_)),
+        lines_(change_lines(baseline.run, facts_, match_)),
+        lane_here_(baseline.run.lanes.size(), -1) {
+    for (const LaneFacts& lane : facts_.lanes) lane_in_run_.push_back(run.lane_index(lane.name));
+    for (const LanePair& pair : match_.lanes) {
+      if (pair.is_same_lane()) lane_here_[static_cast<size_t>(pair.before)] = pair.after;
+    }
   }
 
   CheckResult judge() {
     result_.run = run_.path();
     result_.baseline = baseline_.path;
     result_.alpha = options_.alpha;
-    result_.changes = to_.changes;
-    result_.sites = to_.sites.size();
-    result_.sites_matched = to_.sites_matched;
-    result_.missing = to_.no_match;
-    result_.remarks = to_.extra;
-    result_.steps = std::min(run_.steps(), baseline_.steps);
+    result_.changes = lines_.changes;
+    result_.sites = match_.sites.size();
+    result_.sites_matched = match_.sites.pair_count();
+    result_.missing = lines_.no_match;
+    result_.remarks = lines_.extra;
+    result_.steps = std::min(run_.steps(), baseline_.run.steps);
     environment();
     compare_bits();
     if (is_comparable()) {
@@ -77,27 +80,24 @@ class Judge {
 
  private:
   void environment() {
-    for (const auto& [key, value] : baseline_.environment) {
-      const auto it = run_.environment().find(key);
-      const std::string now = it == run_.environment().end() ? "nothing" : it->second;
-      if (now != value) {
-        result_.remarks.push_back(
-            fmt::format("environment {}: {} here, {} in the baseline", key, now, value));
-      }
+    for (const EnvironmentDifference& d : match_.environment) {
+      if (d.before.empty()) continue;
+      result_.remarks.push_back(fmt::format("environment {}: {} here, {} in the baseline", d.name,
+                                            d.after.empty() ? "nothing" : d.after, d.before));
     }
   }
 
   // The first step in which some lane's bits are not the recorded run's.
   void compare_bits() {
-    for (size_t lane = 0; lane < baseline_.identity.lanes.size(); ++lane) {
-      const int at = to_.lanes[lane];
+    for (size_t lane = 0; lane < baseline_.run.lanes.size(); ++lane) {
+      const int at = lane_here_[lane];
       if (at < 0) continue;
       const std::vector<std::string>& before = baseline_.step_bits[lane];
       const std::vector<std::string>& now = summary_.lanes[static_cast<size_t>(at)].step_bits;
       for (size_t step = 0; step < std::max(before.size(), now.size()); ++step) {
         if (step < before.size() && step < now.size() && before[step] == now[step]) continue;
         const auto first = static_cast<int64_t>(step);
-        first_other_bits_[identity_.lanes[static_cast<size_t>(at)].name] = first;
+        first_other_bits_[facts_.lanes[static_cast<size_t>(at)].name] = first;
         if (result_.first_other_bits < 0 || first < result_.first_other_bits) {
           result_.first_other_bits = first;
         }
@@ -107,27 +107,26 @@ class Judge {
   }
 
   bool is_comparable() {
-    if (to_.sites_matched == 0) {
+    if (result_.sites_matched == 0) {
       result_.why_inconclusive.push_back("no site of the run has a counterpart in the baseline");
     }
-    if (std::ranges::all_of(to_.lanes, [](int lane) { return lane < 0; })) {
+    if (std::ranges::all_of(lane_here_, [](int lane) { return lane < 0; })) {
       result_.why_inconclusive.push_back("no lane of the run has a counterpart in the baseline");
     }
-    const std::string others =
-        other_measured_steps(run_.options(), options_from_json(baseline_.options_json));
+    const std::string others = other_measured_steps(run_.options(), baseline_.run.options);
     if (!others.empty()) result_.why_inconclusive.push_back(others);
-    if (run_.steps() < baseline_.steps) {
-      const int64_t last = baseline_.steps - 1;
+    if (run_.steps() < baseline_.run.steps) {
+      const int64_t last = baseline_.run.steps - 1;
       result_.missing.push_back(
           fmt::format("{}: the run has {}, the baseline {}",
                       run_.steps() == last ? fmt::format("step {}", last)
                                            : fmt::format("steps {} to {}", run_.steps(), last),
-                      counted(static_cast<uint64_t>(run_.steps()), "step"), baseline_.steps));
-    } else if (run_.steps() > baseline_.steps) {
+                      counted(static_cast<uint64_t>(run_.steps()), "step"), baseline_.run.steps));
+    } else if (run_.steps() > baseline_.run.steps) {
       result_.why_inconclusive.push_back(
           fmt::format("the run has {} steps, the baseline {}: means over other steps cannot be "
                       "compared",
-                      run_.steps(), baseline_.steps));
+                      run_.steps(), baseline_.run.steps));
     }
     return result_.why_inconclusive.empty();
   }
@@ -139,27 +138,28 @@ class Judge {
       if (result_.draw == Draw::kSame) why_other_ = std::move(why);
       result_.draw = Draw::kOther;
     };
-    if (identity_.batches_hash != baseline_.identity.batches_hash) {
+    if (facts_.batches_hash != baseline_.run.batches_hash) {
       other("the batches or masks are not the baseline's");
     }
-    if (identity_.batches_hash.empty() && identity_.seed != baseline_.identity.seed) {
-      other(fmt::format("the run has seed {}, the baseline seed {}", identity_.seed,
-                        baseline_.identity.seed));
+    if (facts_.batches_hash.empty() && facts_.options.seed != baseline_.run.options.seed) {
+      other(fmt::format("the run has seed {}, the baseline seed {}", facts_.options.seed,
+                        baseline_.run.options.seed));
     }
-    if (identity_.batches_hash.empty() && identity_.data != baseline_.identity.data) {
-      other(fmt::format("the run has the data {}, the baseline {}", identity_.data,
-                        baseline_.identity.data));
+    if (facts_.batches_hash.empty() && facts_.data != baseline_.run.data) {
+      other(
+          fmt::format("the run has the data {}, the baseline {}", facts_.data, baseline_.run.data));
     }
     const Ensemble& ulps = baseline_.ensemble(Draw::kSame);
     const size_t lane = reference_lane();
-    if (ulps.lanes.empty() || lane == baseline_.identity.lanes.size()) return;
-    const LaneSummary& now = summary_.lanes[static_cast<size_t>(to_.lanes[lane])];
-    for (size_t s = 0; s < to_.sites.size(); ++s) {
-      const SiteIdentity& site = baseline_.identity.sites[s];
-      if (to_.sites[s] < 0 || site.point != "storage" || site.role != "weight") continue;
+    if (ulps.lanes.empty() || lane == baseline_.run.lanes.size()) return;
+    const LaneSummary& now = summary_.lanes[static_cast<size_t>(lane_here_[lane])];
+    for (size_t s = 0; s < match_.sites.size(); ++s) {
+      const SiteFacts& site = baseline_.run.sites[s];
+      if (match_.sites.after_of(s) < 0 || site.point != "storage" || site.role != "weight")
+        continue;
       const Band* before = ulps.lanes[lane].find(MetricId::kFirstMagnitude, s);
       const Measured* after =
-          now.find(MetricId::kFirstMagnitude, static_cast<size_t>(to_.sites[s]));
+          now.find(MetricId::kFirstMagnitude, static_cast<size_t>(match_.sites.after_of(s)));
       if (before == nullptr || after == nullptr) continue;
       if (std::fabs(before->centre - after->value) < kSameDrawOctaves) continue;
       other("the weights of " + site.layer + " differ at the start");
@@ -167,11 +167,11 @@ class Judge {
   }
 
   size_t reference_lane() const {
-    for (size_t lane = 0; lane < baseline_.identity.lanes.size(); ++lane) {
-      const int at = to_.lanes[lane];
+    for (size_t lane = 0; lane < baseline_.run.lanes.size(); ++lane) {
+      const int at = lane_here_[lane];
       if (at >= 0 && summary_.lanes[static_cast<size_t>(at)].is_reference) return lane;
     }
-    return baseline_.identity.lanes.size();
+    return baseline_.run.lanes.size();
   }
 
   void few_runs(const Ensemble& ensemble) {
@@ -199,9 +199,9 @@ class Judge {
   int counterpart(const Metric& metric, size_t subject) const {
     switch (metric.of) {
       case MetricOf::kSite:
-        return to_.sites[subject];
+        return match_.sites.after_of(subject);
       case MetricOf::kParameter:
-        return to_.parameters[subject];
+        return match_.parameters.after_of(subject);
       case MetricOf::kGroup:
       case MetricOf::kLane:
         break;
@@ -213,8 +213,8 @@ class Judge {
   template <typename Visit>
   void each_number(const Ensemble& ensemble, Visit visit) {
     for (size_t lane = 0; lane < ensemble.lanes.size(); ++lane) {
-      if (to_.lanes[lane] < 0) continue;
-      const LaneSummary& now = summary_.lanes[static_cast<size_t>(to_.lanes[lane])];
+      if (lane_here_[lane] < 0) continue;
+      const LaneSummary& now = summary_.lanes[static_cast<size_t>(lane_here_[lane])];
       for (const Metric& metric : metrics()) {
         if (metric.id == MetricId::kExponents || !is_judgeable(metric)) continue;
         const std::vector<Band>& bands = ensemble.lanes[lane].bands[static_cast<size_t>(metric.id)];
@@ -231,13 +231,13 @@ class Judge {
   }
   // Means over other steps cannot be compared; the first step can.
   bool is_judgeable(const Metric& metric) const {
-    return metric.first_step || run_.steps() == baseline_.steps;
+    return metric.first_step || run_.steps() == baseline_.run.steps;
   }
   template <typename Visit>
   void each_exponent(const LaneBands& before, const LaneSummary& now, size_t lane, Visit visit) {
     if (!is_judgeable(metric_row(MetricId::kExponents))) return;
     for (size_t s = 0; s < before.exponents.size(); ++s) {
-      const int at = to_.sites[s];
+      const int at = match_.sites.after_of(s);
       const Band* band = before.find(MetricId::kExponents, s);
       if (!before.has_exponents[s] || at < 0 || band == nullptr) continue;
       const auto here = static_cast<size_t>(at);
@@ -278,9 +278,9 @@ class Judge {
   // then named first. Other seeds hide its effect, so that the change alone is an alarm.
   void changed_settings() {
     if (result_.draw == Draw::kSame && result_.alarms.empty()) return;
-    for (const SettingChange& change : to_.settings) {
+    for (const SettingChange& change : lines_.settings) {
       Alarm alarm;
-      alarm.lane = identity_.lanes[0].name;
+      alarm.lane = facts_.lanes[0].name;
       alarm.layer = change.layer;
       alarm.op = change.op;
       alarm.source_line = change.source_line;
@@ -301,8 +301,8 @@ class Judge {
                 });
     for (const auto& [key, count] : numbers) {
       const auto& [lane, metric] = key;
-      const auto at = static_cast<size_t>(to_.lanes[lane]);
-      result_.families.push_back({identity_.lanes[at].name, metric, count});
+      const auto at = static_cast<size_t>(lane_here_[lane]);
+      result_.families.push_back({facts_.lanes[at].name, metric, count});
       result_.judged += count;
     }
   }
@@ -321,7 +321,7 @@ class Judge {
   // In octaves, an error that is new where the baseline's runs had none: less is FP32's own
   // rounding, or one rounding to the site's format that another op did before.
   double least_new_error(size_t lane, int site) const {
-    const auto at = static_cast<size_t>(lane_in_run_[static_cast<size_t>(to_.lanes[lane])]);
+    const auto at = static_cast<size_t>(lane_in_run_[static_cast<size_t>(lane_here_[lane])]);
     const std::vector<std::string>& formats = run_.lanes()[at].site_formats;
     const auto here = static_cast<size_t>(site);
     if (here >= formats.size() || formats[here].empty()) return kLeastNewError;
@@ -351,10 +351,10 @@ class Judge {
   std::string ensemble_text() const { return runs_text(result_.draw, result_.runs); }
 
   void place(Alarm& alarm, size_t lane, const Metric& metric, size_t subject) const {
-    alarm.lane = identity_.lanes[static_cast<size_t>(to_.lanes[lane])].name;
+    alarm.lane = facts_.lanes[static_cast<size_t>(lane_here_[lane])].name;
     const int at = counterpart(metric, subject);
     if (metric.of == MetricOf::kSite) {
-      const SiteIdentity& site = identity_.sites[static_cast<size_t>(at)];
+      const SiteFacts& site = facts_.sites[static_cast<size_t>(at)];
       alarm.site = at;
       alarm.layer = site.layer;
       alarm.op = site.op;
@@ -362,7 +362,7 @@ class Judge {
       alarm.point = site.point;
       alarm.source_line = site.source_line;
     } else if (metric.of != MetricOf::kLane) {
-      alarm.parameter = subject_text(identity_, metric, static_cast<size_t>(at));
+      alarm.parameter = subject_text(facts_, metric, static_cast<size_t>(at));
     }
   }
 
@@ -379,14 +379,15 @@ class Judge {
 
   // A batch of another shape is another training.
   void other_inputs() {
-    for (size_t s = 0; s < to_.sites.size(); ++s) {
-      const SiteIdentity& before = baseline_.identity.sites[s];
-      if (to_.sites[s] < 0 || before.point != "storage" || before.role != "input") continue;
-      const SiteIdentity& after = identity_.sites[static_cast<size_t>(to_.sites[s])];
+    for (size_t s = 0; s < match_.sites.size(); ++s) {
+      const SiteFacts& before = baseline_.run.sites[s];
+      if (match_.sites.after_of(s) < 0 || before.point != "storage" || before.role != "input")
+        continue;
+      const SiteFacts& after = facts_.sites[static_cast<size_t>(match_.sites.after_of(s))];
       if (before.shape == after.shape) continue;
       Alarm alarm;
-      alarm.lane = identity_.lanes[0].name;
-      alarm.site = to_.sites[s];
+      alarm.lane = facts_.lanes[0].name;
+      alarm.site = match_.sites.after_of(s);
       alarm.role = after.role;
       alarm.point = after.point;
       alarm.source_line = after.source_line;
@@ -402,10 +403,6 @@ class Judge {
 
   // The nearest site upstream that the baseline does not have: its op was put there or replaced.
   std::string origin_of(int32_t site) const {
-    std::vector<bool> is_matched(identity_.sites.size(), false);
-    for (const int at : to_.sites) {
-      if (at >= 0) is_matched[static_cast<size_t>(at)] = true;
-    }
     const std::vector<Site>& sites = run_.sites().sites;
     std::vector<int32_t> next = {site};
     std::vector<bool> seen(sites.size(), false);
@@ -413,7 +410,7 @@ class Judge {
     for (size_t i = 0; i < next.size(); ++i) {
       for (const int32_t feed : sites[static_cast<size_t>(next[i])].feeds) {
         const auto at = static_cast<size_t>(feed);
-        if (seen[at] || is_matched[at]) continue;
+        if (seen[at] || match_.sites.before_of(at) >= 0) continue;
         seen[at] = true;
         next.push_back(feed);
         origin = place_text(sites[at]);
@@ -424,24 +421,22 @@ class Judge {
 
   // An op of the baseline that is missing just before the place: "blocks.0 add".
   std::string gone_before(int32_t site) const {
-    const auto at = std::ranges::find(to_.sites, static_cast<int>(site));
-    if (at == to_.sites.end()) return "";
-    const SiteIdentity& here =
-        baseline_.identity.sites[static_cast<size_t>(at - to_.sites.begin())];
-    for (auto i = at - to_.sites.begin() - 1; i >= 0; --i) {
-      const auto s = static_cast<size_t>(i);
-      const SiteIdentity& before = baseline_.identity.sites[s];
+    const int at = match_.sites.before_of(static_cast<size_t>(site));
+    if (at < 0) return "";
+    const SiteFacts& here = baseline_.run.sites[static_cast<size_t>(at)];
+    for (auto s = static_cast<size_t>(at); s-- > 0;) {
+      const SiteFacts& before = baseline_.run.sites[s];
       if (before.point != "output" && before.point != "operand") continue;
-      if (to_.sites[s] < 0) return before.layer + " " + before.op;
+      if (match_.sites.after_of(s) < 0) return before.layer + " " + before.op;
       if (before.layer != here.layer || before.op != here.op) break;
     }
     return "";
   }
 
   void new_findings() {
-    for (size_t lane = 0; lane < to_.lanes.size(); ++lane) {
-      if (to_.lanes[lane] < 0) continue;
-      const LaneSummary& now = summary_.lanes[static_cast<size_t>(to_.lanes[lane])];
+    for (size_t lane = 0; lane < lane_here_.size(); ++lane) {
+      if (lane_here_[lane] < 0) continue;
+      const LaneSummary& now = summary_.lanes[static_cast<size_t>(lane_here_[lane])];
       for (const std::string& kind : now.findings) {
         if (std::ranges::count(baseline_.findings[lane], kind) > 0) continue;
         Alarm alarm;
@@ -449,7 +444,7 @@ class Judge {
         alarm.finding = kind;
         alarm.times = std::numeric_limits<double>::infinity();
         alarm.limit_from = ensemble_text() + ", none of which has such a finding";
-        describe_finding(run_, lane_in_run_[static_cast<size_t>(to_.lanes[lane])], kind, alarm);
+        describe_finding(run_, lane_in_run_[static_cast<size_t>(lane_here_[lane])], kind, alarm);
         result_.alarms.push_back(std::move(alarm));
       }
     }
@@ -546,7 +541,7 @@ class Judge {
         std::ranges::any_of(result_.ignored, [](const Ignored& rule) { return rule.alarms > 0; });
     if (!result_.alarms.empty()) {
       result_.verdict = CheckVerdict::kRegression;
-    } else if (result_.first_other_bits < 0 && result_.missing.empty() && to_.changes.empty() &&
+    } else if (result_.first_other_bits < 0 && result_.missing.empty() && lines_.changes.empty() &&
                result_.why_inconclusive.empty()) {
       result_.verdict = CheckVerdict::kIdentical;
     } else if (!result_.why_inconclusive.empty() || nothing_judged) {
@@ -564,8 +559,10 @@ class Judge {
   const CheckOptions& options_;
   RuleUse rules_;
   const RunSummary summary_;
-  const ModelIdentity identity_;
-  const Counterparts to_;
+  const RunFacts facts_;  // without twins
+  const RunMatch match_;  // before: the baseline
+  const ChangeLines lines_;
+  std::vector<int> lane_here_;  // by lane of the baseline: the lane in `facts_`, -1: none
   std::vector<int> lane_in_run_;
   std::map<std::string, int64_t> first_other_bits_;  // by lane of the run
   std::string why_other_;

@@ -1,5 +1,5 @@
 // Judges whether a run is as good as its baseline.
-// Matches the two by structure (model_identity.h), decides from weights and batches whether the run
+// Matches the two by structure (run_match.h), decides from weights and batches whether the run
 // was drawn like the baseline, takes the limits from the ensemble that differs in the same way
 // (ensemble.h), and judges every metric. Nothing passes in silence: what is missing or has no
 // counterpart is named.

@@ -9,17 +9,16 @@
 namespace lockstep {
 namespace {
 
-bool is_of_parameter(const SiteIdentity& site) {
+bool is_of_parameter(const SiteFacts& site) {
   constexpr std::string_view kRoles[] = {"weight", "grad_weight", "master_weight",
                                          "optimizer_state", "update"};
   return std::ranges::count(kRoles, site.role) > 0;
 }
 
 // The parameters of the layer itself, in their order.
-std::vector<const ParameterIdentity*> parameters_of(const ModelIdentity& identity,
-                                                    const std::string& layer) {
-  std::vector<const ParameterIdentity*> found;
-  for (const ParameterIdentity& p : identity.parameters) {
+std::vector<const ParameterFacts*> parameters_of(const RunFacts& run, const std::string& layer) {
+  std::vector<const ParameterFacts*> found;
+  for (const ParameterFacts& p : run.parameters) {
     const size_t dot = p.name.rfind('.');
     if (dot != std::string::npos && p.name.substr(0, dot) == layer) found.push_back(&p);
   }
@@ -27,14 +26,13 @@ std::vector<const ParameterIdentity*> parameters_of(const ModelIdentity& identit
 }
 
 // Empty: the sites are not one for each parameter of the layer.
-std::vector<std::string> parameter_names(const ModelIdentity& identity,
-                                         const std::vector<size_t>& sites) {
-  const SiteIdentity& first = identity.sites[sites[0]];
-  const auto parameters = parameters_of(identity, first.layer);
+std::vector<std::string> parameter_names(const RunFacts& run, const std::vector<size_t>& sites) {
+  const SiteFacts& first = run.sites[sites[0]];
+  const auto parameters = parameters_of(run, first.layer);
   if (!is_of_parameter(first) || parameters.size() != sites.size()) return {};
   std::vector<std::string> names;
   for (size_t i = 0; i < sites.size(); ++i) {
-    if (identity.sites[sites[i]].shape != parameters[i]->shape) return {};
+    if (run.sites[sites[i]].shape != parameters[i]->shape) return {};
     names.push_back(parameters[i]->name.substr(first.layer.size() + 1));
   }
   return names;
@@ -48,14 +46,14 @@ std::map<std::string, std::vector<size_t>> by_text(const std::vector<std::string
 
 }  // namespace
 
-std::vector<std::string> unique_labels(const ModelIdentity& identity) {
+std::vector<std::string> unique_labels(const RunFacts& run) {
   std::vector<std::string> labels;
-  for (const SiteIdentity& site : identity.sites) labels.push_back(site.label());
+  for (const SiteFacts& site : run.sites) labels.push_back(site.label());
   for (const auto& [label, sites] : by_text(labels)) {
     if (sites.size() == 1) continue;
-    const std::vector<std::string> names = parameter_names(identity, sites);
+    const std::vector<std::string> names = parameter_names(run, sites);
     for (size_t i = 0; i < sites.size(); ++i) {
-      labels[sites[i]] += names.empty() ? fmt::format(" {}", identity.sites[sites[i]].index + 1)
+      labels[sites[i]] += names.empty() ? fmt::format(" {}", run.sites[sites[i]].index + 1)
                                         : fmt::format(" ({})", names[i]);
     }
   }
@@ -68,14 +66,13 @@ std::vector<std::string> unique_labels(const ModelIdentity& identity) {
 }
 
 MetricKeys::MetricKeys(const Baseline& baseline)
-    : identity_(baseline.identity), labels_(unique_labels(baseline.identity)) {}
+    : run_(baseline.run), labels_(unique_labels(baseline.run)) {}
 
 std::string MetricKeys::of(size_t lane, MetricId metric, size_t subject) const {
   const Metric& row = metric_row(metric);
   const std::string text =
-      row.of == MetricOf::kSite ? labels_.at(subject) : subject_text(identity_, row, subject);
-  return fmt::format("{}/{}{}", identity_.lanes[lane].name, row.name,
-                     text.empty() ? "" : "/" + text);
+      row.of == MetricOf::kSite ? labels_.at(subject) : subject_text(run_, row, subject);
+  return fmt::format("{}/{}{}", run_.lanes[lane].name, row.name, text.empty() ? "" : "/" + text);
 }
 
 }  // namespace lockstep

@@ -9,10 +9,10 @@
 
 namespace lockstep {
 
-// SiteIdentity::label(), made unique: with the parameter's name where a layer's parameters share it
+// SiteFacts::label(), made unique: with the parameter's name where a layer's parameters share it
 // ("(bias)"), else with the number of the operand or output, else with "(2 of 3)" in the order of
 // execution.
-std::vector<std::string> unique_labels(const ModelIdentity& identity);
+std::vector<std::string> unique_labels(const RunFacts& run);
 
 // Requires: the baseline outlives it.
 class MetricKeys {
@@ -21,7 +21,7 @@ class MetricKeys {
   std::string of(size_t lane, MetricId metric, size_t subject) const;
 
  private:
-  const ModelIdentity& identity_;
+  const RunFacts& run_;
   std::vector<std::string> labels_;  // by site
 };
 

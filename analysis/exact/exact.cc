@@ -11,9 +11,9 @@
 #include <tuple>
 
 #include "analysis/exact/exact_rules.h"
+#include "analysis/exact/same_setup.h"
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/findings/findings.h"
-#include "analysis/pair/check_setup.h"
 #include "src/graph/json.h"
 #include "src/graph/site_labels.h"
 
@@ -146,16 +146,17 @@ class Comparer {
 
 void add_new_findings(const RunFile& run, const RunFile& baseline, const LanePair& pair,
                       ExactResult& result) {
-  const std::vector<Finding> before = find_findings(baseline, pair.baseline);
-  const bool has_scaler = std::ranges::any_of(run.scalers(pair.run), [](const ScalerRecord& s) {
+  const std::vector<Finding> before = find_findings(baseline, pair.before);
+  const bool has_scaler = std::ranges::any_of(run.scalers(pair.after), [](const ScalerRecord& s) {
     return std::isfinite(s.scale) && s.scale != 1;
   });
-  for (const Finding& finding : find_findings(run, pair.run)) {
+  for (const Finding& finding : find_findings(run, pair.after)) {
     const bool is_known = std::ranges::any_of(
         before, [&](const Finding& old) { return is_same_finding(old, finding); });
     if (is_known) continue;
     result.new_findings.push_back(
-        {pair.name, row_of(finding.kind).sentence(context_of(run, finding, has_scaler))});
+        {run.lanes()[static_cast<size_t>(pair.after)].name,
+         row_of(finding.kind).sentence(context_of(run, finding, has_scaler))});
   }
 }
 
@@ -173,7 +174,7 @@ double relative_difference(double run, double baseline, double magnitude) {
 ExactResult compare_exactly(const RunFile& run, const RunFile& baseline,
                             const ExactOptions& options) {
   ExactResult result;
-  LanePairs paired = pair_lanes(run, baseline);
+  ComparableLanes paired = comparable_lanes(run, baseline);
   const std::vector<LanePair>& pairs = paired.lanes;
   result.not_comparable = std::move(paired.not_comparable);
   result.missing = std::move(paired.missing);
@@ -185,20 +186,20 @@ ExactResult compare_exactly(const RunFile& run, const RunFile& baseline,
   Comparer comparer(options, run, result);
   const std::span<const ExactRule> rules = exact_rules();
   for (size_t p = 0; p < pairs.size(); ++p) {
-    result.lanes.push_back(pairs[p].name);
-    LaneView ours(run, pairs[p].run), theirs(baseline, pairs[p].baseline);
+    LaneView ours(run, pairs[p].after), theirs(baseline, pairs[p].before);
+    result.lanes.push_back(ours.lane_name());
     for (int64_t step = 0; step < result.steps; ++step) {
       ours.load_step(step);
       theirs.load_step(step);
       for (size_t r = 0; r < rules.size(); ++r) {
         if (!is_of_step(rules[r].scope)) continue;
-        comparer.compare_rule(rules[r], r, ours, theirs, p, pairs[p].name);
+        comparer.compare_rule(rules[r], r, ours, theirs, p, ours.lane_name());
       }
     }
     if (run.steps() != baseline.steps()) continue;  // whole-run sums would differ anyway
     for (size_t r = 0; r < rules.size(); ++r) {
       if (is_of_step(rules[r].scope)) continue;
-      comparer.compare_rule(rules[r], r, ours, theirs, p, pairs[p].name);
+      comparer.compare_rule(rules[r], r, ours, theirs, p, ours.lane_name());
     }
   }
   comparer.finish();

@@ -10,6 +10,7 @@
 #include <optional>
 #include <sstream>
 
+#include "analysis/pair/pairing.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/policy/parse/toml_text.h"
@@ -78,47 +79,22 @@ std::optional<Settings> settings_of(std::string_view text) {
 // Lists the rows on either side that are not in the longest common subsequence, with their places.
 void compare_lists(const std::string& path, const std::vector<std::string>& before,
                    const std::vector<std::string>& after, PolicyChange& out) {
-  const size_t rows = before.size(), columns = after.size();
-  size_t same = 0;  // rows at the start
-  while (same < std::min(rows, columns) && before[same] == after[same]) ++same;
-  // The table below grows with the product of the lengths. Longer lists are not aligned: all their
-  // rows are listed.
-  constexpr size_t kMostCells = size_t{1} << 22;
-  const bool is_aligned = rows - same + 1 <= kMostCells / (columns - same + 1);
-  // length[i][j]: of the longest common subsequence of the rows from same + i and same + j on.
-  std::vector<std::vector<size_t>> length;
-  if (is_aligned) length.assign(rows - same + 1, std::vector<size_t>(columns - same + 1));
-  for (size_t i = is_aligned ? rows - same : 0; i-- > 0;) {
-    for (size_t j = columns - same; j-- > 0;) {
-      length[i][j] = before[same + i] == after[same + j]
-                         ? 1 + length[i + 1][j + 1]
-                         : std::max(length[i + 1][j], length[i][j + 1]);
-    }
-  }
-  const auto row = [&](const std::vector<std::string>& list, size_t at) {
+  Pairing rows(before.size(), after.size());
+  rows.pair_in_order(rows.free_before(), rows.free_after(),
+                     [&](size_t i, size_t j) { return before[i] == after[j]; });
+  const auto line = [&](const std::vector<std::string>& list, size_t at) {
     return fmt::format("{} {}: {}", path, at + 1, list[at]);
   };
-  size_t i = same, j = same;
-  while (i < rows || j < columns) {
-    if (is_aligned && i < rows && j < columns && before[i] == after[j]) {
-      ++i, ++j;
-    } else if (j == columns || (i < rows && (!is_aligned || length[i + 1 - same][j - same] >=
-                                                                length[i - same][j + 1 - same]))) {
-      out.before.push_back(row(before, i++));
-    } else {
-      out.after.push_back(row(after, j++));
-    }
-  }
+  for (const size_t i : rows.free_before()) out.before.push_back(line(before, i));
+  for (const size_t j : rows.free_after()) out.after.push_back(line(after, j));
 }
 
 }  // namespace
 
 PolicyChange policy_change(std::string_view before, std::string_view after) {
+  if (before == after) return {};
   const std::optional<Settings> old = settings_of(before), now = settings_of(after);
-  if (!old || !now) {
-    if (before == after) return {};
-    return {{std::string(before)}, {std::string(after)}};
-  }
+  if (!old || !now) return {{std::string(before)}, {std::string(after)}};
   PolicyChange out;
   const auto add_missing = [](const Settings& from, const Settings& other,
                               std::vector<std::string>& lines) {

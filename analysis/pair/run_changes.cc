@@ -4,10 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <tuple>
 #include <utility>
-
-#include "analysis/findings/findings.h"
 
 namespace lockstep {
 namespace {
@@ -54,45 +51,10 @@ std::string_view to_string(LaneChange change) {
   return "not comparable";
 }
 
-std::vector<Match> match_lanes(std::span<const LaneInfo> before, std::span<const LaneInfo> after) {
-  std::vector<Match> matches;
-  std::vector<int> gone, fresh;
-  for (int i = 0; i < static_cast<int>(before.size()); ++i) {
-    const auto found =
-        std::ranges::find(after, before[static_cast<size_t>(i)].name, &LaneInfo::name);
-    if (found == after.end()) {
-      gone.push_back(i);
-    } else {
-      matches.push_back({i, static_cast<int>(found - after.begin())});
-    }
-  }
-  for (int i = 0; i < static_cast<int>(after.size()); ++i) {
-    const std::string& name = after[static_cast<size_t>(i)].name;
-    if (std::ranges::find(before, name, &LaneInfo::name) == before.end()) fresh.push_back(i);
-  }
-  const bool was_replaced = gone.size() == 1 && fresh.size() == 1 &&
-                            is_candidate(before[static_cast<size_t>(gone[0])]) &&
-                            is_candidate(after[static_cast<size_t>(fresh[0])]);
-  if (was_replaced) {
-    matches.push_back({gone[0], fresh[0]});
-    return matches;
-  }
-  for (const int i : gone) matches.push_back({i, -1});
-  for (const int i : fresh) matches.push_back({-1, i});
-  return matches;
-}
-
-bool same_places(const SiteTable& before, const SiteTable& after) {
-  const auto place = [](const Site& s) {
-    return std::tie(s.layer, s.op, s.role, s.point, s.node, s.index);
-  };
-  return std::ranges::equal(before.sites, after.sites,
-                            [&](const Site& a, const Site& b) { return place(a) == place(b); });
-}
-
-std::vector<Match> match_findings(const std::vector<Finding>& before,
-                                  const std::vector<Finding>& after, const SiteTable& before_sites,
-                                  const SiteTable& after_sites, bool same_graph) {
+std::vector<FindingPair> match_findings(const std::vector<Finding>& before,
+                                        const std::vector<Finding>& after,
+                                        const SiteTable& before_sites, const SiteTable& after_sites,
+                                        bool same_graph) {
   const auto label = [](const SiteTable& sites, const Finding& f) {
     return f.site < 0 ? "" : sites.sites[static_cast<size_t>(f.site)].label();
   };
@@ -100,24 +62,16 @@ std::vector<Match> match_findings(const std::vector<Finding>& before,
     if (same_graph) return is_same_finding(old, now);
     return old.kind == now.kind && label(before_sites, old) == label(after_sites, now);
   };
-  std::vector<Match> stays, gone, fresh;
-  std::vector<bool> is_known(after.size(), false);
+  Pairing pairing(before.size(), after.size());
+  pairing.pair_first([&](size_t i, size_t j) { return is_same(before[i], after[j]); });
+  std::vector<FindingPair> pairs;
+  for (const size_t i : pairing.free_before()) pairs.push_back({static_cast<int>(i), -1});
+  for (const size_t j : pairing.free_after()) pairs.push_back({-1, static_cast<int>(j)});
   for (size_t i = 0; i < before.size(); ++i) {
-    size_t j = 0;
-    while (j < after.size() && (is_known[j] || !is_same(before[i], after[j]))) ++j;
-    if (j == after.size()) {
-      gone.push_back({static_cast<int>(i), -1});
-    } else {
-      is_known[j] = true;
-      stays.push_back({static_cast<int>(i), static_cast<int>(j)});
-    }
+    const int j = pairing.after_of(i);
+    if (j >= 0) pairs.push_back({static_cast<int>(i), j});
   }
-  for (size_t j = 0; j < after.size(); ++j) {
-    if (!is_known[j]) fresh.push_back({-1, static_cast<int>(j)});
-  }
-  gone.insert(gone.end(), fresh.begin(), fresh.end());
-  gone.insert(gone.end(), stays.begin(), stays.end());
-  return gone;
+  return pairs;
 }
 
 std::vector<ShareChange> share_changes(const std::vector<LayerHealth>& before,

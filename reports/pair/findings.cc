@@ -28,7 +28,7 @@ Blocks write_findings(const ReportPair& pair) {
                    {"where", Align::kLeft},
                    {"steps", Align::kRight, kOptional}};
   for (const LaneComparison& lanes : pair.changes.lanes) {
-    for (const Match& match : lanes.findings) {
+    for (const FindingPair& match : lanes.findings) {
       const bool is_new = match.before < 0;
       const std::string change = is_new ? "new" : match.after < 0 ? "gone" : "in both";
       if (match.after >= 0) {

@@ -20,13 +20,13 @@ ordered_json lanes_json(const ReportPair& pair, const LaneComparison& lanes) {
   ordered_json out = {{"before", name_of(pair.before, lanes.lanes.before)},
                       {"after", name_of(pair.after, lanes.lanes.after)},
                       {"change", to_string(lanes.change)},
-                      {"policy_before", lanes.policy.before},
-                      {"policy_after", lanes.policy.after}};
+                      {"policy_before", lanes.lanes.policy.before},
+                      {"policy_after", lanes.lanes.policy.after}};
   if (is_shown(pair, lanes)) out["sentence"] = change_sentence(pair, lanes);
   for (const char* key : {"findings_gone", "findings_new", "findings_in_both"}) {
     out[key] = ordered_json::array();
   }
-  for (const Match& match : lanes.findings) {
+  for (const FindingPair& match : lanes.findings) {
     const bool is_old = match.after < 0;
     const LaneReport& lane = is_old ? pair.lane_before(lanes) : pair.lane_after(lanes);
     const auto index = static_cast<size_t>(is_old ? match.before : match.after);
@@ -54,7 +54,7 @@ std::string pair_json(const ReportPair& pair) {
                       {"same_graph", pair.changes.same_graph()}};
   out["settings"] = ordered_json::array();
   for (const SetupDifference& d : pair.changes.settings) {
-    out["settings"].push_back({{"name", d.name}, {"before", d.run}, {"after", d.baseline}});
+    out["settings"].push_back({{"name", d.name}, {"before", d.baseline}, {"after", d.run}});
   }
   out["lanes"] = ordered_json::array();
   for (const LaneComparison& lanes : pair.changes.lanes) {

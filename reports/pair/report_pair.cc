@@ -13,20 +13,25 @@
 namespace lockstep {
 namespace {
 
-std::vector<LaneInfo> lanes_of(const Report& report) {
+RunFacts facts_in(const Report& report) {
+  RunFacts facts;
+  facts.options = report.options;
+  facts.steps = report.steps;
+  facts.environment = report.environment;
   std::vector<LaneInfo> lanes;
   for (const LaneReport& lane : report.lanes) lanes.push_back(lane.info);
-  return lanes;
+  facts.lanes = lane_facts(lanes);
+  facts.sites = site_facts(report.sites);
+  return facts;
 }
 
-LaneComparison compare_lanes(const ReportPair& pair, const Match& match) {
-  LaneComparison out{.lanes = match};
-  if (match.before < 0 || match.after < 0) return out;
+LaneComparison compare_lanes(const ReportPair& pair, const LanePair& lanes) {
+  LaneComparison out{.lanes = lanes};
+  if (!lanes.is_pair()) return out;
   const LaneReport &before = pair.lane_before(out), &after = pair.lane_after(out);
   out.change = change_of(before.judgement.verdict, after.judgement.verdict);
   out.findings = match_findings(before.findings, after.findings, pair.before.sites,
                                 pair.after.sites, pair.changes.same_graph());
-  out.policy = policy_change(before.info.policy_text, after.info.policy_text);
   out.shares = share_changes(before.health, after.health);
   return out;
 }
@@ -70,20 +75,20 @@ ReportPair compare_reports(Report before, Report after) {
   pair.before_name = differ ? file_name(pair.before) : pair.before.path;
   pair.after_name = differ ? file_name(pair.after) : pair.after.path;
   RunComparison& changes = pair.changes;
-  if (!same_places(pair.before.sites, pair.after.sites)) {
+  RunMatch match = match_runs(facts_in(pair.before), facts_in(pair.after));
+  if (!match.same_places) {
     changes.graph_difference =
         fmt::format("{} sites of {} in {}, {} of {} in {}", pair.before.sites.sites.size(),
                     pair.before.options.model, pair.before_name, pair.after.sites.sites.size(),
                     pair.after.options.model, pair.after_name);
   }
-  changes.settings = setup_differences(pair.before.options, pair.after.options);
+  changes.settings = std::move(match.settings);
+  changes.environment = std::move(match.environment);
   if (pair.before.steps != pair.after.steps) {
     changes.settings.push_back(
-        {"steps", fmt::format("{}", pair.before.steps), fmt::format("{}", pair.after.steps)});
+        {"steps", fmt::format("{}", pair.after.steps), fmt::format("{}", pair.before.steps)});
   }
-  for (const Match& match : match_lanes(lanes_of(pair.before), lanes_of(pair.after))) {
-    changes.lanes.push_back(compare_lanes(pair, match));
-  }
+  for (const LanePair& lanes : match.lanes) changes.lanes.push_back(compare_lanes(pair, lanes));
   std::ranges::stable_sort(changes.lanes, {}, [](const LaneComparison& lanes) {
     constexpr LaneChange kOrder[] = {LaneChange::kWorse, LaneChange::kBetter, LaneChange::kSame,
                                      LaneChange::kNotComparable};
@@ -93,7 +98,7 @@ ReportPair compare_reports(Report before, Report after) {
 }
 
 std::string change_sentence(const ReportPair& pair, const LaneComparison& lanes) {
-  if (lanes.lanes.before < 0 || lanes.lanes.after < 0) {
+  if (!lanes.lanes.is_pair()) {
     const bool is_new = lanes.lanes.before < 0;
     const LaneReport& lane = is_new ? pair.lane_after(lanes) : pair.lane_before(lanes);
     return fmt::format("{} is in {} only, where it {}.", lane.info.name,

@@ -1,5 +1,4 @@
-// Two reports next to each other, before and after a fix, and what changed
-// (analysis/pair/run_changes.h).
+// Two reports next to each other, before and after a fix, and what changed (analysis/pair).
 #pragma once
 
 #include <string>

@@ -16,18 +16,16 @@ Blocks write_settings(const ReportPair& pair) {
   table.columns = {
       {"setting", Align::kLeft}, {pair.before_name, Align::kLeft}, {pair.after_name, Align::kLeft}};
   for (const SetupDifference& d : pair.changes.settings) {
-    table.rows.push_back({d.name, or_dash(d.run), or_dash(d.baseline)});
+    table.rows.push_back({d.name, or_dash(d.baseline), or_dash(d.run)});
   }
   for (const LaneComparison& lanes : pair.changes.lanes) {
-    if (lanes.policy.before.empty() && lanes.policy.after.empty()) continue;
-    table.rows.push_back({"policy of " + pair.lane_name(lanes),
-                          or_dash(join(lanes.policy.before, "; ")),
-                          or_dash(join(lanes.policy.after, "; "))});
+    const PolicyChange& policy = lanes.lanes.policy;
+    if (policy.before.empty() && policy.after.empty()) continue;
+    table.rows.push_back({"policy of " + pair.lane_name(lanes), or_dash(join(policy.before, "; ")),
+                          or_dash(join(policy.after, "; "))});
   }
-  for (const auto& [name, value] : pair.before.environment) {
-    const auto found = pair.after.environment.find(name);
-    const std::string other = found == pair.after.environment.end() ? "" : found->second;
-    if (value != other) table.rows.push_back({name, or_dash(value), or_dash(other)});
+  for (const EnvironmentDifference& d : pair.changes.environment) {
+    if (!d.before.empty()) table.rows.push_back({d.name, d.before, or_dash(d.after)});
   }
   if (table.rows.empty()) {
     return {paragraph("None: options, policies and environment are the same.")};

@@ -15,7 +15,6 @@
 #include "src/record/capture/capture_reader.h"
 #include "src/record/hdf5/file_block.h"
 #include "src/record/run/environment.h"
-#include "src/record/run/options_json.h"
 #include "src/train/lane_name.h"
 
 namespace lockstep {
@@ -36,10 +35,9 @@ std::vector<std::string> json_files(const std::string& folder) {
 
 std::string candidate_text(const Baseline& baseline) {
   std::vector<std::string> lanes;
-  for (const LaneIdentity& lane : baseline.identity.lanes) lanes.push_back(lane.name);
-  return fmt::format("{}: of {}, lanes {}, {}", baseline.path,
-                     options_from_json(baseline.options_json).model, join(lanes, ","),
-                     counted(baseline.identity.parameters.size(), "parameter"));
+  for (const LaneFacts& lane : baseline.run.lanes) lanes.push_back(lane.name);
+  return fmt::format("{}: of {}, lanes {}, {}", baseline.path, baseline.run.options.model,
+                     join(lanes, ","), counted(baseline.run.parameters.size(), "parameter"));
 }
 
 }  // namespace
@@ -57,13 +55,13 @@ SubjectKind kind_of_subject(const std::string& subject) {
 }
 
 RunOptions options_for(const Baseline& baseline, const std::string& subject, SubjectKind kind) {
-  RunOptions options = options_from_json(baseline.options_json);
+  RunOptions options = baseline.run.options;
   options.model = subject;
   options.capture_hash.clear();
   options.nudge = 0;
   options.seeds = 1;
   options.held_out = false;  // as in the baseline's runs
-  options.steps = baseline.steps;
+  options.steps = baseline.run.steps;
   if (kind == SubjectKind::kCapture) {
     const Capture capture = read_capture(subject, CaptureUse::kReplay);
     options.capture_hash = capture.sha256;
@@ -100,14 +98,14 @@ Baseline read_baseline(const std::string& path) {
 }
 
 CheckedModel checked_model_of(const std::string& subject, SubjectKind kind) {
-  if (kind == SubjectKind::kRunFile) return checked_model(RunFile(subject));
-  CheckedModel model{.model = subject, .environment = describe_environment()};
+  if (kind == SubjectKind::kRunFile) return {facts_without_twins(RunFile(subject)), true};
+  CheckedModel model;
+  model.run.options.model = subject;
+  model.run.environment = describe_environment();
   if (kind == SubjectKind::kModel) return model;
-  model.is_captured = true;
   const Capture capture = read_capture(subject, CaptureUse::kReplay);
-  for (const Parameter& p : capture.graphs.at(0).parameters) {
-    model.parameters.push_back({p.name, shape_text(p.type.shape)});
-  }
+  model.run.options.capture_hash = capture.sha256;
+  model.run.parameters = parameter_facts(capture.graphs.at(0));
   return model;
 }
 

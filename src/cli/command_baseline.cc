@@ -7,6 +7,7 @@
 #include "analysis/check/baseline.h"
 #include "analysis/check/baseline_change.h"
 #include "analysis/check/baseline_key.h"
+#include "analysis/check/change_lines.h"
 #include "analysis/check/check_result.h"
 #include "analysis/check/ensemble_runs.h"
 #include "reports/check/baseline_text.h"
@@ -24,7 +25,6 @@
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
 #include "src/record/run/environment.h"
-#include "src/record/run/options_json.h"
 
 namespace lockstep {
 namespace {
@@ -240,8 +240,7 @@ std::string proposal_of(const std::string& baseline) {
 int propose(const ProposeArgs& args) {
   const Baseline before = read_baseline(args.baseline);
   EnsembleRequest request;
-  const std::string subject =
-      args.subject.empty() ? options_from_json(before.options_json).model : args.subject;
+  const std::string subject = args.subject.empty() ? before.run.options.model : args.subject;
   const SubjectKind kind = kind_of_subject(subject);
   if (kind == SubjectKind::kRunFile) {
     throw InputError(fmt::format("{}: a run file; a proposal is an ensemble of new runs", subject),
@@ -275,9 +274,10 @@ int propose(const ProposeArgs& args) {
     EnsembleRuns runs(args.baseline + ".runs", catch_stop_signals(), watch);
     Baseline proposed = runs.record(request);
     std::vector<std::string> reasons = why_no_baseline(before, runs.recorded());
-    const Counterparts to = find_counterparts(before.identity, proposed.identity);
-    if (!to.no_match.empty()) {
-      reasons.push_back("another model (" + to.no_match.front() +
+    const ChangeLines lines =
+        change_lines(before.run, proposed.run, match_runs(before.run, proposed.run));
+    if (!lines.no_match.empty()) {
+      reasons.push_back("another model (" + lines.no_match.front() +
                         "); `lockstep baseline record` makes a baseline of its own");
     }
     if (!reasons.empty()) {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <tuple>
 
@@ -23,14 +24,16 @@ class Matching {
     size_t at = 0;
     for (const Node& node : other_.nodes) {
       while (at < main_.nodes.size() && !is_same(main_.nodes[at], node)) {
-        if (!skip(main_.nodes[at])) refuse(node, &main_.nodes[at]);
+        if (!skip(main_.nodes[at])) {
+          refuse(described(other_, node), described(main_, main_.nodes[at]));
+        }
         ++at;
       }
-      if (at == main_.nodes.size()) refuse(node, nullptr);
+      if (at == main_.nodes.size()) refuse(described(other_, node), "");
       main_of_[node.id] = main_.nodes[at++].id;
     }
     for (; at < main_.nodes.size(); ++at) {
-      if (!skip(main_.nodes[at])) refuse(main_.nodes[at]);
+      if (!skip(main_.nodes[at])) refuse(described(main_, main_.nodes[at]), "");
     }
     require_same_results();
     return std::move(main_of_);
@@ -117,16 +120,10 @@ class Matching {
     return fmt::format("{} in layer '{}'{}", node.op, layer_of(graph, node),
                        node.source_line.empty() ? "" : " (" + node.source_line + ")");
   }
-  [[noreturn]] void refuse(const Node& missing, const Node* expected) const {
-    throw InputError(fmt::format(
-        "{} of one batch shape has no counterpart in the other, which has {} there",
-        described(other_, missing), expected ? described(main_, *expected) : "nothing more"));
-  }
-  [[noreturn]] void refuse(const Node& left_over) const {
+  [[noreturn]] static void refuse(const std::string& missing, const std::string& there) {
     throw InputError(
-        fmt::format("{} of one batch shape has no counterpart in the other, which has nothing "
-                    "more there",
-                    described(main_, left_over)));
+        fmt::format("{} of one batch shape has no counterpart in the other, which has {} there",
+                    missing, there.empty() ? "nothing more" : there));
   }
 
   const Graph &main_, &other_;
@@ -169,9 +166,10 @@ std::map<std::string, std::string> PathNodes::match(const Graph& other, size_t n
   return found;
 }
 
+using Place = std::tuple<std::string, Point, int>;  // of a site: node, point, index
+
 void add_sites(SiteTable& table, const SiteTable& other,
                const std::map<std::string, std::string>& nodes) {
-  using Place = std::tuple<std::string, Point, int>;
   const auto place_of = [&](const Site& site) {
     return Place(is_in_graph(site) ? nodes.at(site.node) : site.node, site.point, site.index);
   };
@@ -195,7 +193,6 @@ void add_sites(SiteTable& table, const SiteTable& other,
 
 SiteTable sites_numbered_as(const SiteTable& main_sites, const SiteTable& other_sites,
                             const std::map<std::string, std::string>& nodes) {
-  using Place = std::tuple<std::string, Point, int>;
   std::map<Place, const Site*> found;
   for (const Site& site : other_sites.sites) {
     if (is_in_graph(site)) found[{nodes.at(site.node), site.point, site.index}] = &site;
@@ -229,6 +226,18 @@ SiteTable sites_numbered_as(const SiteTable& main_sites, const SiteTable& other_
   }
   if (taken != found.size()) throw std::logic_error("sites of matched nodes without a place");
   return table;
+}
+
+std::optional<size_t> first_other_site(const SiteTable& a, const SiteTable& b) {
+  const auto is_same = [](const Site& x, const Site& y) {
+    const auto place = [](const Site& s) {
+      return std::tie(s.layer, s.op, s.role, s.point, s.node, s.index, s.shape);
+    };
+    return place(x) == place(y);
+  };
+  const auto [x, y] = std::ranges::mismatch(a.sites, b.sites, is_same);
+  if (x == a.sites.end() && y == b.sites.end()) return std::nullopt;
+  return static_cast<size_t>(x - a.sites.begin());
 }
 
 }  // namespace lockstep

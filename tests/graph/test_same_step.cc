@@ -73,6 +73,20 @@ TEST_CASE("a different op, operand or parameter makes a different step") {
   CHECK_THROWS_AS(match_nodes(main, elsewhere), InputError);
 }
 
+TEST_CASE("two tables of sites: the first that has another place or shape, or that one lacks") {
+  const SiteTable table = make_sites(positions(3, 2), 0);
+  CHECK_FALSE(first_other_site(table, table).has_value());
+  SiteTable other = table;
+  other.sites[2].shape.push_back(1);
+  other.sites[3].node += "x";
+  CHECK(first_other_site(table, other) == 2);
+  other = table;
+  other.sites.pop_back();
+  CHECK(first_other_site(other, table) == other.sites.size());
+  other.sites[1].source_line = "elsewhere.py:1";
+  CHECK(first_other_site(other, table) == other.sites.size());
+}
+
 TEST_CASE("sites of another path follow those of the main graph, once for all graphs") {
   const Graph main = positions(3, 4), other = positions(3, 4, "tanh"),
               again = positions(2, 4, "tanh");

@@ -6,6 +6,7 @@
 #include "src/core/text_hash.h"
 #include "src/graph/json.h"
 #include "src/graph/json_text.h"
+#include "src/graph/same_step.h"
 #include "src/record/run/options_json.h"
 #include "src/record/run/run_file_names.h"
 
@@ -30,18 +31,9 @@ std::vector<std::string> run_differences(const RunFile& file, const RunDescripti
   if (sites.sites.size() != now.sites->sites.size()) {
     differences.push_back(
         fmt::format("{} sites in the file, {} now", sites.sites.size(), now.sites->sites.size()));
-  } else {
-    for (size_t i = 0; i < sites.sites.size(); ++i) {
-      const Site& x = sites.sites[i];
-      const Site& y = now.sites->sites[i];
-      if (x.node == y.node && x.point == y.point && x.index == y.index && x.shape == y.shape &&
-          x.role == y.role) {
-        continue;
-      }
-      differences.push_back(
-          fmt::format("site {}: '{}' in the file, '{}' now", i, x.label(), y.label()));
-      break;  // later ones follow from the first
-    }
+  } else if (const auto i = first_other_site(sites, *now.sites)) {  // later ones follow from it
+    differences.push_back(fmt::format("site {}: '{}' in the file, '{}' now", *i,
+                                      sites.sites[*i].label(), now.sites->sites[*i].label()));
   }
   std::vector<std::string> names, stored;
   for (const LaneDescription& lane : now.lanes) names.push_back(lane.name);

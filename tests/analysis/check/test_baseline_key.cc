@@ -23,14 +23,15 @@ const Recorded& recorded() {
     const TempDir dir;
     const RunFile run = record(dir.file("run.h5"), small_run());
     const std::vector<RunSummary> ulps = {summarize(run)};
-    return Recorded{.baseline = make_baseline(run, ulps, {}), .run = checked_model(run)};
+    return Recorded{.baseline = make_baseline(run, ulps, {}),
+                    .run = {facts_without_twins(run), true}};
   }();
   return both;
 }
 
 TEST_CASE("the run that was recorded fits exactly; threads do not matter") {
   Baseline baseline = recorded().baseline;
-  baseline.environment["threads"] = "77";
+  baseline.run.environment["threads"] = "77";
   const BaselineFit fit = fit_of(baseline, recorded().run);
   CHECK(fit.is_comparable);
   CHECK(fit.is_exact());
@@ -41,8 +42,8 @@ TEST_CASE("the run that was recorded fits exactly; threads do not matter") {
 
 TEST_CASE("another environment or policy is comparable, and the note names it") {
   Baseline other = recorded().baseline;
-  other.environment["compiler"] = "another";
-  other.environment.erase("cpu");
+  other.run.environment["compiler"] = "another";
+  other.run.environment.erase("cpu");
   const BaselineFit environment = fit_of(other, recorded().run);
   CHECK(environment.is_comparable);
   CHECK(
@@ -50,7 +51,7 @@ TEST_CASE("another environment or policy is comparable, and the note names it") 
       "Of the baselines in baselines, b.json fits best; it was recorded with another compiler and "
       "cpu");
   Baseline changed = recorded().baseline;
-  changed.identity.lanes[2].policy_text += "\n";
+  changed.run.lanes[2].policy_text += "\n";
   const BaselineFit policy = fit_of(changed, recorded().run);
   CHECK(policy.is_comparable);
   CHECK(fit_note(policy, "baselines", "b.json") ==
@@ -58,7 +59,7 @@ TEST_CASE("another environment or policy is comparable, and the note names it") 
         "lane "
         "pure-fp16");
   CheckedModel renamed = recorded().run;
-  renamed.model = "other";
+  renamed.run.options.model = "other";
   CHECK(fit_note(fit_of(recorded().baseline, renamed), "baselines", "b.json") ==
         "Of the baselines in baselines, b.json fits best; it was recorded from another model or "
         "file");
@@ -67,54 +68,56 @@ TEST_CASE("another environment or policy is comparable, and the note names it") 
 
 TEST_CASE("other settings fit worse than another environment") {
   Baseline other = recorded().baseline;
-  other.identity.settings[1].second = "another";
+  other.run.options.batch = 99;
   Baseline elsewhere = recorded().baseline;
-  elsewhere.environment["cpu"] = "another";
+  elsewhere.run.environment["cpu"] = "another";
   CHECK(fit_of(elsewhere, recorded().run).rank() < fit_of(other, recorded().run).rank());
-  other.identity.seed += 1;
+  other.run.options.seed += 1;
   CHECK(fit_of(other, recorded().run).settings.size() == 2);
 }
 
 TEST_CASE("other parameters or lanes are not comparable; a renamed lane is") {
   Baseline other = recorded().baseline;
-  other.identity.parameters[0].name = "another";
+  other.run.parameters[0].name = "another";
   CHECK_FALSE(fit_of(other, recorded().run).is_comparable);
   Baseline fewer = recorded().baseline;
-  fewer.identity.lanes.pop_back();
+  fewer.run.lanes.pop_back();
   CHECK_FALSE(fit_of(fewer, recorded().run).is_comparable);
   Baseline renamed = recorded().baseline;
-  renamed.identity.lanes[2].name = "another";
+  renamed.run.lanes[2].name = "another";
   CHECK(fit_of(renamed, recorded().run).is_comparable);
   CHECK(fit_of(renamed, recorded().run).is_exact());
 }
 
 TEST_CASE("a built-in model is known by its name; its lanes are replayed with today's policies") {
-  CheckedModel model{.model = small_run().model, .environment = recorded().baseline.environment};
+  CheckedModel model;
+  model.run.options.model = small_run().model;
+  model.run.environment = recorded().baseline.run.environment;
   CHECK(fit_of(recorded().baseline, model).is_comparable);
   CHECK(fit_of(recorded().baseline, model).is_exact());
   Baseline old = recorded().baseline;
-  old.identity.lanes[1].policy_text += "\n";
+  old.run.lanes[1].policy_text += "\n";
   CHECK(fit_of(old, model).policies == std::vector<std::string>{"torch-autocast-fp16"});
-  model.model = "another";
+  model.run.options.model = "another";
   CHECK_FALSE(fit_of(recorded().baseline, model).is_comparable);
 }
 
 TEST_CASE("a key changes with environment, policy and lane, not with threads") {
   const Baseline& b = recorded().baseline;
-  auto environment = b.environment;
-  const std::string key = baseline_key(environment, b.identity.lanes);
+  auto environment = b.run.environment;
+  const std::string key = baseline_key(environment, b.run.lanes);
   CHECK(key.size() == 17);
   environment["threads"] = "77";
-  CHECK(baseline_key(environment, b.identity.lanes) == key);
+  CHECK(baseline_key(environment, b.run.lanes) == key);
   environment["cpu"] = "another";
-  CHECK(baseline_key(environment, b.identity.lanes).substr(9) == key.substr(9));
-  CHECK(baseline_key(environment, b.identity.lanes).substr(0, 8) != key.substr(0, 8));
-  auto lanes = b.identity.lanes;
+  CHECK(baseline_key(environment, b.run.lanes).substr(9) == key.substr(9));
+  CHECK(baseline_key(environment, b.run.lanes).substr(0, 8) != key.substr(0, 8));
+  auto lanes = b.run.lanes;
   lanes[1].policy_text += "\n";
-  CHECK(baseline_key(b.environment, lanes).substr(0, 9) == key.substr(0, 9));
-  CHECK(baseline_key(b.environment, lanes) != key);
+  CHECK(baseline_key(b.run.environment, lanes).substr(0, 9) == key.substr(0, 9));
+  CHECK(baseline_key(b.run.environment, lanes) != key);
   // What a recording knows before it runs gives the same key.
-  CHECK(baseline_key(b.environment, lanes_now(small_run().lanes, {})) == key);
+  CHECK(baseline_key(b.run.environment, lanes_now(small_run().lanes, {})) == key);
 }
 
 }  // namespace

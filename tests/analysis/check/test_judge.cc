@@ -143,7 +143,7 @@ TEST_CASE("a lane that the run lacks is missing") {
 
 TEST_CASE("a renamed lane is found by its policy and judged") {
   Baseline baseline = good();
-  baseline.identity.lanes[2].name = "old-name";
+  baseline.run.lanes[2].name = "old-name";
   const CheckResult result = check(baseline, small_run());
   CHECK(result.verdict == CheckVerdict::kWithinNoise);
   CHECK(says(result.changes, "lane old-name is called pure-fp16 here"));
@@ -153,20 +153,22 @@ TEST_CASE("a renamed lane is found by its policy and judged") {
 
 TEST_CASE("another version of a preset is named and judged") {
   Baseline baseline = good();
-  baseline.identity.lanes[2].policy_text += "\nversion = \"0\"\n";
+  baseline.run.lanes[2].policy_text += "\nversion = \"0\"\n";
   const CheckResult result = check(baseline, small_run());
   CHECK(result.verdict == CheckVerdict::kWithinNoise);
-  CHECK(says(result.changes, "lane pure-fp16: its policy differs, first `version = \"0\"`"));
+  CHECK(says(result.changes,
+             "lane pure-fp16: its policy differs, first `loss_scale.version = \"0\"` -> "
+             "nothing"));
 }
 
 TEST_CASE("a renamed layer is matched by structure and judged") {
   Baseline baseline = good();
-  const std::string layer = baseline.identity.sites[middle_site()].layer;
+  const std::string layer = baseline.run.sites[middle_site()].layer;
   REQUIRE_FALSE(layer.empty());
-  for (SiteIdentity& site : baseline.identity.sites) {
+  for (SiteFacts& site : baseline.run.sites) {
     if (site.layer == layer) site.layer = "old_layer";
   }
-  for (NodeIdentity& node : baseline.identity.nodes) {
+  for (NodeFacts& node : baseline.run.nodes) {
     if (node.layer == layer) node.layer = "old_layer";
   }
   const CheckResult result = check(baseline, small_run());
@@ -177,8 +179,8 @@ TEST_CASE("a renamed layer is matched by structure and judged") {
 
 TEST_CASE("a site that only the run has is not judged") {
   Baseline baseline = good();
-  const size_t last = baseline.identity.sites.size() - 1;
-  baseline.identity.sites.pop_back();
+  const size_t last = baseline.run.sites.size() - 1;
+  baseline.run.sites.pop_back();
   for (Ensemble& ensemble : baseline.ensembles) {
     for (LaneBands& lane : ensemble.lanes) {
       for (const Metric& metric : metrics()) {
@@ -196,12 +198,12 @@ TEST_CASE("a site that only the run has is not judged") {
 
 TEST_CASE("another shape is named; a parameter's leaves the check incomplete") {
   Baseline baseline = good();
-  baseline.identity.sites[middle_site()].shape = "7x7";
+  baseline.run.sites[middle_site()].shape = "7x7";
   const CheckResult site = check(baseline, small_run());
   CHECK(site.verdict == CheckVerdict::kWithinNoise);
   CHECK(says(site.changes, "shape: 7x7 -> "));
   baseline = good();
-  baseline.identity.parameters[0].shape = "7x7";
+  baseline.run.parameters[0].shape = "7x7";
   const CheckResult parameter = check(baseline, small_run());
   CHECK(parameter.verdict == CheckVerdict::kIncomplete);
   CHECK(says(parameter.missing, ": shape 7x7 -> "));
@@ -219,10 +221,8 @@ TEST_CASE("a shorter run is incomplete: numbers of the first step alone are judg
 
 TEST_CASE("what changed is said in words: no empty side, and an eps once, with its layers") {
   Baseline baseline = good();
-  for (auto& [name, value] : baseline.identity.settings) {
-    if (name == "frozen layers") value = "fc1";
-    if (name == "batch_norm eps") value = "0.5";
-  }
+  baseline.run.options.freeze = {"fc1"};
+  baseline.run.options.batch_norm_eps = 0.5;
   const CheckResult result = check(baseline, small_run());
   CHECK(result.changes == std::vector<std::string>{"frozen layers: fc1 -> none"});
 }
@@ -259,7 +259,7 @@ TEST_CASE("too few runs in the ensemble: inconclusive, with what to do") {
 
 TEST_CASE("a truncated or damaged baseline is refused with the place") {
   const std::string text = to_json(good());
-  CHECK(baseline_from_json(text, "b.json").steps == 3);
+  CHECK(baseline_from_json(text, "b.json").run.steps == 3);
   for (const size_t size : {size_t{0}, text.size() / 3, text.size() - 2}) {
     CAPTURE(size);
     std::string said;

@@ -16,9 +16,9 @@ using testing::record;
 using testing::small_run;
 using testing::TempDir;
 
-SiteIdentity site(const std::string& op, const std::string& role, const std::string& point,
-                  int index, const std::string& shape) {
-  SiteIdentity made;
+SiteFacts site(const std::string& op, const std::string& role, const std::string& point, int index,
+               const std::string& shape) {
+  SiteFacts made;
   made.layer = "fc";
   made.op = op;
   made.role = role;
@@ -29,16 +29,16 @@ SiteIdentity site(const std::string& op, const std::string& role, const std::str
 }
 
 TEST_CASE("weight and bias, operands, and the rest have labels of their own") {
-  ModelIdentity identity;
-  identity.parameters = {{"fc.weight", "3x2"}, {"fc.bias", "3"}, {"fc.inner.weight", "4"}};
-  identity.sites = {site("storage", "weight", "storage", 0, "3x2"),
-                    site("storage", "weight", "storage", 0, "3"),
-                    site("linear", "activation", "output", 0, "2x3"),
-                    site("add", "activation", "operand", 0, "2x3"),
-                    site("add", "activation", "operand", 1, "2x3"),
-                    site("storage", "buffer", "storage", 0, "3"),
-                    site("storage", "buffer", "storage", 0, "3")};
-  CHECK(unique_labels(identity) ==
+  RunFacts run;
+  run.parameters = {{"fc.weight", "3x2"}, {"fc.bias", "3"}, {"fc.inner.weight", "4"}};
+  run.sites = {site("storage", "weight", "storage", 0, "3x2"),
+               site("storage", "weight", "storage", 0, "3"),
+               site("linear", "activation", "output", 0, "2x3"),
+               site("add", "activation", "operand", 0, "2x3"),
+               site("add", "activation", "operand", 1, "2x3"),
+               site("storage", "buffer", "storage", 0, "3"),
+               site("storage", "buffer", "storage", 0, "3")};
+  CHECK(unique_labels(run) ==
         std::vector<std::string>{"fc storage weight storage (weight)",
                                  "fc storage weight storage (bias)", "fc linear activation output",
                                  "fc add activation operand 1", "fc add activation operand 2",
@@ -50,8 +50,8 @@ TEST_CASE("of a recorded network every key is its own") {
   const TempDir dir;
   RunOptions options = small_run();
   options.model = "lenet";
-  const ModelIdentity identity = identity_of(record(dir.file("run.h5"), options));
-  const std::vector<std::string> labels = unique_labels(identity);
+  const RunFacts run = facts_of(record(dir.file("run.h5"), options));
+  const std::vector<std::string> labels = unique_labels(run);
   CHECK(labels.size() > 50);
   CHECK(std::set<std::string>(labels.begin(), labels.end()).size() == labels.size());
   CHECK(std::ranges::count(labels, "conv1 conv2d weight operand (bias)") == 1);

@@ -1,10 +1,11 @@
 // Runs with different set-ups are never compared, and every kind of difference is named.
-#include "analysis/pair/check_setup.h"
+#include "analysis/exact/same_setup.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
+#include "analysis/exact/exact.h"
 #include "tests/analysis/recorded_run.h"
 
 namespace lockstep {
@@ -24,11 +25,11 @@ std::string only(const std::vector<std::string>& lines) {
 struct Pair {
   TempDir dir;
   RunFile base = record(dir.file("base.h5"), small_run());
-  LanePairs result;
+  ComparableLanes result;
 
   void compare(std::function<void(Described&)> change) {
     const RunFile run = record(dir.file("run.h5"), small_run(), {.description = std::move(change)});
-    result = pair_lanes(run, base);
+    result = comparable_lanes(run, base);
   }
 };
 
@@ -39,9 +40,8 @@ TEST_CASE("equal set-ups pair every lane") {
   CHECK(pair.result.missing.empty());
   CHECK(pair.result.remarks.empty());
   REQUIRE(pair.result.lanes.size() == 3);
-  CHECK(pair.result.lanes[2].name == "pure-fp16");
-  CHECK(pair.result.lanes[2].run == 2);
-  CHECK(pair.result.lanes[2].baseline == 2);
+  CHECK(pair.result.lanes[2].before == 2);
+  CHECK(pair.result.lanes[2].after == 2);
 }
 
 TEST_CASE("an option that affects the numbers is named with both values") {
@@ -127,10 +127,10 @@ TEST_CASE("lanes: missing, added, of another policy or engine") {
   more.lanes.push_back("tf32");
   const RunFile without = record(pair.dir.file("fewer.h5"), fewer);
   const RunFile with = record(pair.dir.file("more.h5"), more);
-  LanePairs result = pair_lanes(without, pair.base);
+  ComparableLanes result = comparable_lanes(without, pair.base);
   CHECK(result.lanes.size() == 2);
   CHECK(only(result.missing) == "lane pure-fp16: in the baseline, not in this run");
-  result = pair_lanes(with, pair.base);
+  result = comparable_lanes(with, pair.base);
   CHECK(result.lanes.size() == 3);
   CHECK(only(result.not_comparable) == "lane tf32: in this run, not in the baseline");
   pair.compare([](Described& d) { d.run.lanes[1].policy.text += "# another\n"; });
@@ -146,10 +146,10 @@ TEST_CASE("steps: fewer are missing, more have no baseline") {
   Pair pair;
   RunOptions options = small_run();
   options.steps = 2;
-  LanePairs result = pair_lanes(record(pair.dir.file("run.h5"), options), pair.base);
+  ComparableLanes result = comparable_lanes(record(pair.dir.file("run.h5"), options), pair.base);
   CHECK(only(result.missing) == "steps: 2 here, 3 in the baseline");
   options.steps = 5;
-  result = pair_lanes(record(pair.dir.file("run.h5"), options), pair.base);
+  result = comparable_lanes(record(pair.dir.file("run.h5"), options), pair.base);
   CHECK(only(result.not_comparable) == "steps from 3 on: not in the baseline");
 }
 

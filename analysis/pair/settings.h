@@ -1,10 +1,11 @@
-// Checks that two runs can be compared: everything that affects what a lane computes must be equal.
+// Compares the settings of two runs. Only options that affect the numbers count.
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "src/record/run/run_file.h"
+#include "src/train/run_options.h"
 
 namespace lockstep {
 
@@ -19,20 +20,5 @@ std::vector<SetupDifference> setup_differences(const RunOptions& run, const RunO
 std::vector<std::pair<std::string, std::string>> setup_in_words(const RunOptions& options);
 // Empty: both measure the same steps; statistics of others cannot be compared.
 std::string other_measured_steps(const RunOptions& run, const RunOptions& baseline);
-
-struct LanePair {
-  std::string name;
-  int run, baseline;  // lane indices
-};
-
-// The lanes to compare (none when the runs as a whole are not comparable), and every difference of
-// the set-up, a line each.
-struct LanePairs {
-  std::vector<LanePair> lanes;
-  std::vector<std::string> not_comparable;
-  std::vector<std::string> missing;  // lanes or steps that the run lacks
-  std::vector<std::string> remarks;  // differences that affect no number
-};
-LanePairs pair_lanes(const RunFile& run, const RunFile& baseline);
 
 }  // namespace lockstep

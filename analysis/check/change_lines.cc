@@ -1,0 +1,228 @@
+// See change_lines.h.
+#include "analysis/check/change_lines.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <span>
+#include <tuple>
+#include <utility>
+
+#include "src/core/counted.h"
+#include "src/graph/op.h"
+
+namespace lockstep {
+namespace {
+
+constexpr size_t kNamedLayers = 3;    // of a change, by name
+constexpr size_t kNamedChanges = 12;  // ops that only one side has
+
+// Whether the op drops elements by a mask. A baseline of a later version may name ops unknown here.
+bool drops_elements(const std::string& name) {
+  const std::span<const OpDef> all = ops();
+  const auto found = std::ranges::find(all, name, &OpDef::name);
+  return found != all.end() && found->draws_mask != nullptr;
+}
+
+std::string attribute_of(const NodeFacts& node, const std::string& name) {
+  const auto found = node.attributes.find(name);
+  return found == node.attributes.end() ? "none" : found->second;
+}
+
+std::string named(const std::set<std::string>& layers) {
+  std::string text;
+  size_t count = 0;
+  for (const std::string& layer : layers) {
+    if (count++ == kNamedLayers) break;
+    text += (text.empty() ? "" : ", ") + (layer.empty() ? std::string("(no layer)") : layer);
+  }
+  if (layers.size() > kNamedLayers) text += fmt::format(", +{} more", layers.size() - kNamedLayers);
+  return text;
+}
+
+class Writer {
+ public:
+  Writer(const RunFacts& baseline, const RunFacts& run, const RunMatch& match)
+      : base_(baseline), run_(run), match_(match) {}
+
+  ChangeLines write() {
+    settings();
+    nodes();
+    sites();
+    parameters();
+    lanes();
+    return std::move(out_);
+  }
+
+ private:
+  void change(std::string text) { out_.changes.push_back(std::move(text)); }
+
+  void setting(SettingChange change_of) {
+    change(change_of.text);
+    out_.settings.push_back(std::move(change_of));
+  }
+
+  void settings() {
+    const auto value = [](const std::string& text) { return text.empty() ? "none" : text; };
+    for (const SetupDifference& d : settings_of_loop(base_, run_)) {
+      if (d.name == "batch_norm eps") continue;  // nodes() names it with its layers
+      setting({fmt::format("{}: {} -> {}", d.name, value(d.baseline), value(d.run)), "", "", ""});
+    }
+    if (base_.data != run_.data) change(fmt::format("data: {} -> {}", base_.data, run_.data));
+  }
+
+  void nodes() {
+    for (const auto& [before, after] : match_.renamed_layers) {
+      change(fmt::format("layer {} is called {} here", before, after));
+    }
+    // By op, attribute and both values: the layers.
+    struct Where {
+      const NodeFacts* first = nullptr;
+      std::set<std::string> layers = {};
+    };
+    std::map<std::tuple<std::string, std::string, std::string, std::string>, Where> attributes;
+    match_.nodes.each(base_.nodes, run_.nodes, [&](const NodeFacts& old, const NodeFacts& now) {
+      std::map<std::string, std::string> all = old.attributes;
+      all.insert(now.attributes.begin(), now.attributes.end());
+      for (const auto& [name, value] : all) {
+        const std::string before = attribute_of(old, name), after = attribute_of(now, name);
+        if (before == after) continue;
+        const auto at = attributes.try_emplace({old.op, name, before, after}, Where{&now}).first;
+        at->second.layers.insert(now.layer);
+      }
+    });
+    std::map<std::string, std::set<std::string>> gone, fresh;  // by op
+    for (const size_t i : match_.nodes.free_before()) {
+      gone[base_.nodes[i].op].insert(base_.nodes[i].layer);
+    }
+    for (const size_t j : match_.nodes.free_after()) {
+      fresh[run_.nodes[j].op].insert(run_.nodes[j].layer);
+    }
+    for (const auto& [key, where] : attributes) {
+      const auto& [op, name, before, after] = key;
+      std::string text = fmt::format("{} {}: {} -> {} in {} ({})", op, name, before, after,
+                                     counted(where.layers.size(), "layer"), named(where.layers));
+      // Extents follow from the shapes of batches and weights.
+      if (before.starts_with("[")) {
+        change(std::move(text));
+      } else {
+        setting({std::move(text), where.first->layer, op, where.first->source_line});
+      }
+    }
+    size_t shown = 0;
+    const auto list = [&](const char* where, const auto& ops) {
+      for (const auto& [op, layers] : ops) {
+        std::string text = fmt::format("{} {}: {}", op, where, named(layers));
+        if (drops_elements(op)) {  // no other op computes the same
+          setting({std::move(text), layers.empty() ? "" : *layers.begin(), op, ""});
+        } else if (shown++ < kNamedChanges) {
+          change(std::move(text));
+        }
+      }
+    };
+    list("only in the baseline", gone);
+    list("only here", fresh);
+    if (shown > kNamedChanges) change(fmt::format("+{} more ops", shown - kNamedChanges));
+  }
+
+  void sites() {
+    std::map<std::pair<std::string, std::string>, std::set<std::string>> shapes;
+    match_.sites.each(base_.sites, run_.sites, [&](const SiteFacts& old, const SiteFacts& now) {
+      if (old.shape != now.shape) shapes[{old.shape, now.shape}].insert(now.layer);
+    });
+    size_t shown = 0;
+    for (const auto& [both, layers] : shapes) {
+      if (shown++ == kNamedLayers) break;
+      change(fmt::format("shape: {} -> {} in {} ({})", both.first, both.second,
+                         counted(layers.size(), "layer"), named(layers)));
+    }
+    if (shapes.size() > kNamedLayers) {
+      change(fmt::format("+{} more shapes", shapes.size() - kNamedLayers));
+    }
+    const size_t without = match_.sites.free_before().size();
+    if (without > 0) {
+      change(fmt::format("{} of the baseline's {} have no counterpart here and are not judged",
+                         without, counted(match_.sites.size(), "site")));
+    }
+  }
+
+  void parameters() {
+    const auto lacks = [&](const char* which, const ParameterFacts& p) {
+      out_.no_match.push_back(
+          fmt::format("the {} has no parameter {} ({})", which, p.name, p.shape));
+    };
+    match_.parameters.each(
+        base_.parameters, run_.parameters,
+        [&](const ParameterFacts& old, const ParameterFacts& now) {
+          if (old.name != now.name) {
+            change(fmt::format("parameter {} is called {} here", old.name, now.name));
+          } else if (old.shape != now.shape) {
+            out_.no_match.push_back(
+                fmt::format("parameter {}: shape {} -> {}", now.name, old.shape, now.shape));
+          }
+        });
+    for (const size_t i : match_.parameters.free_before()) lacks("run", base_.parameters[i]);
+    for (const size_t j : match_.parameters.free_after()) lacks("baseline", run_.parameters[j]);
+  }
+
+  // A lane that only took another's place is another lane.
+  void lanes() {
+    for (const LanePair& pair : match_.lanes) {
+      const bool is_same = pair.is_same_lane();
+      if (pair.before >= 0 && !is_same) {
+        out_.no_match.push_back("the run has no lane " +
+                                base_.lanes[static_cast<size_t>(pair.before)].name);
+      }
+      if (pair.after >= 0 && !is_same) {
+        out_.extra.push_back("the baseline has no lane " +
+                             run_.lanes[static_cast<size_t>(pair.after)].name +
+                             ", so it is not judged");
+      }
+      if (!is_same) continue;
+      const LaneFacts& before = base_.lanes[static_cast<size_t>(pair.before)];
+      const LaneFacts& after = run_.lanes[static_cast<size_t>(pair.after)];
+      if (pair.by == PairedBy::kPolicy) {
+        change(fmt::format("lane {} is called {} here", before.name, after.name));
+      }
+      if (!pair.same_policy) {
+        const auto first = [](const std::vector<std::string>& lines) {
+          return lines.empty() ? "nothing" : "`" + lines[0] + "`";
+        };
+        change(fmt::format("lane {}: its policy differs, first {} -> {}", before.name,
+                           first(pair.policy.before), first(pair.policy.after)));
+      }
+      if (!pair.same_engine) {
+        change(fmt::format("lane {}: engine {}@{} -> {}@{}", before.name, before.engine,
+                           before.target, after.engine, after.target));
+      }
+    }
+  }
+
+  const RunFacts& base_;
+  const RunFacts& run_;
+  const RunMatch& match_;
+  ChangeLines out_;
+};
+
+}  // namespace
+
+std::vector<SetupDifference> settings_of_loop(const RunFacts& baseline, const RunFacts& run) {
+  constexpr std::string_view kDrawnFrom[] = {"seed", "nudge", "start_from", "data"};
+  const bool are_captured =
+      !baseline.options.capture_hash.empty() && !run.options.capture_hash.empty();
+  std::vector<SetupDifference> settings = setup_differences(run.options, baseline.options);
+  std::erase_if(settings, [&](const SetupDifference& d) {
+    // A parameter group is judged by its learning rate: layers may be grouped in other ways.
+    return std::ranges::count(kDrawnFrom, d.name) > 0 || (are_captured && d.name == "model") ||
+           d.name.starts_with("group ");
+  });
+  return settings;
+}
+
+ChangeLines change_lines(const RunFacts& baseline, const RunFacts& run, const RunMatch& match) {
+  return Writer(baseline, run, match).write();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,32 @@
+// What changed from a baseline to a run, in words: settings, layers, ops, shapes, parameters,
+// lanes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "analysis/pair/run_match.h"
+
+namespace lockstep {
+
+// A number of the loop or of an op that is not the baseline's: as good as it may be, not what was
+// accepted.
+struct SettingChange {
+  std::string text;                    // "layer_norm eps: 1e-05 -> 1e-06 in 12 layers (ln1, ...)"
+  std::string layer, op, source_line;  // the first; "": of the loop
+};
+
+// One line each.
+struct ChangeLines {
+  std::vector<std::string> changes;     // "layer_norm eps: 1e-05 -> 1e-06 in 12 layers"
+  std::vector<SettingChange> settings;  // those of `changes` that are numbers of the loop or of ops
+  std::vector<std::string> no_match;    // what the baseline has and the run lacks
+  std::vector<std::string> extra;       // what only the run has
+};
+ChangeLines change_lines(const RunFacts& baseline, const RunFacts& run, const RunMatch& match);
+
+// Those that say what is trained and how. Left out is what the weights and batches were drawn from,
+// which a baseline's limits allow for: the seed, a nudge, the capture's file.
+std::vector<SetupDifference> settings_of_loop(const RunFacts& baseline, const RunFacts& run);
+
+}  // namespace lockstep
