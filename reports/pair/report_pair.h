@@ -4,7 +4,7 @@
 #include <string>
 
 #include "analysis/pair/run_changes.h"
-#include "reports/run/report.h"
+#include "analysis/report/report.h"
 
 namespace lockstep {
 

@@ -54,7 +54,7 @@ std::string_view charts_script() {
   return page_file("charts.js");
 }
 
-std::string html_page(const Report& report, std::string_view charts) {
+std::string html_page(const AdvisedReport& report, std::string_view charts) {
   return html_page(report_page(report, /*draws=*/true), charts);
 }
 

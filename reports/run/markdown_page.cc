@@ -14,7 +14,7 @@ constexpr size_t kReserve = 2048;  // for the line that names what was left out
 
 }  // namespace
 
-std::string markdown_page(const Report& report) {
+std::string markdown_page(const AdvisedReport& report) {
   return markdown_page(report_page(report, /*draws=*/false));
 }
 

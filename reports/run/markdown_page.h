@@ -12,7 +12,7 @@ namespace lockstep {
 inline constexpr size_t kMostMarkdownBytes = 65536;
 
 // The verdict first. Sections that do not fit are named at the end.
-std::string markdown_page(const Report& report);
+std::string markdown_page(const AdvisedReport& report);
 std::string markdown_page(const ReportPage& page);
 
 }  // namespace lockstep

@@ -11,16 +11,16 @@
 namespace lockstep {
 namespace {
 
-std::string as_text(const Report& report, const TextStyle& style) {
+std::string as_text(const AdvisedReport& report, const TextStyle& style) {
   return report_text(report, /*summary_only=*/false, style);
 }
-std::string as_json(const Report& report, const TextStyle&) {
+std::string as_json(const AdvisedReport& report, const TextStyle&) {
   return report_json(report);
 }
-std::string as_html(const Report& report, const TextStyle&) {
+std::string as_html(const AdvisedReport& report, const TextStyle&) {
   return html_page(report);
 }
-std::string as_markdown(const Report& report, const TextStyle&) {
+std::string as_markdown(const AdvisedReport& report, const TextStyle&) {
   return markdown_page(report);
 }
 

@@ -5,7 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "reports/run/report.h"
+#include "analysis/report/report.h"
 
 namespace lockstep {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "reports/run/report.h"
+#include "analysis/report/report.h"
 
 namespace lockstep {
 

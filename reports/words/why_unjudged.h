@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "reports/run/report.h"
+#include "analysis/report/report.h"
 
 namespace lockstep {
 

@@ -97,7 +97,8 @@ void add_ranges(const Report& report, Blocks& out) {
 
 constexpr std::string_view kDoNotTrust = "Do not trust these results";
 
-Blocks write_verdict(const Report& report) {
+Blocks write_verdict(const AdvisedReport& advised) {
+  const Report& report = advised.report;
   Blocks out;
   if (report.verification && !report.verification->passed) {
     out.push_back(
@@ -112,7 +113,7 @@ Blocks write_verdict(const Report& report) {
                            [](const LaneReport* lane) { return rank(lane->judgement.verdict); });
   // The answer of `recommend` stands above: what it says of its candidate, of layers, loss scale,
   // proof and cost is not said again.
-  const bool has_answer = !report.recommendation.answer.empty();
+  const bool has_answer = !advised.answer.empty();
   for (const LaneReport* lane : lanes) {
     const bool is_told = has_answer && lane->judgement.verdict == Verdict::kFine;
     if (!is_told || main_finding(*lane) != nullptr) out.push_back(lane_paragraph(report, *lane));
