@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "analysis/check/alarm_sentence.h"
-#include "reports/check/check_groups.h"
+#include "reports/check/alarm_tables.h"
 #include "reports/check/check_text.h"
 #include "reports/writers/html_text.h"
 #include "src/core/counted.h"

@@ -7,7 +7,6 @@
 
 namespace lockstep {
 
-nlohmann::ordered_json json_number(double value);  // null: not finite
 nlohmann::ordered_json place_json(const Site& site);
 nlohmann::ordered_json finding_json(const Report& report, const LaneReport& lane, const Finding& f);
 

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "reports/run/html_page.h"
-#include "reports/run/markdown_page.h"
 #include "reports/run/report_json.h"
 #include "reports/run/section.h"
+#include "reports/writers/html_page.h"
+#include "reports/writers/markdown_page.h"
 
 namespace lockstep {
 namespace {
@@ -18,10 +18,10 @@ std::string as_json(const AdvisedReport& report, const TextStyle&) {
   return report_json(report);
 }
 std::string as_html(const AdvisedReport& report, const TextStyle&) {
-  return html_page(report);
+  return html_page(report_page(report, /*draws=*/true));
 }
 std::string as_markdown(const AdvisedReport& report, const TextStyle&) {
-  return markdown_page(report);
+  return markdown_page(report_page(report, /*draws=*/false));
 }
 
 std::string page_as_text(const ReportPage& page, const TextStyle& style) {

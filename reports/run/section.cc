@@ -70,15 +70,6 @@ ReportPage report_page(const AdvisedReport& report, bool draws) {
   return {page_title(report), page_subtitle(report), page_sections(report, draws)};
 }
 
-std::string page_text(const ReportPage& page, const TextStyle& style) {
-  std::string out;
-  for (const WrittenSection& section : page.sections) {
-    if (!out.empty()) out += "\n";
-    out += heading_text(section.title) + to_text(section.blocks, style);
-  }
-  return out;
-}
-
 std::string report_text(const AdvisedReport& report, bool summary_only, const TextStyle& style) {
   std::string out;
   for (const Section& section : sections()) {

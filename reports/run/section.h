@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "analysis/report/report.h"
-#include "reports/writers/block.h"
+#include "reports/writers/page.h"
 #include "reports/writers/text_writer.h"
 
 namespace lockstep {
@@ -42,22 +42,12 @@ std::vector<std::string> step_labels(const Report& report);
 // " (20 measured)"; empty if all steps were.
 std::string measured_note(const Report& report);
 
-struct WrittenSection {
-  std::string_view name, title;
-  Blocks blocks;
-};
 // All sections that say something, in the order of a page. `draws`: those that are only_html, too.
 std::vector<WrittenSection> page_sections(const AdvisedReport& report, bool draws);
 // "lenet"; "60 steps, 5 lanes, run.h5".
 std::string page_title(const Report& report);
 std::string page_subtitle(const Report& report);
-// What a writer needs, of whatever it is a report of.
-struct ReportPage {
-  std::string title, subtitle;
-  std::vector<WrittenSection> sections;
-};
 ReportPage report_page(const AdvisedReport& report, bool draws);
-std::string page_text(const ReportPage& page, const TextStyle& style = {});
 
 // The whole report, or only the sections that are `in_summary`, as text.
 std::string report_text(const AdvisedReport& report, bool summary_only = false,

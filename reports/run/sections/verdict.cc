@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "analysis/report/main_finding.h"
 #include "reports/run/section.h"
 #include "reports/words/lane_sentence.h"
+#include "reports/words/outcome_words.h"
 #include "reports/words/range_text.h"
-#include "reports/words/why_unjudged.h"
 #include "reports/writers/number_text.h"
 #include "src/core/text.h"
 

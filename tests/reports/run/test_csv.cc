@@ -7,8 +7,8 @@
 #include <set>
 #include <string>
 
-#include "reports/run/csv_writer.h"
 #include "reports/writers/chart_csv.h"
+#include "reports/writers/csv_writer.h"
 #include "src/core/text.h"
 #include "tests/reports/run/hand_made_report.h"
 

@@ -1,4 +1,4 @@
-// Two reports next to each other, before and after a fix, and what changed (analysis/compare).
+// Two reports next to each other, before and after a fix, and what changed (analysis/pair).
 #pragma once
 
 #include <string>
@@ -25,10 +25,5 @@ struct ReportPair {
   }
 };
 ReportPair compare_reports(Report before, Report after);
-
-// "pure-fp16 broke at step 40 in a.h5; in b.h5 it trains as fp32 does."
-std::string change_sentence(const ReportPair& pair, const LaneComparison& lanes);
-// Not of noise, references and what PyTorch recorded.
-bool is_shown(const ReportPair& pair, const LaneComparison& lanes);
 
 }  // namespace lockstep
