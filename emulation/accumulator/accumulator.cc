@@ -148,7 +148,7 @@ class Table {
 
   // The floor of the common exponent: emin of the accumulator minus the integer bits of the sum's
   // register. The generation decides these: 5 with F = 23, 6 with 24, 7 with 25 (U3).
-  static constexpr int kFp32Emin = -126, kFp16Emin = -14;
+  const int fp32_emin_ = find_format("fp32").emin, fp16_emin_ = find_format("fp16").emin;
 
   void add_nvidia() {
     const auto spec = [](int length, int bits, BlockOutput out, int floor = BlockSpec::kNoFloor) {
@@ -165,12 +165,12 @@ class Table {
     constexpr int kVolta = 5, kAmpere = 6, kHopper = 7;  // integer bits
     for (const BlockOutput out : {kFp32, kFp16}) {
       blocks("volta", out == kFp32 ? "fp16" : "fp16_acc16", {"fp16"}, "mma.m8n8k4",
-             spec(4, 23, out, (out == kFp32 ? kFp32Emin : kFp16Emin) - kVolta), kRecordings,
+             spec(4, 23, out, (out == kFp32 ? fp32_emin_ : fp16_emin_) - kVolta), kRecordings,
              recorded("V100", hidden_cut(out)));
     }
     for (const BlockOutput out : {kFp32, kFp16}) {
       blocks("turing", out == kFp32 ? "fp16" : "fp16_acc16", {"fp16"}, "mma.m16n8k8",
-             spec(8, 24, out, (out == kFp32 ? kFp32Emin : kFp16Emin) - kAmpere), kMmaSim,
+             spec(8, 24, out, (out == kFp32 ? fp32_emin_ : fp16_emin_) - kAmpere), kMmaSim,
              simulated);
     }
     struct Recorded {
@@ -179,12 +179,12 @@ class Table {
     for (const auto& [hardware, chip] : {Recorded{"ampere", "A100"}, {"ada", "RTX 1000 Ada"}}) {
       for (const BlockOutput out : {kFp32, kFp16}) {
         blocks(hardware, out == kFp32 ? "fp16" : "fp16_acc16", {"fp16"}, "mma.m16n8k16",
-               spec(8, 24, out, (out == kFp32 ? kFp32Emin : kFp16Emin) - kAmpere), kRecordings,
+               spec(8, 24, out, (out == kFp32 ? fp32_emin_ : fp16_emin_) - kAmpere), kRecordings,
                recorded(chip, hidden_cut(out)));
       }
-      blocks(hardware, "bf16", {"bf16"}, "mma.m16n8k16", spec(8, 24, kFp32, kFp32Emin - kAmpere),
+      blocks(hardware, "bf16", {"bf16"}, "mma.m16n8k16", spec(8, 24, kFp32, fp32_emin_ - kAmpere),
              kRecordings, recorded(chip, ""));
-      blocks(hardware, "tf32", {"tf32"}, "mma.m16n8k8", spec(4, 24, kFp32, kFp32Emin - kAmpere),
+      blocks(hardware, "tf32", {"tf32"}, "mma.m16n8k8", spec(4, 24, kFp32, fp32_emin_ - kAmpere),
              kRecordings, recorded(chip, ""));
     }
     const std::initializer_list<const char*> fp8 = {"fp8_e4m3", "fp8_e5m2"};
@@ -214,12 +214,12 @@ class Table {
       };
       for (const BlockOutput out : {kFp32, kFp16}) {
         blocks(hardware, out == kFp32 ? "fp16" : "fp16_acc16", {"fp16"}, k16,
-               spec(16, 25, out, (out == kFp32 ? kFp32Emin : kFp16Emin) - kHopper), kRecordings,
+               spec(16, 25, out, (out == kFp32 ? fp32_emin_ : fp16_emin_) - kHopper), kRecordings,
                evidence());
       }
-      blocks(hardware, "bf16", {"bf16"}, k16, spec(16, 25, kFp32, kFp32Emin - kHopper), kRecordings,
-             evidence());
-      blocks(hardware, "tf32", {"tf32"}, k8, spec(8, 25, kFp32, kFp32Emin - kHopper), kMmaSim,
+      blocks(hardware, "bf16", {"bf16"}, k16, spec(16, 25, kFp32, fp32_emin_ - kHopper),
+             kRecordings, evidence());
+      blocks(hardware, "tf32", {"tf32"}, k8, spec(8, 25, kFp32, fp32_emin_ - kHopper), kMmaSim,
              is_recorded ? Evidence{.reported = on_h100("mma.sync and wgmma")}
                          : Evidence{.simulated = "everything",
                                     .documented = "WMMA compiles to mma.sync k4"});
@@ -231,7 +231,7 @@ class Table {
       wmma.documented =
           "two m16n8k4 instructions, by machine code of nvcc 13.0 (tests/gpu/README.md)";
       blocks(hardware, "tf32_wmma", {"tf32"}, "wmma m16n16k8",
-             spec(4, 25, kFp32, kFp32Emin - kHopper), kRecordings, wmma);
+             spec(4, 25, kFp32, fp32_emin_ - kHopper), kRecordings, wmma);
     }
     blocks("hopper", "fp8", fp8, "wgmma k32", spec(32, 13, kE8m13), kRecordings,
            {.recorded = "H100 from zero, finite numbers near 1", .reported = on_h100("wgmma")});

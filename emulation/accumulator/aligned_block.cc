@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "emulation/number/number_format.h"
+
 namespace lockstep {
 namespace {
 
@@ -57,7 +59,7 @@ class BlockObserver {
 
 BlockFactor decode_factor(float x, const Format& format, Tf32Input tf32_input) {
   constexpr uint32_t kTf32Mask = ~uint32_t{0x1fff};  // the low 13 of 23 fraction bits are ignored
-  if (format.precision == 11 && format.emin == -126) {
+  if (format.precision == kTf32.precision && format.emin == kTf32.emin) {
     x = std::bit_cast<float>(tf32_register(std::bit_cast<uint32_t>(x), tf32_input) & kTf32Mask);
   }
   BlockFactor f;

@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "reports/advice/advice_text.h"
-#include "reports/run/finding_json.h"
 #include "reports/run/range_json.h"
+#include "reports/writers/json_text.h"
 
 namespace lockstep {
 namespace {

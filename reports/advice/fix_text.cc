@@ -10,7 +10,7 @@
 #include "analysis/candidates/policy_edit.h"
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/search/proof.h"
-#include "reports/run/finding_json.h"
+#include "reports/writers/json_text.h"
 #include "reports/writers/number_text.h"
 #include "src/core/text.h"
 

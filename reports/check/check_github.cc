@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "reports/check/check_groups.h"
+#include "reports/check/alarm_tables.h"
 #include "reports/check/check_text.h"
 #include "reports/words/source_place.h"
 #include "src/core/counted.h"

@@ -4,8 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "reports/check/check_text.h"
-#include "reports/run/finding_json.h"
-#include "reports/run/report_json.h"
+#include "reports/writers/json_text.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-// See check_junit.h.
+// See check_junit.h. Written by hand: with pugixml this file had 140 lines, not 129.
 #include "reports/check/check_junit.h"
 
 #include <fmt/format.h>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "analysis/check/alarm_sentence.h"
-#include "reports/check/check_groups.h"
+#include "reports/check/alarm_tables.h"
 #include "reports/check/check_text.h"
 #include "reports/writers/html_text.h"
 #include "src/core/counted.h"

@@ -11,9 +11,8 @@
 #include "analysis/check/alarm_sentence.h"
 #include "analysis/findings/finding_kinds.h"
 #include "reports/check/check_text.h"
-#include "reports/run/finding_json.h"
-#include "reports/run/report_json.h"
 #include "reports/words/source_place.h"
+#include "reports/writers/json_text.h"
 #include "src/core/text.h"
 
 namespace lockstep {

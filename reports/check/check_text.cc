@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "reports/check/check_groups.h"
+#include "reports/check/alarm_tables.h"
 #include "reports/writers/number_text.h"
 #include "src/core/text.h"
 

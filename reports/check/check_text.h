@@ -5,8 +5,7 @@
 #include <string>
 
 #include "analysis/check/check_result.h"
-#include "reports/run/section.h"
-#include "reports/writers/block.h"
+#include "reports/writers/page.h"
 #include "reports/writers/text_writer.h"
 
 namespace lockstep {

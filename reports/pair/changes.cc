@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "reports/pair/change_sentence.h"
 #include "reports/pair/pair_page.h"
 
 namespace lockstep {
@@ -39,10 +40,11 @@ Blocks write_changes(const ReportPair& pair) {
   if (out.empty())
     out.push_back(paragraph("Neither run has a lane to compare with the reference."));
   if (!pair.changes.same_graph()) {
-    out.push_back(paragraph(fmt::format(
-        "The step graphs differ ({}), so only outcomes are compared, and findings by the names of "
-        "their places.",
-        pair.changes.graph_difference)));
+    out.push_back(
+        paragraph(fmt::format("The step graphs differ ({}), so only outcomes are compared, and "
+                              "findings by the names of "
+                              "their places.",
+                              pair.changes.graph_difference)));
   }
   add_verdict(pair.before_name, pair.before, out);
   add_verdict(pair.after_name, pair.after, out);

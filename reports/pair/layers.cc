@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "reports/pair/change_sentence.h"
 #include "reports/pair/pair_page.h"
 #include "reports/writers/cells.h"
 #include "reports/writers/number_text.h"

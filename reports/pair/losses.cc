@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "reports/pair/pair_page.h"
-#include "reports/words/why_unjudged.h"
+#include "reports/words/outcome_words.h"
 #include "reports/writers/cells.h"
 #include "reports/writers/number_text.h"
 

@@ -3,8 +3,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "reports/pair/change_sentence.h"
 #include "reports/run/finding_json.h"
 #include "reports/run/report_json.h"
+#include "reports/writers/json_text.h"
 
 namespace lockstep {
 namespace {

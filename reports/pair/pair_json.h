@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "reports/pair/report_pair.h"
+#include "analysis/report/report_pair.h"
 
 namespace lockstep {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "reports/pair/report_pair.h"
+#include "analysis/report/report_pair.h"
 #include "reports/run/section.h"
 
 namespace lockstep {

@@ -1,10 +1,10 @@
 // See finding_json.h.
 #include "reports/run/finding_json.h"
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "analysis/findings/finding_kinds.h"
+#include "reports/writers/json_text.h"
 
 namespace lockstep {
 
@@ -20,10 +20,6 @@ std::string_view pass_of(const Report& report, const Finding& f) {
 }
 
 }  // namespace
-
-ordered_json json_number(double value) {
-  return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
-}
 
 ordered_json place_json(const Site& site) {
   return {{"id", site.id},

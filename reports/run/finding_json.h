@@ -3,11 +3,10 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "reports/run/report.h"
+#include "analysis/report/report.h"
 
 namespace lockstep {
 
-nlohmann::ordered_json json_number(double value);  // null: not finite
 nlohmann::ordered_json place_json(const Site& site);
 nlohmann::ordered_json finding_json(const Report& report, const LaneReport& lane, const Finding& f);
 

@@ -7,9 +7,11 @@
 #include <string_view>
 #include <vector>
 
+#include "analysis/report/main_finding.h"
 #include "reports/run/finding_json.h"
 #include "reports/run/views_json.h"
 #include "reports/words/lane_sentence.h"
+#include "reports/writers/json_text.h"
 
 namespace lockstep {
 

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "reports/run/finding_json.h"
+#include "reports/writers/json_text.h"
 
 namespace lockstep {
 

@@ -3,25 +3,25 @@
 
 #include <algorithm>
 
-#include "reports/run/html_page.h"
-#include "reports/run/markdown_page.h"
 #include "reports/run/report_json.h"
 #include "reports/run/section.h"
+#include "reports/writers/html_page.h"
+#include "reports/writers/markdown_page.h"
 
 namespace lockstep {
 namespace {
 
-std::string as_text(const Report& report, const TextStyle& style) {
+std::string as_text(const AdvisedReport& report, const TextStyle& style) {
   return report_text(report, /*summary_only=*/false, style);
 }
-std::string as_json(const Report& report, const TextStyle&) {
+std::string as_json(const AdvisedReport& report, const TextStyle&) {
   return report_json(report);
 }
-std::string as_html(const Report& report, const TextStyle&) {
-  return html_page(report);
+std::string as_html(const AdvisedReport& report, const TextStyle&) {
+  return html_page(report_page(report, /*draws=*/true));
 }
-std::string as_markdown(const Report& report, const TextStyle&) {
-  return markdown_page(report);
+std::string as_markdown(const AdvisedReport& report, const TextStyle&) {
+  return markdown_page(report_page(report, /*draws=*/false));
 }
 
 std::string page_as_text(const ReportPage& page, const TextStyle& style) {

@@ -16,7 +16,7 @@ struct ReportFormat {
   ReportPictures pictures;
   std::vector<std::string_view> endings;  // of the names of such files; the first is suggested
   // nullptr: one file does not hold a whole report (csv_writer.h).
-  std::string (*write)(const Report& report, const TextStyle& style);
+  std::string (*write)(const AdvisedReport& report, const TextStyle& style);
   // The same of any page, e.g. of two runs; nullptr: it needs more than sections.
   std::string (*write_page)(const ReportPage& page, const TextStyle& style) = nullptr;
 };

@@ -5,7 +5,7 @@
 
 #include "reports/run/lane_json.h"
 #include "reports/run/views_json.h"
-#include "src/core/text.h"
+#include "reports/writers/json_text.h"
 
 namespace lockstep {
 namespace {
@@ -54,14 +54,6 @@ nlohmann::ordered_json report_object(const Report& report) {
 
 std::string report_json(const Report& report) {
   return json_page(report_object(report));
-}
-
-std::string json_page(const ordered_json& object) {
-  constexpr int kIndent = 1;
-  // What printable() spells out stands in strings, where \\u001b is the same character to a
-  // program.
-  return printable_lines(object.dump(kIndent, ' ', false, ordered_json::error_handler_t::replace)) +
-         "\n";
 }
 
 }  // namespace lockstep

@@ -5,7 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "reports/run/report.h"
+#include "analysis/report/report.h"
 
 namespace lockstep {
 
@@ -14,7 +14,5 @@ inline constexpr int kReportJsonVersion = 1;
 // One object; numbers that were not measured are null.
 nlohmann::ordered_json report_object(const Report& report);
 std::string report_json(const Report& report);
-// An object as it is printed: text of unknown origin cannot make it invalid.
-std::string json_page(const nlohmann::ordered_json& object);
 
 }  // namespace lockstep

@@ -34,7 +34,7 @@ std::vector<std::string> step_labels(const Report& report) {
   return labels;
 }
 
-std::vector<WrittenSection> page_sections(const Report& report, bool draws) {
+std::vector<WrittenSection> page_sections(const AdvisedReport& report, bool draws) {
   std::vector<WrittenSection> written;
   for (const bool leads : {true, false}) {
     for (const Section& section : sections()) {
@@ -66,20 +66,11 @@ std::string page_subtitle(const Report& report) {
   return text + ", " + report.path;
 }
 
-ReportPage report_page(const Report& report, bool draws) {
+ReportPage report_page(const AdvisedReport& report, bool draws) {
   return {page_title(report), page_subtitle(report), page_sections(report, draws)};
 }
 
-std::string page_text(const ReportPage& page, const TextStyle& style) {
-  std::string out;
-  for (const WrittenSection& section : page.sections) {
-    if (!out.empty()) out += "\n";
-    out += heading_text(section.title) + to_text(section.blocks, style);
-  }
-  return out;
-}
-
-std::string report_text(const Report& report, bool summary_only, const TextStyle& style) {
+std::string report_text(const AdvisedReport& report, bool summary_only, const TextStyle& style) {
   std::string out;
   for (const Section& section : sections()) {
     if (section.only_html || (summary_only && !section.in_summary)) continue;

@@ -3,23 +3,37 @@
 // list in section.cc.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "reports/run/report.h"
-#include "reports/writers/block.h"
+#include "analysis/report/report.h"
+#include "reports/writers/page.h"
 #include "reports/writers/text_writer.h"
 
 namespace lockstep {
 
+// A report and the answer of `recommend`, where that wrote it: the candidates are its lanes.
+struct AdvisedReport {
+  const Report& report;
+  Blocks answer = {}, search = {};  // empty: any other report
+
+  AdvisedReport(const Report& of) : report(of) {}  // NOLINT: every report, without an answer
+  AdvisedReport(const Report& of, Blocks answer_of_it, Blocks search_of_it)
+      : report(of), answer(std::move(answer_of_it)), search(std::move(search_of_it)) {}
+  operator const Report&() const { return report; }  // NOLINT: for sections that need no answer
+};
+
 struct Section {
   std::string_view name, title;
-  bool in_summary;                        // also printed at the end of `replay`
-  Blocks (*write)(const Report& report);  // no blocks: the section is left out
-  bool leads = false;                     // the first one of a page, whatever the list's order
-  bool only_html = false;                 // a picture; its table is too long for text and Markdown
+  bool in_summary;  // also printed at the end of `replay`
+  // Returns: no blocks, and the section is left out. Most take a `const Report&`.
+  std::function<Blocks(const AdvisedReport& report)> write;
+  bool leads = false;      // the first one of a page, whatever the list's order
+  bool only_html = false;  // a picture; its table is too long for text and Markdown
 };
 std::span<const Section> sections();
 
@@ -28,25 +42,15 @@ std::vector<std::string> step_labels(const Report& report);
 // " (20 measured)"; empty if all steps were.
 std::string measured_note(const Report& report);
 
-struct WrittenSection {
-  std::string_view name, title;
-  Blocks blocks;
-};
 // All sections that say something, in the order of a page. `draws`: those that are only_html, too.
-std::vector<WrittenSection> page_sections(const Report& report, bool draws);
+std::vector<WrittenSection> page_sections(const AdvisedReport& report, bool draws);
 // "lenet"; "60 steps, 5 lanes, run.h5".
 std::string page_title(const Report& report);
 std::string page_subtitle(const Report& report);
-// What a writer needs, for every kind of report.
-struct ReportPage {
-  std::string title, subtitle;
-  std::vector<WrittenSection> sections;
-};
-ReportPage report_page(const Report& report, bool draws);
-std::string page_text(const ReportPage& page, const TextStyle& style = {});
+ReportPage report_page(const AdvisedReport& report, bool draws);
 
 // The whole report, or only the sections that are `in_summary`, as text.
-std::string report_text(const Report& report, bool summary_only = false,
+std::string report_text(const AdvisedReport& report, bool summary_only = false,
                         const TextStyle& style = {});
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include "reports/run/finding_json.h"
 #include "reports/run/range_json.h"
 #include "reports/words/range_text.h"
+#include "reports/writers/json_text.h"
 
 namespace lockstep {
 

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "reports/run/report.h"
+#include "analysis/report/report.h"
 
 namespace lockstep {
 

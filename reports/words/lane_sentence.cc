@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "analysis/findings/finding_kinds.h"
+#include "analysis/report/main_finding.h"
 #include "reports/writers/number_text.h"
 #include "reports/writers/text_writer.h"
 #include "src/core/text.h"
@@ -18,12 +19,6 @@ namespace lockstep {
 namespace {
 
 constexpr int kLinesPerLane = 3;
-
-int64_t break_step(const LaneReport& lane, const Finding* finding) {
-  if (finding != nullptr && finding->kind == FindingKind::kScaleFloor) return finding->last_step;
-  if (finding != nullptr) return finding->first_step;
-  return lane.nonfinite_loss_at >= 0 ? lane.nonfinite_loss_at : lane.info.died_at;
-}
 
 // "loss 1.51, 0.31 above the reference's (noise 0.05); 1.20 points fewer held-out answers right"
 std::string distance_text(const LaneJudgement& j) {
@@ -106,7 +101,7 @@ std::string outcome_text(const LaneReport& lane, const Finding* finding) {
       const bool several = j.seeds > 1;
       std::string text = fmt::format("{} broke", lane.info.name);
       if (several) text += fmt::format(" in {} of {} seeds", j.broke_in, j.seeds);
-      const int64_t step = break_step(lane, finding);
+      const int64_t step = lane_break_step(lane);
       if (step >= 0) text += fmt::format("{} at step {}", several ? "," : "", step);
       if (several)
         text += fmt::format("{} seed {}", step >= 0 ? " of" : ", shown:", lane.findings_seed);
@@ -167,24 +162,6 @@ std::string sentence_with(const Report& report, const LaneReport& lane, const Fi
 }
 
 }  // namespace
-
-// The list explains a lane that broke only if a finding of a kind that breaks is in it; the origin
-// leads the list even if it is of another kind.
-const Finding* main_finding(const LaneReport& lane) {
-  if (lane.findings.empty()) return nullptr;
-  const bool explains =
-      lane.judgement.verdict != Verdict::kBroke ||
-      std::ranges::any_of(lane.findings, [](const Finding& f) { return row_of(f.kind).breaks; });
-  return explains ? &lane.findings.front() : nullptr;
-}
-
-bool has_sentence(const LaneReport& lane) {
-  return lane.is_candidate() || lane.judgement.verdict == Verdict::kBroke;
-}
-
-int64_t lane_break_step(const LaneReport& lane) {
-  return break_step(lane, main_finding(lane));
-}
 
 std::string lane_sentence(const Report& report, const LaneReport& lane) {
   const Finding* finding = main_finding(lane);

@@ -211,4 +211,13 @@ std::string to_text(const Blocks& blocks, const TextStyle& style) {
   return writer.out;
 }
 
+std::string page_text(const ReportPage& page, const TextStyle& style) {
+  std::string out;
+  for (const WrittenSection& section : page.sections) {
+    if (!out.empty()) out += "\n";
+    out += heading_text(section.title) + to_text(section.blocks, style);
+  }
+  return out;
+}
+
 }  // namespace lockstep

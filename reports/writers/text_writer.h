@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "reports/writers/block.h"
+#include "reports/writers/page.h"
 
 namespace lockstep {
 
@@ -27,5 +27,6 @@ size_t find_colour(std::string_view text);
 
 std::string heading_text(std::string_view title);
 std::string to_text(const Blocks& blocks, const TextStyle& style = {});
+std::string page_text(const ReportPage& page, const TextStyle& style = {});
 
 }  // namespace lockstep

@@ -10,7 +10,7 @@
 #include "emulation/accumulator/dot_vectors.h"
 #include "emulation/format/oracle.h"
 #include "emulation/format/rounding.h"
-#include "reports/run/csv_writer.h"
+#include "reports/writers/csv_writer.h"
 #include "src/cli/arguments/arguments.h"
 #include "src/cli/arguments/exact_number.h"
 #include "src/cli/command.h"

@@ -153,10 +153,11 @@ void write_advice_report(const std::string& path, TrialRuns& runs, const Advice&
                                                                advice.plain->candidate.lane);
   if (is_other) lanes.push_back(advice.chosen->candidate);
   if (!lanes.empty()) runs.run(lanes);
-  Report report = read_report(RunFile(runs.last_path()));
-  report.recommendation = {advice_blocks(advice, facts), search_blocks(advice)};
+  const Report report = read_report(RunFile(runs.last_path()));
   const ReportFormat* format = report_format_of_file(path);
-  write_text_file_atomically(path, format->write(report, TextStyle{}));
+  write_text_file_atomically(
+      path,
+      format->write({report, advice_blocks(advice, facts), search_blocks(advice)}, TextStyle{}));
 }
 
 // Runs candidates.

@@ -7,7 +7,7 @@
 #include <system_error>
 #include <vector>
 
-#include "reports/run/csv_writer.h"
+#include "reports/writers/csv_writer.h"
 #include "reports/writers/number_text.h"
 #include "src/cli/arguments/arguments.h"
 #include "src/cli/command.h"

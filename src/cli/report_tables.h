@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "reports/run/csv_writer.h"
 #include "reports/run/report_format.h"
-#include "reports/run/section.h"
+#include "reports/writers/csv_writer.h"
+#include "reports/writers/page.h"
 #include "src/core/error.h"
 
 namespace lockstep {

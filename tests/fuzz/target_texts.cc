@@ -8,7 +8,7 @@
 #include "emulation/format/block_format.h"
 #include "emulation/format/format.h"
 #include "emulation/format/rounding.h"
-#include "reports/run/csv_writer.h"
+#include "reports/writers/csv_writer.h"
 #include "reports/writers/html_text.h"
 #include "src/core/error.h"
 #include "src/core/text.h"

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "emulation/accumulator/aligned_block_core.h"
+#include "emulation/number/number_format.h"
 #include "emulation/verify/nvidia/mma_layout.h"
 #include "src/core/host_device.h"
 
@@ -37,18 +38,26 @@ LOCKSTEP_HOST_DEVICE constexpr int bits_of(Type type) {
   }
 }
 
+template <const NumberFormat& kFormat>
+LOCKSTEP_HOST_DEVICE constexpr BlockEncoding encoding_of_format(int ignored_bits = 0) {
+  constexpr int kPrecision = kFormat.precision, kEmin = kFormat.emin;
+  constexpr int kStorageBits = kFormat.storage_bits();
+  constexpr bool kHasInfinity = kFormat.has_infinity();
+  return {kPrecision, kEmin, kStorageBits, kHasInfinity, ignored_bits};
+}
+
 LOCKSTEP_HOST_DEVICE constexpr BlockEncoding encoding_of(Type type) {
   switch (type) {
     case Type::kFp16:
-      return {.precision = 11, .emin = -14, .storage_bits = 16};
+      return encoding_of_format<kFp16>();
     case Type::kBf16:
-      return {.precision = 8, .emin = -126, .storage_bits = 16};
+      return encoding_of_format<kBf16>();
     case Type::kTf32:
-      return {.precision = 11, .emin = -126, .storage_bits = 19, .ignored_bits = 13};
+      return encoding_of_format<kTf32>(bits_of(type) - kTf32.storage_bits());
     case Type::kE4m3:
-      return {.precision = 4, .emin = -6, .storage_bits = 8, .has_infinity = false};
+      return encoding_of_format<kFp8E4m3>();
     default:
-      return {.precision = 3, .emin = -14, .storage_bits = 8};
+      return encoding_of_format<kFp8E5m2>();
   }
 }
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "analysis/findings/finding_kinds.h"
+#include "analysis/report/main_finding.h"
 #include "reports/run/section.h"
-#include "reports/words/lane_sentence.h"
 #include "reports/writers/number_text.h"
 
 namespace lockstep {

@@ -6,7 +6,7 @@
 #include <cstddef>
 
 #include "reports/run/section.h"
-#include "reports/words/why_unjudged.h"
+#include "reports/words/outcome_words.h"
 #include "reports/writers/cells.h"
 #include "reports/writers/number_text.h"
 

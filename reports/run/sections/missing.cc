@@ -8,11 +8,12 @@
 namespace lockstep {
 namespace {
 
-Blocks write_missing(const Report& report) {
+Blocks write_missing(const AdvisedReport& advised) {
+  const Report& report = advised.report;
   Blocks out;
   const auto add = [&](std::string text) { out.push_back(paragraph("- " + std::move(text))); };
   const auto any = [&](auto holds) { return std::ranges::any_of(report.lanes, holds); };
-  if (report.recommendation.answer.empty()) {
+  if (advised.answer.empty()) {
     add(fmt::format(
         "A recommendation: `lockstep recommend {} --report advice.html` runs candidates.",
         report.options.model));

@@ -4,12 +4,12 @@
 namespace lockstep {
 namespace {
 
-Blocks write_recommendation(const Report& report) {
-  return report.recommendation.answer;
+Blocks write_recommendation(const AdvisedReport& report) {
+  return report.answer;
 }
 
-Blocks write_sensitivity(const Report& report) {
-  return report.recommendation.search;
+Blocks write_sensitivity(const AdvisedReport& report) {
+  return report.search;
 }
 
 }  // namespace

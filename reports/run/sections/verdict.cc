@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "analysis/report/main_finding.h"
 #include "reports/run/section.h"
 #include "reports/words/lane_sentence.h"
+#include "reports/words/outcome_words.h"
 #include "reports/words/range_text.h"
-#include "reports/words/why_unjudged.h"
 #include "reports/writers/number_text.h"
 #include "src/core/text.h"
 
@@ -97,7 +98,8 @@ void add_ranges(const Report& report, Blocks& out) {
 
 constexpr std::string_view kDoNotTrust = "Do not trust these results";
 
-Blocks write_verdict(const Report& report) {
+Blocks write_verdict(const AdvisedReport& advised) {
+  const Report& report = advised.report;
   Blocks out;
   if (report.verification && !report.verification->passed) {
     out.push_back(
@@ -112,7 +114,7 @@ Blocks write_verdict(const Report& report) {
                            [](const LaneReport* lane) { return rank(lane->judgement.verdict); });
   // The answer of `recommend` is above. It covers the candidate, layers, loss scale, proof and
   // cost, which are not repeated.
-  const bool has_answer = !report.recommendation.answer.empty();
+  const bool has_answer = !advised.answer.empty();
   for (const LaneReport* lane : lanes) {
     const bool is_told = has_answer && lane->judgement.verdict == Verdict::kFine;
     if (!is_told || main_finding(*lane) != nullptr) out.push_back(lane_paragraph(report, *lane));

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "reports/check/check_groups.h"
+#include "reports/check/alarm_tables.h"
 #include "reports/check/check_text.h"
-#include "reports/run/html_page.h"
-#include "reports/run/markdown_page.h"
+#include "reports/writers/html_page.h"
+#include "reports/writers/markdown_page.h"
 #include "src/core/text.h"
 #include "tests/reports/check/hand_made_check.h"
 #include "tests/reports/golden_file.h"

@@ -7,10 +7,11 @@
 #include <string>
 
 #include "reports/pair/pair_json.h"
+#include "reports/pair/change_sentence.h"
 #include "reports/pair/pair_page.h"
-#include "reports/run/csv_writer.h"
-#include "reports/run/html_page.h"
-#include "reports/run/markdown_page.h"
+#include "reports/writers/csv_writer.h"
+#include "reports/writers/html_page.h"
+#include "reports/writers/markdown_page.h"
 #include "tests/reports/documented_keys.h"
 #include "tests/reports/golden_file.h"
 #include "tests/reports/run/hand_made_report.h"

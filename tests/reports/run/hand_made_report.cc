@@ -169,8 +169,10 @@ void add_pictures(Report& report) {
                 {.lane = 3, .relative_time = 0.25, .memory = std::nullopt}},
       .unaligned = {{.layer = "fc1", .op = "linear", .extents = "n is 10"}},
       .products = 3};
-  report.recommendation = {.answer = {paragraph("Nothing needs doing.")},
-                           .search = {paragraph("All layers were scored.")}};
+}
+
+AdvisedReport advised(const Report& report) {
+  return {report, {paragraph("Nothing needs doing.")}, {paragraph("All layers were scored.")}};
 }
 
 }  // namespace lockstep::testing

@@ -4,7 +4,7 @@
 #include <limits>
 #include <string>
 
-#include "reports/run/report.h"
+#include "reports/run/section.h"
 
 namespace lockstep::testing {
 
@@ -14,7 +14,9 @@ inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 LaneReport lane(std::string name, double end, double accuracy);
 Report hand_made();
 
-// Something for every picture: of the lane pure-fp16, costs, ranges, a recommendation.
+// Something for every picture: of the lane pure-fp16, costs, ranges.
 void add_pictures(Report& report);
+// With an answer of `recommend`.
+AdvisedReport advised(const Report& report);
 
 }  // namespace lockstep::testing

@@ -6,10 +6,10 @@
 #include <limits>
 #include <string>
 
-#include "reports/run/html_page.h"
-#include "reports/run/markdown_page.h"
 #include "reports/run/report_format.h"
+#include "reports/writers/html_page.h"
 #include "reports/writers/html_writer.h"
+#include "reports/writers/markdown_page.h"
 #include "reports/writers/markdown_writer.h"
 #include "src/core/text_file.h"
 #include "tests/reports/run/hand_made_report.h"
@@ -43,14 +43,22 @@ size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
+std::string html_of(const AdvisedReport& report, std::string_view charts = charts_script()) {
+  return html_page(report_page(report, /*draws=*/true), charts);
+}
+
+std::string markdown_of(const Report& report) {
+  return markdown_page(report_page(report, /*draws=*/false));
+}
+
 TEST_CASE("the Markdown report of a hand-made run is the golden one") {
-  check_golden("report.md", markdown_page(hand_made()));
+  check_golden("report.md", markdown_of(hand_made()));
 }
 
 TEST_CASE("the HTML report of a hand-made run, without style and script, is the golden one") {
   Report report = hand_made();
   testing::add_pictures(report);
-  std::string page = html_page(report, "charts");
+  std::string page = html_of(testing::advised(report), "charts");
   page = without(std::move(page), "<style>", "</style>");
   page = without(std::move(page), "<script>", "</script>");
   check_golden("report.html", without(std::move(page), "'sha256-", "'"));
@@ -58,13 +66,13 @@ TEST_CASE("the HTML report of a hand-made run, without style and script, is the 
 
 TEST_CASE("HTML without charts: their tables are open, and the page says so; with them, closed") {
   constexpr const char* kSaid = "This build of Lockstep draws no charts";
-  const std::string without_charts = html_page(hand_made(), "");
+  const std::string without_charts = html_of(hand_made(), "");
   CHECK(count(without_charts, kSaid) == 1);
   CHECK(count(without_charts, "<details open><summary>Table") > 0);
   CHECK(count(without_charts, "<details><summary>Table") == 0);
   CHECK(count(without_charts, "<script>") == 1);
   CHECK(count(without_charts, "'sha256-") == 1);
-  const std::string with_charts = html_page(hand_made(), "draw()");
+  const std::string with_charts = html_of(hand_made(), "draw()");
   CHECK(count(with_charts, kSaid) == 0);
   CHECK(count(with_charts, "<details open>") == 0);
   CHECK(count(with_charts, "<details><summary>Table") > 0);
@@ -92,13 +100,13 @@ TEST_CASE("the script of charts cannot end its element, and keeps its licences")
 TEST_CASE("HTML: a hostile name stays text, wherever it stands") {
   const std::string name = "</script><img src=x onerror=\"alert('1')\">&amp;`x`";
   Report report = hand_made();
-  const std::string plain = html_page(report);
+  const std::string plain = html_of(report);
   for (Site& site : report.sites.sites) site.layer = name;
   for (LaneReport& lane : report.lanes) lane.info.name += name;
   for (LayerHealth& health : report.lanes[3].health) health.layer = name;
   report.lanes[3].updates[0].layer = name;
   report.path = report.command_line = report.options.model = report.environment[name] = name;
-  const std::string page = html_page(report);
+  const std::string page = html_of(report);
   for (const std::string part : {"<img", "</script", "<script", "</title", "onerror=\""}) {
     CAPTURE(part);
     CHECK(count(page, part) == count(plain, part));
@@ -130,9 +138,9 @@ TEST_CASE("Markdown: long tables are collapsed, and a long report fits a comment
   std::vector<LayerHealth>& health = report.lanes[3].health;
   const LayerHealth row = health.back();
   while (health.size() < 60) health.push_back(row);
-  CHECK(markdown_page(report).find("<details><summary>60 rows</summary>") != std::string::npos);
+  CHECK(markdown_of(report).find("<details><summary>60 rows</summary>") != std::string::npos);
   report.sites.sites[1].layer = std::string(1000, 'x');
-  const std::string page = markdown_page(report);
+  const std::string page = markdown_of(report);
   CHECK(page.size() <= kMostMarkdownBytes);
   CHECK(page.find("see the text or HTML report: What rounding did, layer by layer.") !=
         std::string::npos);
@@ -144,7 +152,7 @@ TEST_CASE("the verdict leads a page, also of a capture whose replay is not faith
   report.options.capture_hash = "0123";
   report.verification = Verification();
   report.verification->passed = false;
-  const std::string page = markdown_page(report);
+  const std::string page = markdown_of(report);
   CHECK(page.find("### Verdict\n❌ **Do not trust these results**: the replay does not do what the "
                   "model does.") != std::string::npos);
   CHECK(page.find("### Verdict") < page.find("### Is the import faithful?"));

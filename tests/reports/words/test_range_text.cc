@@ -62,7 +62,7 @@ TEST_CASE("the loss scale to set stands first; ends that nothing sets are left o
   CHECK(loss_scale_sentence(table_of(5, 5)) == "");
 }
 
-std::string text_of(const Report& report, std::string_view name) {
+std::string text_of(const AdvisedReport& report, std::string_view name) {
   const auto section = std::ranges::find(sections(), name, &Section::name);
   std::string text;
   for (const Block& block : section->write(report)) {
@@ -82,9 +82,9 @@ TEST_CASE("the first screen names the layers to keep and the loss scale, unless 
     CHECK(text_of(report, section).find(scale) != std::string::npos);
   }
   CHECK(text_of(report, "verdict").find("One seed rules out") != std::string::npos);
-  report.recommendation.answer = {paragraph("Keep fc0 in fp32.")};
-  CHECK(text_of(report, "verdict").find(kept) == std::string::npos);
-  CHECK(text_of(report, "verdict").find("One seed rules out") == std::string::npos);
+  const AdvisedReport advised = {report, {paragraph("Keep fc0 in fp32.")}, {}};
+  CHECK(text_of(advised, "verdict").find(kept) == std::string::npos);
+  CHECK(text_of(advised, "verdict").find("One seed rules out") == std::string::npos);
 }
 
 TEST_CASE("a lane's main finding is stated once, in the verdict") {

@@ -10,6 +10,7 @@
 #include "emulation/kernels/scalar/elements/row_kernels.h"
 #include "emulation/kernels/simd/elements/exp_log.h"
 #include "emulation/kernels/simd/targets.h"
+#include "emulation/number/number_format.h"
 #include "src/core/chunks.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -74,10 +75,9 @@ double block_sum(const float* terms, int64_t count, const Accumulator& accumulat
     }
     return canonical_nan(lanes[0]);
   }
-  constexpr int kFp16P = 11, kFp16EMin = -14, kBf16P = 8, kBf16EMin = -126;
-  if (format.precision == kFp16P && format.emin == kFp16EMin) {
+  if (format.precision == kFp16.precision && format.emin == kFp16.emin) {
     narrow_lane_sums<ToFp16>(terms, count, lanes);
-  } else if (format.precision == kBf16P && format.emin == kBf16EMin) {
+  } else if (format.precision == kBf16.precision && format.emin == kBf16.emin) {
     narrow_lane_sums<ToBf16>(terms, count, lanes);
   } else {
     return scalar_block_sum(terms, count, accumulator);

@@ -25,6 +25,7 @@
 #include "emulation/kernels/simd/products/aligned_rules.h"
 #include "emulation/kernels/simd/rounding/narrow-inl.h"
 #include "emulation/kernels/simd/targets.h"
+#include "emulation/number/number_format.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep {
@@ -216,8 +217,7 @@ class FloatBlock {
       IntVec common = hn::Max(hn::And(of_products[j], t.field), own);
       if (kFp16) {
         // Subnormals of FP16 have the exponent emin.
-        constexpr int kFp16Emin = -14;
-        const IntVec emin = hn::Set(di, (kFp16Emin + kFloatBias) << kFloatFractionBits);
+        const IntVec emin = hn::Set(di, (lockstep::kFp16.emin + kFloatBias) << kFloatFractionBits);
         common = hn::IfThenElse(hn::Ne(own, hn::Zero(di)), hn::Max(common, emin), common);
       }
       x.common[j] = common;

@@ -19,6 +19,7 @@
 #include "emulation/kernels/simd/products/aligned_rules.h"
 #include "emulation/kernels/simd/rounding/narrow-inl.h"
 #include "emulation/kernels/simd/targets.h"
+#include "emulation/number/number_format.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep {
@@ -101,7 +102,7 @@ struct BlockSide {
   HWY_NOINLINE void copy(std::span<const float*> lines, const Format& format, bool zeros_count) {
     const D d;
     // TF32 registers: the hardware ignores the low 13 of the 23 fraction bits.
-    const bool is_tf32 = format.precision == 11 && format.emin == -126;
+    const bool is_tf32 = format.precision == kTf32.precision && format.emin == kTf32.emin;
     const V kept = hn::Set(d, is_tf32 ? ~uint32_t{0x1fff} : ~uint32_t{0});
     const V emin = hn::Set(d, static_cast<uint32_t>(format.emin + kFloatBias));
     const V none = hn::Set(d, zeros_count ? static_cast<uint32_t>(format.emin + kFloatBias)

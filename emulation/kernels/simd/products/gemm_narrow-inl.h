@@ -29,6 +29,7 @@
 #include "emulation/kernels/simd/products/gemm_tile-inl.h"
 #include "emulation/kernels/simd/rounding/narrow-inl.h"
 #include "emulation/kernels/simd/targets.h"
+#include "emulation/number/number_format.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep {
@@ -285,14 +286,13 @@ template <class Run>
 bool run_narrow(const GemmArgs<float>& g, Run run) {
   const Format& f = *g.accumulator->format;
   if (!g.accumulator->adds() || f.is_fp64() || !FastRound::covers(f)) return false;
-  constexpr int kFp16P = 11, kFp16EMin = -14, kBf16P = 8, kBf16EMin = -126;
-  const bool is_fp16 = f.precision == kFp16P && f.emin == kFp16EMin;
+  const bool is_fp16 = f.precision == kFp16.precision && f.emin == kFp16.emin;
   if (g.accumulator->kind == AccumulatorKind::kUnfusedChain) {
     run(NarrowTile<ToFp16, false>(f, is_fp16));
   } else if (is_fp16) {
     run(NarrowTile<ToFp16, true>(f, true));
   } else {
-    run(NarrowTile<ToBf16, true>(f, f.precision == kBf16P && f.emin == kBf16EMin));
+    run(NarrowTile<ToBf16, true>(f, f.precision == kBf16.precision && f.emin == kBf16.emin));
   }
   return true;
 }

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "analysis/pair/run_changes.h"
-#include "reports/run/report.h"
+#include "analysis/report/report.h"
 
 namespace lockstep {
 
@@ -25,10 +25,5 @@ struct ReportPair {
   }
 };
 ReportPair compare_reports(Report before, Report after);
-
-// "pure-fp16 broke at step 40 in a.h5; in b.h5 it trains as fp32 does."
-std::string change_sentence(const ReportPair& pair, const LaneComparison& lanes);
-// Whether the report shows the pair: not for noise, references and what PyTorch recorded.
-bool is_shown(const ReportPair& pair, const LaneComparison& lanes);
 
 }  // namespace lockstep

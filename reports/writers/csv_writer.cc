@@ -1,5 +1,5 @@
 // Names of the tables, quoting.
-#include "reports/run/csv_writer.h"
+#include "reports/writers/csv_writer.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // The page around the sections: head, navigation, footer.
-#include "reports/run/html_page.h"
+#include "reports/writers/html_page.h"
 
 #include <fmt/format.h>
 #include <openssl/evp.h>
@@ -11,7 +11,6 @@
 #include <string_view>
 #include <variant>
 
-#include "reports/run/section.h"
 #include "reports/writers/html_text.h"
 #include "reports/writers/html_writer.h"
 
@@ -52,10 +51,6 @@ constexpr std::string_view kChartsBy =
 
 std::string_view charts_script() {
   return page_file("charts.js");
-}
-
-std::string html_page(const Report& report, std::string_view charts) {
-  return html_page(report_page(report, /*draws=*/true), charts);
 }
 
 std::string html_page(const ReportPage& page, std::string_view charts) {

@@ -15,7 +15,6 @@
 #include "analysis/report/lane_views.h"
 #include "analysis/run/health.h"
 #include "analysis/run/lane_outcomes.h"
-#include "reports/writers/block.h"
 #include "src/capture/capture.h"
 #include "src/policy/twin_lane.h"
 #include "src/record/run/run_file.h"
@@ -85,11 +84,6 @@ struct LaneReport {
   bool is_captured() const { return info.name == kCapturedLane; }
 };
 
-// As blocks: the report knows nothing of searches.
-struct RecommendationReport {
-  Blocks answer, search;
-};
-
 struct Report {
   std::string path, command_line, data;
   RunOptions options;
@@ -106,8 +100,6 @@ struct Report {
   std::vector<ScaleLoss> scale_losses = {};  // of the reference's gradients
   std::vector<RangeTable> ranges = {};       // of the formats of 16 bits that a lane has
   CostView costs = {};
-  RecommendationReport recommendation =
-      {};  // the answer of `recommend`, whose candidates are lanes here
 
   std::vector<uint64_t> seeds = {1};       // on which the outcomes rest
   std::vector<uint64_t> unfinished_seeds;  // left out, because they have fewer steps

@@ -1,24 +1,13 @@
-// The alarms of a check by lane and metric, so that a thousand near-equal ones are a row of a
-// table.
+// The alarms of a check as tables: of their groups, and of each.
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "analysis/check/check_result.h"
+#include "analysis/check/alarm_groups.h"
 #include "reports/writers/block.h"
 
 namespace lockstep {
-
-struct AlarmGroup {
-  std::string_view lane, subject;  // subject: the metric, or a kind of finding
-  size_t count = 0;
-  const Alarm* first = nullptr;  // in the order of execution
-  const Alarm* worst = nullptr;  // farthest beyond its limit
-};
-// In the order of `alarms`, which outlive the groups: that of the origin comes first.
-std::vector<AlarmGroup> group_alarms(const std::vector<Alarm>& alarms);
 
 // How many in each group, the first and the largest.
 TableBlock group_table(const std::vector<AlarmGroup>& groups);

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "reports/run/section.h"
+#include "reports/writers/page.h"
 
 namespace lockstep {
 
@@ -15,6 +15,5 @@ std::string_view charts_script();
 
 // With an empty script, the tables of charts are open and the page says that charts are missing.
 std::string html_page(const ReportPage& page, std::string_view charts = charts_script());
-std::string html_page(const Report& report, std::string_view charts = charts_script());
 
 }  // namespace lockstep

@@ -1,9 +1,8 @@
 // Headings, and what a comment has room for.
-#include "reports/run/markdown_page.h"
+#include "reports/writers/markdown_page.h"
 
 #include <vector>
 
-#include "reports/run/section.h"
 #include "reports/writers/markdown_writer.h"
 #include "src/core/text.h"
 
@@ -13,10 +12,6 @@ namespace {
 constexpr size_t kReserve = 2048;  // for the line that names what was left out
 
 }  // namespace
-
-std::string markdown_page(const Report& report) {
-  return markdown_page(report_page(report, /*draws=*/false));
-}
 
 std::string markdown_page(const ReportPage& page) {
   std::string out =

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "reports/run/section.h"
+#include "reports/writers/page.h"
 
 namespace lockstep {
 
@@ -12,7 +12,6 @@ namespace lockstep {
 inline constexpr size_t kMostMarkdownBytes = 65536;
 
 // The verdict first. Sections that do not fit are named at the end.
-std::string markdown_page(const Report& report);
 std::string markdown_page(const ReportPage& page);
 
 }  // namespace lockstep

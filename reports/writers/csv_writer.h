@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "reports/run/section.h"
+#include "reports/writers/page.h"
 
 namespace lockstep {
 

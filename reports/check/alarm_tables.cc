@@ -1,5 +1,5 @@
-// See check_groups.h.
-#include "reports/check/check_groups.h"
+// See alarm_tables.h.
+#include "reports/check/alarm_tables.h"
 
 #include <fmt/format.h>
 
@@ -14,33 +14,11 @@
 namespace lockstep {
 namespace {
 
-bool comes_before(const Alarm& a, const Alarm& b) {
-  return a.site >= 0 && (b.site < 0 || a.site < b.site);
-}
-
 std::string step_text(const Alarm& alarm) {
   return alarm.step >= 0 ? fmt::format("{}", alarm.step) : "";
 }
 
 }  // namespace
-
-std::vector<AlarmGroup> group_alarms(const std::vector<Alarm>& alarms) {
-  std::vector<AlarmGroup> groups;
-  for (const Alarm& alarm : alarms) {
-    auto group = std::ranges::find_if(groups, [&](const AlarmGroup& g) {
-      return g.lane == alarm.lane && g.subject == alarm_subject(alarm);
-    });
-    if (group == groups.end()) {
-      groups.push_back(
-          {.lane = alarm.lane, .subject = alarm_subject(alarm), .first = &alarm, .worst = &alarm});
-      group = groups.end() - 1;
-    }
-    ++group->count;
-    if (comes_before(alarm, *group->first)) group->first = &alarm;
-    if (alarm.times > group->worst->times) group->worst = &alarm;
-  }
-  return groups;
-}
 
 std::string place_and_line(const Alarm& alarm) {
   const std::string place = alarm_place(alarm);

@@ -1,5 +1,5 @@
-// Fills the report model from a run file.
-#include "reports/run/report.h"
+// Fills a report from a run file.
+#include "analysis/report/report.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,24 @@
+// See outcome_words.h.
+#include "reports/words/outcome_words.h"
+
+namespace lockstep {
+
+std::string_view shown_outcome(Verdict verdict) {
+  return to_string(verdict == Verdict::kTooShort ? Verdict::kUnjudged : verdict);
+}
+
+std::string_view to_string(WhyUnjudged why) {
+  switch (why) {
+    case WhyUnjudged::kSynced:
+      return "in synced mode every lane starts each step from the reference's weights";
+    case WhyUnjudged::kReferenceNotFinite:
+      return "the reference's own loss is not finite";
+    case WhyUnjudged::kShortCapture:
+      return "so few recorded steps do not show whether training converges";
+    case WhyUnjudged::kNotLearned:
+      break;
+  }
+  return "the reference's loss fell by no more than its batch noise";
+}
+
+}  // namespace lockstep
