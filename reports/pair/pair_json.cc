@@ -1,70 +1,127 @@
 // See pair_json.h.
 #include "reports/pair/pair_json.h"
 
-#include <nlohmann/json.hpp>
-
 #include "reports/pair/change_sentence.h"
 #include "reports/run/finding_json.h"
 #include "reports/run/report_json.h"
-#include "reports/writers/json_text.h"
 
 namespace lockstep {
 namespace {
 
-using nlohmann::ordered_json;
+struct LanesOf {
+  const ReportPair& pair;
+  const LaneComparison& lanes;
 
-ordered_json name_of(const Report& report, int lane) {
-  if (lane < 0) return nullptr;
-  return report.lanes[static_cast<size_t>(lane)].info.name;
-}
+  bool has_before() const { return lanes.lanes.before >= 0; }
+  bool has_after() const { return lanes.lanes.after >= 0; }
+};
 
-ordered_json lanes_json(const ReportPair& pair, const LaneComparison& lanes) {
-  ordered_json out = {{"before", name_of(pair.before, lanes.lanes.before)},
-                      {"after", name_of(pair.after, lanes.lanes.after)},
-                      {"change", to_string(lanes.change)},
-                      {"policy_before", lanes.lanes.policy.before},
-                      {"policy_after", lanes.lanes.policy.after}};
-  if (is_shown(pair, lanes)) out["sentence"] = change_sentence(pair, lanes);
-  for (const char* key : {"findings_gone", "findings_new", "findings_in_both"}) {
-    out[key] = ordered_json::array();
-  }
-  for (const FindingPair& match : lanes.findings) {
+// The findings that the matches choose; as the second run has them, where it has them.
+template <class Choose>
+std::vector<FindingOf> findings_of(const LanesOf& l, Choose choose) {
+  std::vector<FindingOf> out;
+  for (const FindingPair& match : l.lanes.findings) {
+    if (!choose(match)) continue;
     const bool is_old = match.after < 0;
-    const LaneReport& lane = is_old ? pair.lane_before(lanes) : pair.lane_after(lanes);
+    const LaneReport& lane = is_old ? l.pair.lane_before(l.lanes) : l.pair.lane_after(l.lanes);
     const auto index = static_cast<size_t>(is_old ? match.before : match.after);
-    const char* key = is_old             ? "findings_gone"
-                      : match.before < 0 ? "findings_new"
-                                         : "findings_in_both";
-    out[key].push_back(finding_json(is_old ? pair.before : pair.after, lane, lane.findings[index]));
-  }
-  out["layers"] = ordered_json::array();
-  for (const ShareChange& change : lanes.shares) {
-    out["layers"].push_back({{"layer", change.layer},
-                             {"role", to_string(change.role)},
-                             {"share", change.what},
-                             {"before", json_number(change.before)},
-                             {"after", json_number(change.after)}});
+    out.push_back({is_old ? l.pair.before : l.pair.after, lane, lane.findings[index]});
   }
   return out;
 }
 
 }  // namespace
 
+const JsonObject<ShareChange>& json_object(const ShareChange*) {
+  static const JsonObject<ShareChange> keys(
+      "", {
+              {"layer", &ShareChange::layer},
+              {"role", [](auto& c) { return to_string(c.role); }},
+              {"share", &ShareChange::what, "`to zero`, `to infinity or NaN`, `saturated`"},
+              {"before", &ShareChange::before, "at the worst site"},
+              {"after", &ShareChange::after, "likewise"},
+          });
+  return keys;
+}
+
+const JsonObject<SetupDifference>& json_object(const SetupDifference*) {
+  static const JsonObject<SetupDifference> keys("", {
+                                                        {"name", &SetupDifference::name},
+                                                        {"before", &SetupDifference::run},
+                                                        {"after", &SetupDifference::baseline},
+                                                    });
+  return keys;
+}
+
+namespace {
+
+const JsonObject<LanesOf>& json_object(const LanesOf*) {
+  using Name = OrNull<std::string>;
+  static const JsonObject<LanesOf> keys(
+      "",
+      {
+          {"before",
+           [](auto& l) {
+             return l.has_before() ? Name{l.pair.lane_before(l.lanes).info.name} : Name{};
+           },
+           "its name in the first run; `null`: in the second one only"},
+          {"after",
+           [](auto& l) {
+             return l.has_after() ? Name{l.pair.lane_after(l.lanes).info.name} : Name{};
+           },
+           "likewise"},
+          {"change",
+           [](auto& l) { return to_string(l.lanes.change); },
+           "`better`, `worse`, `same` by the outcomes; `not comparable`: one was not judged, or "
+           "is missing",
+           {"better", "worse", "same", "not comparable"}},
+          {"policy_before", [](auto& l) { return l.lanes.policy.before; },
+           "settings of the policy that only the first run has, by section and key: "
+           "`loss_scale.kind = \"static\"`"},
+          {"policy_after", [](auto& l) { return l.lanes.policy.after; }, "likewise"},
+          {"sentence",
+           only_if([](auto& l) { return is_shown(l.pair, l.lanes); },
+                   [](auto& l) { return change_sentence(l.pair, l.lanes); }),
+           "what changed; absent of references and twins"},
+          {"findings_gone",
+           [](auto& l) { return findings_of(l, [](auto& m) { return m.after < 0; }); },
+           "findings of the first run alone"},
+          {"findings_new",
+           [](auto& l) {
+             return findings_of(l, [](auto& m) { return m.after >= 0 && m.before < 0; });
+           },
+           "of the second run alone"},
+          {"findings_in_both",
+           [](auto& l) {
+             return findings_of(l, [](auto& m) { return m.after >= 0 && m.before >= 0; });
+           },
+           "as the second run has them"},
+          {"layers", [](auto& l) { return l.lanes.shares; },
+           "shares that changed by 0.0001 or more, the largest change first"},
+      });
+  return keys;
+}
+
+}  // namespace
+
+const JsonObject<ReportPair>& json_object(const ReportPair*) {
+  static const JsonObject<ReportPair> keys(
+      "", {
+              format_key<ReportPair>("lockstep-report-pair"),
+              version_key<ReportPair>(kPairJsonVersion),
+              {"same_graph", [](auto& p) { return p.changes.same_graph(); },
+               "false: only outcomes are compared, and findings by the names of their places"},
+              {"settings", [](auto& p) { return p.changes.settings; }, "options that differ"},
+              {"lanes", [](auto& p) { return each<LanesOf>(p, p.changes.lanes); },
+               "the gravest change first; a lane of each run, matched by name"},
+              {"before", &ReportPair::before, "the first run's report"},
+              {"after", &ReportPair::after, "the second one's"},
+          });
+  return keys;
+}
+
 std::string pair_json(const ReportPair& pair) {
-  ordered_json out = {{"format", "lockstep-report-pair"},
-                      {"format_version", kPairJsonVersion},
-                      {"same_graph", pair.changes.same_graph()}};
-  out["settings"] = ordered_json::array();
-  for (const SetupDifference& d : pair.changes.settings) {
-    out["settings"].push_back({{"name", d.name}, {"before", d.baseline}, {"after", d.run}});
-  }
-  out["lanes"] = ordered_json::array();
-  for (const LaneComparison& lanes : pair.changes.lanes) {
-    out["lanes"].push_back(lanes_json(pair, lanes));
-  }
-  out["before"] = report_object(pair.before);
-  out["after"] = report_object(pair.after);
-  return json_page(out);
+  return json_page(json_value(pair));
 }
 
 }  // namespace lockstep

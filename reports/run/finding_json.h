@@ -1,13 +1,24 @@
-// Findings, and the places they name, as JSON. docs/report-json.md lists the keys.
+// Findings, and the places they name, as JSON: docs/report-json.md.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "analysis/report/report.h"
+#include "reports/writers/json_keys.h"
 
 namespace lockstep {
 
-nlohmann::ordered_json place_json(const Site& site);
-nlohmann::ordered_json finding_json(const Report& report, const LaneReport& lane, const Finding& f);
+const JsonObject<Site>& json_object(const Site*);
+
+// With the report whose sites a finding names.
+struct FindingOf {
+  const Report& report;
+  const LaneReport& lane;
+  const Finding& finding;
+
+  FindingContext context() const { return context_of(report, lane, finding); }
+};
+const JsonObject<FindingOf>& json_object(const FindingOf*);
+
+// Null: -1.
+const Site* site_of(const Report& report, int32_t id);
 
 }  // namespace lockstep

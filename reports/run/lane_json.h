@@ -1,13 +1,16 @@
-// Everything that the sections show of a lane, as JSON, with all digits. docs/report-json.md lists
-// the keys.
+// The keys of a lane: all that the sections show of it, with all digits. docs/report-json.md has
+// their table.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "analysis/report/report.h"
+#include "reports/writers/json_keys.h"
 
 namespace lockstep {
 
-nlohmann::ordered_json lane_json(const Report& report, const LaneReport& lane);
+struct LaneOf {
+  const Report& report;
+  const LaneReport& lane;
+};
+const JsonObject<LaneOf>& json_object(const LaneOf*);
 
 }  // namespace lockstep

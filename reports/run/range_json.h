@@ -1,12 +1,11 @@
 // A range table as JSON: in reports and in the answer of `recommend`.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "analysis/ranges/scale_interval.h"
+#include "reports/writers/json_keys.h"
 
 namespace lockstep {
 
-nlohmann::ordered_json range_object(const RangeTable& ranges);
+const JsonObject<RangeTable>& json_object(const RangeTable*);
 
 }  // namespace lockstep

@@ -1,59 +1,80 @@
-// The run as a whole; lane_json.h, views_json.h and finding_json.h have the rest.
+// The keys of the run as a whole; lane_json.h, views_json.h and finding_json.h have the rest.
 #include "reports/run/report_json.h"
-
-#include <nlohmann/json.hpp>
 
 #include "reports/run/lane_json.h"
 #include "reports/run/views_json.h"
-#include "reports/writers/json_text.h"
 
 namespace lockstep {
-namespace {
 
-using nlohmann::ordered_json;
-
-ordered_json verification_json(const Verification& verification) {
-  ordered_json gates = ordered_json::array();
-  for (const VerifiedGate& gate : verification.gates) {
-    gates.push_back({{"name", gate.name},
-                     {"subject", gate.subject},
-                     {"status", gate.status},
-                     {"figure", gate.figure}});
-  }
-  return {{"passed", verification.passed},
-          {"lockstep_version", verification.lockstep_version},
-          {"created_utc", verification.created_utc},
-          {"gates", gates}};
+const JsonObject<VerifiedGate>& json_object(const VerifiedGate*) {
+  static const JsonObject<VerifiedGate> keys(
+      "", {
+              {"name", &VerifiedGate::name, "`V1`"},
+              {"subject", &VerifiedGate::subject, "what was compared"},
+              {"status", &VerifiedGate::status, "`PASS`, `FAIL` or why it did not run"},
+              {"figure", &VerifiedGate::figure, "the largest distance found, in words"},
+          });
+  return keys;
 }
 
-}  // namespace
+const JsonObject<Verification>& json_object(const Verification*) {
+  static const JsonObject<Verification> keys(
+      "", {
+              {"passed", &Verification::passed, "false: do not trust these results"},
+              {"lockstep_version", &Verification::lockstep_version},
+              {"created_utc", &Verification::created_utc},
+              {"gates", &Verification::gates},
+          });
+  return keys;
+}
 
-nlohmann::ordered_json report_object(const Report& report) {
-  const RunOptions& options = report.options;
-  ordered_json out = {{"format", "lockstep-report"},
-                      {"format_version", kReportJsonVersion},
-                      {"run", report.path},
-                      {"command_line", report.command_line},
-                      {"model", options.model},
-                      {"data", report.data.empty() ? options.data : report.data},
-                      {"mode", options.mode == LaneMode::kFree ? "free" : "synced"},
-                      {"steps", report.steps},
-                      {"steps_asked", options.steps},
-                      {"measured_steps", report.measured_steps()},
-                      {"seeds", report.seeds},
-                      {"unfinished_seeds", report.unfinished_seeds},
-                      {"environment", report.environment}};
-  if (!options.capture_hash.empty()) out["capture_sha256"] = options.capture_hash;
-  if (report.verification) out["verification"] = verification_json(*report.verification);
-  out["loss_scales"] = loss_scales_json(report);
-  out["costs"] = costs_json(report);
-  out["lanes"] = ordered_json::array();
-  for (const LaneReport& lane : report.lanes) out["lanes"].push_back(lane_json(report, lane));
-  return out;
+const JsonObject<Report>& json_object(const Report*) {
+  static const JsonObject<Report> keys(
+      "report",
+      {
+          format_key<Report>("lockstep-report"),
+          version_key<Report>(kReportJsonVersion),
+          {"run", &Report::path, "path of the run file"},
+          {"command_line", &Report::command_line, "that wrote it"},
+          {"model", [](auto& r) { return r.options.model; },
+           "the built-in model, or the path of the capture"},
+          {"data", [](auto& r) { return r.data.empty() ? r.options.data : r.data; },
+           "where batches come from"},
+          {"mode",
+           [](auto& r) { return r.options.mode == LaneMode::kFree ? "free" : "synced"; },
+           "`free`: every lane keeps its own weights; `synced`: every step starts from the "
+           "reference's",
+           {"free", "synced"}},
+          {"steps", &Report::steps, "recorded"},
+          {"steps_asked", [](auto& r) { return r.options.steps; },
+           "more than `steps` if the run was stopped"},
+          {"measured_steps", &Report::measured_steps,
+           "of `steps`: with all statistics of sites; fewer with `--statistics-every`. With "
+           "`--statistics health`, `lanes[].layers` covers the others, too"},
+          {"seeds", &Report::seeds, "those that the outcomes rest on"},
+          {"unfinished_seeds", &Report::unfinished_seeds,
+           "left out, because they have fewer steps"},
+          {"environment", &Report::environment, "CPU, compiler, flags, libraries"},
+          {"capture_sha256", [](auto& r) { return filled(r.options.capture_hash); },
+           "of the capture that was replayed; absent: a built-in model"},
+          {"verification", &Report::verification,
+           "what `lockstep verify` said of the capture; absent: it did not run"},
+          {"loss_scales",
+           [](auto& r) {
+             std::vector<ScaleRange> out;
+             for (const RangeTable& ranges : r.ranges) out.push_back({ranges});
+             return out;
+           },
+           "for every format of 16 bits that a lane has: which layers to keep in FP32 and which "
+           "loss scales fit, by the ranges of the reference's values"},
+          {"costs", [](auto& r) { return CostsOf{r}; }, "estimates by roofline"},
+          {"lanes", [](auto& r) { return each<LaneOf>(r, r.lanes); }, "the reference first"},
+      });
+  return keys;
 }
 
 std::string report_json(const Report& report) {
-  return json_page(report_object(report));
+  return json_page(json_value(report));
 }
 
 }  // namespace lockstep

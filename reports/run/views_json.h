@@ -1,16 +1,27 @@
-// What the pictures show, as JSON: heat map, chains, exponents, errors of a lane; loss scales and
-// costs of the run. docs/report-json.md lists the keys.
+// The keys of what the pictures show: heat map, chains, exponents, errors of a lane; loss scales
+// and costs of the run. docs/report-json.md has their table.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "analysis/report/report.h"
+#include "reports/writers/json_keys.h"
 
 namespace lockstep {
 
-// Adds to the object of a lane. Nothing for lanes of which no views were read.
-void add_views(const Report& report, const LaneReport& lane, nlohmann::ordered_json& out);
-nlohmann::ordered_json loss_scales_json(const Report& report);
-nlohmann::ordered_json costs_json(const Report& report);
+// A lane of a report. No keys of lanes of which no views were read.
+struct LaneViewsOf {
+  const Report& report;
+  const LaneReport& lane;
+};
+const JsonObject<LaneViewsOf>& json_object(const LaneViewsOf*);
+
+struct ScaleRange {
+  const RangeTable& ranges;
+};
+const JsonObject<ScaleRange>& json_object(const ScaleRange*);
+
+struct CostsOf {
+  const Report& report;
+};
+const JsonObject<CostsOf>& json_object(const CostsOf*);
 
 }  // namespace lockstep

@@ -13,7 +13,7 @@ namespace {
 
 struct ListArgs {
   std::string topic, name;
-  bool markdown = false, json = false;
+  bool markdown = false, json = false, schema = false;
 };
 
 // Switches may follow an accumulator's name; no row has them.
@@ -23,12 +23,23 @@ Listing listing_of(const ListTopic& topic, const std::string& name) {
 }
 
 int list(const ListArgs& args) {
-  if (args.markdown && args.json) throw InputError("list: --markdown and --json", "choose one");
+  if (args.markdown + args.json + args.schema > 1) {
+    throw InputError("list: --markdown, --json and --schema", "choose one");
+  }
   if (args.topic.empty()) {
     for (const ListTopic& topic : list_topics()) fmt::print("{:<14}{}\n", topic.name, topic.help);
     return kExitFine;
   }
-  const Listing listing = listing_of(find_row("list", args.topic, list_topics()), args.name);
+  const ListTopic& topic = find_row("list", args.topic, list_topics());
+  if (args.schema) {
+    if (topic.schema == nullptr) {
+      throw InputError(fmt::format("list {} --schema: only keys of JSON have one", topic.name),
+                       "a topic that ends in -keys");
+    }
+    fmt::print("{}", topic.schema());
+    return kExitFine;
+  }
+  const Listing listing = listing_of(topic, args.name);
   fmt::print("{}", args.markdown ? listing_markdown(listing)
                    : args.json   ? listing_json(listing)
                                  : listing_text(listing));
@@ -44,6 +55,7 @@ std::function<int()> declare_list(CLI::App& app) {
       ->type_name("");
   app.add_flag("--markdown", args->markdown, "print a Markdown table");
   app.add_flag("--json", args->json, "print JSON");
+  app.add_flag("--schema", args->schema, "of keys of JSON: print a JSON Schema");
   return [args] { return list(*args); };
 }
 

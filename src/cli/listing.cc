@@ -18,6 +18,10 @@
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/kernel_set.h"
 #include "emulation/stats/tensor_stats.h"
+#include "reports/advice/advice_keys.h"
+#include "reports/check/check_json.h"
+#include "reports/pair/pair_json.h"
+#include "reports/run/report_json.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/data/sources.h"
@@ -318,6 +322,22 @@ Listing list_metrics() {
   return out;
 }
 
+Listing list_keys(const JsonShape& shape, const std::vector<std::string>& elsewhere = {}) {
+  Listing out{{"key", "value", "meaning"}, {}};
+  for (const JsonKeyLine& line : json_key_lines(shape, elsewhere)) {
+    out.rows.push_back({"`" + line.key + "`", line.value, line.meaning});
+  }
+  return out;
+}
+
+template <class T>
+const JsonShape& keys_of() {
+  return json_object(static_cast<const T*>(nullptr));
+}
+
+constexpr const char* kReportPage = "docs/report-json.md says what the keys mean.";
+constexpr const char* kReportSchema = "report.schema.json";
+
 constexpr std::array kTopics = {
     ListTopic{"formats", "number formats; any e<E>m<M> (E 2..8, M 1..23) works as well",
               list_formats},
@@ -352,6 +372,41 @@ constexpr std::array kTopics = {
     ListTopic{"gpus", "GPUs that `recommend` estimates times for, with their peak rates",
               list_gpus},
     ListTopic{"checks", "what `lockstep check` compares", list_checks},
+    ListTopic{"report-keys", "the keys of `lockstep report RUN --format json`",
+              [] { return list_keys(keys_of<Report>()); },
+              [] {
+                return json_schema(keys_of<Report>(),
+                                   {.title = "A report of Lockstep, lockstep report --format json",
+                                    .description = kReportPage});
+              }},
+    ListTopic{
+        "report-pair-keys", "the keys of `lockstep report BEFORE AFTER --format json`",
+        [] {
+          return list_keys(keys_of<ReportPair>(), {"report", "finding", "place"});
+        },
+        [] {
+          return json_schema(
+              keys_of<ReportPair>(),
+              {.title = "Two runs next to each other, lockstep report BEFORE AFTER --format json",
+               .description = std::string(kReportPage) + " Relative references are to " +
+                              kReportSchema + " of the same folder.",
+               .other_file = kReportSchema,
+               .other_name = "report"});
+        }},
+    ListTopic{"check-keys", "the keys of `lockstep check --json`",
+              [] { return list_keys(keys_of<CheckResult>()); },
+              [] {
+                return json_schema(keys_of<CheckResult>(),
+                                   {.title = "The result of a check, lockstep check --json",
+                                    .description = "docs/check-json.md says what the keys mean."});
+              }},
+    ListTopic{"advice-keys", "the keys of `lockstep recommend --json`",
+              [] { return list_keys(keys_of<Answered>()); },
+              [] {
+                return json_schema(keys_of<Answered>(),
+                                   {.title = "The advice of Lockstep, lockstep recommend --json",
+                                    .description = "docs/advice-json.md says what the keys mean."});
+              }},
 };
 
 }  // namespace

@@ -21,6 +21,7 @@ struct Listing {
 struct ListTopic {
   std::string_view name, help;
   Listing (*make)();
+  std::string (*schema)() = nullptr;  // of JSON whose keys the topic lists
 };
 std::span<const ListTopic> list_topics();
 

@@ -1,5 +1,12 @@
 // An HDF5 file of unknown origin, read by a child process (sandbox.h): its tree first, then rows of
 // large datasets as they are asked for. libhdf5 never touches such a file in this process.
+//
+// The child protects from faults of libhdf5 (1.10.8), which fuzzing our own readers can neither
+// find in all files nor mend. Of 2 000 copies of a run file with one flipped bit each, one ended a
+// plain reader of all objects with SIGSEGV (108 were refused, in the others the bit lay in
+// numbers); of 896 copies of an earlier file 13 ended `report`. In this process such a file would
+// end a replay that reads its checkpoint, or a check in CI, without a word about the file. From a
+// child it is an error that names the file.
 #pragma once
 
 #include <cstdint>
