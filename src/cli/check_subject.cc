@@ -60,8 +60,6 @@ RunOptions options_for(const Baseline& baseline, const std::string& subject, Sub
   RunOptions options = options_from_json(baseline.options_json);
   options.model = subject;
   options.capture_hash.clear();
-  options.nudge = 0;
-  options.seeds = 1;
   options.held_out = false;  // as in the baseline's runs
   options.steps = baseline.steps;
   if (kind == SubjectKind::kCapture) {
