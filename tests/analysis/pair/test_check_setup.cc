@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "analysis/exact/exact.h"
 #include "tests/analysis/recorded_run.h"
 
 namespace lockstep {
