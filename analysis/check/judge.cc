@@ -18,6 +18,7 @@
 #include "src/capture/capture.h"
 #include "src/core/counted.h"
 #include "src/core/text.h"
+#include "src/train/run_option_rows.h"
 
 namespace lockstep {
 namespace {
@@ -113,7 +114,17 @@ class Judge {
     if (std::ranges::all_of(lane_here_, [](int lane) { return lane < 0; })) {
       result_.why_inconclusive.push_back("no lane of the run has a counterpart in the baseline");
     }
-    const std::string others = other_measured_steps(run_.options(), baseline_.run.options);
+    const RunOptions& before = baseline_.run.options;
+    // Its numbers, right as they may be, say nothing of the baseline's.
+    for (const SetupDifference& d :
+         setup_differences(run_.options(), before, OptionEffect::kReplay)) {
+      result_.why_inconclusive.push_back(difference_text(d));
+    }
+    for (const SetupDifference& d :
+         setup_differences(run_.options(), before, OptionEffect::kRepeat)) {
+      result_.remarks.push_back(difference_text(d));
+    }
+    const std::string others = other_measured_steps(run_.options(), before);
     if (!others.empty()) result_.why_inconclusive.push_back(others);
     if (run_.steps() < baseline_.run.steps) {
       const int64_t last = baseline_.run.steps - 1;
@@ -177,8 +188,9 @@ class Judge {
   void few_runs(const Ensemble& ensemble) {
     const std::string few = few_runs_text(result_.draw, ensemble.runs);
     if (few.empty()) return;
-    result_.remarks.push_back(fmt::format("{} (`lockstep baseline record ... {} 12`)", few,
-                                          result_.draw == Draw::kSame ? "--members" : "--seeds"));
+    result_.remarks.push_back(
+        fmt::format("{} (`lockstep baseline record ... {} 12`)", few,
+                    result_.draw == Draw::kSame ? "--members" : option_name(&RunOptions::seeds)));
   }
 
   void lacks_ensemble() {

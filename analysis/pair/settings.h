@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/train/run_option.h"
 #include "src/train/run_options.h"
 
 namespace lockstep {
@@ -14,6 +15,11 @@ struct SetupDifference {
   std::string name, run, baseline;
 };
 std::vector<SetupDifference> setup_differences(const RunOptions& run, const RunOptions& baseline);
+// Those of one kind.
+std::vector<SetupDifference> setup_differences(const RunOptions& run, const RunOptions& baseline,
+                                               OptionEffect effect);
+// "mode: 'synced' here, 'free' in the baseline".
+std::string difference_text(const SetupDifference& difference);
 
 // The same options as words, without the seed and a capture's hash: what a model is trained with,
 // not what it was drawn from. "optimizer lr" -> "0.01".

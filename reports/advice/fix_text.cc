@@ -13,6 +13,7 @@
 #include "reports/writers/json_text.h"
 #include "reports/writers/number_text.h"
 #include "src/core/text.h"
+#include "src/train/run_option_rows.h"
 
 namespace lockstep {
 namespace {
@@ -110,12 +111,21 @@ std::vector<std::string> pytorch_lines(const std::vector<RemedyEdit>& edits) {
 std::string run_options_of(const std::vector<RemedyEdit>& edits, bool is_capture) {
   std::vector<std::string> words;
   for (const RemedyEdit& edit : edits) {
-    if (!edit.rewrites.empty()) words.push_back("--rewrite " + join(edit.rewrites, ","));
+    const auto add = [&](std::string_view option, const std::string& value) {
+      words.push_back(fmt::format("{} {}", option, value));
+    };
+    if (!edit.rewrites.empty()) {
+      add(option_name(&RunOptions::rewrites), join(edit.rewrites, ","));
+    }
     if (!edit.changes.empty()) {
       const bool clips = edit.changes.contains("clip_norm");
-      words.push_back(is_capture ? "--change " + hyper_values_text(edit.changes)
-                      : clips    ? fmt::format("--clip-norm {}", edit.changes.at("clip_norm"))
-                                 : "--optimizer-args " + hyper_values_text(edit.changes));
+      if (is_capture) {
+        add(option_name(&RunOptions::loop_changes), hyper_values_text(edit.changes));
+      } else if (clips) {
+        add(option_name(&RunOptions::clip_norm), fmt::format("{}", edit.changes.at("clip_norm")));
+      } else {
+        add("--optimizer-args", hyper_values_text(edit.changes));
+      }
     }
   }
   return join(words, " ");

@@ -191,6 +191,32 @@ std::string wrap(std::string_view text, int width, std::string_view indent) {
   return out + trimmed_line(line);
 }
 
+std::string broken_command(const std::string& command) {
+  constexpr int kWidth = kTextWidth - 6;  // the block's indent, the continuation's, " \\"
+  std::string out, line, word;
+  bool quoted = false;
+  const auto flush = [&] {
+    if (!line.empty() && display_width(line) + 1 + display_width(word) > kWidth) {
+      out += line + " \\\n";
+      line = "  " + word;
+    } else {
+      line += (line.empty() ? "" : " ") + word;
+    }
+    word.clear();
+  };
+  for (const char c : command) {
+    const bool escaped = !quoted && word.ends_with('\\');
+    if (c == '\'' && !escaped) quoted = !quoted;
+    if (c == ' ' && !quoted) {
+      flush();
+    } else {
+      word += c;
+    }
+  }
+  flush();
+  return out + line;
+}
+
 size_t find_colour(std::string_view text) {
   size_t found = text.find(kPlainAgain);
   for (const ToneEscape& row : kEscapes) found = std::min(found, text.find(row.escape));

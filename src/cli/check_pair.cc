@@ -19,6 +19,7 @@
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
+#include "src/train/run_option_rows.h"
 
 namespace lockstep {
 namespace {
@@ -44,14 +45,21 @@ std::string replay_by(const std::string& program, const PairRequest& request, En
       return word == option || word.starts_with(std::string(option) + "=");
     });
   };
-  if (!has("--lanes")) argv.insert(argv.end(), {"--lanes", kCheckedLanes});
-  if (!has("--steps") && kind_of_subject(request.subject) == SubjectKind::kModel) {
-    argv.insert(argv.end(), {"--steps", std::to_string(kCheckedSteps)});
+  const auto add = [&](std::string_view option, std::string value) {
+    if (has(option)) return;
+    argv.emplace_back(option);
+    argv.push_back(std::move(value));
+  };
+  add(option_name(&RunOptions::lanes), kCheckedLanes);
+  if (kind_of_subject(request.subject) == SubjectKind::kModel) {
+    add(option_name(&RunOptions::steps), std::to_string(kCheckedSteps));
   }
-  if (!has("--twins")) argv.insert(argv.end(), {"--twins", "0"});
+  add("--twins", "0");
   argv.insert(argv.end(), words.begin(), words.end());
   argv.insert(argv.end(), more.begin(), more.end());
-  if (nudge > 0) argv.insert(argv.end(), {"--nudge", std::to_string(nudge)});
+  if (nudge > 0) {
+    argv.insert(argv.end(), {std::string(option_name(&RunOptions::nudge)), std::to_string(nudge)});
+  }
   argv.insert(argv.end(), {"--quiet", "--overwrite", "-o", path});
   const int code = run_program(argv, errors);
   if (code != 0) {

@@ -58,8 +58,6 @@ RunOptions options_for(const Baseline& baseline, const std::string& subject, Sub
   RunOptions options = baseline.run.options;
   options.model = subject;
   options.capture_hash.clear();
-  options.nudge = 0;
-  options.seeds = 1;
   options.held_out = false;  // as in the baseline's runs
   options.steps = baseline.run.steps;
   if (kind == SubjectKind::kCapture) {

@@ -25,26 +25,13 @@
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
 #include "src/record/run/environment.h"
+#include "src/train/run_option_rows.h"
 
 namespace lockstep {
 namespace {
 
 constexpr int64_t kDefaultMembers = 12;
 constexpr uint64_t kMostMembers = 1000;
-
-// Options of `replay` that change nothing in a baseline, or that its ensemble sets itself.
-struct UnusedOption {
-  const char *name, *why;
-};
-constexpr UnusedOption kUnused[] = {
-    {"--twins", "the ensemble measures what an ulp does"},
-    {"--nudge", "the ensemble's own runs have it"},
-    {"--eval-every", "no held-out examples are evaluated"},
-    {"--eval-examples", "no held-out examples are evaluated"},
-    {"--eval-policy", "no held-out examples are evaluated"},
-    {"--checkpoint-every", "the run files are not kept"},
-    {"--resume", "a baseline is recorded as a whole"},
-};
 
 struct RecordArgs : ReplayArgs {
   int64_t members = kDefaultMembers;
@@ -94,7 +81,6 @@ std::string path_of(const RecordArgs& args) {
 }
 
 int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems) {
-  args.options.lanes = split(args.lanes, ',');
   read_replay_options(args, options, problems);
   std::string path;
   collect_problems(problems, [&] { path = path_of(args); });
@@ -113,7 +99,9 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
     if (args.overwrite) collect_problems(problems, [&] { read_baseline(path); });
   }
   if (args.options.seeds == 2) {
-    problems.add("--seeds 2: limits need at least 3 runs", "--seeds 10");
+    const std::string_view seeds = option_name(&RunOptions::seeds);
+    problems.add(fmt::format("{} 2: limits need at least 3 runs", seeds),
+                 fmt::format("{} 10", seeds));
   }
   if (args.options.model.empty()) {
     problems.add("MODEL: missing", "see `lockstep list models`, or name a capture file");
@@ -131,8 +119,6 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
   files.output("-o", path);
   files.check(problems);
   problems.throw_if_any();
-  args.options.mode = args.mode == "synced" ? LaneMode::kSynced : LaneMode::kFree;
-  args.options.decisions = args.decisions == "own" ? Decisions::kOwn : Decisions::kRecorded;
   if (captured) {
     args.options.capture_hash = read_capture(args.options.model, CaptureUse::kReplay).sha256;
   }
@@ -182,7 +168,7 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
 std::function<int()> declare_record(CLI::App& app) {
   auto args = std::make_shared<RecordArgs>();
   args->options.steps = kCheckedSteps;
-  args->lanes = kCheckedLanes;
+  args->options.lanes = split(kCheckedLanes, ',');
   args->twins = 0;
   const ArgumentChecks checks("baseline record");
   const ReplayOptions options = declare_replay_options(app, args, checks);
@@ -205,12 +191,13 @@ std::function<int()> declare_record(CLI::App& app) {
   app.add_option("--reason", args->reason, "why these numbers are right; kept in the history")
       ->type_name("TEXT")
       ->group("The ensemble");
-  std::vector<const CLI::Option*> unused;  // in the order of kUnused
-  for (const UnusedOption& row : kUnused) {
-    unused.push_back(app.get_option(row.name)->group(""));  // not in --help
+  for (const auto& [row, option] : options.of_run) {
+    if (!row->no_baseline.empty()) option->group("");  // not in --help
   }
-  app.get_option("--seeds")->description(
-      "the run and N - 1 more from the next seeds: the limits for other seeds; 1: none");
+  options.resume->group("");
+  app.get_option(std::string(option_name(&RunOptions::seeds)))
+      ->description(
+          "the run and N - 1 more from the next seeds: the limits for other seeds; 1: none");
   app.get_option("--quiet")->description("no progress");
   app.footer(
       "Records MODEL once, then runs it again from weights moved by one ulp (--members), and, if "
@@ -218,11 +205,13 @@ std::function<int()> declare_record(CLI::App& app) {
       "the "
       "limits.\nExample:\n  lockstep baseline record lenet --steps 20 -o lenet.baseline.json\n"
       "  lockstep check lenet --baseline lenet.baseline.json");
-  return [args, checks, options, unused] {
-    for (size_t i = 0; i < unused.size(); ++i) {
-      if (unused[i]->count() == 0) continue;
-      checks.problems().add(fmt::format("{}: {}", kUnused[i].name, kUnused[i].why), "leave it out");
-    }
+  return [args, checks, options] {
+    const auto refuse = [&](const CLI::Option* option, std::string_view why) {
+      if (option->count() == 0 || why.empty()) return;
+      checks.problems().add(fmt::format("{}: {}", option->get_name(), why), "leave it out");
+    };
+    for (const auto& [row, option] : options.of_run) refuse(option, row->no_baseline);
+    refuse(options.resume, "a baseline is recorded as a whole");
     if (args->threads != 0) set_thread_count(args->threads);
     return record(*args, options, checks.problems());
   };

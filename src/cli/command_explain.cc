@@ -19,15 +19,16 @@
 #include "src/models/model.h"
 #include "src/record/capture/capture_reader.h"
 #include "src/train/lane_name.h"
+#include "src/train/run_option_rows.h"
 
 namespace lockstep {
 namespace {
 
 struct ExplainArgs {
-  std::string model, policy, data, size_words, backward = "joint";
-  int64_t batch = 64, graph = 0;
+  RunOptions options;
+  std::string policy;
+  int64_t graph = 0;
   bool json = false;
-  std::map<std::string, double> sizes;
 };
 
 // The graph to lower, and the text printed before it.
@@ -40,13 +41,14 @@ constexpr int kOptimizerStates = 1;  // momentum; the number of states changes n
 constexpr int64_t kMainGraph = -1;   // --graph was not given
 
 Explained built_in(const ExplainArgs& args) {
-  const Model& model = find_model(args.model);
-  const std::string spec = args.data.empty() ? std::string(model.default_data) : args.data;
-  const ModelSizes sizes = complete_sizes(model, args.sizes);
+  const Model& model = find_model(args.options.model);
+  const std::string spec =
+      args.options.data.empty() ? std::string(model.default_data) : args.options.data;
+  const ModelSizes sizes = complete_sizes(model, args.options.sizes);
   DataRequest request = data_request(model, sizes, /*seed=*/1);
   request.is_for_shapes = true;
   const auto data = open_data_set(spec, request);
-  return {model.build({args.batch, data->image_shape(), data->class_count(), sizes},
+  return {model.build({args.options.batch, data->image_shape(), data->class_count(), sizes},
                       /*training=*/true),
           ""};
 }
@@ -65,14 +67,14 @@ std::string graph_line(const Capture& capture, size_t number) {
 }
 
 Explained captured(const ExplainArgs& args) {
-  const Capture capture = read_capture(args.model, CaptureUse::kReplay);
+  const Capture capture = read_capture(args.options.model, CaptureUse::kReplay);
   const std::vector<size_t> graphs = graphs_in_use(capture, /*steps=*/0);
   const auto number = args.graph == kMainGraph ? graphs.at(0) : static_cast<size_t>(args.graph);
   if (number >= capture.graphs.size()) {
     throw InputError(fmt::format("--graph {}: capture '{}' has {}, counted from 0", args.graph,
-                                 args.model, capture.graphs.size()));
+                                 args.options.model, capture.graphs.size()));
   }
-  std::string about = fmt::format("{}: {} of {}, PyTorch {} on {}\n", args.model,
+  std::string about = fmt::format("{}: {} of {}, PyTorch {} on {}\n", args.options.model,
                                   counted(capture.steps.size(), "step"), capture.model_class,
                                   capture.torch_version, capture.device);
   for (size_t k = 0; k < capture.graphs.size(); ++k) {
@@ -84,12 +86,13 @@ Explained captured(const ExplainArgs& args) {
 int explain(const ExplainArgs& args, ProblemList& problems) {
   Explained explained;
   LaneDescription lane;
-  collect_problems(problems,
-                   [&] { explained = is_capture(args.model) ? captured(args) : built_in(args); });
+  collect_problems(problems, [&] {
+    explained = is_capture(args.options.model) ? captured(args) : built_in(args);
+  });
   collect_problems(problems, [&] { lane = describe_lane(args.policy); });
   problems.throw_if_any();
-  const Graph step = args.backward == kBackwardPerLoss ? differentiate_per_loss(explained.forward)
-                                                       : differentiate(explained.forward);
+  const Graph step = args.options.backward_per_loss ? differentiate_per_loss(explained.forward)
+                                                    : differentiate(explained.forward);
   const SiteTable sites = make_sites(step, kOptimizerStates);
   const Policy& policy = lane.policy;
   for (const std::string& note : policy.notes) print_note("note: " + note);
@@ -111,38 +114,40 @@ int explain(const ExplainArgs& args, ProblemList& problems) {
 std::function<int()> declare_explain(CLI::App& app) {
   auto args = std::make_shared<ExplainArgs>();
   args->graph = kMainGraph;
-  app.add_option("MODEL", args->model, "a built-in model, or a capture")->type_name("")->required();
+  args->options.model.clear();
+  app.add_option("MODEL", args->options.model, "a built-in model, or a capture")
+      ->type_name("")
+      ->required();
   app.add_option("--policy", args->policy,
                  "a preset (see `lockstep list presets`) or my.toml; @TARGET is optional")
       ->type_name("P")
       ->required();
-  std::vector<CLI::Option*> of_models;
-  of_models.push_back(
-      app.add_option("--data", args->data, "data whose image shape is used [the model's default]")
-          ->type_name("SPEC"));
   const ArgumentChecks checks("explain");
-  of_models.push_back(
-      app.add_option("--size", args->size_words, "the model's sizes, e.g. layers=2,width=64")
-          ->type_name("NAME=X,..."));
-  checks.named_numbers(of_models.back(), args->sizes);
-  of_models.push_back(app.add_option("--batch", args->batch, "examples per step")
-                          ->type_name("N")
-                          ->capture_default_str());
-  checks.whole(of_models.back(), 1, kLargestBatch);
+  std::vector<OptionOnLine> options;
+  const auto declare = [&](const auto& member, const char* help) {
+    const RunOptions& defaults = args->options;
+    options.push_back(declare_option(app, option_at(defaults, &member), defaults));
+    if (help != nullptr) options.back().option->description(help);
+  };
+  declare(args->options.data, "data whose image shape is used [the model's default]");
+  declare(args->options.sizes, "the model's sizes, e.g. layers=2,width=64");
+  declare(args->options.batch, nullptr);
+  const std::vector<OptionOnLine> of_models = options;
   CLI::Option* graph = app.add_option("--graph", args->graph,
                                       "which graph, if a capture has batches of several shapes "
                                       "[the one with most nodes]")
                            ->type_name("N");
   checks.whole(graph, 0, kLargestCount);
-  declare_backward(app, checks, args->backward);
+  declare(args->options.backward_per_loss, nullptr);
   app.add_flag("--json", args->json, "print JSON instead of a table");
-  return [args, checks, of_models, graph] {
+  return [args, checks, options, of_models, graph] {
     ProblemList& problems = checks.problems();
-    if (is_capture(args->model)) {
-      refuse_captured(args->model, of_models, problems);
+    if (is_capture(args->options.model)) {
+      refuse_captured(args->options.model, of_models, problems);
     } else if (graph->count() > 0) {
       problems.add("--graph: only a capture has several graphs", "leave it out");
     }
+    read_options(options, args->options, problems);
     return explain(*args, problems);
   };
 }

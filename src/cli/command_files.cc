@@ -10,6 +10,7 @@
 #include "src/cli/arguments/capture_argument.h"
 #include "src/record/run/run_file.h"
 #include "src/train/lane_name.h"
+#include "src/train/run_option_rows.h"
 
 namespace lockstep {
 namespace {
@@ -42,20 +43,22 @@ void CommandFiles::inputs_of(const RunOptions& options) {
   if (is_capture(options.model)) input("MODEL", options.model);
   const size_t colon = options.data.find(':');
   if (colon != std::string::npos && exists(options.data.substr(colon + 1))) {
-    input("--data", options.data.substr(colon + 1));
+    input(std::string(option_name(&RunOptions::data)), options.data.substr(colon + 1));
   }
   for (const std::string& lane : options.lanes) {
     constexpr std::string_view kPolicyFile = ".toml";
     try {
       const std::string policy = parse_lane_name(lane).policy;
-      if (policy.ends_with(kPolicyFile)) input("--lanes", policy);
+      if (policy.ends_with(kPolicyFile))
+        input(std::string(option_name(&RunOptions::lanes)), policy);
     } catch (const InputError&) {
       // Another check reports it.
     }
   }
   if (!options.start_from.empty()) {
     try {
-      input("--start-from", checkpoint_of_start(options.start_from));
+      input(std::string(option_name(&RunOptions::start_from)),
+            checkpoint_of_start(options.start_from));
     } catch (const InputError&) {
       // Another check reports it.
     }

@@ -18,7 +18,6 @@
 #include "reports/words/range_text.h"
 #include "src/cli/arguments/arguments.h"
 #include "src/cli/arguments/capture_argument.h"
-#include "src/cli/arguments/replay_command.h"
 #include "src/cli/arguments/search_arguments.h"
 #include "src/cli/command.h"
 #include "src/cli/command_files.h"
@@ -33,6 +32,9 @@
 #include "src/policy/find_policy.h"
 #include "src/record/capture/capture_reader.h"
 #include "src/record/hdf5/file_block.h"
+#include "src/train/replay_command.h"
+#include "src/train/run_option_rows.h"
+#include "src/train/run_option_syntax.h"
 
 namespace lockstep {
 namespace {
@@ -43,7 +45,7 @@ constexpr int64_t kSearchSteps = 60;
 struct RecommendArgs {
   RunOptions options;  // of the replays; its model is MODEL, a capture or a run file
   SearchWords search;
-  std::string sizes, optimizer_args, fix, output, emit_pytorch, report;
+  std::string fix, output, emit_pytorch, report;
   double tolerance = kToleratedShare;
   bool prove = false, overwrite = false, all = false, json = false, quiet = false;
 
@@ -51,10 +53,11 @@ struct RecommendArgs {
 };
 
 struct RecommendOptions {
-  std::vector<CLI::Option*> of_models;   // a capture defines these
-  std::vector<CLI::Option*> of_runs;     // of candidates: a run file has none
+  std::vector<OptionOnLine> steps;       // of every replay
+  std::vector<OptionOnLine> of_models;   // of their models: a capture defines these
+  std::vector<CLI::Option*> of_runs;     // of candidates, all these included: a run file has none
   std::vector<CLI::Option*> not_of_fix;  // of the search for a policy
-  CLI::Option *tolerance = nullptr, *steps = nullptr;
+  CLI::Option* tolerance = nullptr;
 };
 
 // A name for a run file that does not exist yet, so that a printed command runs unchanged.
@@ -134,7 +137,10 @@ int recommend_from_run(const RecommendArgs& args, const std::vector<std::string>
   } else {
     fmt::print("\n");
     print_line(fmt::format("Wrote {}. To see what it does:", args.output));
-    print_text(replay_command(run.options(), "fp32," + args.output, free_name("verify")) + "\n");
+    RunOptions repeated = run.options();
+    repeated.lanes = {std::string(kReferenceLane), args.output};
+    if (needs_twin(repeated)) add_twins(repeated, 1);
+    print_text(to_text({verbatim(broken_command(replay_command(repeated, free_name("verify"))))}));
   }
   return kExitFine;
 }
@@ -253,12 +259,12 @@ int fix_lane_of(RecommendArgs& args, const SearchOptions& wanted, const Recommen
               .json = args.json,
               .quiet = args.quiet};
   if (is_run) {
-    for (const CLI::Option* option : options.of_models) {
+    for (const auto& [row, option] : options.of_models) {
       if (option->count() == 0) continue;
       problems.add(fmt::format("{}: the run file {} says it", option->get_name(), args.run()),
                    "leave it out");
     }
-    const int64_t steps = options.steps->count() > 0 ? args.options.steps : 0;
+    const int64_t steps = options.steps.front().option->count() > 0 ? args.options.steps : 0;
     collect_problems(problems, [&] { fix.options = options_of_run(args.run(), steps); });
   } else if (is_capture(args.run())) {
     refuse_captured(args.run(), options.of_models, problems);
@@ -317,9 +323,8 @@ int run_recommend(RecommendArgs& args, const RecommendOptions& options, ProblemL
   const bool is_run = std::filesystem::exists(args.run(), error) &&
                       !looks_like_capture(args.run()) &&
                       std::ranges::none_of(models(), [&](auto& m) { return m.name == args.run(); });
-  collect_problems(problems, [&] {
-    args.options.optimizer.values = parse_hyper_values("--optimizer-args", args.optimizer_args);
-  });
+  read_options(options.steps, args.options, problems);
+  read_options(options.of_models, args.options, problems);
   if (!args.fix.empty()) return fix_lane_of(args, wanted, options, is_run, problems);
   if (is_run) {
     for (const CLI::Option* option : options.of_runs) {
@@ -370,11 +375,12 @@ std::function<int()> declare_recommend(CLI::App& app) {
     options.of_runs.push_back(option->type_name(type));
     return option;
   };
-  checks.whole(
-      of_runs(app.add_option("--steps", o.steps, "of every run; a capture's are repeated"), "N")
-          ->capture_default_str(),
-      1, kLargestCount);
-  options.steps = app.get_option("--steps");
+  const auto of_replays = [&](const RunOption& row, const char* help) {
+    const OptionOnLine declared = declare_option(app, row, o);
+    options.of_runs.push_back(declared.option->description(help));
+    return declared;
+  };
+  options.steps = {of_replays(option_at(o, &o.steps), "of every run; a capture's are repeated")};
   of_runs(app.add_option("--budget", args->search.budget,
                          "candidates to run beyond the first lane, minutes, or both: 24,10m"),
           "N,Mm")
@@ -396,25 +402,16 @@ std::function<int()> declare_recommend(CLI::App& app) {
                                              "share of the fall of fp32's loss"),
                               "X");
   checks.number(options.tolerance->capture_default_str());
-  const auto of_models = [&](CLI::Option* option, const char* type) {
-    options.of_models.push_back(of_runs(option, type));
-    return option;
-  };
-  of_models(app.add_option("--data", o.data, "see `lockstep list data` [the model's default]"),
-            "SPEC");
-  checks.named_numbers(
-      of_models(app.add_option("--size", args->sizes, "sizes, e.g. layers=2,width=64"),
-                "NAME=X,..."),
-      o.sizes);
-  of_models(app.add_option("--optimizer", o.optimizer.name, "see `lockstep list optimizers`"),
-            "NAME")
-      ->capture_default_str();
-  of_models(app.add_option("--optimizer-args", args->optimizer_args, "its numbers, e.g. lr=1e-3"),
-            "NAME=X,...");
-  checks.whole(of_models(app.add_option("--batch", o.batch, "examples per step"), "N"), 1,
-               kLargestBatch);
-  checks.whole(of_models(app.add_option("--seed", o.seed, "of weights, batches and noise"), "N"), 0,
-               UINT64_MAX);
+  const RunOption& optimizer_args =
+      *std::ranges::find(run_options(), &parse_optimizer_args, &RunOption::parse);
+  options.of_models = {
+      of_replays(option_at(o, &o.data), "see `lockstep list data` [the model's default]"),
+      of_replays(option_at(o, &o.sizes), "sizes, e.g. layers=2,width=64"),
+      of_replays(option_at(o, &o.optimizer), "see `lockstep list optimizers`"),
+      of_replays(optimizer_args, "its numbers, e.g. lr=1e-3"),
+      of_replays(option_at(o, &o.batch), "examples per step"),
+      of_replays(option_at(o, &o.seed), "of weights, batches and noise")};
+
   app.add_option("-o,--output", args->output, "write the policy here, NAME.toml")
       ->type_name("FILE");
   app.add_option("--emit-pytorch", args->emit_pytorch,

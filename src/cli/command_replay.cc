@@ -6,7 +6,6 @@
 #include "src/cli/command.h"
 #include "src/cli/replay_run.h"
 #include "src/core/parallel.h"
-#include "src/core/text.h"
 
 namespace lockstep {
 
@@ -31,7 +30,6 @@ std::function<int()> declare_replay(CLI::App& app) {
     } else if (resuming && !args->at.empty()) {
       problems.add("--save-values: only for a new run", "replay it to another -o");
     }
-    args->options.lanes = split(args->lanes, ',');
     if (resuming) {
       refuse_fixed(options);
     } else {

@@ -32,6 +32,7 @@
 #include "src/policy/find_policy.h"
 #include "src/policy/loss_scale.h"
 #include "src/policy/policy.h"
+#include "src/train/run_option_rows.h"
 #include "src/update/optimizers.h"
 #include "src/update/schedules.h"
 
@@ -159,6 +160,26 @@ Listing list_data() {
     std::vector<std::string> tasks;
     for (const Task task : d.tasks) tasks.emplace_back(to_string(task));
     out.rows.push_back({str(d.kind), str(d.argument), join(tasks, ", "), str(d.help)});
+  }
+  return out;
+}
+
+std::string older_text(const RunOption& row) {
+  if (row.is_required) return "";
+  if (!row.older) return "the default";
+  return *row.older == INT64_MAX ? "all" : fmt::format("{}", *row.older);
+}
+
+Listing list_options() {
+  constexpr std::string_view kOf[] = {"all", "models", "captures"};
+  constexpr std::string_view kEffect[] = {"no", "as another draw", "as another draw",
+                                          "as another training", "as another experiment"};
+  Listing out{{"key", "option", "of", "changes numbers", "if missing", "meaning"}, {}};
+  for (const RunOption& row : run_options()) {
+    if (row.key.empty()) continue;
+    out.rows.push_back({str(row.key), str(row.option), str(kOf[static_cast<size_t>(row.of)]),
+                        str(kEffect[static_cast<size_t>(row.effect)]), older_text(row),
+                        str(row.help)});
   }
   return out;
 }
@@ -353,6 +374,7 @@ constexpr std::array kTopics = {
     ListTopic{"optimizers", "optimizers", list_optimizers},
     ListTopic{"schedules", "learning rates over a run", list_schedules},
     ListTopic{"numbers", "the numbers of optimizers and schedules", list_numbers},
+    ListTopic{"options", "the options of a run, by their keys in run files", list_options},
     ListTopic{"models", "built-in models", list_models},
     ListTopic{"data", "where batches come from", list_data},
     ListTopic{"ops", "operations a graph may hold", list_ops},

@@ -27,6 +27,7 @@
 #include "src/record/run/run_file.h"
 #include "src/record/run/run_lock.h"
 #include "src/train/observer_thread.h"
+#include "src/train/run_option_rows.h"
 
 namespace lockstep {
 namespace {
@@ -209,17 +210,15 @@ int start_run(ReplayArgs& args, ProblemList& problems) {
   collect_problems(problems, [&] {
     deletes_start = !start_from.empty() && starts_from_run(start_from, path);
     if (!deletes_start) return;
-    problems.add(fmt::format("--start-from {}: a new run in {} deletes it", start_from, path),
+    problems.add(fmt::format("{} {}: a new run in {} deletes it",
+                             option_name(&RunOptions::start_from), start_from, path),
                  "choose another -o, or copy the checkpoint away first");
   });
   if (!deletes_start) files.check(problems);
-  args.options.mode = args.mode == "synced" ? LaneMode::kSynced : LaneMode::kFree;
-  args.options.decisions = args.decisions == "own" ? Decisions::kOwn : Decisions::kRecorded;
-  args.options.backward_per_loss = args.backward == kBackwardPerLoss;
   std::optional<LockstepRun> made;  // finds every other mistake before any file is touched
   if (args.options.model.empty()) {
     problems.add("MODEL: missing", "see `lockstep list models`, or name a capture file");
-  } else if (std::ranges::count(args.options.lanes, "") == 0) {
+  } else {
     collect_problems(problems, [&] { make_run(made, args.options); });
   }
   problems.throw_if_any();

@@ -13,6 +13,7 @@
 #include "src/graph/same_step.h"
 #include "src/train/captured_lane.h"
 #include "src/train/loss_passes.h"
+#include "src/train/run_option_rows.h"
 #include "src/train/run_setup.h"
 #include "src/update/parameter_groups.h"
 #include "src/update/schedules.h"
@@ -26,7 +27,9 @@ namespace {
 std::vector<std::string> names_of_groups(const RunOptions& options) {
   std::vector<std::string> names = {""};
   for (const ParameterGroup& group : options.groups) {
-    names.push_back((options.capture_hash.empty() ? "--group " : "") + group.layers);
+    names.push_back(
+        (options.capture_hash.empty() ? fmt::format("{} ", option_name(&RunOptions::groups)) : "") +
+        group.layers);
   }
   return names;
 }
@@ -61,9 +64,7 @@ PreparedRun::PreparedRun(RunOptions wanted, const std::map<std::string, Tensor>*
   ProblemList problems("replay");
   check_run_numbers(options, problems);
   collect_problems(problems, [&] { check_optimizer_spec(options.optimizer); });
-  if (!options.loop_changes.empty()) {
-    problems.add("--change: only for a capture", "a built-in model has options for its numbers");
-  }
+  refuse_options_of_captures(options, problems);
   for (const ParameterGroup& group : options.groups) {
     collect_problems(problems, [&] { check_optimizer_spec(group.optimizer); });
   }

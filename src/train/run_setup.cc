@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include "emulation/kernels/active_kernels.h"
@@ -12,6 +11,8 @@
 #include "src/graph/rewrite/rewrite.h"
 #include "src/policy/twin_lane.h"
 #include "src/train/lane_name.h"
+#include "src/train/run_option_rows.h"
+#include "src/train/run_option_text.h"
 #include "src/update/parameter_groups.h"
 
 namespace lockstep {
@@ -76,43 +77,29 @@ void refuse_separate_scalers(const std::vector<LaneDescription>& lanes, ProblemL
     problems.add(
         "lane '" + lane.name +
             "': [loss_scale] per_loss = \"separate\" with one backward pass for all losses",
-        "--backward per-loss, or leave per_loss out");
+        fmt::format("{} per-loss, or leave per_loss out",
+                    option_name(&RunOptions::backward_per_loss)));
   }
 }
 
 }  // namespace
 
 void check_run_numbers(const RunOptions& options, ProblemList& problems) {
-  const auto at_least = [&](std::string_view name, int64_t value, int64_t least) {
-    if (value < least) problems.add(fmt::format("{} {}: at least {} required", name, value, least));
-  };
-  at_least("steps", options.steps, 1);
-  at_least("batch", options.batch, 1);
-  at_least("accumulate", options.accumulate, 1);
-  at_least("workers", options.workers, 1);
+  for (const RunOption& row : run_options()) check_option(row, options, problems);
   if (options.workers > 1 && options.batch % options.workers != 0) {
     problems.add(fmt::format("batch {}, workers {}: batch divisible by workers required",
                              options.batch, options.workers),
                  "batch is the global batch; every worker gets an equal part");
   }
-  const auto limit = [&](std::string_view name, double value) {
-    if (value >= 0 && std::isfinite(value)) return;
-    problems.add(fmt::format("{} {}: 0 <= {} < infinity required", name, value, name),
-                 "0 means no clipping");
-  };
-  limit("clip-norm", options.clip_norm);
-  limit("clip-value", options.clip_value);
-  if (!(options.clip_norm_type > 0)) {
-    problems.add(
-        fmt::format("clip-norm-type {}: clip-norm-type > 0 required", options.clip_norm_type),
-        "use 2, 1, inf or any p of a p-norm");
+}
+
+void refuse_options_of_captures(const RunOptions& options, ProblemList& problems) {
+  for (const RunOption& row : run_options()) {
+    const std::string text = option_text(row, options);
+    if (row.of != OptionOf::kCaptures || text == option_text(row, RunOptions())) continue;
+    const std::string word = row.words.empty() ? "" : " " + text;
+    problems.add(fmt::format("{}{}: {}", row.option, word, row.refused), std::string(row.instead));
   }
-  at_least("eval-every", options.eval_every, 0);
-  at_least("eval-examples", options.eval_examples, 0);
-  at_least("statistics-every", options.measuring.statistics_every, 0);
-  at_least("histogram-every", options.measuring.histogram_every, 1);
-  at_least("sums-every", options.measuring.sums_every, 0);
-  at_least("checkpoint-every", options.checkpoint_every, 1);
 }
 
 std::vector<LaneDescription> describe_lanes(RunOptions& options, ProblemList& problems) {
@@ -162,8 +149,8 @@ void change_loop(const HyperValues& changes, Capture& capture) {
       }
     }
     if (!found) {
-      problems.add(fmt::format("--change {}: its optimizer, {}, has no such number", name,
-                               capture.optimizer),
+      problems.add(fmt::format("{} {}: its optimizer, {}, has no such number",
+                               option_name(&RunOptions::loop_changes), name, capture.optimizer),
                    "clip_norm and the optimizer's numbers can be changed");
     }
   }
@@ -176,14 +163,17 @@ void take_loop_options(const Capture& capture, CapturedLoop& loop, RunOptions& o
   if (options.steps == 0) options.steps = count;
   for (const int64_t step : options.captured_order) {
     if (step < 0 || step >= count) {
-      problems.add(fmt::format("--captured-order {}: its steps are 0 to {}", step, count - 1));
+      problems.add(fmt::format("{} {}: its steps are 0 to {}",
+                               option_name(&RunOptions::captured_order), step, count - 1));
     } else {
       loop.order.push_back(static_cast<size_t>(step));
     }
   }
   if (options.steps > count && !options.cycle && options.captured_order.empty()) {
-    problems.add(fmt::format("--steps {}: the capture has {}", options.steps, count),
-                 "--cycle starts again after the last one");
+    problems.add(
+        fmt::format("{} {}: the capture has {}", option_name(&RunOptions::steps), options.steps,
+                    count),
+        fmt::format("{} starts again after the last one", option_name(&RunOptions::cycle)));
   }
   problems.throw_if_any();
   const CapturedStep& first = capture.steps.at(0);

@@ -16,6 +16,8 @@ namespace lockstep {
 
 // Counts, intervals and limits.
 void check_run_numbers(const RunOptions& options, ProblemList& problems);
+// Options that only a capture takes: a built-in model would ignore them silently.
+void refuse_options_of_captures(const RunOptions& options, ProblemList& problems);
 // The lanes in run order, the reference first; `options` is changed to this order.
 // Throws: InputError with all problems found so far.
 std::vector<LaneDescription> describe_lanes(RunOptions& options, ProblemList& problems);

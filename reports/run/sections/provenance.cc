@@ -11,6 +11,9 @@
 #include "reports/run/section.h"
 #include "reports/writers/text_writer.h"
 #include "src/core/counted.h"
+#include "src/train/replay_command.h"
+#include "src/train/run_option_rows.h"
+#include "src/train/run_option_text.h"
 
 namespace lockstep {
 namespace {
@@ -47,31 +50,21 @@ std::vector<std::string> device_lines(const DeviceWork& work, const SiteTable& s
   return lines;
 }
 
-// A shell command over several lines: broken at spaces outside quotes, a backslash at their ends.
-std::string broken_command(const std::string& command) {
-  constexpr int kWidth = kTextWidth - 6;  // the block's indent, the continuation's, " \\"
-  std::string out, line, word;
-  bool quoted = false;
-  const auto flush = [&] {
-    if (!line.empty() && display_width(line) + 1 + display_width(word) > kWidth) {
-      out += line + " \\\n";
-      line = "  " + word;
-    } else {
-      line += (line.empty() ? "" : " ") + word;
+// The options that make it this run and no other of the same training, where they are not at their
+// defaults; the seed and what has words of its own always.
+void add_options(const RunOptions& options, OptionEffect effect, TableBlock& table) {
+  const RunOptions defaults;
+  for (const RunOption& row : run_options()) {
+    const void* const member = address_of(row, options);
+    if (row.effect != effect || row.setting.empty() || member == &options.data) continue;
+    std::string text = option_text(row, options);
+    if (!row.told.empty()) {
+      text = row.told[std::get<ChosenWord>(row.member).index(options)];
+    } else if (text == option_text(row, defaults) && member != &options.seed) {
+      continue;
     }
-    word.clear();
-  };
-  for (const char c : command) {
-    const bool escaped = !quoted && word.ends_with('\\');
-    if (c == '\'' && !escaped) quoted = !quoted;
-    if (c == ' ' && !quoted) {
-      flush();
-    } else {
-      word += c;
-    }
+    if (!text.empty()) table.rows.push_back({std::string(row.setting), text});
   }
-  flush();
-  return out + line;
 }
 
 Blocks write_provenance(const Report& report) {
@@ -83,12 +76,9 @@ Blocks write_provenance(const Report& report) {
   table.rows.push_back({"data", !report.options.capture_hash.empty() ? report.data
                                 : report.options.data.empty()        ? "the model's default"
                                                                      : report.options.data});
-  table.rows.push_back({"seed", fmt::format("{}", report.options.seed)});
-  table.rows.push_back({"mode", report.options.mode == LaneMode::kFree
-                                    ? "free: every lane keeps its own weights"
-                                    : "synced: every step starts from the reference's weights"});
-  if (report.options.decisions == Decisions::kOwn) {
-    table.rows.push_back({"decisions", "own: lanes choose by their own values where they can"});
+  for (const OptionEffect effect :
+       {OptionEffect::kDraw, OptionEffect::kRepeat, OptionEffect::kReplay}) {
+    add_options(report.options, effect, table);
   }
   for (const LaneReport& lane : report.lanes) {
     const std::string target = lane.info.target.empty() ? "" : "@" + lane.info.target;
@@ -104,7 +94,11 @@ Blocks write_provenance(const Report& report) {
     }
   }
   for (const auto& [key, value] : report.environment) table.rows.push_back({key, value});
-  return {table, paragraph("To repeat it:"), verbatim(broken_command(report.command_line))};
+  // Runs of other commands have no command line of their own.
+  const bool is_replay = report.command_line.starts_with("lockstep replay ");
+  const std::string command =
+      is_replay ? report.command_line : replay_command(report.options, report.path);
+  return {table, paragraph("To repeat it:"), verbatim(broken_command(command))};
 }
 
 }  // namespace

@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <charconv>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -14,23 +12,11 @@
 
 #include "src/core/text.h"
 #include "src/record/hdf5/file_block.h"
+#include "src/train/run_option_syntax.h"
+#include "src/train/run_option_text.h"
 
 namespace lockstep {
 namespace {
-
-bool parse_whole(const std::string& text, uint64_t low, uint64_t high) {
-  uint64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && stop == end && value >= low && value <= high;
-}
-
-std::string power_or_number(uint64_t value) {
-  if (value == UINT64_MAX) return "2^64-1";
-  if (value == kLargestCount) return "2^63-1";
-  if (value == UINT32_MAX) return "2^32-1";
-  return fmt::format("{}", value);
-}
 
 // An HDF5 file starts with its signature, or has it at byte 512, 1024, 2048, ... after a user
 // block (HDF5 File Format Specification 3.0, section II.A).
@@ -55,10 +41,6 @@ void add_check(CLI::Option* option, std::function<void(std::string&)> check) {
       ""));
 }
 
-std::string shown(const std::string& word) {
-  return word.empty() ? "''" : word;
-}
-
 }  // namespace
 
 bool is_same_file(const std::string& a, const std::string& b) {
@@ -73,52 +55,18 @@ bool is_same_file(const std::string& a, const std::string& b) {
 void ArgumentChecks::whole(CLI::Option* option, uint64_t low, uint64_t high) const {
   const std::string name = option->get_name();
   add_check(option, [problems = problems_, name, low, high](std::string& word) {
-    if (parse_whole(word, low, high)) return;
-    problems->add(fmt::format("{} {}: a whole number, {} <= N <= {} required", name, shown(word),
-                              low, power_or_number(high)),
-                  "digits only, as in 400");
-    word = fmt::format("{}", low);
-  });
-}
-
-void ArgumentChecks::named_numbers(CLI::Option* option,
-                                   std::map<std::string, double>& values) const {
-  const std::string name = option->get_name();
-  add_check(option, [problems = problems_, name, &values](std::string& word) {
-    for (const std::string& part : split(word, ',')) {
-      const size_t equals = part.find('=');
-      const std::string number = equals == std::string::npos ? "" : part.substr(equals + 1);
-      char* end = nullptr;
-      const double value = std::strtod(number.c_str(), &end);
-      if (equals == 0 || number.empty() || *end != '\0') {
-        problems->add(fmt::format("{} {}: NAME=X required", name, shown(part)),
-                      "as in layers=2,width=64");
-      } else if (!values.emplace(part.substr(0, equals), value).second) {
-        problems->add(fmt::format("{} {}: named twice", name, part));
-      }
-    }
+    uint64_t value = low;
+    collect_problems(*problems, [&] { value = whole_number(name, word, low, high); });
+    word = fmt::format("{}", value);
   });
 }
 
 void ArgumentChecks::number(CLI::Option* option) const {
   const std::string name = option->get_name();
   add_check(option, [problems = problems_, name](std::string& word) {
-    char* end = nullptr;
-    std::strtod(word.c_str(), &end);
-    if (!word.empty() && *end == '\0' && word.find_first_of(" \t\n") == std::string::npos) return;
-    problems->add(fmt::format("{} {}: a number required", name, shown(word)), "as in 0.05 or 1e-3");
-    word = "0";
-  });
-}
-
-void ArgumentChecks::one_of(CLI::Option* option, std::vector<std::string> names) const {
-  const std::string name = option->get_name();
-  add_check(option, [problems = problems_, name, names = std::move(names)](std::string& word) {
-    for (const std::string& known : names) {
-      if (known == word) return;
-    }
-    problems->add(fmt::format("{} {}: unknown", name, shown(word)), did_you_mean(word, names));
-    word = names.front();
+    const size_t others = problems->count();
+    collect_problems(*problems, [&] { any_number(name, word); });
+    if (problems->count() > others) word = "0";
   });
 }
 
@@ -167,14 +115,25 @@ void check_output(const std::string& path, Replace replace, const std::string& h
   }
 }
 
-CLI::Option* declare_backward(CLI::App& app, const ArgumentChecks& checks, std::string& value) {
-  CLI::Option* option =
-      app.add_option("--backward", value,
-                     "one backward pass, or one for each loss of a sum (detector, vae)")
-          ->type_name("joint|per-loss")
-          ->capture_default_str();
-  checks.one_of(option, {"joint", std::string(kBackwardPerLoss)});
-  return option;
+OptionOnLine declare_option(CLI::App& app, const RunOption& row, const RunOptions& defaults) {
+  const std::string name(row.option);
+  const std::string help =
+      row.number.empty() ? std::string(row.help) : optimizer_number_help(row.number);
+  if (row.type.empty()) return {&row, app.add_flag(name, help)};
+  CLI::Option* option = app.add_option(name, help)->type_name(std::string(row.type));
+  if (row.repeats)
+    option->expected(1, CLI::detail::expected_max_vector_size)->allow_extra_args(false);
+  const std::string shown = row.shows_default ? option_text(row, defaults) : "";
+  return {&row, shown.empty() ? option : option->default_str(shown)};
+}
+
+void read_options(std::span<const OptionOnLine> options, RunOptions& to, ProblemList& problems) {
+  for (const auto& [row, option] : options) {
+    for (const std::string& text : option->results()) {
+      if (text.empty()) continue;  // refuse_empty_words reports it
+      collect_problems(problems, [&, row = row] { set_option(*row, text, to); });
+    }
+  }
 }
 
 }  // namespace lockstep

@@ -7,16 +7,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "src/core/error.h"
+#include "src/train/run_option.h"
 
 namespace lockstep {
-
-inline constexpr uint64_t kLargestCount = INT64_MAX;  // 2^63-1: steps and intervals
-// A batch of more than a million examples is a mistake: one layer's values would fill any memory.
-inline constexpr uint64_t kLargestBatch = 1 << 20;
 
 // Adds checks to options; `problems` collects what they find while the command line is parsed. A
 // rejected argument reads as the least value allowed, so that parsing continues.
@@ -29,9 +27,6 @@ class ArgumentChecks {
   void whole(CLI::Option* option, uint64_t low, uint64_t high) const;
   // A decimal or hexadecimal number; its range is checked where it is used.
   void number(CLI::Option* option) const;
-  void one_of(CLI::Option* option, std::vector<std::string> names) const;
-  // NAME=X,NAME=X,...: added to `values`.
-  void named_numbers(CLI::Option* option, std::map<std::string, double>& values) const;
 
   ProblemList& problems() const { return *problems_; }
 
@@ -60,8 +55,14 @@ void check_output(const std::string& path, Replace replace, const std::string& h
 // Two names of one file, which need not exist yet.
 bool is_same_file(const std::string& a, const std::string& b);
 
-// --backward of the commands that build a step graph.
-inline constexpr std::string_view kBackwardPerLoss = "per-loss";
-CLI::Option* declare_backward(CLI::App& app, const ArgumentChecks& checks, std::string& value);
+// Options of a run on a command's line, in the order of their rows.
+struct OptionOnLine {
+  const RunOption* row;
+  CLI::Option* option;
+};
+// The default shown in the help is that of `defaults`.
+OptionOnLine declare_option(CLI::App& app, const RunOption& row, const RunOptions& defaults);
+// Sets those that were given.
+void read_options(std::span<const OptionOnLine> options, RunOptions& to, ProblemList& problems);
 
 }  // namespace lockstep

@@ -26,9 +26,9 @@ std::string stem_of(const std::string& model) {
   return stem;
 }
 
-void refuse_captured(const std::string& capture, const std::vector<CLI::Option*>& options,
+void refuse_captured(const std::string& capture, std::span<const OptionOnLine> options,
                      ProblemList& problems) {
-  for (const CLI::Option* option : options) {
+  for (const auto& [row, option] : options) {
     if (option->count() == 0) continue;
     problems.add(fmt::format("{}: capture '{}' already defines this", option->get_name(), capture),
                  "leave it out");

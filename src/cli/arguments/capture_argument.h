@@ -1,10 +1,10 @@
 // Tells whether MODEL on a command line is a capture, and rejects options that a capture ignores.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <span>
 #include <string>
-#include <vector>
 
+#include "src/cli/arguments/arguments.h"
 #include "src/core/error.h"
 
 namespace lockstep {
@@ -18,7 +18,7 @@ std::string stem_of(const std::string& model);
 
 // Adds a problem for each of `options` that is given: the capture defines that value, so the option
 // would be ignored silently.
-void refuse_captured(const std::string& capture, const std::vector<CLI::Option*>& options,
+void refuse_captured(const std::string& capture, std::span<const OptionOnLine> options,
                      ProblemList& problems);
 
 }  // namespace lockstep

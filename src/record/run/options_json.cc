@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -10,14 +11,29 @@
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/graph/json_text.h"
-#include "src/policy/policy.h"
+#include "src/train/run_option_rows.h"
+#include "src/train/run_option_text.h"
 #include "src/update/optimizers.h"
-#include "src/update/schedules.h"
 
 namespace lockstep {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr char kInfinity[] = "inf";  // JSON has no such number
+
+// The rows with a key, in the order of the JSON.
+const std::vector<const RunOption*>& rows_in_json() {
+  static const std::vector<const RunOption*> rows = [] {
+    std::vector<const RunOption*> found;
+    for (const RunOption& row : run_options()) {
+      if (!row.key.empty()) found.push_back(&row);
+    }
+    std::ranges::sort(found, {}, &RunOption::place);
+    return found;
+  }();
+  return rows;
+}
 
 // Every number of the row, given or not, because defaults may change.
 Json choice_to_json(const HyperChoice& choice, std::span<const HyperParameter> parameters) {
@@ -62,94 +78,148 @@ T field(const Json& object, const char* key) {
   if (found == object.end()) throw InputError(fmt::format("options: '{}' is missing", key));
   return value_of<T>(*found, key);
 }
-template <typename T>
-T field(const Json& object, const char* key, const T& otherwise) {
-  return object.contains(key) ? field<T>(object, key) : otherwise;
-}
 
 // Numbers that the row lacks are left out: files of version 1 held those of every optimizer.
-HyperChoice choice_from_json(const Json& j, std::span<const HyperParameter> parameters) {
+HyperChoice choice_from_json(const Json& j, const RunOption& row) {
   HyperChoice choice{field<std::string>(j, "name"), {}};
-  for (const HyperParameter& p : parameters) {
+  for (const HyperParameter& p : row.numbers(choice.name)) {
     const std::string name(p.name);
     if (j.contains(name)) choice.values[name] = field<double>(j, name.c_str());
   }
   return choice;
 }
-HyperChoice optimizer_from_json(const Json& j) {
-  return choice_from_json(j, find_optimizer(field<std::string>(j, "name")).parameters);
-}
-Json object_in(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found != object.end() && found->is_object()) return *found;
+
+const Json& object_at(const Json& j, std::string_view key) {
+  if (j.is_object()) return j;
   throw InputError(fmt::format("options: '{}' must be an object", key));
 }
-
-// Empty where it is missing.
-Json list_in(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found == object.end()) return Json::array();
-  if (found->is_array()) return *found;
+const Json& list_at(const Json& j, std::string_view key) {
+  if (j.is_array()) return j;
   throw InputError(fmt::format("options: '{}' must be a list", key));
 }
 
-// What every reader relies on; a run's start checks the rest.
-void require_at_least(std::string_view name, int64_t value, int64_t least) {
-  if (value >= least) return;
-  throw InputError(fmt::format("options: {} is {}, must be at least {}", name, value, least));
+// Each type of value as JSON.
+struct Writer {
+  const RunOption& row;
+  const RunOptions& options;
+
+  Json operator()(std::monostate) const { return {}; }
+  Json operator()(const ChosenWord& word) const { return row.words[word.index(options)]; }
+  template <typename T>
+  Json operator()(const OptionMember<T>& member) const {
+    return json(member.of(options));
+  }
+  template <typename T>
+  Json json(const T& value) const {
+    return value;
+  }
+  Json json(double value) const { return std::isinf(value) ? Json(kInfinity) : Json(value); }
+  Json json(const std::optional<double>& value) const {
+    return value ? Json(*value) : Json(row.none);
+  }
+  Json json(const std::vector<std::string>& value) const {
+    return row.is_list ? Json(value) : Json(join(value, ","));
+  }
+  Json json(const HyperValues& value) const { return hyper_values_text(value); }
+  Json json(const HyperChoice& value) const {
+    return choice_to_json(value, row.numbers(value.name));
+  }
+  Json json(const std::vector<ParameterGroup>& value) const {
+    Json groups = Json::array();
+    for (const ParameterGroup& group : value) {
+      const OptimizerSpec& spec = group.optimizer;
+      groups.push_back({{"layers", group.layers},
+                        {"optimizer", choice_to_json(spec, find_optimizer(spec.name).parameters)}});
+    }
+    return groups;
+  }
+};
+
+struct Reader {
+  const RunOption& row;
+  const Json& j;
+  RunOptions& options;
+
+  void operator()(std::monostate) const {}
+  void operator()(const ChosenWord& word) const {
+    const auto name = value_of<std::string>(j, row.key);
+    const std::vector<std::string> words(row.words.begin(), row.words.end());
+    word.choose(options, known_word(fmt::format("options: {}", row.key), name, words));
+  }
+  template <typename T>
+  void operator()(const OptionMember<T>& member) const {
+    read(member.in(options));
+  }
+  template <typename T>
+  void read(T& value) const {
+    value = value_of<T>(j, row.key);
+  }
+  void read(double& value) const {
+    value = j == kInfinity ? std::numeric_limits<double>::infinity() : value_of<double>(j, row.key);
+  }
+  void read(std::optional<double>& value) const {
+    if (j != row.none) value = value_of<double>(j, row.key);
+  }
+  void read(std::vector<std::string>& value) const {
+    value.clear();
+    if (row.is_list) {
+      for (const Json& one : list_at(j, row.key)) {
+        value.push_back(value_of<std::string>(one, row.key));
+      }
+    } else if (const auto text = value_of<std::string>(j, row.key); !text.empty()) {
+      value = split(text, ',');
+    }
+  }
+  void read(std::vector<int64_t>& value) const {
+    for (const Json& one : list_at(j, row.key)) {
+      value.push_back(value_of<int64_t>(one, row.key));
+      if (value.back() >= 0) continue;
+      throw InputError(fmt::format("options: {} is {}, must be at least 0", row.key, value.back()));
+    }
+  }
+  void read(std::map<std::string, double>& value) const {
+    for (const auto& [name, number] : object_at(j, row.key).items()) {
+      value[name] = value_of<double>(number, row.key);
+    }
+  }
+  void read(HyperValues& value) const {
+    value = parse_hyper_values(row.key, value_of<std::string>(j, row.key));
+  }
+  void read(HyperChoice& value) const { value = choice_from_json(object_at(j, row.key), row); }
+  void read(std::vector<ParameterGroup>& value) const {
+    const RunOption& optimizer = option_at(options, &options.optimizer);
+    for (const Json& group : list_at(j, row.key)) {
+      const auto found = object_at(group, row.key).find("optimizer");
+      if (found == group.end()) throw InputError("options: 'optimizer' is missing");
+      value.push_back({field<std::string>(group, "layers"),
+                       choice_from_json(object_at(*found, "optimizer"), optimizer)});
+    }
+  }
+};
+
+void read_option(const RunOption& row, const Json& object, RunOptions& options) {
+  const auto found = object.find(std::string(row.key));
+  if (found != object.end()) {
+    std::visit(Reader{row, *found, options}, row.member);
+  } else if (row.is_required) {
+    throw InputError(fmt::format("options: '{}' is missing", row.key));
+  } else if (row.older) {
+    std::get<OptionMember<int64_t>>(row.member).in(options) = *row.older;
+  }
+  // What every reader relies on; a run's start checks the rest.
+  const auto* count = std::get_if<OptionMember<int64_t>>(&row.member);
+  if (count == nullptr || count->of(options) >= static_cast<int64_t>(row.low)) return;
+  throw InputError(
+      fmt::format("options: {} is {}, must be at least {}", row.key, count->of(options), row.low));
 }
 
-Json to_object(const RunOptions& o) {
-  Json groups = Json::array();
-  for (const ParameterGroup& group : o.groups) {
-    groups.push_back(
-        {{"layers", group.layers},
-         {"optimizer",
-          choice_to_json(group.optimizer, find_optimizer(group.optimizer.name).parameters)}});
+Json to_object(const RunOptions& options) {
+  static const RunOptions defaults;
+  Json object;
+  for (const RunOption* row : rows_in_json()) {
+    if (row->only_if_set && option_text(*row, options) == option_text(*row, defaults)) continue;
+    object[std::string(row->key)] = std::visit(Writer{*row, options}, row->member);
   }
-  Json object = {
-      {"model", o.model},
-      {"sizes", o.sizes},
-      {"data", o.data},
-      {"lanes", o.lanes},
-      {"steps", o.steps},
-      {"batch", o.batch},
-      {"accumulate", o.accumulate},
-      {"workers", o.workers},
-      {"backward", o.backward_per_loss ? "per-loss" : "joint"},
-      {"optimizer", choice_to_json(o.optimizer, find_optimizer(o.optimizer.name).parameters)},
-      {"schedule", choice_to_json(o.schedule, find_schedule(o.schedule.name).parameters)},
-      {"groups", groups},
-      {"clip_norm", o.clip_norm},
-      {"clip_norm_type", std::isinf(o.clip_norm_type) ? Json("inf") : Json(o.clip_norm_type)},
-      {"clip_value", o.clip_value},
-      {"clips_scaled", o.clips_scaled},
-      {"loss_factor", o.loss_factor},
-      {"freeze", join(o.freeze, ",")},
-      {"eval_batch_norm", join(o.eval_batch_norm, ",")},
-      {"batch_norm_eps", o.batch_norm_eps ? Json(*o.batch_norm_eps) : Json("model's own")},
-      {"rewrites", join(o.rewrites, ",")},
-      {"loop_changes", hyper_values_text(o.loop_changes)},
-      {"capture_hash", o.capture_hash},
-      {"cycle", o.cycle},
-      {"captured_order", o.captured_order},
-      {"start_from", o.start_from},
-      {"start_hash", o.start_hash},
-      {"eval_policy", o.eval_in_fp32 ? "fp32" : "own"},
-      {"mode", o.mode == LaneMode::kFree ? "free" : "synced"},
-      {"decisions", o.decisions == Decisions::kRecorded ? "recorded" : "own"},
-      {"eval_every", o.eval_every},
-      {"eval_examples", o.eval_examples},
-      {"statistics_every", o.measuring.statistics_every},
-      {"histogram_every", o.measuring.histogram_every},
-      {"sums_every", o.measuring.sums_every},
-      {"checkpoint_every", o.checkpoint_every},
-      {"seed", o.seed},
-      {"seeds", o.seeds},
-      {"nudge", o.nudge},
-  };
-  // Only where it is set: the hash of other runs is that of earlier versions.
-  if (o.measuring.counts_between) object["counts_between"] = true;
   return object;
 }
 
@@ -172,91 +242,9 @@ RunOptions options_from_json(std::string_view json) {
     throw InputError(std::string("options: ") + error.what());
   }
   if (!j.is_object()) throw InputError("options: must be an object");
-  RunOptions o;
-  o.model = field<std::string>(j, "model");
-  if (j.contains("sizes")) {  // files of version 1 lack them
-    const Json sizes = object_in(j, "sizes");
-    for (const auto& [name, size] : sizes.items()) {
-      o.sizes[name] = value_of<double>(size, "sizes");
-    }
-  }
-  o.data = field<std::string>(j, "data");
-  o.lanes.clear();
-  for (const Json& lane : list_in(j, "lanes")) {
-    o.lanes.push_back(value_of<std::string>(lane, "lanes"));
-  }
-  o.steps = field<int64_t>(j, "steps");
-  o.batch = field<int64_t>(j, "batch");
-  o.optimizer = optimizer_from_json(object_in(j, "optimizer"));
-  // Files of version 1 have none of these; the defaults are what those runs did.
-  o.accumulate = field(j, "accumulate", o.accumulate);
-  o.workers = field(j, "workers", o.workers);
-  o.backward_per_loss = field<std::string>(j, "backward", "joint") == "per-loss";
-  if (j.contains("schedule")) {
-    const Json schedule = object_in(j, "schedule");
-    o.schedule =
-        choice_from_json(schedule, find_schedule(field<std::string>(schedule, "name")).parameters);
-  }
-  for (const Json& group : list_in(j, "groups")) {
-    o.groups.push_back(
-        {field<std::string>(group, "layers"), optimizer_from_json(object_in(group, "optimizer"))});
-  }
-  o.clip_norm = field(j, "clip_norm", o.clip_norm);
-  const auto norm_type = j.find("clip_norm_type");
-  if (norm_type != j.end()) {
-    o.clip_norm_type = norm_type->is_string() ? std::numeric_limits<double>::infinity()
-                                              : value_of<double>(*norm_type, "clip_norm_type");
-  }
-  o.clip_value = field(j, "clip_value", o.clip_value);
-  o.clips_scaled = field(j, "clips_scaled", o.clips_scaled);
-  o.loss_factor = field(j, "loss_factor", o.loss_factor);
-  const auto globs = [&](const char* key) {
-    const std::string text = field<std::string>(j, key, "");
-    return text.empty() ? std::vector<std::string>{} : split(text, ',');
-  };
-  o.freeze = globs("freeze");
-  o.eval_batch_norm = globs("eval_batch_norm");
-  if (const auto eps = j.find("batch_norm_eps"); eps != j.end() && eps->is_number()) {
-    o.batch_norm_eps = eps->get<double>();
-  }
-  o.rewrites = globs("rewrites");
-  const std::string changes = field<std::string>(j, "loop_changes", "");
-  if (!changes.empty()) o.loop_changes = parse_hyper_values("loop_changes", changes);
-  o.capture_hash = field(j, "capture_hash", o.capture_hash);
-  o.cycle = field(j, "cycle", o.cycle);
-  for (const Json& step : list_in(j, "captured_order")) {
-    o.captured_order.push_back(value_of<int64_t>(step, "captured_order"));
-    require_at_least("captured_order", o.captured_order.back(), 0);
-  }
-  o.start_from = field(j, "start_from", o.start_from);
-  o.start_hash = field(j, "start_hash", o.start_hash);
-  o.eval_in_fp32 = field<std::string>(j, "eval_policy", "own") == kReferenceLane;
-  o.mode = field<std::string>(j, "mode") == "synced" ? LaneMode::kSynced : LaneMode::kFree;
-  o.decisions = field<std::string>(j, "decisions", "recorded") == "own" ? Decisions::kOwn
-                                                                        : Decisions::kRecorded;
-  o.eval_every = field<int64_t>(j, "eval_every");
-  // Older runs evaluated all.
-  o.eval_examples = field(j, "eval_examples", std::numeric_limits<int64_t>::max());
-  o.measuring.statistics_every = field(j, "statistics_every", int64_t{1});  // older files have all
-  o.measuring.counts_between = field(j, "counts_between", false);
-  o.measuring.histogram_every = field<int64_t>(j, "histogram_every");
-  o.measuring.sums_every = field(j, "sums_every", int64_t{0});  // older files sampled nothing
-  o.checkpoint_every = field<int64_t>(j, "checkpoint_every");
-  o.seed = field<uint64_t>(j, "seed");
-  o.seeds = field(j, "seeds", int64_t{1});  // older files hold one
-  o.nudge = field(j, "nudge", uint64_t{0});
-  require_at_least("steps", o.steps, 1);
-  require_at_least("batch", o.batch, 1);
-  require_at_least("accumulate", o.accumulate, 1);
-  require_at_least("workers", o.workers, 1);
-  require_at_least("eval_every", o.eval_every, 0);
-  require_at_least("eval_examples", o.eval_examples, 0);
-  require_at_least("statistics_every", o.measuring.statistics_every, 0);
-  require_at_least("histogram_every", o.measuring.histogram_every, 1);
-  require_at_least("sums_every", o.measuring.sums_every, 0);
-  require_at_least("checkpoint_every", o.checkpoint_every, 1);
-  require_at_least("seeds", o.seeds, 1);
-  return o;
+  RunOptions options;
+  for (const RunOption* row : rows_in_json()) read_option(*row, j, options);
+  return options;
 }
 
 std::vector<std::string> option_differences(const RunOptions& file, const RunOptions& now) {
