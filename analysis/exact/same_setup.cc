@@ -17,7 +17,7 @@ std::string both(const T& run, const T& baseline) {
 Lines differences(const RunFacts& run, const RunFacts& baseline, const RunMatch& match) {
   Lines lines;
   for (const SetupDifference& d : match.settings) {
-    lines.push_back(d.name + ": " + both(d.run, d.baseline));
+    lines.push_back(difference_text(d));
   }
   const std::vector<Site>&ours = run.site_table.sites, &theirs = baseline.site_table.sites;
   if (!match.same_step_graph) {

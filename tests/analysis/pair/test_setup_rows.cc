@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "analysis/pair/check_setup.h"
+#include "analysis/pair/settings.h"
 #include "tests/support/changed_options.h"
 
 namespace lockstep {
