@@ -64,5 +64,7 @@ struct ExactRule {
 };
 
 std::span<const ExactRule> exact_rules();
+// Whether a rule compares hashes of values, whose distance means nothing.
+bool compares_hashes(std::string_view rule);
 
 }  // namespace lockstep

@@ -124,48 +124,29 @@ class RunFile {
   const std::vector<LaneInfo>& lanes() const;   // the reference first
   int lane_index(std::string_view name) const;  // Throws: InputError with a did-you-mean
 
-  std::vector<double> loss(int lane) const;  // [step]
-  // [step]; empty for files without it.
-  std::vector<double> named_loss(int lane, std::string_view name) const;
-  std::vector<double> gradient_norm(int lane) const;
-  // [step * parameters], parameters as in the graph; empty if no capture was replayed.
-  std::vector<double> gradient_norms(int lane) const;
-  std::vector<double> lr(int lane) const;         // [step * parameter groups]
-  std::vector<double> seconds(int lane) const;    // [step], spent on the lane
-  std::vector<int32_t> attempts(int lane) const;  // [step]
-  std::vector<Evaluation> evaluations(int lane) const;
+  // A step as training told it (src/record/run/play.h goes through all of them). A lane that has died
+  // has sites that were not measured. Not in the file, and left at their defaults: histograms of
+  // steps without one, kinds of a device's products (device() has them).
+  LaneStep step(int lane, int64_t step, bool histograms = true) const;
+  // The same into the memory of another step of the lane, read with the same `histograms`.
+  void read_step(int lane, int64_t step, bool histograms, LaneStep& into) const;
+  // All steps without their sites.
+  std::vector<LaneStep> course(int lane) const;
+
+  std::vector<double> loss(int lane) const;  // [step]; NaN once the lane has died
   // [step] of one column: first LaneInfo::scaler_count() scalers, then the groups that skip on
-  // their own.
+  // their own. Once the lane has died, their scales are NaN.
   std::vector<ScalerRecord> scalers(int lane, size_t column = 0) const;
-  size_t scaler_columns(int lane) const;
-  std::vector<double> scale(int lane, int64_t step) const;                                // [site]
-  std::vector<uint64_t> count(int lane, std::string_view statistic, int64_t step) const;  // [site]
-  std::vector<double> moment(int lane, std::string_view statistic, int64_t step) const;   // [site]
-  std::vector<uint64_t> bits_hash(int lane, int64_t step) const;                          // [site]
-  std::vector<int64_t> histogram_steps(int lane) const;             // steps with a full histogram
-  std::vector<uint32_t> histogram(int lane, int64_t record) const;  // [site * 256]
-  std::vector<int64_t> sums_steps(int lane) const;  // steps that sampled sums of products
-  // Statistics of the sampled sums of products over all steps with samples, [site].
-  std::vector<AccumulatorHealth> sums(int lane) const;
-  // Of one of these steps, [site]. Requires: sample < sums_steps(lane).size().
-  std::vector<AccumulatorHealth> sums_at(int lane, size_t sample) const;
-  // Of the same steps, [sample][site]; empty for files without it.
-  std::vector<std::vector<LossEffect>> loss_effects(int lane) const;
+  std::vector<Evaluation> evaluations(int lane) const;
+  // The work of the lane's device in all complete steps; its kinds of products in the order in which
+  // they appeared.
+  DeviceWork device(int lane) const;
+  std::vector<int64_t> histogram_steps(int lane) const;  // steps with a full histogram
+  std::vector<int64_t> sums_steps(int lane) const;       // steps that sampled sums of products
   // Sum over all steps (the 50-step sums joined), [site * 256].
   std::vector<uint64_t> total_histogram(int lane) const;
   // The steps that total_histogram covers: all of them, unless a kill interrupted a block of 50.
   int64_t total_histogram_steps(int lane) const;
-  std::vector<UpdateRecord> updates(int lane, int64_t step) const;  // [site]
-  // [site], summed over the complete steps; empty where nothing is decided by values.
-  std::vector<DecisionStats> decisions(int lane) const;
-  // Of one step.
-  std::vector<DecisionStats> decisions_at(int lane, int64_t step) const;
-
-  // The kinds of products that the lane's device has formed, in the order in which they appeared;
-  // empty without a device.
-  std::vector<DeviceProduct> device_products(int lane) const;
-  // The device's work of all complete steps, without kinds.
-  DeviceWork device_work(int lane) const;
 
   // Of this seed, as docs/run-file.md names them: "lanes/fp32/loss", links escaped.
   std::vector<std::string> dataset_paths() const;
