@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include "src/record/run/run_reader.h"
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -10,7 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include "src/record/run/run_file.h"
 
 namespace lockstep {
 

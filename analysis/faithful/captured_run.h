@@ -4,12 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include "src/record/run/run_reader.h"
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "src/record/run/run_file.h"
 
 namespace lockstep {
 

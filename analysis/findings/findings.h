@@ -8,7 +8,7 @@
 
 #include "analysis/findings/finding_context.h"
 #include "analysis/run/run_facts.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 #include "src/train/observer.h"
 
 namespace lockstep {

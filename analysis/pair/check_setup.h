@@ -2,9 +2,9 @@
 #pragma once
 
 #include <string>
+#include "src/record/run/run_reader.h"
 #include <vector>
 
-#include "src/record/run/run_file.h"
 
 namespace lockstep {
 

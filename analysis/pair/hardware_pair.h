@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 #include "src/train/observer.h"
 
 namespace lockstep {

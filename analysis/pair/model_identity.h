@@ -5,12 +5,12 @@
 #pragma once
 
 #include <cstdint>
+#include "src/record/run/run_reader.h"
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "src/record/run/run_file.h"
 
 namespace lockstep {
 

@@ -11,10 +11,10 @@
 #pragma once
 
 #include <cstdint>
+#include "src/record/run/run_reader.h"
 #include <string>
 #include <vector>
 
-#include "src/record/run/run_file.h"
 
 namespace lockstep {
 

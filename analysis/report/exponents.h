@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "analysis/ranges/scale_interval.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 #include "src/train/observer.h"
 
 namespace lockstep {

@@ -10,7 +10,7 @@
 #include "analysis/report/exponents.h"
 #include "analysis/report/fault_chain.h"
 #include "analysis/report/step_map.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

@@ -6,7 +6,7 @@
 
 #include "src/graph/site.h"
 #include "src/record/run/lane_info.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 #include "src/train/run_options.h"
 
 namespace lockstep {

@@ -8,6 +8,7 @@
 
 #include "analysis/ranges/range_samples.h"
 #include "src/policy/find_policy.h"
+#include "src/record/run/play.h"
 
 namespace lockstep {
 SearchState::SearchState(TrialRuns& runs, const SearchOptions& options)

@@ -22,6 +22,8 @@
 #include "src/record/run/checkpoint.h"
 #include "src/record/run/options_json.h"
 #include "src/record/run/play.h"
+#include "src/record/run/run_writer.h"
+#include "src/record/run/start_from.h"
 #include "src/train/lockstep.h"
 #include "src/train/observer_thread.h"
 

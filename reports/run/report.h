@@ -18,7 +18,7 @@
 #include "reports/writers/block.h"
 #include "src/capture/capture.h"
 #include "src/policy/twin_lane.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

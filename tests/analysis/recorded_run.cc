@@ -1,4 +1,5 @@
 #include "tests/analysis/recorded_run.h"
+#include "src/record/run/run_writer.h"
 #include "tests/record/run/columns.h"
 
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 #include "src/train/observer.h"
 
 namespace lockstep {

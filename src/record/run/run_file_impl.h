@@ -18,7 +18,7 @@
 #include "src/record/hdf5/sandboxed_file.h"
 #include "src/record/hdf5/stored_fields.h"
 #include "src/record/run/quantity_rows.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

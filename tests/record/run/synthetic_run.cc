@@ -7,6 +7,8 @@
 
 #include "src/core/random.h"
 #include "src/record/hdf5/hdf5_handle.h"
+#include "src/record/run/checkpoint.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep::test {
 

@@ -11,10 +11,12 @@
 #include "src/core/text_file.h"
 #include "src/record/hdf5/file_block.h"
 #include "src/record/hdf5/hdf5_handle.h"
+#include "src/record/run/checkpoint.h"
 #include "src/record/run/run_checksum.h"
-#include "src/record/run/run_file.h"
 #include "src/record/run/run_file_names.h"
 #include "src/record/run/run_lock.h"
+#include "src/record/run/run_reader.h"
+#include "src/record/run/run_writer.h"
 #include "tests/record/run/synthetic_run.h"
 
 namespace lockstep::test {

@@ -1,5 +1,4 @@
 // Recorded numbers read back unchanged; which histograms are kept; the objects in the file.
-#include "src/record/run/run_file.h"
 
 #include <doctest/doctest.h>
 #include <hdf5.h>
@@ -15,6 +14,8 @@
 #include "src/graph/json.h"
 #include "src/record/hdf5/hdf5_handle.h"
 #include "src/record/run/progress_snapshot.h"
+#include "src/record/run/run_reader.h"
+#include "src/record/run/run_writer.h"
 #include "tests/record/run/synthetic_run.h"
 
 namespace lockstep::test {

@@ -3,7 +3,9 @@
 #include <doctest/doctest.h>
 
 #include "src/core/error.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
+#include "src/record/run/run_writer.h"
+#include "src/record/run/start_from.h"
 #include "tests/support/folders.h"
 #include "tests/train/small_runs.h"
 

@@ -1,7 +1,5 @@
-// Run files: contents, writing and reading. quantities.h lists what is recorded of a lane,
-// docs/run-file.md describes the layout. All objects exist before step 0; each step is written and
-// flushed, then `steps_complete` is raised and flushed. A kill at any moment loses no complete
-// step.
+// Reads run files: the records that training gave, and what describes the run. quantities.h lists
+// what is recorded of a lane, docs/run-file.md describes the layout. Knows nothing of training.
 #pragma once
 
 #include <cstdint>
@@ -9,50 +7,20 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "src/core/error.h"
+#include "src/graph/site.h"
 #include "src/record/capture/verification.h"
 #include "src/record/run/lane_info.h"
 #include "src/record/run/quantities.h"
-#include "src/train/lockstep.h"
-#include "src/train/observer.h"
+#include "src/train/run_options.h"
+#include "src/train/step_record.h"
 
 namespace lockstep {
 
 inline constexpr int kRunFormatVersion = 3;
-
-// An Observer that writes the run file and, next to it, the checkpoints `PATH.state` (newest) and
-// `PATH.state.1` (the previous one).
-class RunFileWriter : public Observer {
- public:
-  // Creates `path`. Throws: InputError if it exists and `overwrite` is false, or cannot be made.
-  RunFileWriter(std::string path, std::string command_line, bool overwrite);
-  // Opens an existing run file to continue after `resume_from` steps. Steps already recorded are
-  // checked (their bits_hash must equal the recomputed one: InputError with step, lane and site),
-  // later ones are written. `seed`: as for RunFile.
-  static std::unique_ptr<RunFileWriter> resume(std::string path, int64_t resume_from,
-                                               std::optional<uint64_t> seed = std::nullopt);
-  // Opens an existing run file to record the same lanes from another seed, as a whole run in the
-  // group /seeds/SEED. Throws: InputError if the file holds that seed.
-  static std::unique_ptr<RunFileWriter> add_seed(std::string path, uint64_t seed);
-  ~RunFileWriter() override;
-
-  void on_start(const RunDescription&) override;
-  void on_step(const StepRecord&) override;
-  void on_evaluation(const EvaluationRecord&) override;
-  void on_checkpoint(const RunStateView&) override;
-  void on_finish() override;
-
- private:
-  struct Impl;
-  RunFileWriter();
-  std::unique_ptr<Impl> impl_;
-};
-
-// The endings of the files that a replay writes next to RUN.
-inline constexpr std::string_view kNextToRun[] = {
-    ".state", ".state.1", ".tmp", ".state.tmp", ".progress.json", ".progress.json.tmp", ".lock"};
 
 // A run file or checkpoint whose contents cannot be right, not one that cannot be read.
 class DamagedFile : public InputError {
@@ -65,20 +33,6 @@ struct RunIdentity {
   std::string hash;  // of all that decides the run's numbers
   std::string id;    // of this run alone, among equal ones; older files have none
   bool fits(const RunIdentity& other) const;
-};
-
-// A failed write (disk full). The file keeps its last flushed state and stays readable.
-class WriteError : public std::runtime_error {
- public:
-  // `error`: the errno, 0 if HDF5 gave none. `has_steps`: the run file has complete steps.
-  WriteError(const std::string& what, int error, bool has_steps)
-      : std::runtime_error(what), error_(error), has_steps_(has_steps) {}
-  int error() const { return error_; }
-  bool has_steps() const { return has_steps_; }
-
- private:
-  int error_;
-  bool has_steps_;
 };
 
 // Reads one seed's run up to steps_complete. Datasets are read on demand, whole steps at a time.
@@ -170,22 +124,5 @@ class RunFile {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-// Parameters and buffers to start a run from: PATH[:LANE] names a checkpoint (RUN.state) and a lane
-// of it, by default the reference. Masters if the lane has them; all in FP32, by name.
-// Throws: InputError: no such file, damaged, no such lane (with the list of lanes).
-std::map<std::string, Tensor> read_start(std::string_view text);
-// Of names, shapes and bits, as 16 hexadecimal digits: RunOptions::start_hash.
-std::string start_hash(const std::map<std::string, Tensor>& start);
-// The checkpoint's path in PATH[:LANE]. Throws: InputError: no such form.
-std::string checkpoint_of_start(std::string_view text);
-// Whether `text` names a checkpoint of the run file `run_path`, by any path. A new run to that file
-// deletes it. Throws: InputError unless it is PATH[:LANE].
-bool starts_from_run(std::string_view text, const std::string& run_path);
-
-// The newest checkpoint of `run_path` that is not past `steps_complete` and is of this run; nothing
-// if there is none. Throws: InputError if a checkpoint is damaged.
-std::optional<RunState> read_checkpoint(const std::string& run_path, int64_t steps_complete,
-                                        const RunIdentity& run = {});
 
 }  // namespace lockstep
