@@ -9,8 +9,7 @@ namespace {
 std::vector<double> product_of_norms(const LaneView& view) {
   const Quantity& sum_sq = quantity_of(&TensorStats::sum_sq);
   std::vector<double> lane = view.numbers(sum_sq).reals;
-  const std::vector<double> ref =
-      view.run().numbers_at(kReferenceIndex, sum_sq, view.step()).reals;
+  const std::vector<double> ref = view.run().numbers_at(kReferenceIndex, sum_sq, view.step()).reals;
   const std::vector<double> scale = view.numbers(quantity_of(&SiteRecord::scale)).reals;
   for (size_t i = 0; i < lane.size(); ++i) lane[i] = std::sqrt(lane[i] * ref[i]) / scale[i];
   return lane;

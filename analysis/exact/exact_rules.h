@@ -3,14 +3,13 @@
 #pragma once
 
 #include <array>
-#include "src/record/run/run_reader.h"
 #include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
-
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

@@ -124,8 +124,7 @@ SiteValues replay_site(const RunFile& run, const SitePlace& place, const std::at
   if (hash_of(tap) != *watch.hash) {
     throw InputError("the values of this site are not kept until the end of the step");
   }
-  const LaneStep recorded =
-      run.step(run.lane_index(place.lane), place.step, /*histograms=*/false);
+  const LaneStep recorded = run.step(run.lane_index(place.lane), place.step, /*histograms=*/false);
   return {std::move(tap.values), tap.format,
           recorded.sites.at(site).stats.bits_hash == *watch.hash};
 }

@@ -4,12 +4,11 @@
 #pragma once
 
 #include <cstdint>
-#include "src/record/run/run_reader.h"
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
-
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

@@ -11,9 +11,9 @@
 #include "analysis/findings/nonfinite.h"
 #include "analysis/findings/scale_story.h"
 #include "analysis/findings/scaled_clip.h"
-#include "analysis/findings/swamped_sums.h"
 #include "analysis/findings/share_tally.h"
 #include "analysis/findings/step_evidence.h"
+#include "analysis/findings/swamped_sums.h"
 #include "analysis/run/nonfinite_counts.h"
 #include "src/capture/capture.h"
 #include "src/policy/twin_lane.h"
@@ -142,9 +142,9 @@ struct FindingTally::Impl {
   std::vector<std::vector<ScalerRecord>> scalers;  // by scaler and step
   std::vector<double> gradient_norms, gradient_norms_of_reference;
   Sums mine, reference;
-  const int twin;  // its lane; -1: none
+  const int twin;                      // its lane; -1: none
   std::vector<double> errors_of_twin;  // by site id, in the last measured step; empty: no twin
-  bool is_lost = false;  // in this or an earlier step the loss was not finite
+  bool is_lost = false;                // in this or an earlier step the loss was not finite
   int64_t measured_steps = 0, last_measured = -1;
 };
 
@@ -212,14 +212,13 @@ std::vector<Finding> FindingTally::findings() const {
     add(scale_findings(of.info, of.lane, scaler, of.origins.skips_by_site(), sites, of_values));
   }
   const std::vector<ScalerRecord>& scalers = of.scalers.front();
-  if (const auto clip =
-          find_scaled_clip(of.lane, of.run.options.clip_norm, of.gradient_norms,
-                           of.gradient_norms_of_reference, scalers)) {
+  if (const auto clip = find_scaled_clip(of.lane, of.run.options.clip_norm, of.gradient_norms,
+                                         of.gradient_norms_of_reference, scalers)) {
     all.push_back(*clip);
   }
   const Policy policy = policy_of(of.info);
-  if (auto flipped = find_flipped_decisions(of.lane, sites, of.mine.decisions,
-                                            of.reference.decisions)) {
+  if (auto flipped =
+          find_flipped_decisions(of.lane, sites, of.mine.decisions, of.reference.decisions)) {
     flipped->last_step = std::max<int64_t>(of.last_measured, 0);
     flipped->steps = of.measured_steps;
     const auto site = static_cast<size_t>(flipped->site);
@@ -228,8 +227,7 @@ std::vector<Finding> FindingTally::findings() const {
   }
   add(find_lost_shares(of.shares, policy));
   if (const auto lost = find_lost_state(of.shares, of.states)) all.push_back(*lost);
-  add(find_swamped_sums(of.shares, policy, of.mine.health, of.reference.health,
-                        of.errors_of_twin));
+  add(find_swamped_sums(of.shares, policy, of.mine.health, of.reference.health, of.errors_of_twin));
   of.missing.fold(policy, scalers, all);
   for (const std::string& warning : of.info.warnings) {
     all.push_back({.kind = FindingKind::kLostConstant, .lane = of.lane, .text = warning});

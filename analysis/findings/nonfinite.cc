@@ -74,7 +74,8 @@ int32_t NonfiniteOrigins::vanished_operand(const Site& site, const StepEvidence&
   for (const int32_t operand : operands) {
     const auto o = static_cast<size_t>(operand);
     const uint64_t zeros = lane[o].stats.source_zero + lane[o].stats.to_zero;
-    if (zeros <= reference[o].stats.source_zero || zeros - reference[o].stats.source_zero <= most) continue;
+    if (zeros <= reference[o].stats.source_zero || zeros - reference[o].stats.source_zero <= most)
+      continue;
     most = zeros - reference[o].stats.source_zero;
     found = operand;
   }
@@ -113,10 +114,10 @@ Finding NonfiniteOrigins::describe(int64_t step, const Site& site, const StepEvi
   if (!formats_.empty()) f.format = formats_[i];
   if (!f.format.empty()) f.limit = find_format(f.format).max_finite;
   f.scale = std::isfinite(lane[i].scale) ? lane[i].scale : 1;
-  const double expected = reference[i].stats.abs_max * f.scale;
+  const double expected = reference.largest(i) * f.scale;
   f.value = std::isfinite(lane[i].stats.abs_max) ? lane[i].stats.abs_max : expected;
-  f.share =
-      static_cast<double>(lane[i].stats.to_infinity + lane[i].stats.nan) / static_cast<double>(lane[i].stats.count);
+  f.share = static_cast<double>(lane[i].stats.to_infinity + lane[i].stats.nan) /
+            static_cast<double>(lane[i].stats.count);
   if (const int32_t as = rounded_inside_as(site); as >= 0 && !formats_.empty()) {
     f.format = formats_[static_cast<size_t>(as)];
     if (!f.format.empty()) f.limit = find_format(f.format).max_finite;

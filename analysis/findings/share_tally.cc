@@ -63,7 +63,8 @@ ShareTally::ShareTally(int lane, const SiteTable& sites, const std::vector<std::
 // Without a measured result, every loss matters.
 bool ShareTally::matters(const Site& stored, const StepEvidence& lane) const {
   const auto is_wrong = [&](size_t i) {
-    return lane.nonfinite(i) || share_of(lane[i].error.err_sq, lane[i].error.ref_sq) >= kEnergyLimit;
+    return lane.nonfinite(i) ||
+           share_of(lane[i].error.err_sq, lane[i].error.ref_sq) >= kEnergyLimit;
   };
   const auto& results = results_[static_cast<size_t>(stored.id)];
   const auto is_measured = [&](size_t i) { return lane[i].stats.count > 0; };
@@ -163,7 +164,9 @@ void ShareTally::add(int64_t step, bool skipped, bool same_weights, const StepEv
     const bool vanished = lane.all_zero(i) && reference[i].stats.sum_sq > 0;
     s.zero_steps += vanished;
     // A layer without gradients in FP32 loses nothing.
-    double lost = reference[i].stats.sum_sq > 0 ? share_of(lane[i].stats.round_err_sq, lane[i].stats.sum_sq) : 0;
+    double lost = reference[i].stats.sum_sq > 0
+                      ? share_of(lane[i].stats.round_err_sq, lane[i].stats.sum_sq)
+                      : 0;
     if (lost < rounding_[i]) lost = 0;
     const bool is_sum = site.point == Point::kAccumulator;
     if (is_sum) lost = same_weights ? added_error(site, lane) : 0;
@@ -175,7 +178,8 @@ void ShareTally::add(int64_t step, bool skipped, bool same_weights, const StepEv
     if (same_weights && !skipped) follow_to_weights(site, to_zero, lane);
     if (lane[i].stats.saturated > 0) s.saturated += lost;
     const bool lost_state = is_state(site) && lane[i].stats.to_zero > 0;
-    if (vanished || lost_state || (lost > 0 && lane[i].stats.to_zero + lane[i].stats.saturated > 0)) {
+    if (vanished || lost_state ||
+        (lost > 0 && lane[i].stats.to_zero + lane[i].stats.saturated > 0)) {
       if (s.first < 0) {
         s.first = step;
         s.scale_of_first = lane[i].scale;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -15,7 +16,7 @@ namespace lockstep {
 // The records must outlive the object.
 class StepEvidence {
  public:
-  StepEvidence(std::span<const SiteRecord> sites);  // NOLINT(*-explicit-*): a view of them
+  StepEvidence(std::span<const SiteRecord> sites);    // NOLINT(*-explicit-*): a view of them
   StepEvidence(const std::vector<SiteRecord>& sites)  // NOLINT(*-explicit-*)
       : StepEvidence(std::span(sites)) {}
   size_t size() const { return sites_.size(); }
@@ -24,6 +25,11 @@ class StepEvidence {
 
   // A NaN or an infinity was seen entering or leaving the rounding at this site.
   bool nonfinite(size_t site) const { return nonfinite_counts(*sites_[site]).any(); }
+  // The largest magnitude, also an infinite one; NaN: not measured.
+  double largest(size_t site) const {
+    return sites_[site]->measured ? sites_[site]->stats.abs_max
+                                  : std::numeric_limits<double>::quiet_NaN();
+  }
   bool all_zero(size_t site) const {
     const TensorStats& stats = sites_[site]->stats;
     return stats.count > 0 && stats.source_zero + stats.to_zero == stats.count;

@@ -2,9 +2,8 @@
 #pragma once
 
 #include <string>
-#include "src/record/run/run_reader.h"
 #include <vector>
-
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

@@ -168,7 +168,7 @@ class HardwareTally::Comparison {
   const RunFile& run_;
   const int device_;
   HardwarePair pair_;
-  bool was_measured_ = true;  // the step before
+  bool was_measured_ = true;                                    // the step before
   std::vector<SiteGap> gaps_;                                   // by site
   std::vector<Squares> squares_;                                // by site
   std::map<std::string, std::vector<DeviceProduct>> products_;  // by node

@@ -5,12 +5,11 @@
 #pragma once
 
 #include <cstdint>
-#include "src/record/run/run_reader.h"
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
-
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

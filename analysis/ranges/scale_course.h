@@ -11,10 +11,9 @@
 #pragma once
 
 #include <cstdint>
-#include "src/record/run/run_reader.h"
 #include <string>
 #include <vector>
-
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

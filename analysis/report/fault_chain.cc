@@ -40,14 +40,12 @@ FaultChain fault_chain(const RunFile& run, int lane, const Finding& finding) {
     sites.resize(kMostLinks);
   }
   const LaneStep step = run.step(lane, chain.step);
-  const bool has_histograms =
-      std::ranges::binary_search(run.histogram_steps(lane), chain.step);
+  const bool has_histograms = std::ranges::binary_search(run.histogram_steps(lane), chain.step);
   for (const int32_t site : sites) {
     const SiteRecord& here = step.sites[static_cast<size_t>(site)];
     FaultLink link = link_of(run, lane, site, here);
     if (has_histograms) {
-      link.exponents =
-          exponents_of(site, here.stats.exponent_histogram, here.stats.source_zero);
+      link.exponents = exponents_of(site, here.stats.exponent_histogram, here.stats.source_zero);
     }
     chain.links.push_back(std::move(link));
   }

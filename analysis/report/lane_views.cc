@@ -15,8 +15,8 @@ void LaneViewTally::add(const StepRecord& record, std::span<const NonfiniteCount
   if (lane_ == kReferenceIndex) return;
   growth_.on_step(record);
   if (nonfinite.empty()) return;
-  map_.add(record.step, record.lanes[static_cast<size_t>(lane_)].sites,
-           record.lanes.front().sites, nonfinite);
+  map_.add(record.step, record.lanes[static_cast<size_t>(lane_)].sites, record.lanes.front().sites,
+           nonfinite);
 }
 
 LaneViews LaneViewTally::views(const std::vector<Finding>& findings) const {

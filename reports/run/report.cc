@@ -34,7 +34,8 @@ void read_accuracy(LaneReport& out) {
 }
 
 // sqrt(sum (w - w_ref)^2 / sum w_ref^2) over all weights after a step; NaN: not measured.
-double distance_of_weights(const SiteTable& sites, const LaneStep& lane, const LaneStep& reference) {
+double distance_of_weights(const SiteTable& sites, const LaneStep& lane,
+                           const LaneStep& reference) {
   double err = 0, ref = 0;
   for (const Site& site : sites.sites) {
     if (!is_weight_after_update(site)) continue;
@@ -157,11 +158,11 @@ class LaneTally : public Observer {
     if (was_finite && has_nonfinite_loss(lane)) out_.nonfinite_loss_at = record.step;
     std::vector<NonfiniteCounts> nonfinite;
     if (was_finite) {
-      nonfinite = out_.info.is_reference
-                      ? nonfinite_counts(lane.sites)
-                      : intended_.unintended(record.is_measured,
-                                             facts_.has_same_weights(record.step), lane.sites,
-                                             reference.sites);
+      nonfinite =
+          out_.info.is_reference
+              ? nonfinite_counts(lane.sites)
+              : intended_.unintended(record.is_measured, facts_.has_same_weights(record.step),
+                                     lane.sites, reference.sites);
     }
     if (views_) views_->add(record, nonfinite);
     if (out_.nonfinite_loss_at >= 0) return;
@@ -208,8 +209,8 @@ std::vector<RangeTable> read_ranges(const RunFile& run, const std::vector<uint64
       return std::ranges::count(lane.site_formats, format) > 0;
     });
     if (!is_used) continue;
-    RangeTable ranges = make_range_table(range_samples(run, autocast_policy(format), zeros),
-                                         find_format(format));
+    RangeTable ranges =
+        make_range_table(range_samples(run, autocast_policy(format), zeros), find_format(format));
     if (!ranges.layers.empty()) out.push_back(std::move(ranges));
   }
   return out;

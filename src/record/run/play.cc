@@ -25,7 +25,8 @@ class Evaluations {
                             .accuracy = std::vector<double>(lane_count_, kNone)};
     bool is_any = false;
     for (size_t i = 0; i < of_lane_.size(); ++i) {
-      if (next_[i] == of_lane_[i].size() || of_lane_[i][next_[i]].steps_done != steps_done) continue;
+      if (next_[i] == of_lane_[i].size() || of_lane_[i][next_[i]].steps_done != steps_done)
+        continue;
       const Evaluation& one = of_lane_[i][next_[i]++];
       const auto lane = static_cast<size_t>(lanes_[i]);
       record.loss[lane] = one.loss;

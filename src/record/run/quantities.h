@@ -68,11 +68,11 @@ enum class Gathered : uint8_t {
 // The member of a step's records that holds the quantity. Its type decides the stored type.
 using Source =
     std::variant<uint64_t TensorStats::*, double TensorStats::*, uint64_t ErrorStats::*,
-                 double ErrorStats::*, double SiteRecord::*,  // of sites
-                 uint64_t UpdateStats::*, double UpdateStats::*,                   // of updates
-                 uint64_t DecisionStats::*, double DecisionStats::*,               // of decisions
-                 uint64_t AccumulatorHealth::*, double AccumulatorHealth::*,       // of sums
-                 double LossEffect::*,                                             // on the loss
+                 double ErrorStats::*, double SiteRecord::*,                  // of sites
+                 uint64_t UpdateStats::*, double UpdateStats::*,              // of updates
+                 uint64_t DecisionStats::*, double DecisionStats::*,          // of decisions
+                 uint64_t AccumulatorHealth::*, double AccumulatorHealth::*,  // of sums
+                 double LossEffect::*,                                        // on the loss
                  double ScalerRecord::*, bool ScalerRecord::*, int32_t ScalerRecord::*,
                  double LaneStep::*, int32_t LaneStep::*, std::vector<double> LaneStep::*,
                  int64_t Evaluation::*, double Evaluation::*, int64_t DeviceWork::*,

@@ -77,7 +77,7 @@ bool has_part(const SiteRecord& site, const Quantity& quantity) {
 }
 
 template <typename Value, typename Record, typename Work>
-void of_member(Value Record::* member, Work& work) {
+void of_member(Value Record::*member, Work& work) {
   if constexpr (kIsOfSite<Record>) work(member);
 }
 
@@ -118,7 +118,7 @@ void QuantityRow::set_member(size_t at, const Record& record) {
 
 void QuantityRow::set(size_t at, const SiteRecord& site) {
   const Quantity& quantity = *column_.quantity;
-  if_of_site(quantity, [&]<typename Value, typename Record>(Value Record::* member) {
+  if_of_site(quantity, [&]<typename Value, typename Record>(Value Record::*member) {
     if (has_part<Record>(site, quantity)) put(at, part_of<Record>(site).*member);
   });
 }
@@ -203,8 +203,7 @@ void take_lane_rows(std::span<const StoredRow> rows, LaneStep& lane) {
             values.resize(std::max(values.size(), row.column.loss + width));
             std::memcpy(&values[row.column.loss], row.bytes, width * sizeof(double));
           } else if constexpr (std::is_invocable_v<Source, LaneStep&>) {
-            std::memcpy(&std::invoke(source, lane), row.bytes,
-                        sizeof(std::invoke(source, lane)));
+            std::memcpy(&std::invoke(source, lane), row.bytes, sizeof(std::invoke(source, lane)));
           } else if constexpr (std::is_invocable_v<Source, DeviceWork&>) {
             std::memcpy(&std::invoke(source, lane.device), row.bytes, sizeof(int64_t));
           } else if constexpr (std::is_invocable_v<Source, ScalerRecord&>) {
@@ -234,8 +233,8 @@ void take_site_rows(std::span<const StoredRow> rows, LaneStep& lane) {
     site.measured = !std::isnan(stored_at<double>(largest, s));  // the largest is never NaN
     site.counted = !site.measured && stored_at<uint64_t>(count, s) > 0;
     // The energy of a measured update may be NaN: only count 0 and NaN together mean none.
-    site.update.measured = stored_at<uint64_t>(updates, s) > 0 ||
-                           !std::isnan(stored_at<double>(update_sq, s));
+    site.update.measured =
+        stored_at<uint64_t>(updates, s) > 0 || !std::isnan(stored_at<double>(update_sq, s));
   }
   take_sample_rows(rows, lane);
 }
@@ -248,7 +247,7 @@ void take_sample_rows(std::span<const StoredRow> rows, LaneStep& lane) {
     const size_t end = std::min(begin + kTogether, lane.sites.size());
     for (const StoredRow& row : rows) {
       const Quantity& quantity = *row.column.quantity;
-      if_of_site(quantity, [&]<typename Value, typename Record>(Value Record::* member) {
+      if_of_site(quantity, [&]<typename Value, typename Record>(Value Record::*member) {
         for (size_t s = begin; s < end; ++s) {
           SiteRecord& site = lane.sites[s];
           part_of<Record>(site).*member = has_part<Record>(site, quantity)

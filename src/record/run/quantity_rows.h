@@ -1,5 +1,5 @@
-// The rows of datasets, filled from records and read back into them: both ways go by the member that
-// a quantity's row names. Knows nothing of HDF5: a row is bytes of the dataset's own type.
+// The rows of datasets, filled from records and read back into them: both ways go by the member
+// that a quantity's row names. Knows nothing of HDF5: a row is bytes of the dataset's own type.
 #pragma once
 
 #include <cstddef>

@@ -76,7 +76,7 @@ struct RunFile::Impl {
   SiteTable sites;
   std::vector<LaneInfo> lanes;
   RunDatasets datasets;
-  mutable std::vector<bool> measured;  // by step, once it was asked for
+  mutable std::vector<bool> measured;                      // by step, once it was asked for
   mutable std::map<int, std::vector<LaneColumn>> columns;  // by lane, once it was asked for
   mutable std::map<int, std::vector<int64_t>> sampled;     // steps that sampled sums, the same
 

@@ -234,11 +234,10 @@ std::vector<LaneColumn> RunFile::Impl::find_columns(int lane) const {
   std::vector<LaneColumn> found;
   const auto add = [&](const Quantity& quantity, const std::string& name, size_t loss) {
     const RunDataset& from = dataset(lane, name);
-    found.push_back({.column = {.quantity = &quantity,
-                                .width = element_count(from.row_shape),
-                                .loss = loss},
-                     .where = lane_path(lane, name),
-                     .from = &from});
+    found.push_back(
+        {.column = {.quantity = &quantity, .width = element_count(from.row_shape), .loss = loss},
+         .where = lane_path(lane, name),
+         .from = &from});
   };
   for (const Quantity& quantity : quantities()) {
     const bool is_sample = quantity.rows() == Rows::kSample;
@@ -325,8 +324,8 @@ void RunFile::Impl::read_histograms(int lane, int64_t step, LaneStep& into) cons
   const bool is_kept = found != kept.end() && *found == step;
   std::vector<uint32_t> bins;
   if (is_kept) {
-    bins = rows_of<uint32_t>(lane, quantity_of(Gathered::kHistograms).name, found - kept.begin(),
-                             1);
+    bins =
+        rows_of<uint32_t>(lane, quantity_of(Gathered::kHistograms).name, found - kept.begin(), 1);
   }
   for (size_t s = 0; s < into.sites.size(); ++s) {
     auto& histogram = into.sites[s].stats.exponent_histogram;
@@ -407,8 +406,8 @@ const std::vector<int64_t>& RunFile::Impl::sampled_steps(int lane) const {
   if (found != sampled.end()) return found->second;
   // Version 2 did not measure sums.
   return sampled
-      .emplace(lane, version < 3 ? std::vector<int64_t>{}
-                                 : complete_steps(lane, Gathered::kSampleSteps))
+      .emplace(lane,
+               version < 3 ? std::vector<int64_t>{} : complete_steps(lane, Gathered::kSampleSteps))
       .first->second;
 }
 std::vector<int64_t> RunFile::sums_steps(int lane) const {

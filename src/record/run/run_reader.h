@@ -78,9 +78,9 @@ class RunFile {
   const std::vector<LaneInfo>& lanes() const;   // the reference first
   int lane_index(std::string_view name) const;  // Throws: InputError with a did-you-mean
 
-  // A step as training told it (src/record/run/play.h goes through all of them). A lane that has died
-  // has sites that were not measured. Not in the file, and left at their defaults: histograms of
-  // steps without one, kinds of a device's products (device() has them).
+  // A step as training told it (src/record/run/play.h goes through all of them). A lane that has
+  // died has sites that were not measured. Not in the file, and left at their defaults: histograms
+  // of steps without one, kinds of a device's products (device() has them).
   LaneStep step(int lane, int64_t step, bool histograms = true) const;
   // The same into the memory of another step of the lane, read with the same `histograms`.
   void read_step(int lane, int64_t step, bool histograms, LaneStep& into) const;
@@ -92,8 +92,8 @@ class RunFile {
   // their own. Once the lane has died, their scales are NaN.
   std::vector<ScalerRecord> scalers(int lane, size_t column = 0) const;
   std::vector<Evaluation> evaluations(int lane) const;
-  // The work of the lane's device in all complete steps; its kinds of products in the order in which
-  // they appeared.
+  // The work of the lane's device in all complete steps; its kinds of products in the order in
+  // which they appeared.
   DeviceWork device(int lane) const;
   std::vector<int64_t> histogram_steps(int lane) const;  // steps with a full histogram
   std::vector<int64_t> sums_steps(int lane) const;       // steps that sampled sums of products

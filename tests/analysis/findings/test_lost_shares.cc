@@ -29,7 +29,8 @@ void set_energies(std::vector<SiteRecord>& step, const std::vector<double>& ener
   for (size_t i = 0; i < step.size(); ++i) step[i].stats.sum_sq = energies[i];
 }
 
-std::vector<Finding> found_in(const std::vector<SiteRecord>& lane, const std::vector<SiteRecord>& reference,
+std::vector<Finding> found_in(const std::vector<SiteRecord>& lane,
+                              const std::vector<SiteRecord>& reference,
                               const std::vector<UpdateRecord>& updates = no_updates(),
                               const char* policy = "pure-fp16",
                               const std::vector<AccumulatorHealth>& sums = {},
@@ -291,7 +292,8 @@ TEST_CASE("underflow: little of the gradient, but most of the weight gradient ma
       };
       lane[rounded].stats.to_zero = 50;
       lane[rounded].stats.round_err_sq = share * lane[rounded].stats.sum_sq;
-      for (const size_t i : {size_t{2}, rounded}) lane[i].error.err_sq = share * lane[i].error.ref_sq;
+      for (const size_t i : {size_t{2}, rounded})
+        lane[i].error.err_sq = share * lane[i].error.ref_sq;
       CHECK(found().size() == (share >= kEnergyLimit));
       lane[3].error.err_sq = 0.25 * lane[3].error.ref_sq;
       REQUIRE(found().size() == 1);
@@ -305,7 +307,8 @@ TEST_CASE("underflow: little of the gradient, but most of the weight gradient ma
       lane[0].error.err_sq = 0.25 * lane[0].error.ref_sq;  // the activation brings the error
       CHECK(found().empty());
       lane[0].error.err_sq = 0;
-      lane[2].error.err_sq = 0.5 * lane[2].error.ref_sq;  // the gradient is wrong for another reason
+      lane[2].error.err_sq =
+          0.5 * lane[2].error.ref_sq;  // the gradient is wrong for another reason
       CHECK(found().empty());
     }
   }

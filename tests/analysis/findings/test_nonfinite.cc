@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "tests/analysis/findings/hand_evidence.h"
@@ -21,6 +22,17 @@ std::vector<Finding> of_one_step(const SiteTable& sites, const std::vector<SiteR
   NonfiniteOrigins origins(1, sites, chain_formats());
   origins.add(7, skipped, lane, reference);
   return origins.findings();
+}
+
+TEST_CASE("no size is expected where the reference measured none") {
+  std::vector<SiteRecord> lane = clean_step(), reference = clean_step();
+  lane[2].stats.to_infinity = 3;
+  lane[2].stats.abs_max = kInfinity;
+  lane[3].stats.nan = 1;
+  reference[2] = SiteRecord();
+  const auto found = of_one_step(chain(), lane, reference);
+  REQUIRE(found.size() == 1);
+  CHECK(std::isnan(found[0].value));
 }
 
 TEST_CASE("the origin is the site whose feeds are finite; the rest follows from it") {
@@ -233,7 +245,8 @@ TEST_CASE("once an update is NaN, later steps show consequences only") {
   const SiteTable sites = chain();
   std::vector<SiteRecord> first = clean_step(), later = clean_step();
   first[4].stats.nan = 5;
-  later[0].stats.nan = later[1].stats.nan = later[2].stats.nan = later[3].stats.nan = later[4].stats.nan = 100;
+  later[0].stats.nan = later[1].stats.nan = later[2].stats.nan = later[3].stats.nan =
+      later[4].stats.nan = 100;
   NonfiniteOrigins origins(1, sites, chain_formats());
   origins.add(0, false, first, clean_step());
   origins.add(1, false, later, clean_step());
