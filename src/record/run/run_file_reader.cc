@@ -360,9 +360,6 @@ bool RunFile::is_measured(int64_t step) const {
   }
   return known[static_cast<size_t>(step)];
 }
-bool RunFile::has_counts(int64_t step) const {
-  return options().measuring.counts_between || is_measured(step);
-}
 int64_t RunFile::measured_steps() const {
   int64_t measured = 0;
   for (int64_t step = 0; step < steps(); ++step) measured += is_measured(step);

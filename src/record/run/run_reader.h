@@ -55,8 +55,6 @@ class RunFile {
   // Whether the step has statistics of sites (RunOptions::measuring), and how many steps have.
   bool is_measured(int64_t step) const;
   int64_t measured_steps() const;
-  // Whether the step has counts of sites: a measured one has them all, others those of roundings.
-  bool has_counts(int64_t step) const;
   // The last measured step up to this one; -1: none.
   int64_t last_measured(int64_t step) const;
   const RunOptions& options() const;  // as the run was started, policy files' texts included
