@@ -4,7 +4,7 @@
 #include <string>
 
 #include "analysis/check/check_result.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

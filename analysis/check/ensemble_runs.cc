@@ -14,6 +14,7 @@
 #include "src/record/capture/capture_reader.h"
 #include "src/record/run/environment.h"
 #include "src/record/run/run_lock.h"
+#include "src/record/run/run_writer.h"
 #include "src/train/observer_thread.h"
 
 namespace lockstep {

@@ -7,7 +7,7 @@
 
 #include "analysis/check/baseline.h"
 #include "analysis/check/check_result.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

@@ -5,16 +5,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <set>
+#include <utility>
 
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/findings/findings.h"
 #include "analysis/run/lane_outcomes.h"
 #include "analysis/run/loss_noise.h"
-#include "analysis/run/run_data.h"
 #include "src/capture/capture.h"
 #include "src/core/text_hash.h"
 #include "src/policy/twin_lane.h"
+#include "src/record/run/play.h"
 
 namespace lockstep {
 namespace {
@@ -48,119 +50,140 @@ struct SiteSums {
   double elements = 0;  // of a step
   double rows = 0;      // of a step: elements / last extent
 
-  void add(const StepCounts& counts, size_t s, double sum_sq, double round_err_sq, double err_sq,
-           double ref_sq, double scale) {
-    count += static_cast<double>(counts.count[s]);
-    elements = std::max(elements, static_cast<double>(counts.count[s]));
-    nonzero += static_cast<double>(counts.count[s] - counts.source_zero[s]);
-    nonfinite += static_cast<double>(counts.nan[s] + counts.to_infinity[s]);
-    if (counts.abs_max[s] > std::numeric_limits<double>::max() && counts.to_infinity[s] == 0) {
+  void add(const SiteRecord& site, const Shape& shape) {
+    const TensorStats& stats = site.stats;
+    const auto values = static_cast<double>(stats.count);
+    count += values;
+    elements = std::max(elements, values);
+    const double width = shape.empty() ? 1 : static_cast<double>(shape.back());
+    rows = std::max(rows, std::max(1.0, elements / std::max(width, 1.0)));
+    nonzero += static_cast<double>(stats.count - stats.source_zero);
+    nonfinite += static_cast<double>(stats.nan + stats.to_infinity);
+    if (stats.abs_max > TensorStats::kMaxDouble && stats.to_infinity == 0) {
       nonfinite += 1;  // an infinity came in
     }
-    to_zero += static_cast<double>(counts.to_zero[s]);
-    saturated += static_cast<double>(counts.saturated[s]);
+    to_zero += static_cast<double>(stats.to_zero);
+    saturated += static_cast<double>(stats.saturated);
+    decisions += static_cast<double>(site.decisions.count);
+    flipped += static_cast<double>(site.decisions.flipped);
+    if (site.update.measured) {
+      updates += static_cast<double>(site.update.stats.count);
+      update_sq += site.update.stats.update_sq;
+      stagnant_sq += site.update.stats.stagnant_sq;
+    }
+    if (!site.measured || std::isnan(site.scale)) return;  // only counted in this step
     const auto add_to = [](double& sum, double x) {
       if (std::isfinite(x)) sum += x;
     };
-    if (std::isnan(scale)) return;  // only counted in this step
-    sized += static_cast<double>(counts.count[s]);
-    add_to(size_sq, sum_sq / (scale * scale));
-    add_to(rounding_sq, round_err_sq / (scale * scale));
-    add_to(error_sq, err_sq);
-    add_to(reference_sq, ref_sq);
+    const double scale_sq = site.scale * site.scale;
+    sized += values;
+    add_to(size_sq, stats.sum_sq / scale_sq);
+    add_to(rounding_sq, stats.round_err_sq / scale_sq);
+    add_to(error_sq, site.error.err_sq);
+    add_to(reference_sq, site.error.ref_sq);
   }
   double magnitude() const { return octaves(size_sq, sized); }
   Measured rounding() const { return error_octaves(rounding_sq, size_sq, elements); }
 };
 
-class LaneReader {
+// Of the sums over some steps at one site.
+Measured of_site(MetricId id, const SiteSums& sum, bool is_meant_infinite) {
+  switch (id) {
+    case MetricId::kNonfinite:
+      return is_meant_infinite ? Measured{} : share(sum.nonfinite, sum.count);
+    case MetricId::kZeros:
+      // A dead unit zeroes whole rows, in all steps: rows are the trials, not elements.
+      return sum.count > 0 ? Measured{1 - sum.nonzero / sum.count, sum.rows} : Measured{};
+    case MetricId::kToZero:
+      return share(sum.to_zero, sum.nonzero);
+    case MetricId::kSaturated:
+      return share(sum.saturated, sum.nonzero);
+    case MetricId::kFirstRounding:
+    case MetricId::kRounding:
+      return sum.rounding();
+    case MetricId::kError:
+      return error_octaves(sum.error_sq, sum.reference_sq, sum.elements);
+    case MetricId::kFirstMagnitude:
+    case MetricId::kMagnitude:
+      return {sum.magnitude()};
+    case MetricId::kStagnant:
+      return sum.update_sq > 0 ? Measured{sum.stagnant_sq / sum.update_sq, sum.updates}
+                               : Measured{};
+    case MetricId::kFlipped:
+      return share(sum.flipped, sum.decisions);
+    default:
+      return {};
+  }
+}
+
+// Adds a step at every site.
+void add_step(const SiteTable& sites, const LaneStep& lane, std::vector<SiteSums>& sums) {
+  for (size_t s = 0; s < lane.sites.size(); ++s) {
+    if (lane.sites[s].stats.count > 0) sums[s].add(lane.sites[s], sites.sites[s].shape);
+  }
+}
+
+class Hash {
  public:
-  LaneReader(const RunFile& run, int lane)
-      : run_(run), lane_(lane), info_(run.lanes()[static_cast<size_t>(lane)]) {
-    const std::vector<int64_t> skipped = skipped_steps(run.scalers(lane));
-    skipped_.insert(skipped.begin(), skipped.end());
-    steps_ = info_.died_at < 0 ? run.steps() : std::min(info_.died_at, run.steps());
+  void add(const void* data, size_t bytes) {
+    hash_ = fnv1a({static_cast<const char*>(data), bytes}, hash_);
+  }
+  template <typename T>
+  void add(const std::vector<T>& values) {
+    add(values.data(), values.size() * sizeof(T));
+  }
+  std::string text() const { return fmt::format("{:016x}", hash_); }
+
+ private:
+  uint64_t hash_ = 0;
+};
+
+// The mean logarithm of a number over the steps, and its first.
+struct MeanLog {
+  double sum = 0, first = kNan;
+  size_t count = 0;
+  void add(int64_t step, double value) {
+    const double x = std::log2(value);
+    if (!std::isfinite(x)) return;
+    if (step == 0) first = x;
+    sum += x;
+    ++count;
+  }
+  double mean() const { return count == 0 ? kNan : sum / static_cast<double>(count); }
+};
+
+// Sums up one lane as it is played.
+class LaneTally : public Observer {
+ public:
+  LaneTally(const RunFile& run, int lane)
+      : run_(run),
+        lane_(lane),
+        info_(run.lanes()[static_cast<size_t>(lane)]),
+        findings_(view_of(run), lane),
+        first_(run.sites().sites.size()),
+        all_(first_.size()),
+        health_(first_.size()) {}
+
+  void on_step(const StepRecord& record) override {
+    findings_.on_step(record);
+    add_parameters(record.step, record.lanes[static_cast<size_t>(lane_)]);
+    add_lane(record, record.lanes[static_cast<size_t>(lane_)]);
   }
 
-  LaneSummary read() {
+  // Of the whole run.
+  LaneSummary summary() {
     out_.name = info_.name;
     out_.is_reference = info_.is_reference;
     out_.values.resize(metrics().size());
-    if (info_.name == kCapturedLane) {
-      read_captured_bits();
-    } else {
-      read_sites();
-    }
-    read_lane();
+    if (info_.name != kCapturedLane) summarize_sites();
+    summarize_lane();
     std::set<std::string> kinds;
-    if (is_candidate(info_)) {
-      for (const Finding& finding : find_findings(run_, lane_)) {
-        kinds.insert(std::string(row_of(finding.kind).name));
-      }
+    for (const Finding& finding : findings_.findings()) {
+      kinds.insert(std::string(row_of(finding.kind).name));
     }
     out_.findings.assign(kinds.begin(), kinds.end());
     return std::move(out_);
   }
-
-  // Adds the statistics of one step to `sums`.
-  void add_step(int64_t step, std::vector<SiteSums>& sums) const {
-    const StepCounts counts = read_counts(run_, lane_, step);
-    const std::vector<double> size = run_.moment(lane_, "sum_sq", step);
-    const std::vector<double> rounding = run_.moment(lane_, "round_err_sq", step);
-    const std::vector<double> error = run_.moment(lane_, "err_sq", step);
-    const std::vector<double> reference = run_.moment(lane_, "ref_sq", step);
-    const std::vector<double> scale = run_.scale(lane_, step);
-    const std::vector<UpdateRecord> updates = run_.updates(lane_, step);
-    const std::vector<DecisionStats> decisions = run_.decisions_at(lane_, step);
-    for (size_t s = 0; s < counts.size(); ++s) {
-      if (counts.count[s] == 0) continue;
-      SiteSums& sum = sums[s];
-      sum.add(counts, s, size[s], rounding[s], error[s], reference[s], scale[s]);
-      const Shape& shape = run_.sites().sites[s].shape;
-      const double width = shape.empty() ? 1 : static_cast<double>(shape.back());
-      sum.rows = std::max(sum.rows, std::max(1.0, sum.elements / std::max(width, 1.0)));
-      if (updates[s].measured) {
-        sum.updates += static_cast<double>(updates[s].stats.count);
-        sum.update_sq += updates[s].stats.update_sq;
-        sum.stagnant_sq += updates[s].stats.stagnant_sq;
-      }
-      if (s < decisions.size()) {
-        sum.decisions += static_cast<double>(decisions[s].count);
-        sum.flipped += static_cast<double>(decisions[s].flipped);
-      }
-    }
-  }
-
-  Measured of_site(MetricId id, const SiteSums& sum, bool is_meant_infinite) const {
-    switch (id) {
-      case MetricId::kNonfinite:
-        return is_meant_infinite ? Measured{} : share(sum.nonfinite, sum.count);
-      case MetricId::kZeros:
-        // A dead unit zeroes whole rows, in all steps: rows are the trials, not elements.
-        return sum.count > 0 ? Measured{1 - sum.nonzero / sum.count, sum.rows} : Measured{};
-      case MetricId::kToZero:
-        return share(sum.to_zero, sum.nonzero);
-      case MetricId::kSaturated:
-        return share(sum.saturated, sum.nonzero);
-      case MetricId::kFirstRounding:
-      case MetricId::kRounding:
-        return sum.rounding();
-      case MetricId::kError:
-        return error_octaves(sum.error_sq, sum.reference_sq, sum.elements);
-      case MetricId::kFirstMagnitude:
-      case MetricId::kMagnitude:
-        return {sum.magnitude()};
-      case MetricId::kStagnant:
-        return sum.update_sq > 0 ? Measured{sum.stagnant_sq / sum.update_sq, sum.updates}
-                                 : Measured{};
-      case MetricId::kFlipped:
-        return share(sum.flipped, sum.decisions);
-      default:
-        return {};
-    }
-  }
-  bool is_skipped(int64_t step) const { return skipped_.contains(step); }
-  int64_t steps() const { return steps_; }
 
  private:
   Measured& value(MetricId id, size_t subject, size_t subjects) {
@@ -172,70 +195,89 @@ class LaneReader {
     return !metric.reference_only || info_.is_reference || info_.name == kCapturedLane;
   }
 
-  void read_sites() {
-    const std::vector<Site>& sites = run_.sites().sites;
-    std::vector<SiteSums> first(sites.size()), all(sites.size());
-    const std::vector<double> losses = run_.loss(lane_);
-    for (int64_t step = 0; step < steps_; ++step) {
-      out_.step_bits.push_back(bits_of(step, losses[static_cast<size_t>(step)]));
-      if (is_skipped(step)) continue;
-      add_step(step, all);
-      if (step == 0) first = all;
+  void add_lane(const StepRecord& record, const LaneStep& lane) {
+    losses_.push_back(lane.alive ? lane.loss : kNan);
+    reference_losses_.push_back(record.lanes.front().alive ? record.lanes.front().loss : kNan);
+    if (!lane.alive) return;
+    ++steps_;
+    const bool is_captured = info_.name == kCapturedLane;
+    out_.step_bits.push_back(is_captured ? captured_bits(lane) : bits_of(record, lane));
+    // A step is skipped for all losses at once, so every scaler's column shows it.
+    const ScalerRecord scaler = lane.scalers.at(0);
+    octaves_of_scale_ += std::log2(scaler.scale);
+    has_scale_ = has_scale_ && std::isfinite(scaler.scale);
+    const bool skipped = has_scale_ && scaler.skipped;
+    skipped_ += skipped;
+    if (!skipped && std::isfinite(lane.loss)) finite_losses_.push_back(lane.loss);
+    if (run_.options().measuring.samples_sums(record.step)) {
+      for (size_t s = 0; s < health_.size(); ++s) health_[s].merge(lane.sites[s].health);
     }
+    if (is_captured || skipped) return;
+    add_step(run_.sites(), lane, all_);
+    if (record.step == 0) first_ = all_;
+  }
+
+  // Nothing was measured at its sites.
+  static std::string captured_bits(const LaneStep& lane) {
+    Hash hash;
+    hash.add(lane.gradient_norms);
+    hash.add(&lane.loss, sizeof lane.loss);
+    return hash.text();
+  }
+
+  std::string bits_of(const StepRecord& record, const LaneStep& lane) const {
+    Hash hash;
+    std::vector<uint64_t> column(lane.sites.size());
+    const auto add = [&](auto value_at) {
+      std::ranges::transform(lane.sites, column.begin(), value_at);
+      hash.add(column);
+    };
+    add([](const SiteRecord& site) { return site.stats.bits_hash; });
+    hash.add(&lane.loss, sizeof lane.loss);
+    if (run_.options().measuring.counts_between && !record.is_measured) {  // has no hashes
+      for (const Statistic& statistic : statistics()) {
+        if (statistic.kind() != StatisticKind::kCount) continue;
+        add([&](const SiteRecord& site) { return statistic.count(site.stats, site.error); });
+      }
+    }
+    return hash.text();
+  }
+
+  void add_parameters(int64_t step, const LaneStep& lane) {
+    if (!lane.alive) return;
+    gradients_.resize(std::max(gradients_.size(), lane.gradient_norms.size()));
+    rates_.resize(std::max(rates_.size(), lane.lr.size()));
+    for (size_t p = 0; p < lane.gradient_norms.size(); ++p) {
+      gradients_[p].add(step, lane.gradient_norms[p]);
+    }
+    for (size_t g = 0; g < lane.lr.size(); ++g) rates_[g].add(step, lane.lr[g]);
+  }
+
+  void summarize_sites() {
+    const std::vector<Site>& sites = run_.sites().sites;
     for (const Metric& metric : metrics()) {
       if (metric.of != MetricOf::kSite || !applies(metric)) continue;
       for (size_t s = 0; s < sites.size(); ++s) {
         value(metric.id, s, sites.size()) =
-            of_site(metric.id, metric.first_step ? first[s] : all[s], sites[s].stat_exempt);
+            of_site(metric.id, metric.first_step ? first_[s] : all_[s], sites[s].stat_exempt);
       }
     }
-    read_sums();
-    if (info_.is_reference) read_exponents();
+    summarize_sums();
+    if (info_.is_reference) summarize_exponents();
   }
 
-  // Nothing was measured at its sites.
-  void read_captured_bits() {
-    const std::vector<double> losses = run_.loss(lane_), gradients = run_.gradient_norms(lane_);
-    const size_t width = losses.empty() ? 0 : gradients.size() / losses.size();
-    for (size_t step = 0; step < static_cast<size_t>(steps_); ++step) {
-      const auto row = std::span(gradients).subspan(step * width, width);
-      uint64_t hash = fnv1a({reinterpret_cast<const char*>(row.data()), row.size_bytes()});
-      hash = fnv1a({reinterpret_cast<const char*>(&losses[step]), sizeof losses[step]}, hash);
-      out_.step_bits.push_back(fmt::format("{:016x}", hash));
-    }
-  }
-
-  std::string bits_of(int64_t step, double loss) const {
-    uint64_t hash = 0;
-    const auto add = [&](const void* data, size_t bytes) {
-      hash = fnv1a({static_cast<const char*>(data), bytes}, hash);
-    };
-    const std::vector<uint64_t> bits = run_.bits_hash(lane_, step);
-    add(bits.data(), bits.size() * sizeof bits[0]);
-    add(&loss, sizeof loss);
-    if (run_.has_counts(step) && !run_.is_measured(step)) {  // has no hashes
-      for (const Statistic& statistic : statistics()) {
-        if (statistic.kind != StatisticKind::kCount) continue;
-        const std::vector<uint64_t> counts = run_.count(lane_, statistic.name, step);
-        add(counts.data(), counts.size() * sizeof counts[0]);
-      }
-    }
-    return fmt::format("{:016x}", hash);
-  }
-
-  void read_sums() {
-    const std::vector<AccumulatorHealth> sums = run_.sums(lane_);
-    for (size_t s = 0; s < sums.size(); ++s) {
-      const AccumulatorHealth& sum = sums[s];
+  void summarize_sums() {
+    for (size_t s = 0; s < health_.size(); ++s) {
+      const AccumulatorHealth& sum = health_[s];
       if (sum.samples == 0) continue;
-      value(MetricId::kSwamped, s, sums.size()) =
+      value(MetricId::kSwamped, s, health_.size()) =
           share(static_cast<double>(sum.swamped), static_cast<double>(sum.addends));
-      value(MetricId::kSumError, s, sums.size()) =
+      value(MetricId::kSumError, s, health_.size()) =
           error_octaves(sum.err_sq, sum.exact_sq, static_cast<double>(sum.compared));
     }
   }
 
-  void read_exponents() {
+  void summarize_exponents() {
     const std::vector<uint64_t> histogram = run_.total_histogram(lane_);
     const size_t sites = histogram.size() / kHistogramBins;
     out_.exponents.resize(sites);
@@ -260,25 +302,26 @@ class LaneReader {
     }
   }
 
-  void read_lane() {
-    const std::vector<double> losses = run_.loss(lane_);
+  void summarize_lane() {
     const auto lane_value = [&](MetricId id, Measured measured) { value(id, 0, 1) = measured; };
     lane_value(MetricId::kDied, {info_.died_at >= 0 ? 1.0 : 0.0});
-    if (!losses.empty() && std::isfinite(losses[0])) lane_value(MetricId::kFirstLoss, {losses[0]});
-    std::vector<double> finite;
-    for (int64_t step = 0; step < steps_; ++step) {
-      const double loss = losses[static_cast<size_t>(step)];
-      if (!is_skipped(step) && std::isfinite(loss)) finite.push_back(loss);
+    if (!losses_.empty() && std::isfinite(losses_[0])) {
+      lane_value(MetricId::kFirstLoss, {losses_[0]});
     }
-    if (!finite.empty()) {
-      lane_value(MetricId::kEndLoss, {tail_mean(finite)});
-      const std::vector<double> reference = run_.loss(kReferenceIndex);
+    if (!finite_losses_.empty()) {
+      lane_value(MetricId::kEndLoss, {tail_mean(finite_losses_)});
       if (!info_.is_reference && info_.died_at < 0) {
-        lane_value(MetricId::kLossGap, {tail_mean(finite) - tail_mean(reference)});
+        lane_value(MetricId::kLossGap, {tail_mean(finite_losses_) - tail_mean(reference_losses_)});
       }
     }
-    read_scaler();
-    read_parameters();
+    if (steps_ > 0) {
+      const auto steps = static_cast<double>(steps_);
+      lane_value(MetricId::kSkipped, {static_cast<double>(skipped_) / steps, steps});
+      if (std::isfinite(octaves_of_scale_)) {
+        lane_value(MetricId::kLossScale, {octaves_of_scale_ / steps});
+      }
+    }
+    summarize_parameters();
     const std::vector<Evaluation> evaluations = run_.evaluations(lane_);
     if (!evaluations.empty()) {
       const Evaluation& last = evaluations.back();
@@ -290,55 +333,28 @@ class LaneReader {
     }
   }
 
-  void read_scaler() {
-    double octaves_sum = 0;
-    const std::vector<ScalerRecord> scalers = run_.scalers(lane_);
-    const auto steps = static_cast<double>(steps_);
-    for (int64_t step = 0; step < steps_; ++step) {
-      octaves_sum += std::log2(scalers[static_cast<size_t>(step)].scale);
+  void summarize_parameters() {
+    if (!applies(metric_row(MetricId::kGradient))) return;
+    for (size_t p = 0; p < gradients_.size(); ++p) {
+      value(MetricId::kFirstGradient, p, gradients_.size()) = {gradients_[p].first};
+      value(MetricId::kGradient, p, gradients_.size()) = {gradients_[p].mean()};
     }
-    if (steps_ == 0) return;
-    const auto skipped = static_cast<double>(
-        std::ranges::count_if(skipped_, [this](int64_t step) { return step < steps_; }));
-    value(MetricId::kSkipped, 0, 1) = {skipped / steps, steps};
-    if (std::isfinite(octaves_sum)) value(MetricId::kLossScale, 0, 1) = {octaves_sum / steps};
-  }
-
-  // Mean logarithm over the steps, of numbers in rows of `width`.
-  static std::pair<double, double> first_and_mean(const std::vector<double>& rows, size_t width,
-                                                  size_t column) {
-    double sum = 0, first = kNan;
-    size_t count = 0;
-    for (size_t at = column; at < rows.size(); at += width) {
-      const double x = std::log2(rows[at]);
-      if (!std::isfinite(x)) continue;
-      if (at == column) first = x;
-      sum += x;
-      ++count;
-    }
-    return {first, count == 0 ? kNan : sum / static_cast<double>(count)};
-  }
-
-  void read_parameters() {
-    if (!applies(metric_row(MetricId::kGradient)) || run_.steps() == 0) return;
-    const auto steps = static_cast<size_t>(run_.steps());
-    const std::vector<double> gradients = run_.gradient_norms(lane_), lr = run_.lr(lane_);
-    const size_t width = gradients.size() / steps, groups = lr.size() / steps;
-    for (size_t p = 0; p < width; ++p) {
-      const auto [first, mean] = first_and_mean(gradients, width, p);
-      value(MetricId::kFirstGradient, p, width) = {first};
-      value(MetricId::kGradient, p, width) = {mean};
-    }
-    for (size_t g = 0; g < groups; ++g) {
-      value(MetricId::kLearningRate, g, groups) = {first_and_mean(lr, groups, g).second};
+    for (size_t g = 0; g < rates_.size(); ++g) {
+      value(MetricId::kLearningRate, g, rates_.size()) = {rates_[g].mean()};
     }
   }
 
   const RunFile& run_;
   int lane_;
   const LaneInfo& info_;
-  std::set<int64_t> skipped_;
-  int64_t steps_ = 0;
+  FindingTally findings_;
+  std::vector<SiteSums> first_, all_;  // of the first step, and of all that were not skipped
+  std::vector<AccumulatorHealth> health_;
+  std::vector<MeanLog> gradients_, rates_;  // by parameter, and by group
+  std::vector<double> losses_, reference_losses_, finite_losses_;
+  double octaves_of_scale_ = 0;
+  bool has_scale_ = true;  // it was finite in all steps so far
+  int64_t steps_ = 0, skipped_ = 0;
   LaneSummary out_;
 };
 
@@ -356,25 +372,30 @@ const Measured* LaneSummary::find(MetricId id, size_t subject) const {
 }
 
 RunSummary summarize(const RunFile& run) {
-  RunSummary summary{.steps = run.steps()};
+  std::vector<std::unique_ptr<LaneTally>> tallies;
+  std::vector<Observer*> observers;
   for (int lane = 0; lane < static_cast<int>(run.lanes().size()); ++lane) {
     if (twin_number(run.lanes()[static_cast<size_t>(lane)].name) > 0) continue;
-    summary.lanes.push_back(LaneReader(run, lane).read());
+    observers.push_back(tallies.emplace_back(std::make_unique<LaneTally>(run, lane)).get());
   }
+  play(run, every_lane(run), observers);
+  RunSummary summary{.steps = run.steps()};
+  for (const auto& tally : tallies) summary.lanes.push_back(tally->summary());
   return summary;
 }
 
 std::vector<double> metrics_at(const RunFile& run, int lane, int64_t step,
                                const std::vector<SiteMetric>& asked) {
   std::vector<double> found(asked.size(), kNan);
-  const LaneReader reader(run, lane);
-  if (step >= reader.steps() || reader.is_skipped(step)) return found;
+  const LaneStep read = run.step(lane, step, /*histograms=*/false);
+  const std::vector<int64_t> skipped = skipped_steps(run.scalers(lane));
+  if (!read.alive || std::ranges::binary_search(skipped, step)) return found;
   const std::vector<Site>& sites = run.sites().sites;
   std::vector<SiteSums> sums(sites.size());
-  reader.add_step(step, sums);
+  add_step(run.sites(), read, sums);
   for (size_t i = 0; i < asked.size(); ++i) {
     const auto [metric, site] = asked[i];
-    found[i] = reader.of_site(metric, sums[site], sites[site].stat_exempt).value;
+    found[i] = of_site(metric, sums[site], sites[site].stat_exempt).value;
   }
   return found;
 }

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "analysis/check/metrics.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

@@ -55,8 +55,9 @@ Network read_network(const RunFile& run) {
   network.memory = run.lanes().front().memory.value_or(MemoryFacts{});
   std::set<std::string> seen, linear;
   const Policy base = autocast_policy(std::string(base_formats().front().format));
-  for (const RangeSample& sample : range_samples(run, base)) {
-    if (seen.insert(sample.layer).second) network.layers.push_back(sample.layer);
+  for (const int32_t id : sites_in_range(run, base)) {
+    const std::string& layer = network.sites.sites[static_cast<size_t>(id)].layer;
+    if (seen.insert(layer).second) network.layers.push_back(layer);
   }
   for (const Node& node : network.step.nodes) {
     const std::string layer = layer_of(network.step, node);

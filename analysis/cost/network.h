@@ -11,7 +11,7 @@
 #include "analysis/cost/gpu_cost.h"
 #include "src/graph/ir.h"
 #include "src/graph/site.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

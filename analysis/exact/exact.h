@@ -8,7 +8,7 @@
 #pragma once
 
 #include "analysis/exact/exact_result.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

@@ -7,10 +7,10 @@ namespace {
 
 // |sum x y| has an error relative to sqrt(sum x^2) sqrt(sum y^2), x unscaled.
 std::vector<double> product_of_norms(const LaneView& view) {
-  const std::string_view sum_sq = "sum_sq";
-  std::vector<double> lane = view.run().moment(view.lane(), sum_sq, view.step());
-  const std::vector<double> ref = view.run().moment(kReferenceIndex, sum_sq, view.step());
-  const std::vector<double> scale = view.run().scale(view.lane(), view.step());
+  const Quantity& sum_sq = quantity_of(&TensorStats::sum_sq);
+  std::vector<double> lane = view.numbers(sum_sq).reals;
+  const std::vector<double> ref = view.run().numbers_at(kReferenceIndex, sum_sq, view.step()).reals;
+  const std::vector<double> scale = view.numbers(quantity_of(&SiteRecord::scale)).reals;
   for (size_t i = 0; i < lane.size(); ++i) lane[i] = std::sqrt(lane[i] * ref[i]) / scale[i];
   return lane;
 }
@@ -30,8 +30,8 @@ ExactRule rule_of(const Quantity& quantity) {
                  .scope = scope_of(quantity),
                  .read = [&quantity](const LaneView& view) { return view.numbers(quantity); },
                  .at = quantity.at};
-  const auto* statistic = std::get_if<const Statistic*>(&quantity.source);
-  if (statistic != nullptr && (*statistic)->signed_terms) rule.magnitude = product_of_norms;
+  const Statistic* statistic = quantity.statistic;
+  if (statistic != nullptr && statistic->signed_terms) rule.magnitude = product_of_norms;
   return rule;
 }
 
@@ -98,29 +98,35 @@ Numbers LaneView::numbers(const Quantity& quantity) const {
 }
 
 void LaneView::find_numbers() {
-  const auto count = [&](std::string_view name) -> const std::vector<uint64_t>& {
-    return sites_[place_of(quantity_named(name))].integers;
+  const auto of_sites = [&](const Source& source) -> const Numbers& {
+    return sites_[place_of(quantity_of(source))];
   };
-  const auto& elements = count("counts/count");
-  const auto &compared = count("counts/compared"), &zero = count("counts/source_zero");
-  const std::vector<UpdateRecord> updates = run_.updates(lane_, step_);
+  const auto& elements = of_sites(&TensorStats::count).integers;
+  const auto& compared = of_sites(&ErrorStats::compared).integers;
+  const auto& zero = of_sites(&TensorStats::source_zero).integers;
+  const auto& updates = of_sites(&UpdateStats::count).integers;
+  const auto& update_sq = of_sites(&UpdateStats::update_sq).reals;
+  const auto& scales = of_sites(&SiteRecord::scale).reals;
   const auto fill = [&](At at, auto has) {
     std::vector<bool>& here = has_[static_cast<size_t>(at)];
-    here.resize(updates.size());
+    here.resize(elements.size());
     for (size_t site = 0; site < here.size(); ++site) here[site] = has(site);
   };
   fill(At::kEverySite, [](size_t) { return true; });
-  const std::vector<double> scales = run_.scale(lane_, step_);
   const auto is_measured = [&](size_t i) { return elements[i] > 0 && !std::isnan(scales[i]); };
   fill(At::kMeasured, is_measured);
   fill(At::kCompared, [&](size_t i) { return compared[i] > 0; });
   fill(At::kNonzero, [&](size_t i) { return is_measured(i) && elements[i] != zero[i]; });
-  fill(At::kUpdated, [&](size_t i) { return updates[i].measured; });
+  fill(At::kUpdated, [&](size_t i) { return updates[i] > 0 || !std::isnan(update_sq[i]); });
 }
 
 std::span<const ExactRule> exact_rules() {
   static const std::vector<ExactRule> rules = make_rules();
   return rules;
+}
+
+bool compares_hashes(std::string_view rule) {
+  return rule == quantity_of(&TensorStats::bits_hash).name;
 }
 
 }  // namespace lockstep

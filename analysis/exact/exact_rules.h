@@ -9,8 +9,7 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 
@@ -64,5 +63,7 @@ struct ExactRule {
 };
 
 std::span<const ExactRule> exact_rules();
+// Whether a rule compares hashes of values, whose distance means nothing.
+bool compares_hashes(std::string_view rule);
 
 }  // namespace lockstep

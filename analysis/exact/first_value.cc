@@ -76,9 +76,9 @@ double seconds_until(const RunFile& run, const SitePlace& place) {
   double sum = 0;
   const std::set<int> lanes = {0, run.lane_index(place.lane)};
   for (const int lane : lanes) {
-    const std::vector<double> seconds = run.seconds(lane);
-    for (int64_t step = 0; step <= place.step && step < std::ssize(seconds); ++step) {
-      sum += seconds[static_cast<size_t>(step)];
+    const std::vector<LaneStep> course = run.course(lane);
+    for (int64_t step = 0; step <= place.step && step < std::ssize(course); ++step) {
+      sum += course[static_cast<size_t>(step)].seconds;
     }
   }
   return sum;
@@ -124,8 +124,9 @@ SiteValues replay_site(const RunFile& run, const SitePlace& place, const std::at
   if (hash_of(tap) != *watch.hash) {
     throw InputError("the values of this site are not kept until the end of the step");
   }
-  const std::vector<uint64_t> recorded = run.bits_hash(run.lane_index(place.lane), place.step);
-  return {std::move(tap.values), tap.format, recorded.at(site) == *watch.hash};
+  const LaneStep recorded = run.step(run.lane_index(place.lane), place.step, /*histograms=*/false);
+  return {std::move(tap.values), tap.format,
+          recorded.sites.at(site).stats.bits_hash == *watch.hash};
 }
 
 std::optional<FirstValue> compare_values(const SiteValues& run, const SiteValues& baseline) {

@@ -12,7 +12,7 @@
 #include "analysis/exact/exact_result.h"
 #include "emulation/format/format.h"
 #include "src/core/tensor.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

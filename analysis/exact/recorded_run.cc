@@ -5,7 +5,7 @@
 
 #include "src/core/error.h"
 #include "src/record/capture/capture_reader.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/start_from.h"
 
 namespace lockstep {
 

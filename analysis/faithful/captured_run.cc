@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "src/graph/json.h"
 #include "src/train/captured_lane.h"
@@ -101,18 +102,16 @@ CapturedComparison compare_with_captured(const RunFile& run, int lane, int captu
     out.losses = compare_losses(run.loss(captured), run.loss(lane), run.loss(0),
                                 loss_of(run, kTwinLane), lane != 0);
   }
-  const std::vector<double> theirs = run.gradient_norms(captured), ours = run.gradient_norms(lane);
+  const std::vector<LaneStep> theirs = run.course(captured), ours = run.course(lane);
   const std::vector<Parameter> names = graph_from_json(run.graph_json()).parameters;
-  const size_t width = names.size();
-  if (theirs.size() != ours.size() || width == 0) return out;
-  for (size_t step = 0; (step + 1) * width <= theirs.size(); ++step) {
-    const auto row = [&](const std::vector<double>& of) {
-      return std::span(of).subspan(step * width, width);
-    };
-    const bool recorded = std::ranges::any_of(row(theirs), [](double x) { return !std::isnan(x); });
-    const double all = norm_of(row(theirs), row(theirs));
-    if (!recorded || !std::isfinite(all)) continue;
-    out.last = compare_norms(static_cast<int64_t>(step), row(theirs), row(ours), names);
+  const std::vector<double> none(names.size(), std::numeric_limits<double>::quiet_NaN());
+  for (size_t step = 0; step < theirs.size(); ++step) {
+    const std::vector<double>& norms = theirs[step].gradient_norms;
+    const std::vector<double>& own = ours[step].alive ? ours[step].gradient_norms : none;
+    if (norms.empty() || norms.size() != names.size() || own.size() != names.size()) return out;
+    const bool recorded = std::ranges::any_of(norms, [](double x) { return !std::isnan(x); });
+    if (!recorded || !std::isfinite(norm_of(norms, norms))) continue;
+    out.last = compare_norms(static_cast<int64_t>(step), norms, own, names);
     if (out.first.step < 0) out.first = out.last;
   }
   return out;

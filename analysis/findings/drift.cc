@@ -3,26 +3,48 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 namespace lockstep {
 
-std::vector<double> effect_sizes(std::span<const std::vector<LossEffect>> effects,
-                                 double LossEffect::*part, size_t sites) {
-  std::vector<double> sizes(sites);
-  for (size_t s = 0; s < sites; ++s) {
-    double sum = 0;
-    for (const auto& sample : effects) sum += sample[s].*part * (sample[s].*part);
-    if (!effects.empty()) sizes[s] = std::sqrt(sum / static_cast<double>(effects.size()));
+void LossEffectTally::on_step(const StepRecord& record) {
+  if (!run_.options.measuring.samples_sums(record.step)) return;
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  const LaneStep& lane = record.lanes[static_cast<size_t>(lane_)];
+  ++samples_;
+  squares_.resize(run_.sites.sites.size());
+  for (size_t s = 0; s < squares_.size(); ++s) {
+    const LossEffect effect = lane.alive ? lane.sites[s].effect : LossEffect{kNone, kNone};
+    squares_[s].rounding += effect.rounding * effect.rounding;
+    squares_[s].range += effect.range * effect.range;
+  }
+}
+
+std::vector<double> LossEffectTally::sizes(double LossEffect::*part) const {
+  std::vector<double> sizes(run_.sites.sites.size());
+  for (size_t s = 0; s < squares_.size(); ++s) {
+    sizes[s] = std::sqrt(squares_[s].*part / static_cast<double>(samples_));
   }
   return sizes;
 }
 
-std::optional<Finding> find_drift(int lane, std::span<const std::vector<LossEffect>> effects,
-                                  const SiteTable& sites, const std::vector<std::string>& formats) {
-  const size_t count = sites.sites.size();
-  const std::vector<double> rounding = effect_sizes(effects, &LossEffect::rounding, count);
-  const std::vector<double> range = effect_sizes(effects, &LossEffect::range, count);
+LossEffectTally loss_effects(const RunFile& run, int lane) {
+  LossEffectTally tally(view_of(run), lane);
+  StepRecord record;
+  record.lanes.resize(run.lanes().size());
+  for (const int64_t step : run.sums_steps(lane)) {
+    record.step = step;
+    run.read_step(lane, step, /*histograms=*/false, record.lanes[static_cast<size_t>(lane)]);
+    tally.on_step(record);
+  }
+  return tally;
+}
+
+std::optional<Finding> find_drift(int lane, const LossEffectTally& effects, const SiteTable& sites,
+                                  const std::vector<std::string>& formats) {
+  const std::vector<double> rounding = effects.sizes(&LossEffect::rounding);
+  const std::vector<double> range = effects.sizes(&LossEffect::range);
   const auto total = [](const std::vector<double>& sizes) {
     return std::accumulate(sizes.begin(), sizes.end(), 0.0);
   };
@@ -37,7 +59,7 @@ std::optional<Finding> find_drift(int lane, std::span<const std::vector<LossEffe
   const auto worst = static_cast<size_t>(order.front());
   Finding f{.kind = FindingKind::kDrift,
             .lane = lane,
-            .steps = static_cast<int64_t>(effects.size()),
+            .steps = effects.samples(),
             .site = order.front(),
             .share = sizes[worst] / all};
   f.value = sizes[worst];

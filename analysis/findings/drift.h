@@ -6,12 +6,14 @@
 #pragma once
 
 #include <optional>
-#include <span>
+#include <string>
 #include <vector>
 
 #include "analysis/findings/finding.h"
+#include "analysis/run/run_view.h"
 #include "src/execute/loss_effect.h"
 #include "src/graph/site.h"
+#include "src/train/observer.h"
 
 namespace lockstep {
 
@@ -20,12 +22,29 @@ inline constexpr size_t kMostDriftSites = 3;  // named: the largest, and those t
 // a step add up over the steps, but not to first order.
 inline constexpr double kLeastDrift = 0.01;
 
-// By site: the root mean square over the samples of one part of the effect.
-std::vector<double> effect_sizes(std::span<const std::vector<LossEffect>> effects,
-                                 double LossEffect::*part, size_t sites);
+// Adds up what the roundings of one lane do to the loss, in the steps that sampled it.
+class LossEffectTally : public Observer {
+ public:
+  // What `run` refers to must outlive the object.
+  LossEffectTally(const RunView& run, int lane) : run_(run), lane_(lane) {}
+  void on_step(const StepRecord& record) override;
+  int64_t samples() const { return samples_; }
+  // By site: the root mean square over the samples of one part of the effect; NaN of a lane that
+  // died before the last one.
+  std::vector<double> sizes(double LossEffect::*part) const;
 
-// `effects`: [sample][site]. Nothing if no rounding was weighed.
-std::optional<Finding> find_drift(int lane, std::span<const std::vector<LossEffect>> effects,
-                                  const SiteTable& sites, const std::vector<std::string>& formats);
+ private:
+  RunView run_;
+  int lane_;
+  int64_t samples_ = 0;
+  std::vector<LossEffect> squares_;  // by site; sums
+};
+
+// Of a lane of a file. Cost: reads the sampled steps.
+LossEffectTally loss_effects(const RunFile& run, int lane);
+
+// Nothing if no rounding was weighed.
+std::optional<Finding> find_drift(int lane, const LossEffectTally& effects, const SiteTable& sites,
+                                  const std::vector<std::string>& formats);
 
 }  // namespace lockstep

@@ -1,7 +1,8 @@
-// Reads a lane step by step and gathers what the rules say.
+// Gathers evidence step by step, then what the rules say of it.
 #include "analysis/findings/findings.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "analysis/findings/flipped_decisions.h"
 #include "analysis/findings/lost_shares.h"
@@ -10,10 +11,13 @@
 #include "analysis/findings/nonfinite.h"
 #include "analysis/findings/scale_story.h"
 #include "analysis/findings/scaled_clip.h"
+#include "analysis/findings/share_tally.h"
+#include "analysis/findings/step_evidence.h"
 #include "analysis/findings/swamped_sums.h"
-#include "analysis/run/run_data.h"
+#include "analysis/run/nonfinite_counts.h"
 #include "src/capture/capture.h"
 #include "src/policy/twin_lane.h"
+#include "src/record/run/play.h"
 #include "src/update/parameter_groups.h"
 
 namespace lockstep {
@@ -69,17 +73,11 @@ std::vector<OptimizerState> states_of(const SiteTable& sites, const RunOptions& 
   return out;
 }
 
-// By site id, of the first one-ulp twin in the last measured step; empty without one.
-std::vector<double> errors_of_twin(const RunFile& run) {
+// The first one-ulp twin; -1: none.
+int twin_of(const RunView& run) {
   const auto twin = std::ranges::find_if(
-      run.lanes(), [](const LaneInfo& lane) { return twin_number(lane.name) > 0; });
-  const int64_t step = run.last_measured(run.steps() - 1);
-  if (twin == run.lanes().end() || step < 0) return {};
-  const auto lane = static_cast<int>(twin - run.lanes().begin());
-  const StepEvidence last = read_evidence(run, lane, step);
-  std::vector<double> errors(run.sites().sites.size());
-  for (size_t i = 0; i < errors.size(); ++i) errors[i] = share_of(last.err_sq[i], last.ref_sq[i]);
-  return errors;
+      run.lanes, [](const LaneInfo& lane) { return twin_number(lane.name) > 0; });
+  return twin == run.lanes.end() ? -1 : static_cast<int>(twin - run.lanes.begin());
 }
 
 }  // namespace
@@ -94,60 +92,145 @@ FindingContext context_of(const RunFile& run, const Finding& finding, bool has_s
           run.measured_steps() == run.steps()};
 }
 
-std::vector<Finding> find_findings(const RunFile& run, int lane) {
-  const LaneInfo& info = run.lanes()[static_cast<size_t>(lane)];
-  if (!is_candidate(info)) return {};
-  const bool synced = run.options().mode == LaneMode::kSynced;
-  NonfiniteOrigins origins(lane, run.sites(), info.site_formats, synced);
-  const std::vector<OptimizerState> states = states_of(run.sites(), run.options());
-  ShareTally tally(lane, run.sites(), info.site_formats);
-  StoredEvidence stored(run.sites()), stored_in_reference(run.sites());
-  MissingScaler missing(run.sites(), info.site_formats);
-  const std::vector<ScalerRecord> scalers = run.scalers(lane);
-  const int64_t nonfinite_at = first_nonfinite_loss(run.loss(lane), scalers);
-  const int64_t end = nonfinite_at < 0 ? run.steps() : nonfinite_at;
-  for (int64_t step = 0; step < run.steps(); ++step) {
-    if (!run.is_measured(step)) continue;
-    StepEvidence mine = read_evidence(run, lane, step);
-    StepEvidence reference = read_evidence(run, 0, step);
-    const bool skipped = scalers[static_cast<size_t>(step)].skipped;
-    if (step < end) {
-      missing.add(reference);
-      tally.add(step, skipped, has_same_weights(run, step), mine, reference,
-                run.updates(lane, step), run.updates(0, step));
-    }
-    stored.complete(mine);
-    stored_in_reference.complete(reference);
-    origins.add(step, skipped, mine, reference);
+struct FindingTally::Impl {
+  Impl(const RunView& facts, int its_lane)
+      : run(facts),
+        lane(its_lane),
+        info(facts.lanes[static_cast<size_t>(its_lane)]),
+        none(facts.sites.sites.size()),
+        origins(its_lane, facts.sites, info.site_formats, facts.options.mode == LaneMode::kSynced),
+        states(states_of(facts.sites, facts.options)),
+        shares(its_lane, facts.sites, info.site_formats),
+        stored(facts.sites),
+        stored_in_reference(facts.sites),
+        missing(facts.sites, info.site_formats),
+        scalers(info.scaler_count()),
+        mine(none.size()),
+        reference(none.size()),
+        twin(twin_of(facts)) {}
+
+  void add(const StepRecord& record);
+  void add_sites(int64_t step, const LaneStep& own, const LaneStep& of_reference);
+  void add_twin(const LaneStep& step);
+  // A dead lane may lack its sites.
+  const std::vector<SiteRecord>& sites_of(const LaneStep& step) const {
+    return step.sites.size() == none.size() ? step.sites : none;
   }
-  std::vector<Finding> all = origins.findings();
+
+  // Sums over the steps, by site id.
+  struct Sums {
+    explicit Sums(size_t sites) : health(sites), decisions(sites) {}
+    void add(const std::vector<SiteRecord>& step, bool samples_sums) {
+      for (size_t i = 0; i < step.size(); ++i) {
+        if (samples_sums) health[i].merge(step[i].health);
+        decisions[i].merge(step[i].decisions);
+      }
+    }
+    std::vector<AccumulatorHealth> health;
+    std::vector<DecisionStats> decisions;
+  };
+
+  const RunView run;
+  const int lane;
+  const LaneInfo& info;
+  const std::vector<SiteRecord> none;
+  NonfiniteOrigins origins;
+  const std::vector<OptimizerState> states;
+  ShareTally shares;
+  StoredEvidence stored, stored_in_reference;
+  MissingScaler missing;
+  std::vector<std::vector<ScalerRecord>> scalers;  // by scaler and step
+  std::vector<double> gradient_norms, gradient_norms_of_reference;
+  Sums mine, reference;
+  const int twin;                      // its lane; -1: none
+  std::vector<double> errors_of_twin;  // by site id, in the last measured step; empty: no twin
+  bool is_lost = false;                // in this or an earlier step the loss was not finite
+  int64_t measured_steps = 0, last_measured = -1;
+};
+
+void FindingTally::Impl::add(const StepRecord& record) {
+  const LaneStep& own = record.lanes[static_cast<size_t>(lane)];
+  const LaneStep& of_reference = record.lanes.front();
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  for (size_t i = 0; i < scalers.size(); ++i) {
+    scalers[i].push_back(own.alive ? own.scalers.at(i) : ScalerRecord{.scale = kNone});
+  }
+  gradient_norms.push_back(own.alive ? own.gradient_norm : kNone);
+  gradient_norms_of_reference.push_back(of_reference.alive ? of_reference.gradient_norm : kNone);
+  is_lost = is_lost || has_nonfinite_loss(own);
+  if (!record.is_measured) return;
+  ++measured_steps;
+  last_measured = record.step;
+  const bool samples_sums = run.options.measuring.samples_sums(record.step);
+  mine.add(sites_of(own), samples_sums);
+  reference.add(sites_of(of_reference), samples_sums);
+  if (twin >= 0) add_twin(record.lanes[static_cast<size_t>(twin)]);
+  add_sites(record.step, own, of_reference);
+}
+
+void FindingTally::Impl::add_sites(int64_t step, const LaneStep& own,
+                                   const LaneStep& of_reference) {
+  StepEvidence evidence(sites_of(own)), beside(sites_of(of_reference));
+  const bool skipped = is_skipped(own);
+  if (!is_lost) {
+    missing.add(beside);
+    shares.add(step, skipped, run.has_same_weights(step), evidence, beside);
+  }
+  stored.complete(evidence);
+  stored_in_reference.complete(beside);
+  origins.add(step, skipped, evidence, beside);
+}
+
+void FindingTally::Impl::add_twin(const LaneStep& step) {
+  const std::vector<SiteRecord>& sites = sites_of(step);
+  errors_of_twin.resize(sites.size());
+  for (size_t i = 0; i < sites.size(); ++i) {
+    errors_of_twin[i] = share_of(sites[i].error.err_sq, sites[i].error.ref_sq);
+  }
+}
+
+FindingTally::FindingTally(const RunView& run, int lane) {
+  const LaneInfo& info = run.lanes[static_cast<size_t>(lane)];
+  if (is_candidate(info)) impl_ = std::make_unique<Impl>(run, lane);
+}
+FindingTally::~FindingTally() = default;
+
+void FindingTally::on_step(const StepRecord& record) {
+  if (impl_) impl_->add(record);
+}
+
+std::vector<Finding> FindingTally::findings() const {
+  if (!impl_) return {};
+  const Impl& of = *impl_;
+  const SiteTable& sites = of.run.sites;
+  std::vector<Finding> all = of.origins.findings();
   const auto add = [&all](const std::vector<Finding>& more) {
     all.insert(all.end(), more.begin(), more.end());
   };
   const std::vector<Finding> of_values = all;
-  for (size_t i = 0; i < info.scaler_count(); ++i) {  // one for each loss, or one
-    add(scale_findings(info, lane, run.scalers(lane, i), origins.skips_by_site(), run.sites(),
-                       of_values));
+  for (const std::vector<ScalerRecord>& scaler : of.scalers) {  // one for each loss, or one
+    add(scale_findings(of.info, of.lane, scaler, of.origins.skips_by_site(), sites, of_values));
   }
-  if (const auto clip = find_scaled_clip(lane, run.options().clip_norm, run.gradient_norm(lane),
-                                         run.gradient_norm(0), scalers)) {
+  const std::vector<ScalerRecord>& scalers = of.scalers.front();
+  if (const auto clip = find_scaled_clip(of.lane, of.run.options.clip_norm, of.gradient_norms,
+                                         of.gradient_norms_of_reference, scalers)) {
     all.push_back(*clip);
   }
-  const Policy policy = policy_of(info);
+  const Policy policy = policy_of(of.info);
   if (auto flipped =
-          find_flipped_decisions(lane, run.sites(), run.decisions(lane), run.decisions(0))) {
-    flipped->last_step = std::max<int64_t>(run.last_measured(run.steps() - 1), 0);
-    flipped->steps = run.measured_steps();
+          find_flipped_decisions(of.lane, sites, of.mine.decisions, of.reference.decisions)) {
+    flipped->last_step = std::max<int64_t>(of.last_measured, 0);
+    flipped->steps = of.measured_steps;
     const auto site = static_cast<size_t>(flipped->site);
-    if (site < info.site_formats.size()) flipped->format = info.site_formats[site];
+    if (site < of.info.site_formats.size()) flipped->format = of.info.site_formats[site];
     all.push_back(*flipped);
   }
-  add(find_lost_shares(tally, policy));
-  if (const auto lost = find_lost_state(tally, states)) all.push_back(*lost);
-  add(find_swamped_sums(tally, policy, run.sums(lane), run.sums(0), errors_of_twin(run)));
-  missing.fold(policy, scalers, all);
-  for (const std::string& warning : info.warnings) {
-    all.push_back({.kind = FindingKind::kLostConstant, .lane = lane, .text = warning});
+  add(find_lost_shares(of.shares, policy));
+  if (const auto lost = find_lost_state(of.shares, of.states)) all.push_back(*lost);
+  add(find_swamped_sums(of.shares, policy, of.mine.health, of.reference.health, of.errors_of_twin));
+  of.missing.fold(policy, scalers, all);
+  for (const std::string& warning : of.info.warnings) {
+    all.push_back({.kind = FindingKind::kLostConstant, .lane = of.lane, .text = warning});
   }
   // A stored value that became zero and made an operation invalid is that finding's cause.
   std::erase_if(all, [&](const Finding& f) {
@@ -157,11 +240,28 @@ std::vector<Finding> find_findings(const RunFile& run, int lane) {
   for (Finding& f : all) {
     const bool is_state =
         f.kind == FindingKind::kStateOverflow || f.kind == FindingKind::kStateUnderflow;
-    if (is_state) f.text = states[static_cast<size_t>(f.site)].name;
+    if (is_state) f.text = of.states[static_cast<size_t>(f.site)].name;
   }
-  std::ranges::stable_sort(all, {}, [&](const Finding& f) { return order_of(run.sites(), f); });
-  lead_with_lost_divisor(states, all);
+  std::ranges::stable_sort(all, {}, [&](const Finding& f) { return order_of(sites, f); });
+  lead_with_lost_divisor(of.states, all);
   return all;
+}
+
+std::vector<int> lanes_for_findings(const RunView& run, int lane) {
+  std::vector<int> lanes = {lane};
+  for (const int other : {kReferenceIndex, twin_of(run)}) {
+    if (other >= 0 && std::ranges::count(lanes, other) == 0) lanes.push_back(other);
+  }
+  return lanes;
+}
+
+std::vector<Finding> find_findings(const RunFile& run, int lane) {
+  const RunView facts = view_of(run);
+  if (!is_candidate(facts.lanes[static_cast<size_t>(lane)])) return {};
+  FindingTally tally(facts, lane);
+  Observer* const observers[] = {&tally};
+  play(run, lanes_for_findings(facts, lane), observers);
+  return tally.findings();
 }
 
 }  // namespace lockstep

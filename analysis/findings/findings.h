@@ -1,20 +1,40 @@
 // Finds what went wrong in each lane of a run.
-// Decides what broke; the report, the check and the search of `recommend` read this list.
-// finding.h says what a finding is, finding_kinds.h what each kind means.
+// Decides what broke; the report, the check, the live view and the search of `recommend` read it. finding.h says what a finding is, finding_kinds.h what each kind means.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "analysis/findings/finding_context.h"
-#include "src/record/run/run_file.h"
+#include "analysis/run/run_view.h"
+#include "src/record/run/run_reader.h"
+#include "src/train/observer.h"
 
 namespace lockstep {
 
 // Not the reference, the truth, the twin or PyTorch's own recorded run: a lane that is judged.
 bool is_candidate(const LaneInfo& lane);
 
-// The findings of one lane, the gravest first. Only candidates have findings. Cost: reads every
-// step of the lane and of the reference.
+// Gathers what the findings of one lane rest on, of a run in progress or one that is played back.
+// Needs the records of the lane, of the reference and of the first twin, if there is one.
+class FindingTally : public Observer {
+ public:
+  // What `run` refers to must outlive the object.
+  FindingTally(const RunView& run, int lane);
+  ~FindingTally() override;
+  void on_step(const StepRecord& record) override;
+  // Of the steps so far, the gravest first. Only candidates have findings.
+  std::vector<Finding> findings() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;  // null: no candidate
+};
+
+// The lanes whose records a lane's findings need.
+std::vector<int> lanes_for_findings(const RunView& run, int lane);
+
+// Of one lane. Cost: reads every step of the lane, the reference and a twin.
 std::vector<Finding> find_findings(const RunFile& run, int lane);
 
 // What a finding's sentence refers to. `has_scaler`: see FindingContext. Valid as long as `run` and

@@ -2,14 +2,8 @@
 #include "analysis/findings/intended_infinities.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 namespace lockstep {
-
-bool has_same_weights(const RunFile& run, int64_t step) {
-  return step == 0 || run.options().mode == LaneMode::kSynced;
-}
 
 IntendedInfinities::IntendedInfinities(const SiteTable& sites)
     : readers_(sites.sites.size()),
@@ -25,12 +19,12 @@ std::vector<bool> IntendedInfinities::absorbed(bool same_weights, const StepEvid
                                                const std::vector<bool>& bad) {
   std::vector<bool> out(bad.size(), false);
   for (size_t i = bad.size(); i-- > 0;) {
-    if (lane.nan[i] > 0 || readers_[i].empty()) continue;
+    if (lane[i].stats.nan > 0 || readers_[i].empty()) continue;
     out[i] = std::ranges::all_of(readers_[i], [&](int32_t reader) {
       const auto r = static_cast<size_t>(reader);
       // A reader that the lane does not measure passes the question on to its own readers.
-      if (lane.count[r] == 0 || bad[r]) return static_cast<bool>(out[r]);
-      return has_absorbed_[i] || lane.err_sq[r] <= kAbsorbedErrorShare * lane.ref_sq[r];
+      if (lane[r].stats.count == 0 || bad[r]) return static_cast<bool>(out[r]);
+      return has_absorbed_[i] || lane[r].error.err_sq <= kAbsorbedErrorShare * lane[r].error.ref_sq;
     });
     if (same_weights && bad[i] && out[i]) has_absorbed_[i] = true;
   }
@@ -38,35 +32,36 @@ std::vector<bool> IntendedInfinities::absorbed(bool same_weights, const StepEvid
 }
 
 // Most steps are finite throughout: only others need the evidence of the reference.
-StepCounts IntendedInfinities::read_counts(const RunFile& run, int lane, int64_t step) {
-  StepCounts counts = lockstep::read_counts(run, lane, step);
+std::vector<NonfiniteCounts> IntendedInfinities::unintended(bool is_measured, bool same_weights,
+                                                            std::span<const SiteRecord> lane,
+                                                            std::span<const SiteRecord> reference) {
+  std::vector<NonfiniteCounts> counts = nonfinite_counts(lane);
   std::vector<bool> bad(counts.size());
-  for (size_t i = 0; i < bad.size(); ++i) bad[i] = counts.nonfinite(i);
-  if (lane == 0 || std::ranges::count(bad, true) == 0) return counts;
-  if (!counts.is_measured) {
+  for (size_t i = 0; i < bad.size(); ++i) bad[i] = counts[i].any();
+  if (std::ranges::count(bad, true) == 0) return counts;
+  if (!is_measured) {
     for (size_t i = 0; i < bad.size(); ++i) {
-      if (has_absorbed_[i] || has_shared_[i]) counts.to_infinity[i] = 0;
-      if (has_shared_[i]) counts.nan[i] = 0;
+      if (has_absorbed_[i] || has_shared_[i]) counts[i].to_infinity = 0;
+      if (has_shared_[i]) counts[i].nan = 0;
     }
     return counts;
   }
-  const StepEvidence mine = read_evidence(run, lane, step), reference = read_evidence(run, 0, step);
   std::vector<bool> shared(bad.size());
+  const std::vector<NonfiniteCounts> in_reference = nonfinite_counts(reference);
   for (size_t i = 0; i < bad.size(); ++i) {
-    shared[i] = bad[i] && reference.nonfinite(i);
+    shared[i] = bad[i] && in_reference[i].any();
     bad[i] = bad[i] && !shared[i];
   }
-  const std::vector<bool> disappears = absorbed(has_same_weights(run, step), mine, bad);
+  const std::vector<bool> disappears = absorbed(same_weights, lane, bad);
   for (size_t i = 0; i < bad.size(); ++i) {
     const bool left_out = bad[i] && disappears[i];
-    if (left_out) counts.to_infinity[i] = 0;
+    if (left_out) counts[i].to_infinity = 0;
     if (shared[i]) {
       has_shared_[i] = true;
-      counts.to_infinity[i] -= std::min(counts.to_infinity[i], reference.to_infinity[i]);
-      counts.nan[i] -= std::min(counts.nan[i], reference.nan[i]);
+      counts[i].to_infinity -= std::min(counts[i].to_infinity, in_reference[i].to_infinity);
+      counts[i].nan -= std::min(counts[i].nan, in_reference[i].nan);
     }
-    const bool came_in = std::isinf(counts.abs_max[i]) && (left_out || shared[i]);
-    if (came_in) counts.abs_max[i] = std::numeric_limits<double>::quiet_NaN();
+    if (left_out || shared[i]) counts[i].came_in = false;
   }
   return counts;
 }

@@ -5,10 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "analysis/findings/step_evidence.h"
-#include "analysis/run/run_data.h"
+#include "analysis/run/nonfinite_counts.h"
 #include "src/graph/site.h"
 
 namespace lockstep {
@@ -27,16 +28,15 @@ class IntendedInfinities {
   // `same_weights`: the lane and the reference began the step with the same weights.
   std::vector<bool> absorbed(bool same_weights, const StepEvidence& lane,
                              const std::vector<bool>& bad);
-  // The counts of a step without its intended infinities. The reference intends nothing. Steps that
-  // only counted have no evidence of their own: what measured steps have shown holds there.
-  StepCounts read_counts(const RunFile& run, int lane, int64_t step);
+  // What is not finite in a step, without what is intended. Steps that only counted have no
+  // evidence of their own: what measured steps have shown holds there.
+  std::vector<NonfiniteCounts> unintended(bool is_measured, bool same_weights,
+                                          std::span<const SiteRecord> lane,
+                                          std::span<const SiteRecord> reference);
 
  private:
   std::vector<std::vector<int32_t>> readers_;
   std::vector<bool> has_absorbed_, has_shared_;  // in some measured step
 };
-
-// Whether a lane and the reference begin the step with the same weights.
-bool has_same_weights(const RunFile& run, int64_t step);
 
 }  // namespace lockstep

@@ -32,7 +32,7 @@ MissingScaler::MissingScaler(const SiteTable& sites, const std::vector<std::stri
 
 void MissingScaler::add(const StepEvidence& reference) {
   for (size_t i = 0; i < largest_.size(); ++i) {
-    const double found = reference.abs_max[i];
+    const double found = reference[i].stats.abs_max;
     if (std::isfinite(found)) largest_[i] = std::max(largest_[i], found);
   }
 }

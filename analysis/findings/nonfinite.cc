@@ -73,9 +73,10 @@ int32_t NonfiniteOrigins::vanished_operand(const Site& site, const StepEvidence&
   uint64_t most = 0;
   for (const int32_t operand : operands) {
     const auto o = static_cast<size_t>(operand);
-    const uint64_t zeros = lane.source_zero[o] + lane.to_zero[o];
-    if (zeros <= reference.source_zero[o] || zeros - reference.source_zero[o] <= most) continue;
-    most = zeros - reference.source_zero[o];
+    const uint64_t zeros = lane[o].stats.source_zero + lane[o].stats.to_zero;
+    if (zeros <= reference[o].stats.source_zero || zeros - reference[o].stats.source_zero <= most)
+      continue;
+    most = zeros - reference[o].stats.source_zero;
     found = operand;
   }
   return found;
@@ -85,18 +86,18 @@ int32_t NonfiniteOrigins::stored_cause(int32_t site, const StepEvidence& lane,
                                        const StepEvidence& reference) const {
   const auto excess = [&](int32_t id) {  // share of zeros that the reference does not have
     const auto i = static_cast<size_t>(id);
-    const uint64_t zeros = lane.source_zero[i] + lane.to_zero[i];
-    if (lane.count[i] == 0 || zeros <= reference.source_zero[i]) return 0.0;
-    return static_cast<double>(zeros - reference.source_zero[i]) /
-           static_cast<double>(lane.count[i]);
+    const uint64_t zeros = lane[i].stats.source_zero + lane[i].stats.to_zero;
+    if (lane[i].stats.count == 0 || zeros <= reference[i].stats.source_zero) return 0.0;
+    return static_cast<double>(zeros - reference[i].stats.source_zero) /
+           static_cast<double>(lane[i].stats.count);
   };
   int32_t at = site;
   while (!is_storage(sites_.sites[static_cast<size_t>(at)])) {
     const std::vector<int32_t>& feeds = sites_.sites[static_cast<size_t>(at)].feeds;
     const auto most = std::ranges::max_element(feeds, {}, excess);
-    const bool goes_on = lane.to_zero[static_cast<size_t>(at)] == 0 && most != feeds.end() &&
+    const bool goes_on = lane[static_cast<size_t>(at)].stats.to_zero == 0 && most != feeds.end() &&
                          excess(*most) > 0 && excess(*most) >= kMadeZeros * excess(at);
-    if (!goes_on) return lane.to_zero[static_cast<size_t>(at)] > 0 ? at : site;
+    if (!goes_on) return lane[static_cast<size_t>(at)].stats.to_zero > 0 ? at : site;
     at = *most;
   }
   return at;
@@ -112,11 +113,11 @@ Finding NonfiniteOrigins::describe(int64_t step, const Site& site, const StepEvi
             .backward = is_backward(site)};
   if (!formats_.empty()) f.format = formats_[i];
   if (!f.format.empty()) f.limit = find_format(f.format).max_finite;
-  f.scale = std::isfinite(lane.scale[i]) ? lane.scale[i] : 1;
-  const double expected = reference.abs_max[i] * f.scale;
-  f.value = std::isfinite(lane.abs_max[i]) ? lane.abs_max[i] : expected;
-  f.share =
-      static_cast<double>(lane.to_infinity[i] + lane.nan[i]) / static_cast<double>(lane.count[i]);
+  f.scale = std::isfinite(lane[i].scale) ? lane[i].scale : 1;
+  const double expected = reference.largest(i) * f.scale;
+  f.value = std::isfinite(lane[i].stats.abs_max) ? lane[i].stats.abs_max : expected;
+  f.share = static_cast<double>(lane[i].stats.to_infinity + lane[i].stats.nan) /
+            static_cast<double>(lane[i].stats.count);
   if (const int32_t as = rounded_inside_as(site); as >= 0 && !formats_.empty()) {
     f.format = formats_[static_cast<size_t>(as)];
     if (!f.format.empty()) f.limit = find_format(f.format).max_finite;
@@ -124,12 +125,12 @@ Finding NonfiniteOrigins::describe(int64_t step, const Site& site, const StepEvi
     return f;
   }
   // Infinite before the rounding.
-  const bool formed_before = lane.to_infinity[i] == 0 || std::isinf(lane.abs_max[i]);
-  if (lane.nan[i] > 0 || formed_before) f.cause = vanished_operand(site, lane, reference);
+  const bool formed_before = lane[i].stats.to_infinity == 0 || std::isinf(lane[i].stats.abs_max);
+  if (lane[i].stats.nan > 0 || formed_before) f.cause = vanished_operand(site, lane, reference);
   if (f.cause >= 0) f.cause = stored_cause(f.cause, lane, reference);
-  if (lane.nan[i] > 0 || f.cause >= 0) {
+  if (lane[i].stats.nan > 0 || f.cause >= 0) {
     f.kind = FindingKind::kInvalid;
-    f.text = lane.nan[i] > 0 ? "NaN" : "infinite";
+    f.text = lane[i].stats.nan > 0 ? "NaN" : "infinite";
   } else if (site.role == Role::kOptimizerState) {
     f.kind = FindingKind::kStateOverflow;
   } else if (is_storage(site)) {
@@ -148,7 +149,7 @@ void NonfiniteOrigins::add(int64_t step, bool skipped, const StepEvidence& lane,
     if (!bad[i] || !is_storage(sites_.sites[i])) continue;
     const auto agrees = [&](int32_t reader) {
       const auto r = static_cast<size_t>(reader);
-      return lane.count[r] == 0 || bad[r];
+      return lane[r].stats.count == 0 || bad[r];
     };
     const std::vector<int32_t>& readers = intended_.readers()[i];
     bad[i] = readers.empty() || std::ranges::any_of(readers, agrees);
@@ -203,10 +204,10 @@ void NonfiniteOrigins::add(int64_t step, bool skipped, const StepEvidence& lane,
     known->last_step = step;
     known->steps += 1;
     known->skipped_steps += skipped;
-    if (known->site == site.id && std::isfinite(lane.abs_max[i])) {
-      if (lane.abs_max[i] > known->value) {
-        known->value = lane.abs_max[i];
-        known->scale = std::isfinite(lane.scale[i]) ? lane.scale[i] : 1;
+    if (known->site == site.id && std::isfinite(lane[i].stats.abs_max)) {
+      if (lane[i].stats.abs_max > known->value) {
+        known->value = lane[i].stats.abs_max;
+        known->scale = std::isfinite(lane[i].scale) ? lane[i].scale : 1;
       }
     }
   }

@@ -63,10 +63,11 @@ ShareTally::ShareTally(int lane, const SiteTable& sites, const std::vector<std::
 // Without a measured result, every loss matters.
 bool ShareTally::matters(const Site& stored, const StepEvidence& lane) const {
   const auto is_wrong = [&](size_t i) {
-    return lane.nonfinite(i) || share_of(lane.err_sq[i], lane.ref_sq[i]) >= kEnergyLimit;
+    return lane.nonfinite(i) ||
+           share_of(lane[i].error.err_sq, lane[i].error.ref_sq) >= kEnergyLimit;
   };
   const auto& results = results_[static_cast<size_t>(stored.id)];
-  const auto is_measured = [&](size_t i) { return lane.count[i] > 0; };
+  const auto is_measured = [&](size_t i) { return lane[i].stats.count > 0; };
   return std::ranges::any_of(results, is_wrong) || std::ranges::none_of(results, is_measured);
 }
 
@@ -75,10 +76,10 @@ double ShareTally::added_error(const Site& site, const StepEvidence& lane) const
   double inherited = 0;
   for (const int32_t feed : site.feeds) {
     const auto f = static_cast<size_t>(feed);
-    inherited = std::max(inherited, share_of(lane.err_sq[f], lane.ref_sq[f]));
+    inherited = std::max(inherited, share_of(lane[f].error.err_sq, lane[f].error.ref_sq));
   }
   const auto i = static_cast<size_t>(site.id);
-  return std::max(0.0, share_of(lane.err_sq[i], lane.ref_sq[i]) - inherited);
+  return std::max(0.0, share_of(lane[i].error.err_sq, lane[i].error.ref_sq) - inherited);
 }
 
 // An operand that is read as it was written: the site that rounded it.
@@ -101,13 +102,13 @@ void ShareTally::follow_to_weights(const Site& gradient, const std::vector<doubl
   if (!is_in_graph(gradient)) return;
   const auto error_of = [&](int32_t site) {
     const auto i = static_cast<size_t>(site);
-    return share_of(lane.err_sq[i], lane.ref_sq[i]);
+    return share_of(lane[i].error.err_sq, lane[i].error.ref_sq);
   };
   double brought = 0;
   for (const int32_t feed : gradient.feeds) {
     const Site& operand = sites_.sites[static_cast<size_t>(feed)];
     const bool sums = operand.point == Point::kAccumulator;
-    if (sums && lane.count[static_cast<size_t>(feed)] > 0) return;
+    if (sums && lane[static_cast<size_t>(feed)].stats.count > 0) return;
     if (!is_gradient(operand)) brought = std::max(brought, error_of(feed));
   }
   for (const int32_t feed : gradient.feeds) {
@@ -123,63 +124,65 @@ void ShareTally::follow_to_weights(const Site& gradient, const std::vector<doubl
 }
 
 void ShareTally::add(int64_t step, bool skipped, bool same_weights, const StepEvidence& lane,
-                     const StepEvidence& reference, const std::vector<UpdateRecord>& updates,
-                     const std::vector<UpdateRecord>& of_reference) {
+                     const StepEvidence& reference) {
   std::vector<double> to_zero(shares_.size());  // what underflow took of each site in this step
   for (size_t i = 0; i < shares_.size(); ++i) {
     const Site& site = sites_.sites[i];
     SiteShares& s = shares_[i];
-    if (!skipped && updates[i].measured) {
-      if (updates[i].stats.stagnant_sq > 0) {
+    if (!skipped && lane[i].update.measured) {
+      if (lane[i].update.stats.stagnant_sq > 0) {
         if (s.first_addition < 0) s.first_addition = step;
         s.last_addition = step;
       }
-      const double scale = lane.scale[i] > 0 && std::isfinite(lane.scale[i]) ? lane.scale[i] : 1;
-      s.stagnant_sq += updates[i].stats.stagnant_sq / scale / scale;
-      s.update_sq += updates[i].stats.update_sq / scale / scale;
-      if (of_reference[i].measured) {
-        s.ref_stagnant_sq += of_reference[i].stats.stagnant_sq;
-        s.ref_update_sq += of_reference[i].stats.update_sq;
+      const double scale = lane[i].scale > 0 && std::isfinite(lane[i].scale) ? lane[i].scale : 1;
+      s.stagnant_sq += lane[i].update.stats.stagnant_sq / scale / scale;
+      s.update_sq += lane[i].update.stats.update_sq / scale / scale;
+      if (reference[i].update.measured) {
+        s.ref_stagnant_sq += reference[i].update.stats.stagnant_sq;
+        s.ref_update_sq += reference[i].update.stats.update_sq;
       }
     }
-    if (lane.count[i] == 0 || lane.nonfinite(i) || reference.nonfinite(i)) continue;
+    if (lane[i].stats.count == 0 || lane.nonfinite(i) || reference.nonfinite(i)) continue;
     if (skipped && is_backward(site)) continue;
     s.steps += 1;
-    s.to_zero += lane.to_zero[i];
-    s.nonzero += lane.count[i] - lane.source_zero[i];
-    s.ref_zero += reference.source_zero[i];
-    s.ref_count += reference.count[i];
-    s.sum_sq += lane.sum_sq[i];
-    s.round_err_sq += std::isfinite(lane.round_err_sq[i]) ? lane.round_err_sq[i] : 0;
-    if (reference.abs_max[i] > s.ref_largest) {
+    s.to_zero += lane[i].stats.to_zero;
+    s.nonzero += lane[i].stats.count - lane[i].stats.source_zero;
+    s.ref_zero += reference[i].stats.source_zero;
+    s.ref_count += reference[i].stats.count;
+    s.sum_sq += lane[i].stats.sum_sq;
+    s.round_err_sq += std::isfinite(lane[i].stats.round_err_sq) ? lane[i].stats.round_err_sq : 0;
+    if (reference[i].stats.abs_max > s.ref_largest) {
       s.ref_second = s.ref_largest;
-      s.ref_largest = reference.abs_max[i];
+      s.ref_largest = reference[i].stats.abs_max;
       s.largest_step = step;
-      s.scale_of_largest = lane.scale[i];
+      s.scale_of_largest = lane[i].scale;
     } else {
-      s.ref_second = std::max(s.ref_second, reference.abs_max[i]);
+      s.ref_second = std::max(s.ref_second, reference[i].stats.abs_max);
     }
-    s.largest = std::max(s.largest, lane.abs_max[i]);
-    s.scale = lane.scale[i];
-    const bool vanished = lane.all_zero(i) && reference.sum_sq[i] > 0;
+    s.largest = std::max(s.largest, lane[i].stats.abs_max);
+    s.scale = lane[i].scale;
+    const bool vanished = lane.all_zero(i) && reference[i].stats.sum_sq > 0;
     s.zero_steps += vanished;
     // A layer without gradients in FP32 loses nothing.
-    double lost = reference.sum_sq[i] > 0 ? share_of(lane.round_err_sq[i], lane.sum_sq[i]) : 0;
+    double lost = reference[i].stats.sum_sq > 0
+                      ? share_of(lane[i].stats.round_err_sq, lane[i].stats.sum_sq)
+                      : 0;
     if (lost < rounding_[i]) lost = 0;
     const bool is_sum = site.point == Point::kAccumulator;
     if (is_sum) lost = same_weights ? added_error(site, lane) : 0;
     s.judged_sums += is_sum && same_weights;
     s.judged_weights += same_weights && !skipped;
-    s.error_share = share_of(lane.err_sq[i], lane.ref_sq[i]);
+    s.error_share = share_of(lane[i].error.err_sq, lane[i].error.ref_sq);
     if (is_storage(site) && lost > 0 && !matters(site, lane)) lost = 0;
-    if (lane.to_zero[i] > 0) s.underflow += to_zero[i] = lost;
+    if (lane[i].stats.to_zero > 0) s.underflow += to_zero[i] = lost;
     if (same_weights && !skipped) follow_to_weights(site, to_zero, lane);
-    if (lane.saturated[i] > 0) s.saturated += lost;
-    const bool lost_state = is_state(site) && lane.to_zero[i] > 0;
-    if (vanished || lost_state || (lost > 0 && lane.to_zero[i] + lane.saturated[i] > 0)) {
+    if (lane[i].stats.saturated > 0) s.saturated += lost;
+    const bool lost_state = is_state(site) && lane[i].stats.to_zero > 0;
+    if (vanished || lost_state ||
+        (lost > 0 && lane[i].stats.to_zero + lane[i].stats.saturated > 0)) {
       if (s.first < 0) {
         s.first = step;
-        s.scale_of_first = lane.scale[i];
+        s.scale_of_first = lane[i].scale;
       }
       s.last = step;
     }

@@ -62,8 +62,7 @@ class ShareTally {
   // Steps in which the lane's loss was finite or that were skipped. `same_weights`: the lane and
   // the reference began the step with the same weights, so that errors are the step's own.
   void add(int64_t step, bool skipped, bool same_weights, const StepEvidence& lane,
-           const StepEvidence& reference, const std::vector<UpdateRecord>& updates,
-           const std::vector<UpdateRecord>& of_reference);
+           const StepEvidence& reference);
 
   const SiteTable& table() const { return sites_; }
   const std::vector<Site>& sites() const { return sites_.sites; }

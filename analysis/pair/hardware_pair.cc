@@ -37,20 +37,28 @@ struct Squares {
   bool is_finite = true;
 };
 
-class Comparison {
+}  // namespace
+
+class HardwareTally::Comparison {
  public:
   Comparison(const RunFile& run, int device, int model)
       : run_(run), device_(device), gaps_(run.sites().sites.size()), squares_(gaps_.size()) {
     pair_.model_lane = model;
+    find_products();
   }
 
-  HardwarePair run() {
-    find_products();
-    for (int64_t step = 0; step < run_.steps(); ++step) {
-      if (run_.is_measured(step)) add_step(step);
-    }
+  void add(const StepRecord& record) {
+    const LaneStep& device = record.lanes[static_cast<size_t>(device_)];
+    const LaneStep& model = record.lanes[static_cast<size_t>(pair_.model_lane)];
+    if (record.is_measured) add_sites(record.step, device.sites, model.sites);
+    was_measured_ = record.is_measured;
+    add_losses(record.step, loss_of(device), loss_of(model));
+  }
+
+  HardwarePair pair() const {
+    HardwarePair out = pair_;
     for (size_t s = 0; s < gaps_.size(); ++s) {
-      SiteGap& gap = gaps_[s];
+      SiteGap gap = gaps_[s];
       if (gap.same == gap.tensors) continue;
       gap.site = static_cast<int32_t>(s);
       const Squares& sum = squares_[s];
@@ -60,10 +68,9 @@ class Comparison {
                               : std::numeric_limits<double>::quiet_NaN();
       gap.least = std::abs(device - model) / size;
       gap.most = (device + model) / size;
-      pair_.gaps.push_back(gap);
+      out.gaps.push_back(gap);
     }
-    add_losses();
-    return std::move(pair_);
+    return out;
   }
 
  private:
@@ -72,35 +79,30 @@ class Comparison {
   };
 
   void find_products() {
-    for (const DeviceProduct& product : run_.device_products(device_)) {
+    for (const DeviceProduct& product : run_.device(device_).kinds) {
       if (product.site >= 0) products_[site(product.site).node].push_back(product);
     }
   }
 
-  void add_step(int64_t step) {
-    const auto of_both = [&](const auto& read) {
-      return std::pair{read(device_), read(pair_.model_lane)};
-    };
-    const auto [count, model_count] =
-        of_both([&](int lane) { return run_.count(lane, "count", step); });
-    const auto [bits, model_bits] = of_both([&](int lane) { return run_.bits_hash(lane, step); });
+  void add_sites(int64_t step, const std::vector<SiteRecord>& device,
+                 const std::vector<SiteRecord>& model) {
     Step now{std::vector<bool>(gaps_.size()), std::vector<bool>(gaps_.size())};
     for (size_t s = 0; s < gaps_.size(); ++s) {
-      if (count[s] == 0 || model_count[s] == 0) continue;
+      if (device[s].stats.count == 0 || model[s].stats.count == 0) continue;
       now.is_compared[s] = true;
-      now.differs[s] = bits[s] != model_bits[s];
+      now.differs[s] = device[s].stats.bits_hash != model[s].stats.bits_hash;
       ++gaps_[s].tensors, ++pair_.tensors;
       if (!now.differs[s]) ++gaps_[s].same, ++pair_.same;
     }
     const bool is_equal = std::ranges::find(now.differs, true) == now.differs.end();
     if (!is_equal && pair_.first_step < 0) {
       pair_.first_step = step;
-      pair_.follows_unmeasured = step > 0 && !run_.is_measured(step - 1);
+      pair_.follows_unmeasured = step > 0 && !was_measured_;
     }
     // Operands that no site shows, such as weights in the policy's format, are equal as well until
     // the first step in which something differs has ended.
     if (is_equal || (pair_.first_step == step && !pair_.follows_unmeasured)) judge_sums(now);
-    if (!is_equal) add_errors(step, now, count);
+    if (!is_equal) add_errors(now, device, model);
   }
 
   void judge_sums(const Step& step) {
@@ -136,30 +138,28 @@ class Comparison {
            (sums[site].ends_with(" fp16 x fp16") || sums[site].ends_with(" bf16 x bf16"));
   }
 
-  void add_errors(int64_t step, const Step& now, const std::vector<uint64_t>& count) {
-    const auto error = run_.moment(device_, "err_sq", step),
-               model_error = run_.moment(pair_.model_lane, "err_sq", step),
-               reference = run_.moment(device_, "ref_sq", step);
-    const auto compared = run_.count(device_, "compared", step),
-               model_compared = run_.count(pair_.model_lane, "compared", step);
+  void add_errors(const Step& now, const std::vector<SiteRecord>& device,
+                  const std::vector<SiteRecord>& model) {
     for (size_t s = 0; s < gaps_.size(); ++s) {
       if (!now.differs[s]) continue;
+      const ErrorStats &own = device[s].error, &its = model[s].error;
+      const uint64_t count = device[s].stats.count;
       Squares& sum = squares_[s];
-      sum.device += error[s], sum.model += model_error[s], sum.reference += reference[s];
-      sum.is_finite = sum.is_finite && compared[s] == count[s] && model_compared[s] == count[s];
+      sum.device += own.err_sq, sum.model += its.err_sq, sum.reference += own.ref_sq;
+      sum.is_finite = sum.is_finite && own.compared == count && its.compared == count;
     }
   }
 
-  void add_losses() {
-    const std::vector<double> device = run_.loss(device_), model = run_.loss(pair_.model_lane);
-    for (size_t step = 0; step < std::min(device.size(), model.size()); ++step) {
-      const bool is_finite = std::isfinite(device[step]), model_is = std::isfinite(model[step]);
-      if (is_finite != model_is && pair_.one_broke_at < 0) {
-        pair_.one_broke_at = static_cast<int64_t>(step);
-      }
-      const double gap = std::abs(device[step] - model[step]) / std::abs(model[step]);
-      if (std::isfinite(gap)) pair_.loss_gap = std::max(pair_.loss_gap, gap);
+  static double loss_of(const LaneStep& lane) {
+    return lane.alive ? lane.loss : std::numeric_limits<double>::quiet_NaN();
+  }
+
+  void add_losses(int64_t step, double device, double model) {
+    if (std::isfinite(device) != std::isfinite(model) && pair_.one_broke_at < 0) {
+      pair_.one_broke_at = step;
     }
+    const double gap = std::abs(device - model) / std::abs(model);
+    if (std::isfinite(gap)) pair_.loss_gap = std::max(pair_.loss_gap, gap);
   }
 
   const Site& site(int64_t id) const { return run_.sites().sites[static_cast<size_t>(id)]; }
@@ -168,13 +168,12 @@ class Comparison {
   const RunFile& run_;
   const int device_;
   HardwarePair pair_;
+  bool was_measured_ = true;                                    // the step before
   std::vector<SiteGap> gaps_;                                   // by site
   std::vector<Squares> squares_;                                // by site
   std::map<std::string, std::vector<DeviceProduct>> products_;  // by node
   const bool narrow_results_ = policy_of(lane()).cuda.narrow_results;
 };
-
-}  // namespace
 
 int64_t FirstDifference::most_parts() const {
   int64_t most = 1;
@@ -182,10 +181,19 @@ int64_t FirstDifference::most_parts() const {
   return most;
 }
 
-std::optional<HardwarePair> compare_with_model(const RunFile& run, int lane) {
+HardwareTally::HardwareTally(const RunFile& run, int lane) {
   const int model = find_model_lane(run, run.lanes()[static_cast<size_t>(lane)]);
-  if (model < 0) return std::nullopt;
-  return Comparison(run, lane, model).run();
+  if (model >= 0) comparison_ = std::make_unique<Comparison>(run, lane, model);
+}
+HardwareTally::~HardwareTally() = default;
+
+void HardwareTally::on_step(const StepRecord& record) {
+  if (comparison_) comparison_->add(record);
+}
+
+std::optional<HardwarePair> HardwareTally::pair() const {
+  if (!comparison_) return std::nullopt;
+  return comparison_->pair();
 }
 
 }  // namespace lockstep

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
+#include "src/train/observer.h"
 
 namespace lockstep {
 
@@ -48,7 +50,19 @@ struct HardwarePair {
   int64_t one_broke_at = -1;
 };
 
-// Nothing: the lane has no device, or the run has no software lane of its policy and chip.
-std::optional<HardwarePair> compare_with_model(const RunFile& run, int lane);
+// Compares a lane with its model, of a run that is played back.
+class HardwareTally : public Observer {
+ public:
+  // `run` must outlive the object.
+  HardwareTally(const RunFile& run, int lane);
+  ~HardwareTally() override;
+  void on_step(const StepRecord& record) override;
+  // Nothing: the lane has no device, or the run has no software lane of its policy and chip.
+  std::optional<HardwarePair> pair() const;
+
+ private:
+  class Comparison;
+  std::unique_ptr<Comparison> comparison_;  // null: no pair
+};
 
 }  // namespace lockstep

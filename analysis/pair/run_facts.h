@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <optional>
 
+#include "src/record/run/play.h"
 #include "src/update/parameter_groups.h"
 
 namespace lockstep {
@@ -70,28 +72,45 @@ std::optional<StateOfAverage> state_of(const OptimizerSpec& spec, std::string& w
   return found;
 }
 
-// By step, of a site of the reference.
-using Series = std::vector<std::vector<double>>;  // [step][site]
+// What the reference's steps say of its gradients.
+class Gradients : public Observer {
+ public:
+  explicit Gradients(double clip_norm) : clip_norm_(clip_norm) {}
 
-std::vector<double> column(const Series& series, int32_t site) {
-  std::vector<double> out;
-  for (const auto& step : series) out.push_back(step[static_cast<size_t>(site)]);
-  return out;
-}
-
-// By which factor gradients were clipped before the optimizer saw them, squared, by step.
-std::vector<double> clips_sq(const RunFile& run) {
-  constexpr double kTorchEps = 1e-6;  // clip_grad_norm_: max_norm / (norm + 1e-6), at most 1
-  std::vector<double> out(static_cast<size_t>(run.steps()), 1);
-  const double limit = run.options().clip_norm;
-  if (limit <= 0) return out;
-  const std::vector<double> norms = run.gradient_norm(kReferenceIndex);
-  for (size_t t = 0; t < std::min(out.size(), norms.size()); ++t) {
-    const double factor = std::min(1.0, limit / (norms[t] + kTorchEps));
-    out[t] = factor * factor;
+  void on_step(const StepRecord& record) override {
+    constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+    const LaneStep& lane = record.lanes[kReferenceIndex];
+    std::vector<double>& now = sum_sq_.emplace_back();
+    for (const SiteRecord& site : lane.sites) {
+      now.push_back(site.measured ? site.stats.sum_sq : kNone);
+    }
+    clips_sq_.push_back(clip_sq(lane.alive ? lane.gradient_norm : kNone));
+    groups_ = std::max(groups_, lane.lr.size());
   }
-  return out;
-}
+
+  // The energy at a site, by step.
+  std::vector<double> sum_sq(int32_t site) const {
+    std::vector<double> out;
+    for (const auto& step : sum_sq_) out.push_back(step[static_cast<size_t>(site)]);
+    return out;
+  }
+  // By which factor gradients were clipped before the optimizer saw them, squared, by step.
+  const std::vector<double>& clips_sq() const { return clips_sq_; }
+  size_t groups() const { return groups_; }  // of parameters
+
+ private:
+  double clip_sq(double norm) const {
+    constexpr double kTorchEps = 1e-6;  // clip_grad_norm_: max_norm / (norm + 1e-6), at most 1
+    if (clip_norm_ <= 0) return 1;
+    const double factor = std::min(1.0, clip_norm_ / (norm + kTorchEps));
+    return factor * factor;
+  }
+
+  double clip_norm_;
+  std::vector<std::vector<double>> sum_sq_;  // [step][site]
+  std::vector<double> clips_sq_;
+  size_t groups_ = 0;
+};
 
 int32_t gradient_site(const RunFile& run, const Graph& step, const std::string& value) {
   const Node* node = step.producer_of(value);
@@ -133,13 +152,10 @@ GradientNoise noise_of(std::span<const double> gradient_sq, std::span<const doub
 
 std::vector<GradientNoise> gradient_noise(const RunFile& run, const Graph& step) {
   const RunOptions& options = run.options();
-  Series sums;
-  for (int64_t t = 0; t < run.steps(); ++t) {
-    sums.push_back(run.moment(kReferenceIndex, "sum_sq", t));
-  }
-  const std::vector<double> clips = clips_sq(run);
-  // The file names only the numbers of a capture's first group.
-  const size_t groups = run.steps() == 0 ? 1 : run.lr(kReferenceIndex).size() / sums.size();
+  Gradients gradients(options.clip_norm);
+  play_reference(run, gradients);
+  // Of a capture, the file names the numbers of its first group only.
+  const size_t groups = run.steps() == 0 ? 1 : gradients.groups();
   const bool knows_groups = groups == options.groups.size() + 1;
   std::vector<GradientNoise> out;
   for (const Parameter& parameter : step.parameters) {
@@ -159,9 +175,9 @@ std::vector<GradientNoise> gradient_noise(const RunFile& run, const Graph& step)
     if (why.empty() && (from < 0 || to < 0)) why = "the run file has no site of it";
     GradientNoise noise;
     if (why.empty()) {
-      std::vector<double> gradient_sq = column(sums, from);
-      for (size_t t = 0; t < gradient_sq.size(); ++t) gradient_sq[t] *= clips[t];
-      noise = noise_of(gradient_sq, column(sums, to), state->average);
+      std::vector<double> gradient_sq = gradients.sum_sq(from);
+      for (size_t t = 0; t < gradient_sq.size(); ++t) gradient_sq[t] *= gradients.clips_sq()[t];
+      noise = noise_of(gradient_sq, gradients.sum_sq(to), state->average);
     } else {
       noise = assumed(why);
     }

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "src/graph/ir.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

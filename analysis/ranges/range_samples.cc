@@ -7,6 +7,7 @@
 #include "src/graph/composed_ops.h"
 #include "src/graph/json.h"
 #include "src/graph/op.h"
+#include "src/record/run/play.h"
 
 namespace lockstep {
 namespace {
@@ -38,21 +39,29 @@ bool may_be_low(Role role) {
   }
 }
 
-std::vector<RangeSample> range_samples(const RunFile& run, const Policy& base) {
+std::vector<int32_t> sites_in_range(const RunFile& run, const Policy& base) {
   const Graph graph = graph_from_json(run.graph_json());
-  const std::vector<Site>& sites = run.sites().sites;
-  const std::vector<uint64_t> histogram = run.total_histogram(kReferenceIndex);
-  std::vector<uint64_t> zeros(sites.size());
-  for (int64_t step = 0; step < run.steps(); ++step) {
-    if (!run.is_measured(step)) continue;
-    const std::vector<uint64_t> here = run.count(kReferenceIndex, "source_zero", step);
-    for (size_t i = 0; i < zeros.size(); ++i) zeros[i] += here[i];
-  }
   const std::set<std::string> inner_nodes = composed_inner_nodes(graph);  // FP32 in every policy
+  std::vector<int32_t> found;
+  for (const Site& site : run.sites().sites) {
+    if (is_of_interest(site, graph, inner_nodes, base)) found.push_back(site.id);
+  }
+  return found;
+}
+
+void ZeroTally::on_step(const StepRecord& record) {
+  if (!record.is_measured) return;
+  const std::vector<SiteRecord>& sites = record.lanes[kReferenceIndex].sites;
+  for (size_t i = 0; i < sites.size(); ++i) zeros_[i] += sites[i].stats.source_zero;
+}
+
+std::vector<RangeSample> range_samples(const RunFile& run, const Policy& base,
+                                       const std::vector<uint64_t>& zeros) {
+  const std::vector<uint64_t> histogram = run.total_histogram(kReferenceIndex);
   std::vector<RangeSample> samples;
-  for (const Site& site : sites) {
-    if (!is_of_interest(site, graph, inner_nodes, base)) continue;
-    const auto id = static_cast<size_t>(site.id);
+  for (const int32_t of_interest : sites_in_range(run, base)) {
+    const auto id = static_cast<size_t>(of_interest);
+    const Site& site = run.sites().sites[id];
     RangeSample sample{.layer = site.layer,
                        .label = site.label(),
                        .role = site.role,
@@ -63,6 +72,12 @@ std::vector<RangeSample> range_samples(const RunFile& run, const Policy& base) {
     samples.push_back(std::move(sample));
   }
   return samples;
+}
+
+std::vector<RangeSample> range_samples(const RunFile& run, const Policy& base) {
+  ZeroTally tally(run.sites().sites.size());
+  play_reference(run, tally);
+  return range_samples(run, base, tally.zeros());
 }
 
 }  // namespace lockstep

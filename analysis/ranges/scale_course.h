@@ -13,8 +13,7 @@
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

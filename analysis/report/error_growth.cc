@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
+#include <utility>
 
-#include "analysis/findings/intended_infinities.h"
 #include "analysis/findings/step_evidence.h"
 
 namespace lockstep {
@@ -23,31 +24,29 @@ std::vector<LayerError> errors_of(const SiteTable& sites, const StepEvidence& st
   for (const Site& site : sites.sites) {
     if (site.role != role || site.point != Point::kOutput || !is_in_graph(site)) continue;
     const auto i = static_cast<size_t>(site.id);
-    if (step.count[i] == 0 || site.layer.empty()) continue;
+    const auto& [stats, error] = std::tie(step[i].stats, step[i].error);
+    if (stats.count == 0 || site.layer.empty()) continue;
     std::erase_if(out, [&](const LayerError& one) { return one.layer == site.layer; });
     // Errors leave out what is not finite: for such a tensor they would be too small.
     const double known = step.nonfinite(i) ? std::numeric_limits<double>::quiet_NaN() : 1;
     out.push_back({.layer = site.layer,
                    .site = site.id,
-                   .total = known * relative(step.err_sq[i], step.ref_sq[i]),
-                   .local = known * relative(step.round_err_sq[i], step.sum_sq[i])});
+                   .total = known * relative(error.err_sq, error.ref_sq),
+                   .local = known * relative(stats.round_err_sq, stats.sum_sq)});
   }
   return out;
 }
 
 }  // namespace
 
-std::optional<ErrorGrowth> error_growth(const RunFile& run, int lane) {
-  if (run.lanes()[static_cast<size_t>(lane)].is_reference) return std::nullopt;
-  for (int64_t step = 0; step < std::min(run.steps(), kStepsLookedAt); ++step) {
-    if (!has_same_weights(run, step)) break;
-    const StepEvidence evidence = read_evidence(run, lane, step);
-    ErrorGrowth growth{.step = step,
-                       .forward = errors_of(run.sites(), evidence, Role::kActivation),
-                       .backward = errors_of(run.sites(), evidence, Role::kGradActivation)};
-    if (!growth.forward.empty()) return growth;
-  }
-  return std::nullopt;
+void ErrorGrowthTally::on_step(const StepRecord& record) {
+  if (growth_ || record.step >= kStepsLookedAt || !run_.has_same_weights(record.step)) return;
+  const LaneStep& lane = record.lanes[static_cast<size_t>(lane_)];
+  if (!lane.alive) return;
+  ErrorGrowth growth{.step = record.step,
+                     .forward = errors_of(run_.sites, lane.sites, Role::kActivation),
+                     .backward = errors_of(run_.sites, lane.sites, Role::kGradActivation)};
+  if (!growth.forward.empty()) growth_ = std::move(growth);
 }
 
 }  // namespace lockstep

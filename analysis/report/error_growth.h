@@ -12,7 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "src/record/run/run_file.h"
+#include "analysis/run/run_view.h"
+#include "src/train/observer.h"
 
 namespace lockstep {
 
@@ -25,7 +26,20 @@ struct ErrorGrowth {
   int64_t step = 0;
   std::vector<LayerError> forward, backward;  // activations; gradients of activations
 };
-// Nothing: no step was found, or the lane is the reference.
-std::optional<ErrorGrowth> error_growth(const RunFile& run, int lane);
+
+// Of one lane that is not the reference.
+class ErrorGrowthTally : public Observer {
+ public:
+  // What `run` refers to must outlive the object.
+  ErrorGrowthTally(const RunView& run, int lane) : run_(run), lane_(lane) {}
+  void on_step(const StepRecord& record) override;
+  // Nothing: no step was found.
+  const std::optional<ErrorGrowth>& growth() const { return growth_; }
+
+ private:
+  RunView run_;
+  int lane_;
+  std::optional<ErrorGrowth> growth_;
+};
 
 }  // namespace lockstep

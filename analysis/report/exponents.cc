@@ -53,20 +53,25 @@ SiteExponents exponents_of(int32_t site, std::span<const uint64_t> histogram, ui
   return out;
 }
 
-std::vector<SiteExponents> site_exponents(const RunFile& run, int lane) {
-  const size_t sites = run.sites().sites.size();
-  const std::vector<uint64_t> histogram = run.total_histogram(lane);
-  std::vector<uint64_t> zeros(sites);
-  const int64_t covered = run.total_histogram_steps(lane);
-  for (int64_t step = 0; step < covered; ++step) {
-    if (!run.is_measured(step)) continue;
-    const std::vector<uint64_t> here = run.count(lane, "source_zero", step);
-    for (size_t i = 0; i < sites; ++i) zeros[i] += here[i];
-  }
+ExponentTally::ExponentTally(const RunFile& run, int lane)
+    : run_(run),
+      lane_(lane),
+      covered_(run.total_histogram_steps(lane)),
+      zeros_(run.sites().sites.size()) {}
+
+void ExponentTally::on_step(const StepRecord& record) {
+  if (record.step >= covered_ || !record.is_measured) return;
+  ++steps_;
+  const std::vector<SiteRecord>& sites = record.lanes[static_cast<size_t>(lane_)].sites;
+  for (size_t i = 0; i < sites.size(); ++i) zeros_[i] += sites[i].stats.source_zero;
+}
+
+std::vector<SiteExponents> ExponentTally::exponents() const {
+  const std::vector<uint64_t> histogram = run_.total_histogram(lane_);
   std::vector<SiteExponents> out;
-  for (size_t i = 0; i < sites; ++i) {
+  for (size_t i = 0; i < zeros_.size(); ++i) {
     const std::span<const uint64_t> bins(&histogram[i * kHistogramBins], kHistogramBins);
-    SiteExponents one = exponents_of(static_cast<int32_t>(i), bins, zeros[i]);
+    SiteExponents one = exponents_of(static_cast<int32_t>(i), bins, zeros_[i]);
     if (!one.counts.empty() || one.nonfinite > 0) out.push_back(std::move(one));
   }
   return out;

@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "analysis/ranges/scale_interval.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
+#include "src/train/observer.h"
 
 namespace lockstep {
 
@@ -23,9 +24,23 @@ struct SiteExponents {
 // `histogram`: kHistogramBins bins of one site; `zeros` of bin 0.
 SiteExponents exponents_of(int32_t site, std::span<const uint64_t> histogram, uint64_t zeros);
 
-// Over the steps that the histograms cover (RunFile::total_histogram_steps), for sites with any
-// value; in the order of the sites.
-std::vector<SiteExponents> site_exponents(const RunFile& run, int lane);
+// Over the steps that the file's histograms cover (RunFile::total_histogram_steps). Plays a lane of
+// it to know the zeros among the smallest values.
+class ExponentTally : public Observer {
+ public:
+  // `run` must outlive the object.
+  ExponentTally(const RunFile& run, int lane);
+  void on_step(const StepRecord& record) override;
+  // For sites with any value; in the order of the sites.
+  std::vector<SiteExponents> exponents() const;
+  int64_t steps() const { return steps_; }  // measured ones among those covered
+
+ private:
+  const RunFile& run_;
+  int lane_;
+  int64_t covered_ = 0, steps_ = 0;
+  std::vector<uint64_t> zeros_;  // by site id
+};
 
 // A scaled site of the reference, unscaled; for every loss scale 2^k, k from kMinShownScale on, the
 // share of the nonzero values that become zero in `format` and that exceed its largest number.

@@ -4,24 +4,26 @@
 #include <algorithm>
 #include <limits>
 
-#include "analysis/findings/step_evidence.h"
 #include "analysis/run/health.h"
 #include "emulation/format/format.h"
 
 namespace lockstep {
 namespace {
 
-FaultLink link_of(const RunFile& run, int lane, int32_t site, const StepEvidence& step) {
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+FaultLink link_of(const RunFile& run, int lane, int32_t site, const SiteRecord& step) {
   const auto i = static_cast<size_t>(site);
   const std::vector<std::string>& formats = run.lanes()[static_cast<size_t>(lane)].site_formats;
   FaultLink link{.site = site,
                  .format = formats.empty() ? "" : formats[i],
-                 .largest = step.abs_max[i],
-                 .limit = std::numeric_limits<double>::quiet_NaN(),
+                 .largest = step.measured ? step.stats.abs_max : kNone,
+                 .limit = kNone,
                  .exponents = std::nullopt};
   if (!link.format.empty()) link.limit = find_format(link.format).max_finite;
-  link.nonfinite_rate = SiteHealth::rate(step.to_infinity[i] + step.nan[i], step.count[i]);
-  link.zeroed_rate = SiteHealth::rate(step.to_zero[i], step.count[i] - step.source_zero[i]);
+  const TensorStats& stats = step.stats;
+  link.nonfinite_rate = SiteHealth::rate(stats.to_infinity + stats.nan, stats.count);
+  link.zeroed_rate = SiteHealth::rate(stats.to_zero, stats.count - stats.source_zero);
   return link;
 }
 
@@ -37,14 +39,13 @@ FaultChain fault_chain(const RunFile& run, int lane, const Finding& finding) {
     chain.left_out = sites.size() - kMostLinks;
     sites.resize(kMostLinks);
   }
-  const StepEvidence step = read_evidence(run, lane, chain.step);
-  const Numbers histogram = run.numbers_at(lane, quantity_of(Gathered::kHistograms), chain.step);
+  const LaneStep step = run.step(lane, chain.step);
+  const bool has_histograms = std::ranges::binary_search(run.histogram_steps(lane), chain.step);
   for (const int32_t site : sites) {
-    FaultLink link = link_of(run, lane, site, step);
-    const auto i = static_cast<size_t>(site);
-    if (!histogram.integers.empty()) {
-      const std::span<const uint64_t> bins(&histogram.integers[i * kHistogramBins], kHistogramBins);
-      link.exponents = exponents_of(site, bins, step.source_zero[i]);
+    const SiteRecord& here = step.sites[static_cast<size_t>(site)];
+    FaultLink link = link_of(run, lane, site, here);
+    if (has_histograms) {
+      link.exponents = exponents_of(site, here.stats.exponent_histogram, here.stats.source_zero);
     }
     chain.links.push_back(std::move(link));
   }

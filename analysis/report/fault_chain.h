@@ -7,7 +7,7 @@
 
 #include "analysis/findings/finding.h"
 #include "analysis/report/exponents.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "analysis/findings/finding.h"
@@ -9,7 +10,7 @@
 #include "analysis/report/exponents.h"
 #include "analysis/report/fault_chain.h"
 #include "analysis/report/step_map.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 
@@ -24,9 +25,23 @@ struct LaneViews {
 // The most findings of a lane whose chains are shown.
 inline constexpr size_t kMostChains = 3;
 
-// `end`: the map's cells are of the steps before it. Cost: reads every step's counts once, and the
-// histograms.
-LaneViews read_lane_views(const RunFile& run, int lane, const std::vector<Finding>& findings,
-                          int64_t end);
+// Of a lane of a file that is played back. What is not finite comes from the caller, who shares it
+// with other tallies.
+class LaneViewTally {
+ public:
+  // `run` must outlive the object.
+  LaneViewTally(const RunFile& run, int lane);
+  // `nonfinite`: without what is intended; empty: the step has no cells, the loss was lost before.
+  void add(const StepRecord& record, std::span<const NonfiniteCounts> nonfinite);
+  // Cost: reads the histograms, and the first steps of some findings.
+  LaneViews views(const std::vector<Finding>& findings) const;
+
+ private:
+  const RunFile& run_;
+  int lane_;
+  ExponentTally exponents_;
+  StepMapTally map_;
+  ErrorGrowthTally growth_;
+};
 
 }  // namespace lockstep

@@ -4,12 +4,17 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <memory>
+#include <utility>
 
+#include "analysis/candidates/candidate.h"
 #include "analysis/findings/drift.h"
 #include "analysis/findings/intended_infinities.h"
-#include "analysis/run/run_data.h"
-#include "analysis/search/recommend.h"
+#include "analysis/ranges/range_samples.h"
+#include "analysis/run/nonfinite_counts.h"
 #include "src/capture/capture.h"
+#include "src/record/run/play.h"
 
 namespace lockstep {
 namespace {
@@ -28,22 +33,19 @@ void read_accuracy(LaneReport& out) {
   if (last.accuracy > 0 || std::isfinite(last.loss)) out.accuracy = last.accuracy;
 }
 
-double weight_distance(const RunFile& run, int lane) {
-  const int64_t died_at = run.lanes()[static_cast<size_t>(lane)].died_at;
-  const int64_t last =
-      run.last_measured(died_at >= 0 ? std::min(died_at, run.steps() - 1) : run.steps() - 1);
-  if (last < 0) return kNan;
-  const std::vector<double> err_sq = run.moment(lane, "err_sq", last);
-  const std::vector<double> ref_sq = run.moment(0, "sum_sq", last);
-  const std::vector<uint64_t> nan = run.count(lane, "nan", last);
-  const std::vector<uint64_t> infinite = run.count(lane, "to_infinity", last);
+// sqrt(sum (w - w_ref)^2 / sum w_ref^2) over all weights after a step; NaN: not measured.
+double distance_of_weights(const SiteTable& sites, const LaneStep& lane,
+                           const LaneStep& reference) {
   double err = 0, ref = 0;
-  for (const Site& site : run.sites().sites) {
+  for (const Site& site : sites.sites) {
     if (!is_weight_after_update(site)) continue;
     const auto id = static_cast<size_t>(site.id);
-    if (nan[id] + infinite[id] > 0) return kNan;  // pairs that are not finite are not in err_sq
-    err += err_sq[id];
-    ref += ref_sq[id];
+    const SiteRecord &own = lane.sites[id], &beside = reference.sites[id];
+    // Pairs that are not finite are not in err_sq.
+    if (own.stats.nan + own.stats.to_infinity > 0) return kNan;
+    if (!own.measured || !beside.measured) return kNan;
+    err += own.error.err_sq;
+    ref += beside.stats.sum_sq;
   }
   return ref > 0 ? std::sqrt(err / ref) : kNan;
 }
@@ -81,76 +83,124 @@ CountedLoss largest_loss(const std::vector<SiteHealth>& sites) {
   return largest;
 }
 
-// Once the loss is not finite every site holds NaN, which would hide what happened before.
-void read_health(const RunFile& run, int lane, LaneReport& out) {
-  HealthTally tally(run.sites().sites.size()), counted(run.sites().sites.size());
-  IntendedInfinities intended(run.sites());
-  const int64_t end = out.nonfinite_loss_at >= 0 ? out.nonfinite_loss_at + 1 : run.steps();
-  for (int64_t step = 0; step < end; ++step) {
-    if (!run.has_counts(step)) continue;
-    const StepCounts counts = intended.read_counts(run, lane, step);
-    if (step != out.nonfinite_loss_at) {
-      tally.add(step, counts);
-      if (!counts.is_measured) counted.add(step, counts);
-      add_updates(run.sites(), run.updates(lane, step), out.updates);
+// All that a report reads of one lane's steps. Once the loss is not finite every site holds NaN,
+// which would hide what happened before.
+class LaneTally : public Observer {
+ public:
+  LaneTally(const RunFile& run, int lane, ReportPictures pictures)
+      : effects(view_of(run), lane),
+        run_(run),
+        run_view_(view_of(run)),
+        lane_(lane),
+        findings_(run_view_, lane),
+        health_(run.sites().sites.size()),
+        counted_(run.sites().sites.size()),
+        intended_(run.sites()),
+        hardware_(run, lane) {
+    out_.info = run_view_.lanes[static_cast<size_t>(lane)];
+    out_.sums.resize(run.sites().sites.size());
+    out_.weight_distance = out_.info.is_reference ? 0 : kNan;
+    out_.scalers.resize(out_.info.scaler_count());
+    if (pictures == ReportPictures::kAll && !out_.is_twin() && !out_.is_captured()) {
+      views_.emplace(run, lane);
     }
   }
-  out.health = layer_health(run.sites(), tally.sites());
-  out.counted_loss = largest_loss(counted.sites());
-}
 
-LaneReport read_lane(const RunFile& run, int lane, ReportPictures pictures) {
-  LaneReport out;
-  out.info = run.lanes()[static_cast<size_t>(lane)];
-  out.loss = run.loss(lane);
-  out.evaluations = run.evaluations(lane);
-  read_accuracy(out);
-  for (const double s : run.seconds(lane)) out.seconds += std::isfinite(s) ? s : 0;
-  if (out.is_captured()) out.seconds = std::numeric_limits<double>::quiet_NaN();
-  out.weight_distance = out.info.is_reference ? 0 : weight_distance(run, lane);
-  const std::vector<ScalerRecord> scalers = run.scalers(lane);
-  out.skips = skipped_steps(scalers);
-  for (size_t i = 0; i < out.info.scaler_count(); ++i) {
-    out.scalers.push_back(read_scaler(run.scalers(lane, i), out.has_scaler));
-    if (!out.info.scaler_losses.empty()) out.scalers.back().loss = out.info.scaler_losses[i];
+  void on_step(const StepRecord& record) override {
+    const LaneStep& lane = record.lanes[static_cast<size_t>(lane_)];
+    add_lane(record.step, lane);
+    findings_.on_step(record);
+    effects.on_step(record);
+    hardware_.on_step(record);
+    if (run_view_.options.measuring.samples_sums(record.step)) {
+      for (size_t s = 0; s < out_.sums.size(); ++s) out_.sums[s].merge(lane.sites[s].health);
+    }
+    add_sites(record, lane);
   }
-  out.nonfinite_loss_at = first_nonfinite_loss(out.loss, scalers);
-  read_health(run, lane, out);
-  out.findings = find_findings(run, lane);
-  if (pictures == ReportPictures::kAll && !out.is_twin() && !out.is_captured()) {
-    const bool ends = out.nonfinite_loss_at >= 0;
-    out.views =
-        read_lane_views(run, lane, out.findings, ends ? out.nonfinite_loss_at + 1 : run.steps());
-  }
-  out.sums = run.sums(lane);
-  out.device = run.device_work(lane);
-  out.device.kinds = run.device_products(lane);
-  out.beside_model = compare_with_model(run, lane);
-  for (const int32_t attempts : run.attempts(lane)) {
-    if (attempts > 1) out.repeated_attempts += static_cast<uint64_t>(attempts - 1);
-  }
-  return out;
-}
 
-// Explains lanes that did not train as well although nothing went wrong.
-void explain_drift(const RunFile& run, Report& report) {
+  // Of the whole run.
+  LaneReport report() {
+    LaneReport& out = out_;
+    out.loss = run_.loss(lane_);
+    out.evaluations = run_.evaluations(lane_);
+    read_accuracy(out);
+    if (out.is_captured()) out.seconds = kNan;
+    out.skips = skipped_steps(run_.scalers(lane_));
+    for (size_t i = 0; i < out.scalers.size(); ++i) {
+      out.scalers[i] = read_scaler(run_.scalers(lane_, i), out.has_scaler);
+      if (!out.info.scaler_losses.empty()) out.scalers[i].loss = out.info.scaler_losses[i];
+    }
+    out.health = layer_health(run_view_.sites, health_.sites());
+    out.counted_loss = largest_loss(counted_.sites());
+    out.findings = findings_.findings();
+    if (views_) out.views = views_->views(out.findings);
+    out.device = run_.device(lane_);
+    out.beside_model = hardware_.pair();
+    return std::move(out);
+  }
+
+  LossEffectTally effects;
+
+ private:
+  void add_lane(int64_t step, const LaneStep& lane) {
+    if (!lane.alive) return;
+    out_.seconds += std::isfinite(lane.seconds) ? lane.seconds : 0;
+    if (lane.attempts > 1) out_.repeated_attempts += static_cast<uint64_t>(lane.attempts - 1);
+  }
+
+  void add_sites(const StepRecord& record, const LaneStep& lane) {
+    const LaneStep& reference = record.lanes.front();
+    if (record.is_measured && !out_.info.is_reference && !has_died_) {
+      out_.weight_distance = distance_of_weights(run_view_.sites, lane, reference);
+    }
+    has_died_ = has_died_ || !lane.alive;
+    const bool was_finite = out_.nonfinite_loss_at < 0;
+    if (was_finite && has_nonfinite_loss(lane)) out_.nonfinite_loss_at = record.step;
+    std::vector<NonfiniteCounts> nonfinite;
+    if (was_finite) {
+      nonfinite =
+          out_.info.is_reference
+              ? nonfinite_counts(lane.sites)
+              : intended_.unintended(record.is_measured, run_view_.has_same_weights(record.step),
+                                     lane.sites, reference.sites);
+    }
+    if (views_) views_->add(record, nonfinite);
+    if (out_.nonfinite_loss_at >= 0) return;
+    health_.add(record.step, record.is_measured, lane.sites, nonfinite);
+    if (!record.is_measured) counted_.add(record.step, false, lane.sites, nonfinite);
+    add_updates(run_view_.sites, lane.sites, out_.updates);
+  }
+
+  const RunFile& run_;
+  const RunView run_view_;
+  const int lane_;
+  LaneReport out_;
+  FindingTally findings_;
+  HealthTally health_, counted_;  // counted: of steps that only counted
+  IntendedInfinities intended_;
+  HardwareTally hardware_;
+  std::optional<LaneViewTally> views_;
+  bool has_died_ = false;
+};
+
+// Of lanes that did not train as well although nothing went wrong.
+void explain_drift(const std::vector<std::unique_ptr<LaneTally>>& tallies, Report& report) {
   for (size_t l = 0; l < report.lanes.size(); ++l) {
     LaneReport& lane = report.lanes[l];
     const Verdict verdict = lane.judgement.verdict;
     const bool is_behind =
         verdict == Verdict::kStalled || verdict == Verdict::kWorse || verdict == Verdict::kUnclear;
     if (!is_behind || !lane.is_candidate() || !lane.findings.empty()) continue;
-    const int index = static_cast<int>(l);
     const auto drift =
-        find_drift(index, run.loss_effects(index), report.sites, lane.info.site_formats);
+        find_drift(static_cast<int>(l), tallies[l]->effects, report.sites, lane.info.site_formats);
     if (drift && drift->value >= kLeastDrift * drift->share * lane.judgement.gap) {
       lane.findings.push_back(*drift);
     }
   }
 }
 
-// The ranges of the formats that autocast has and that a lane holds gradients in.
-std::vector<RangeTable> read_ranges(const RunFile& run) {
+// Of the formats that autocast has and that a lane holds gradients in.
+std::vector<RangeTable> read_ranges(const RunFile& run, const std::vector<uint64_t>& zeros) {
   std::vector<RangeTable> out;
   for (const BaseFormat& base : base_formats()) {
     const std::string format(base.format);
@@ -159,10 +209,38 @@ std::vector<RangeTable> read_ranges(const RunFile& run) {
       return std::ranges::count(lane.site_formats, format) > 0;
     });
     if (!is_used) continue;
-    RangeTable ranges = recommend(run, format).ranges;
+    RangeTable ranges =
+        make_range_table(range_samples(run, autocast_policy(format), zeros), find_format(format));
     if (!ranges.layers.empty()) out.push_back(std::move(ranges));
   }
   return out;
+}
+
+// One play for each seed of which a lane is shown: a lane that broke in the first seed in which it
+// did, all others in the one that `run` reads.
+std::vector<std::unique_ptr<LaneTally>> play_lanes(const RunFile& run,
+                                                   const std::vector<LaneJudgement>& judged,
+                                                   const std::vector<uint64_t>& seeds,
+                                                   ReportPictures pictures, ZeroTally& zeros,
+                                                   std::map<int64_t, RunFile>& other_seeds) {
+  std::vector<std::unique_ptr<LaneTally>> tallies;
+  std::map<int64_t, std::vector<Observer*>> observers;  // by seed
+  observers[0].push_back(&zeros);
+  for (size_t lane = 0; lane < judged.size(); ++lane) {
+    const int64_t seed = std::max<int64_t>(0, judged[lane].first_broken);
+    const bool is_other = seed > 0;
+    if (is_other && !other_seeds.contains(seed)) {
+      other_seeds.emplace(seed, RunFile(run.path(), false, seeds[static_cast<size_t>(seed)]));
+    }
+    const RunFile& of = is_other ? other_seeds.at(seed) : run;
+    tallies.push_back(std::make_unique<LaneTally>(of, static_cast<int>(lane), pictures));
+    observers[seed].push_back(tallies.back().get());
+  }
+  for (const auto& [seed, of_seed] : observers) {
+    const RunFile& of = seed > 0 ? other_seeds.at(seed) : run;
+    play(of, every_lane(of), of_seed);
+  }
+  return tallies;
 }
 
 // Mean over the seeds of the share of correct answers; NaN if some seed has none.
@@ -206,36 +284,32 @@ Report read_report(const RunFile& run, ReportSeeds which, ReportPictures picture
     }
   }
   const std::vector<LaneJudgement> judged = judge_lanes(courses);
-  for (int lane = 0; lane < static_cast<int>(run.lanes().size()); ++lane) {
-    const LaneJudgement& judgement = judged[static_cast<size_t>(lane)];
-    // A lane that broke is shown in the first seed in which it did.
-    if (judgement.first_broken > 0) {
-      const uint64_t seed = report.seeds[static_cast<size_t>(judgement.first_broken)];
-      report.lanes.push_back(read_lane(RunFile(run.path(), false, seed), lane, pictures));
-    } else {
-      report.lanes.push_back(read_lane(run, lane, pictures));
-    }
-    LaneReport& now = report.lanes.back();
-    now.judgement = judgement;
+  ZeroTally zeros(run.sites().sites.size());
+  std::map<int64_t, RunFile> other_seeds;  // by place among the report's seeds
+  std::vector<std::unique_ptr<LaneTally>> tallies =
+      play_lanes(run, judged, report.seeds, pictures, zeros, other_seeds);
+  for (size_t lane = 0; lane < tallies.size(); ++lane) {
+    LaneReport& now = report.lanes.emplace_back(tallies[lane]->report());
+    now.judgement = judged[lane];
     now.findings_seed =
-        report.seeds[static_cast<size_t>(std::max<int64_t>(0, judgement.first_broken))];
-    if (several) now.accuracy = mean_accuracy(courses, static_cast<size_t>(lane));
-    if (now.is_twin()) report.twins.push_back(lane);
-    if (now.info.name == kTruthLane) report.truth = lane;
-    if (now.is_captured()) report.captured = lane;
+        report.seeds[static_cast<size_t>(std::max<int64_t>(0, judged[lane].first_broken))];
+    if (several) now.accuracy = mean_accuracy(courses, lane);
+    if (now.is_twin()) report.twins.push_back(static_cast<int>(lane));
+    if (now.info.name == kTruthLane) report.truth = static_cast<int>(lane);
+    if (now.is_captured()) report.captured = static_cast<int>(lane);
   }
   for (size_t lane = 0; report.captured >= 0 && lane < report.lanes.size(); ++lane) {
     if (report.lanes[lane].is_captured()) continue;
     report.lanes[lane].beside_captured =
         compare_with_captured(run, static_cast<int>(lane), report.captured);
   }
-  explain_drift(run, report);
+  explain_drift(tallies, report);
   // Gradients of a reference that went wrong say nothing.
   if (report.reference().nonfinite_loss_at < 0) {
     if (pictures == ReportPictures::kAll) {
       report.scale_losses = scale_losses(run, report.reference().views.exponents);
     }
-    report.ranges = read_ranges(run);
+    report.ranges = read_ranges(run, zeros.zeros());
   }
   report.costs = read_costs(run, find_gpu(kDefaultGpu));
   return report;

@@ -17,7 +17,7 @@
 #include "analysis/run/lane_outcomes.h"
 #include "src/capture/capture.h"
 #include "src/policy/twin_lane.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

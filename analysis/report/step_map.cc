@@ -10,64 +10,52 @@
 namespace lockstep {
 namespace {
 
-size_t index(const Site& site) {
-  return static_cast<size_t>(site.id);
+uint64_t nonzero_count(const TensorStats& stats) {
+  return stats.count - stats.source_zero;
 }
 
 // At least one value where an infinity came in whose values are not counted.
-double not_finite(const StepReading& step, const Site& site) {
-  const size_t i = index(site);
-  const StepCounts& c = step.counts;
-  uint64_t values = c.to_infinity[i] + c.nan[i];
-  if (values == 0 && c.nonfinite(i)) values = 1;
-  return SiteHealth::rate(values, c.count[i]);
+double not_finite(const SiteReading& reading, const Site&) {
+  uint64_t values = reading.nonfinite.to_infinity + reading.nonfinite.nan;
+  if (values == 0 && reading.nonfinite.any()) values = 1;
+  return SiteHealth::rate(values, reading.lane.stats.count);
 }
 
-double zeroed(const StepReading& step, const Site& site) {
-  const size_t i = index(site);
-  return SiteHealth::rate(step.counts.to_zero[i],
-                          step.counts.count[i] - step.counts.source_zero[i]);
+double zeroed(const SiteReading& reading, const Site&) {
+  return SiteHealth::rate(reading.lane.stats.to_zero, nonzero_count(reading.lane.stats));
 }
 
-// Rounding changes more than the values that become zero; where none does, the share is not
-// underflow.
-double zeroed_energy(const StepReading& step, const Site& site) {
-  const size_t i = index(site);
-  if (step.counts.to_zero[i] == 0) return 0;
-  const double share = step.round_err_sq[i] / step.sum_sq[i];
+// Rounding takes more than values that become zero; where none does it is no underflow.
+double zeroed_energy(const SiteReading& reading, const Site&) {
+  const TensorStats& stats = reading.lane.stats;
+  if (stats.to_zero == 0) return 0;
+  const double share = stats.round_err_sq / stats.sum_sq;
   return std::isfinite(share) ? std::min(share, 1.0) : 0;
 }
 
-// Gradients only: a skipped step's updates are zero, too.
-double vanished(const StepReading& step, const Site& site) {
+// Of gradients: a skipped step's updates are zero, too.
+double vanished(const SiteReading& reading, const Site& site) {
   if (site.role != Role::kGradActivation && site.role != Role::kGradWeight) return 0;
-  const size_t i = index(site);
-  const StepCounts& c = step.counts;
-  const bool all_zero = c.count[i] > 0 && c.source_zero[i] + c.to_zero[i] == c.count[i];
-  return all_zero && step.reference_sum_sq[i] > 0 ? 1 : 0;
+  const TensorStats& stats = reading.lane.stats;
+  const bool all_zero = stats.count > 0 && stats.source_zero + stats.to_zero == stats.count;
+  return all_zero && reading.reference.stats.sum_sq > 0 ? 1 : 0;
 }
 
-double saturated(const StepReading& step, const Site& site) {
-  const size_t i = index(site);
-  return SiteHealth::rate(step.counts.saturated[i],
-                          step.counts.count[i] - step.counts.source_zero[i]);
+double saturated(const SiteReading& reading, const Site&) {
+  return SiteHealth::rate(reading.lane.stats.saturated, nonzero_count(reading.lane.stats));
 }
 
-double stagnant(const StepReading& step, const Site& site) {
-  const UpdateRecord& update = step.updates[index(site)];
+double stagnant(const SiteReading& reading, const Site&) {
+  const UpdateRecord& update = reading.lane.update;
   return update.measured ? SiteHealth::rate(update.stats.stagnant, update.stats.count) : 0;
 }
 
-double swamped(const StepReading& step, const Site& site) {
-  if (step.sums.empty()) return 0;
-  const AccumulatorHealth& sums = step.sums[index(site)];
-  return SiteHealth::rate(sums.swamped, sums.addends);
+double swamped(const SiteReading& reading, const Site&) {
+  return SiteHealth::rate(reading.lane.health.swamped, reading.lane.health.addends);
 }
 
-double flipped(const StepReading& step, const Site& site) {
-  if (step.decisions.empty()) return 0;
-  const DecisionStats& decisions = step.decisions[index(site)];
-  return SiteHealth::rate(decisions.flipped, decisions.count);
+double flipped(const SiteReading& reading, const Site&) {
+  return SiteHealth::rate(reading.lane.decisions.flipped, reading.lane.decisions.count);
 }
 
 constexpr StepMeasure kMeasures[] = {
@@ -106,11 +94,14 @@ StepMapTally::StepMapTally(const SiteTable& sites, int64_t steps) : sites_(sites
   worst_.resize(roles_.size() * std::size(kMeasures));
 }
 
-void StepMapTally::add(int64_t step, const StepReading& reading) {
+void StepMapTally::add(int64_t step, std::span<const SiteRecord> lane,
+                       std::span<const SiteRecord> reference,
+                       std::span<const NonfiniteCounts> nonfinite) {
   const auto ends_later = [&](const auto& column) { return column.second >= step; };
   const auto column = std::ranges::find_if(empty_.columns, ends_later) - empty_.columns.begin();
   for (const Site& site : sites_.sites) {
-    const size_t i = index(site);
+    const auto i = static_cast<size_t>(site.id);
+    const SiteReading reading{lane[i], reference[i], nonfinite[i]};
     for (size_t m = 0; m < std::size(kMeasures); ++m) {
       const double share = kMeasures[m].share(reading, site);
       if (!(share > 0)) continue;

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "analysis/run/run_data.h"
+#include "analysis/run/nonfinite_counts.h"
 #include "src/graph/site.h"
 
 namespace lockstep {
@@ -19,18 +19,16 @@ inline constexpr int64_t kMostStepColumns = 60;
 // Smaller shares make no cell.
 inline constexpr double kLeastShownShare = 1e-4;
 
-// What the measures need of one step of one lane, by site id.
-struct StepReading {
-  StepCounts counts;  // without intended infinities
-  std::vector<double> sum_sq, round_err_sq, reference_sum_sq;
-  std::vector<UpdateRecord> updates;
-  std::vector<DecisionStats> decisions = {};  // empty: nothing is decided by values
-  std::vector<AccumulatorHealth> sums = {};   // empty: not sampled in this step
+// What the measures need of one site in one step of one lane.
+struct SiteReading {
+  const SiteRecord& lane;
+  const SiteRecord& reference;
+  NonfiniteCounts nonfinite;  // without what is intended
 };
 
 struct StepMeasure {
   std::string_view name, help;  // help: of what it is the share
-  double (*share)(const StepReading& step, const Site& site);
+  double (*share)(const SiteReading& reading, const Site& site);
 };
 std::span<const StepMeasure> step_measures();
 
@@ -55,7 +53,9 @@ class StepMapTally {
  public:
   // `sites` must outlive the object.
   StepMapTally(const SiteTable& sites, int64_t steps);
-  void add(int64_t step, const StepReading& reading);
+  // All by site id.
+  void add(int64_t step, std::span<const SiteRecord> lane, std::span<const SiteRecord> reference,
+           std::span<const NonfiniteCounts> nonfinite);
   StepMap map() const;
 
  private:

@@ -2,7 +2,6 @@
 #include "analysis/run/health.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -17,36 +16,38 @@ auto severity(const SiteHealth& h) {
 
 }  // namespace
 
-void HealthTally::add(int64_t step, const StepCounts& counts) {
+void HealthTally::add(int64_t step, bool is_measured, std::span<const SiteRecord> sites,
+                      std::span<const NonfiniteCounts> nonfinite) {
   for (size_t i = 0; i < sites_.size(); ++i) {
-    if (counts.count[i] == 0) continue;
+    const TensorStats& stats = sites[i].stats;
+    if (stats.count == 0) continue;
     SiteHealth& h = sites_[i];
-    const uint64_t nonzero = counts.count[i] - counts.source_zero[i];
+    const uint64_t nonzero = stats.count - stats.source_zero;
     h.steps += 1;
-    h.measured_steps += counts.is_measured;
-    h.count += counts.count[i];
+    h.measured_steps += is_measured;
+    h.count += stats.count;
     h.nonzero += nonzero;
-    h.to_zero += counts.to_zero[i];
-    h.to_subnormal += counts.to_subnormal[i];
-    h.to_infinity += counts.to_infinity[i];
-    h.saturated += counts.saturated[i];
-    h.nan += counts.nan[i];
+    h.to_zero += stats.to_zero;
+    h.to_subnormal += stats.to_subnormal;
+    h.to_infinity += nonfinite[i].to_infinity;
+    h.saturated += stats.saturated;
+    h.nan += nonfinite[i].nan;
     const uint64_t lost =
-        counts.to_zero[i] + counts.to_infinity[i] + counts.saturated[i] + counts.nan[i];
+        stats.to_zero + nonfinite[i].to_infinity + stats.saturated + nonfinite[i].nan;
     const double lost_rate = SiteHealth::rate(lost, nonzero);
     if (lost > 0 && lost_rate > h.worst_step_rate) {
       h.worst_step = step;
       h.worst_step_rate = lost_rate;
     }
-    if (std::isinf(counts.abs_max[i])) h.infinite_in_steps += 1;
-    if (h.first_nonfinite_step < 0 && counts.nonfinite(i)) h.first_nonfinite_step = step;
+    if (nonfinite[i].came_in) h.infinite_in_steps += 1;
+    if (h.first_nonfinite_step < 0 && nonfinite[i].any()) h.first_nonfinite_step = step;
   }
 }
 
-void add_updates(const SiteTable& sites, const std::vector<UpdateRecord>& updates,
+void add_updates(const SiteTable& sites, std::span<const SiteRecord> step,
                  std::vector<Stagnation>& layers) {
   for (const Site& site : sites.sites) {
-    const UpdateRecord& update = updates[static_cast<size_t>(site.id)];
+    const UpdateRecord& update = step[static_cast<size_t>(site.id)].update;
     if (site.role != Role::kUpdate || !update.measured) continue;
     auto row = std::find_if(layers.begin(), layers.end(),
                             [&](const Stagnation& s) { return s.layer == site.layer; });

@@ -10,10 +10,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "analysis/run/run_data.h"
+#include "analysis/run/nonfinite_counts.h"
 #include "src/graph/site.h"
 
 namespace lockstep {
@@ -53,14 +54,16 @@ struct Stagnation {
   double rate() const { return SiteHealth::rate(stagnant, count); }
 };
 // Adds one step's updates (by site id) to the layers' sums.
-void add_updates(const SiteTable& sites, const std::vector<UpdateRecord>& updates,
+void add_updates(const SiteTable& sites, std::span<const SiteRecord> step,
                  std::vector<Stagnation>& layers);
 
 class HealthTally {
  public:
   explicit HealthTally(size_t sites) : sites_(sites) {}
-  // Requires: steps in ascending order, counts of as many sites.
-  void add(int64_t step, const StepCounts& counts);
+  // Requires: steps in ascending order; both by site id. `is_measured`: as StepRecord.
+  // `nonfinite`: without what is intended.
+  void add(int64_t step, bool is_measured, std::span<const SiteRecord> sites,
+           std::span<const NonfiniteCounts> nonfinite);
   const std::vector<SiteHealth>& sites() const { return sites_; }
 
  private:

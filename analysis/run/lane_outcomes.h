@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "analysis/run/outcome.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

@@ -54,8 +54,8 @@ MeasuredSensitivity isolated(const RunFile& run, int lane, const Network& networ
   for (size_t t = 0; t < loss.size(); ++t) {
     loss_sq += (loss[t] - reference[t]) * (loss[t] - reference[t]);
   }
-  const std::vector<double> error = moment_sums(run, lane, "err_sq");
-  const std::vector<double> whole = moment_sums(run, lane, "ref_sq");
+  const SomeSums sums = some_sums(run, lane);
+  const std::vector<double>&error = sums.err_sq, &whole = sums.ref_sq;
   for (const Site& site : run.sites().sites) {
     const auto id = static_cast<size_t>(site.id);
     if (site.role != Role::kGradWeight || site.point != Point::kOutput || !(whole[id] > 0))

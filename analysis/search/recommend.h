@@ -6,7 +6,7 @@
 #include <string>
 
 #include "analysis/candidates/candidate.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

@@ -8,6 +8,7 @@
 
 #include "analysis/ranges/range_samples.h"
 #include "src/policy/find_policy.h"
+#include "src/record/run/play.h"
 
 namespace lockstep {
 SearchState::SearchState(TrialRuns& runs, const SearchOptions& options)
@@ -22,11 +23,13 @@ void SearchState::read_trace() {
   advice.network = read_network(trace);
   advice.fp32_cost =
       cost_of(advice.network, find_policy(kReferenceLane), advice.network.memory, *options.gpu);
+  ZeroTally tally(trace.sites().sites.size());
+  play_reference(trace, tally);
   for (const BaseFormat& base : base_formats()) {
     const std::string format(base.format);
     if (std::ranges::find(options.formats, format) == options.formats.end()) continue;
-    advice.ranges.push_back(
-        make_range_table(range_samples(trace, autocast_policy(format)), find_format(format)));
+    advice.ranges.push_back(make_range_table(
+        range_samples(trace, autocast_policy(format), tally.zeros()), find_format(format)));
   }
 }
 

@@ -51,14 +51,13 @@ double relative_error_sq(const std::vector<Site>& sites, size_t id,
   return 0;
 }
 
-double lost_share(const RunFile& run, int lane, size_t site) {
-  double lost = 0, whole = 0;
-  for (const int64_t step : some_steps(run.steps())) {
-    const UpdateRecord update = run.updates(lane, step)[site];
-    lost += update.stats.stagnant_sq;
-    whole += update.stats.update_sq;
+// Steps spread over the run.
+std::vector<int64_t> some_steps(int64_t steps) {
+  std::vector<int64_t> out;
+  for (int64_t i = 0; i < std::min(steps, kStepsRead); ++i) {
+    out.push_back(i * steps / std::min(steps, kStepsRead));
   }
-  return whole > 0 ? lost / whole : 0;
+  return out;
 }
 
 std::vector<double> ranks(std::span<const double> values) {
@@ -77,22 +76,25 @@ std::vector<double> ranks(std::span<const double> values) {
 
 }  // namespace
 
-// Steps spread over the run.
-std::vector<int64_t> some_steps(int64_t steps) {
-  std::vector<int64_t> out;
-  for (int64_t i = 0; i < std::min(steps, kStepsRead); ++i) {
-    out.push_back(i * steps / std::min(steps, kStepsRead));
-  }
-  return out;
-}
-
-// Sums of a moment over some steps, by site.
-std::vector<double> moment_sums(const RunFile& run, int lane, std::string_view name) {
-  std::vector<double> sums(run.sites().sites.size());
-  for (const int64_t step : some_steps(run.steps())) {
-    const std::vector<double> here = run.moment(lane, name, step);
-    for (size_t i = 0; i < sums.size(); ++i) {
-      if (std::isfinite(here[i])) sums[i] += here[i];
+SomeSums some_sums(const RunFile& run, int lane) {
+  const std::vector<double> none(run.sites().sites.size());
+  SomeSums sums{none, none, none, none, none, none};
+  const auto add = [](double& sum, double x) {
+    if (std::isfinite(x)) sum += x;
+  };
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  LaneStep step;
+  for (const int64_t at : some_steps(run.steps())) {
+    run.read_step(lane, at, /*histograms=*/false, step);
+    for (size_t i = 0; i < none.size(); ++i) {
+      const SiteRecord& site = step.sites[i];
+      add(sums.sum_sq[i], site.stats.sum_sq);
+      add(sums.round_err_sq[i], site.stats.round_err_sq);
+      add(sums.err_sq[i], site.error.err_sq);
+      add(sums.ref_sq[i], site.error.ref_sq);
+      const UpdateStats& update = site.update.stats;
+      sums.stagnant_sq[i] += update.stagnant_sq;
+      sums.update_sq[i] += site.update.measured ? update.update_sq : kNone;
     }
   }
   return sums;
@@ -135,11 +137,10 @@ double rank_correlation(std::span<const double> a, std::span<const double> b) {
 void add_scores(const RunFile& run, int lane, const std::string& format, const Network& network,
                 const std::vector<std::string>& layers, SensitivityTable& table) {
   const std::vector<Site>& sites = run.sites().sites;
-  const auto samples = run.loss_effects(lane);
-  const std::vector<double> rounding = effect_sizes(samples, &LossEffect::rounding, sites.size());
-  const std::vector<double> range = effect_sizes(samples, &LossEffect::range, sites.size());
-  const std::vector<double> error = moment_sums(run, lane, "round_err_sq");
-  const std::vector<double> whole = moment_sums(run, lane, "sum_sq");
+  const LossEffectTally effects = loss_effects(run, lane);
+  const std::vector<double> rounding = effects.sizes(&LossEffect::rounding);
+  const std::vector<double> range = effects.sizes(&LossEffect::range);
+  const SomeSums sums = some_sums(run, lane);
   const std::vector<double> loss = run.loss(kReferenceIndex);
   table.batch_noise = loss.size() < 2 ? 0 : step_scatter(loss);
   table.noise = gradient_noise(run, network.step);
@@ -152,14 +153,15 @@ void add_scores(const RunFile& run, int lane, const std::string& format, const N
     row.effect = std::hypot(row.effect, rounding[id]);
     row.range_effect = std::hypot(row.range_effect, range[id]);
     if (is_gradient_factor(site, network.step)) {
-      const double squared = relative_error_sq(sites, id, error, whole);
+      const double squared = relative_error_sq(sites, id, sums.round_err_sq, sums.sum_sq);
       row.gradient_error = std::hypot(row.gradient_error, std::sqrt(squared));
       const GradientNoise* noise = noise_at(site, network.step, table.noise);
       const double share = noise == nullptr ? 1 : noise->share;
       row.error_to_noise = std::hypot(row.error_to_noise, std::sqrt(squared / share));
     }
     if (site.node.starts_with("optimizer:") && site.role == Role::kWeight) {
-      row.updates_lost = std::max(row.updates_lost, lost_share(run, lane, id));
+      const double whole = sums.update_sq[id];
+      row.updates_lost = std::max(row.updates_lost, whole > 0 ? sums.stagnant_sq[id] / whole : 0);
     }
   }
   for (const ProductFact& fact : product_facts(network.step)) {

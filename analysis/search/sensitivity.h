@@ -91,9 +91,12 @@ void add_scores(const RunFile& run, int lane, const std::string& format, const N
 const GradientNoise* noise_at(const Site& site, const Graph& step,
                               const std::vector<GradientNoise>& noise);
 
-// Steps spread over a run, and the sums of a moment over them, by site.
-std::vector<int64_t> some_steps(int64_t steps);
-std::vector<double> moment_sums(const RunFile& run, int lane, std::string_view name);
+// Sums over some steps spread over a run, by site.
+struct SomeSums {
+  std::vector<double> sum_sq, round_err_sq, err_sq, ref_sq;  // what is not finite is left out
+  std::vector<double> stagnant_sq, update_sq;  // NaN where some step measured no update
+};
+SomeSums some_sums(const RunFile& run, int lane);
 
 // Spearman's rank correlation, ties at their mean rank; NaN for fewer than three pairs or without
 // any differences.

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include "analysis/findings/drift.h"
@@ -20,6 +21,9 @@
 #include "src/record/capture/capture_reader.h"
 #include "src/record/run/checkpoint.h"
 #include "src/record/run/options_json.h"
+#include "src/record/run/play.h"
+#include "src/record/run/run_writer.h"
+#include "src/record/run/start_from.h"
 #include "src/train/lockstep.h"
 #include "src/train/observer_thread.h"
 
@@ -58,11 +62,10 @@ std::string identity_of_file(const std::string& path) {
 }
 
 // Both parts of each site's effect, added up by layer.
-std::vector<std::pair<std::string, double>> layers_by_effect(const RunFile& run, int lane) {
-  const auto samples = run.loss_effects(lane);
-  const std::vector<Site>& sites = run.sites().sites;
-  const std::vector<double> rounding = effect_sizes(samples, &LossEffect::rounding, sites.size());
-  const std::vector<double> range = effect_sizes(samples, &LossEffect::range, sites.size());
+std::vector<std::pair<std::string, double>> layers_by_effect(const std::vector<Site>& sites,
+                                                             const LossEffectTally& effects) {
+  const std::vector<double> rounding = effects.sizes(&LossEffect::rounding);
+  const std::vector<double> range = effects.sizes(&LossEffect::range);
   std::map<std::string, double> by_layer;
   double whole = 0;
   for (size_t s = 0; s < sites.size(); ++s) {
@@ -76,6 +79,18 @@ std::vector<std::pair<std::string, double>> layers_by_effect(const RunFile& run,
   std::ranges::stable_sort(layers, [](auto& a, auto& b) { return a.second > b.second; });
   return layers;
 }
+
+// What a trial rests on beyond the losses.
+struct LaneTally : Observer {
+  LaneTally(const RunFile& run, int lane)
+      : findings(view_of(run), lane), effects(view_of(run), lane) {}
+  void on_step(const StepRecord& record) override {
+    findings.on_step(record);
+    effects.on_step(record);
+  }
+  FindingTally findings;
+  LossEffectTally effects;
+};
 
 }  // namespace
 
@@ -162,13 +177,21 @@ std::vector<Trial> TrialRuns::run(std::span<const Candidate> candidates,
   const RunFile run(last_path_);
   const std::vector<SeedCourses> courses = read_all_courses(run);
   const std::vector<LaneJudgement> judgements = judge_lanes(courses);
+  std::vector<std::unique_ptr<LaneTally>> tallies;
+  std::vector<Observer*> observers;
+  for (const Candidate& candidate : candidates) {
+    tallies.push_back(std::make_unique<LaneTally>(run, run.lane_index(candidate.lane)));
+    observers.push_back(tallies.back().get());
+  }
+  play(run, every_lane(run), observers);
   std::vector<Trial> trials;
   for (const Candidate& candidate : candidates) {
     const int lane = run.lane_index(candidate.lane);
+    const LaneTally& tally = *tallies[trials.size()];
     Trial& trial = trials.emplace_back();
     trial.candidate = candidate;
     trial.judgement = judgements[static_cast<size_t>(lane)];
-    trial.findings = find_findings(run, lane);
+    trial.findings = tally.findings.findings();
     const auto& skips = courses.front().lanes[static_cast<size_t>(lane)].skips;
     trial.steps = run.steps();
     trial.memory = run.lanes()[static_cast<size_t>(lane)].memory.value_or(MemoryFacts{});
@@ -178,7 +201,7 @@ std::vector<Trial> TrialRuns::run(std::span<const Candidate> candidates,
     trial.skips = static_cast<int64_t>(skips.size());
     trial.late_skips =
         std::ranges::count_if(skips, [&](int64_t step) { return step >= run.steps() / 2; });
-    trial.moved_by = layers_by_effect(run, lane);
+    trial.moved_by = layers_by_effect(run.sites().sites, tally.effects);
   }
   return trials;
 }

@@ -17,7 +17,6 @@
 #include "analysis/findings/finding.h"
 #include "analysis/run/lane_outcomes.h"
 #include "analysis/run/outcome.h"
-#include "src/record/run/run_file.h"
 #include "src/train/observer.h"
 #include "src/train/run_options.h"
 

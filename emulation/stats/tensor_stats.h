@@ -9,6 +9,7 @@
 #include <limits>
 #include <span>
 #include <string_view>
+#include <variant>
 
 namespace lockstep {
 
@@ -64,17 +65,24 @@ enum class StatisticKind : uint8_t { kCount, kMoment };
 // The elements that a moment covers. A site without any of them has no such moment.
 enum class MomentOver : uint8_t { kAll, kNonzero, kCompared };
 
-// One row of the table of statistics. Exactly one of the getters is set.
+// The member that a statistic is: by it the row is read from the two records and written to them.
+using StatisticMember = std::variant<uint64_t TensorStats::*, uint64_t ErrorStats::*,
+                                     double TensorStats::*, double ErrorStats::*>;
+
+// One row of the table of statistics.
 struct Statistic {
   std::string_view name;  // the run file's dataset name
-  StatisticKind kind;     // counts/ or moments/
+  StatisticMember member;
   std::string_view help;  // meaning, unit, value when nothing was measured
-  uint64_t (*count)(const TensorStats&, const ErrorStats&);
-  double (*moment)(const TensorStats&, const ErrorStats&);
   MomentOver over = MomentOver::kAll;
   // A sum of products of the lane with the reference, of both signs. Another order of summation
   // changes it by a share of the product of both norms, which may far exceed that share of the sum.
   bool signed_terms = false;
+
+  StatisticKind kind() const;  // counts/ or moments/
+  // Requires: of this kind.
+  uint64_t count(const TensorStats& stats, const ErrorStats& error) const;
+  double moment(const TensorStats& stats, const ErrorStats& error) const;
 };
 std::span<const Statistic> statistics();
 

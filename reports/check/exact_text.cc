@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "analysis/exact/exact_rules.h"
 #include "reports/writers/number_text.h"
 #include "reports/writers/text_writer.h"
 #include "src/core/tensor.h"
@@ -49,8 +50,7 @@ TableBlock worst_table(const ExactResult& result) {
     const auto step = [](const Difference& d) {
       return d.step >= 0 ? fmt::format("{}", d.step) : std::string("-");
     };
-    // The distance of two hashes means nothing.
-    const bool is_hash = g.rule == "bits_hash";
+    const bool is_hash = compares_hashes(g.rule);
     table.rows.push_back({g.lane, g.rule, with_thousands(g.count), with_thousands(g.compared),
                           step(g.first), is_hash ? "-" : step(g.worst),
                           is_hash ? "-" : relative_text(g.worst.relative)});

@@ -13,7 +13,7 @@
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/graph/json_text.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "reports/pytorch/pytorch_recipe.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

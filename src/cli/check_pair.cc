@@ -9,6 +9,7 @@
 
 #include "analysis/check/judge.h"
 #include "analysis/exact/exact.h"
+#include "analysis/exact/exact_rules.h"
 #include "analysis/exact/first_value.h"
 #include "reports/check/exact_text.h"
 #include "src/cli/check_subject.h"
@@ -118,7 +119,7 @@ std::string first_difference(const Pair& pair, const RunFile& run, const RunFile
   const std::string element = first_value_text(exact, "in B", "in A");
   return fmt::format("{}lane {}{}{}: {}{}", d.step >= 0 ? fmt::format("step {}, ", d.step) : "",
                      d.lane, d.subject.empty() ? "" : ", ", d.subject,
-                     d.rule == "bits_hash"
+                     compares_hashes(d.rule)
                          ? std::string("other bits")
                          : fmt::format("{} {}, in A {}", d.rule, d.run, d.baseline),
                      element.empty() ? "" : ". " + element);

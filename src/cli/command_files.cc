@@ -8,7 +8,8 @@
 
 #include "src/cli/arguments/arguments.h"
 #include "src/cli/arguments/capture_argument.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_writer.h"
+#include "src/record/run/start_from.h"
 #include "src/train/lane_name.h"
 #include "src/train/run_option_rows.h"
 

@@ -269,7 +269,7 @@ Listing list_switches() {
 Listing list_statistics() {
   Listing out{{"statistic", "dataset", "meaning"}, {}};
   for (const Statistic& s : statistics()) {
-    const std::string_view group = s.kind == StatisticKind::kCount ? "counts/" : "moments/";
+    const std::string_view group = s.kind() == StatisticKind::kCount ? "counts/" : "moments/";
     out.rows.push_back({str(s.name), str(group) + str(s.name), str(s.help)});
   }
   return out;

@@ -25,7 +25,7 @@
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/core/utf8.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_writer.h"
 
 namespace lockstep {
 namespace {

@@ -18,7 +18,7 @@
 #include "src/core/error.h"
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 

@@ -24,8 +24,11 @@
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/checkpoint.h"
 #include "src/record/run/run_lock.h"
+#include "src/record/run/run_reader.h"
+#include "src/record/run/run_writer.h"
+#include "src/record/run/start_from.h"
 #include "src/train/observer_thread.h"
 #include "src/train/run_option_rows.h"
 

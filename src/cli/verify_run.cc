@@ -12,8 +12,8 @@
 #include "src/core/text.h"
 #include "src/record/hdf5/file_block.h"
 #include "src/record/run/checkpoint.h"
-#include "src/record/run/run_file.h"
 #include "src/record/run/run_lock.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 namespace {

@@ -40,6 +40,10 @@ struct LaneStep {
   std::vector<ScalerRecord> scalers;
   std::vector<SiteRecord> sites;  // by site id
 };
+// A step is skipped for all losses at once, so every scaler shows it.
+inline bool is_skipped(const LaneStep& lane) {
+  return !lane.scalers.empty() && lane.scalers.front().skipped;
+}
 struct StepRecord {
   int64_t step = 0;  // 0-based
   // False: records of sites are empty or hold counts alone (Measuring::detail).

@@ -1,4 +1,6 @@
 #include "tests/analysis/recorded_run.h"
+#include "src/record/run/run_writer.h"
+#include "tests/record/run/columns.h"
 
 #include <stdlib.h>
 
@@ -72,7 +74,7 @@ RunFile record(const std::string& path, const RunOptions& options, Tampering tam
 }
 
 size_t some_site(const RunFile& run) {
-  const std::vector<uint64_t> count = run.count(1, "count", 1);
+  const std::vector<uint64_t> count = testing::column(run.step(1, 1), &TensorStats::count);
   size_t site = count.size() / 2;
   while (count[site] == 0) ++site;
   return site;

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 #include "src/train/lockstep.h"
 
 namespace lockstep::testing {

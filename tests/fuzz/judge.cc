@@ -13,7 +13,7 @@
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_writer.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 // libhdf5 allocates as much as a damaged file says, and copes with a failed allocation. Freed

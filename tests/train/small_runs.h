@@ -79,8 +79,8 @@ inline int check_same_step(const StepRecord& a, const StepRecord& b) {
       const ErrorStats &e = x.sites[s].error, &f = y.sites[s].error;
       bool equal = x.sites[s].scale == y.sites[s].scale;
       for (const Statistic& row : statistics()) {
-        equal &= row.kind == StatisticKind::kCount ? row.count(p, e) == row.count(q, f)
-                                                   : same(row.moment(p, e), row.moment(q, f));
+        equal &= row.kind() == StatisticKind::kCount ? row.count(p, e) == row.count(q, f)
+                                                     : same(row.moment(p, e), row.moment(q, f));
       }
       equal &= p.bits_hash == q.bits_hash && p.exponent_histogram == q.exponent_histogram;
       if (!equal) {

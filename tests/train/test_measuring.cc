@@ -185,7 +185,7 @@ void check_counts(const SiteRecord& some, const SiteRecord& all) {
   REQUIRE_FALSE(some.measured);
   REQUIRE_FALSE(some.update.measured);
   for (const Statistic& row : statistics()) {
-    if (row.kind != StatisticKind::kCount || row.name == "compared") continue;
+    if (row.kind() != StatisticKind::kCount || row.name == "compared") continue;
     CAPTURE(row.name);
     CHECK(row.count(some.stats, some.error) == row.count(all.stats, all.error));
   }

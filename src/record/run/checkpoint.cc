@@ -17,9 +17,11 @@
 #include "src/record/hdf5/link_name.h"
 #include "src/record/hdf5/sandboxed_file.h"
 #include "src/record/hdf5/stored_fields.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/checkpoint.h"
 #include "src/record/run/run_file_names.h"
 #include "src/record/run/run_lock.h"
+#include "src/record/run/run_reader.h"
+#include "src/record/run/run_writer.h"
 
 namespace lockstep {
 namespace {

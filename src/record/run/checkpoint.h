@@ -1,5 +1,5 @@
 // Checkpoints: the full state of a run next to its file, PATH.state (newest) and PATH.state.1 (the
-// previous one), each complete or absent. `read_checkpoint` in run_file.h reads them.
+// previous one), each complete or absent. read_checkpoint() reads them.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 #include "src/train/observer.h"
 
 namespace lockstep {
@@ -40,5 +40,10 @@ Checkpoint read_checkpoint_file(const std::string& path);
 // PATH.state and PATH.state.1.
 std::vector<std::string> checkpoint_paths(const std::string& run_path);
 void remove_checkpoints(const std::string& run_path);
+
+// The newest checkpoint of `run_path` that is not past `steps_complete` and is of this run; nothing
+// if there is none. Throws: InputError if a checkpoint is damaged.
+std::optional<RunState> read_checkpoint(const std::string& run_path, int64_t steps_complete,
+                                        const RunIdentity& run = {});
 
 }  // namespace lockstep

@@ -9,7 +9,7 @@
 #include "src/lower/layer_facts.h"
 #include "src/policy/policy.h"
 #include "src/record/hdf5/stored_fields.h"
-#include "src/train/observer.h"
+#include "src/train/step_record.h"
 
 namespace lockstep {
 

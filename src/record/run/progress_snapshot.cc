@@ -79,31 +79,15 @@ void ProgressSnapshot::add_to_course(const StepRecord& record) {
 }
 
 void ProgressSnapshot::recall(const RunFile& run, int64_t end) {
-  struct Course {
-    int64_t died_at = -1;
-    std::vector<double> loss;
-    std::vector<std::vector<ScalerRecord>> scalers;
-  };
-  std::vector<Course> courses;
+  std::vector<std::vector<LaneStep>> courses;  // by lane
   for (size_t i = 0; i < std::min(lanes_.size(), run.lanes().size()); ++i) {
-    const int lane = static_cast<int>(i);
-    Course& course = courses.emplace_back(run.lanes()[i].died_at, run.loss(lane));
-    for (size_t k = 0; k < run.scaler_columns(lane); ++k) {
-      course.scalers.push_back(run.scalers(lane, k));
-    }
+    courses.push_back(run.course(static_cast<int>(i)));
   }
   for (int64_t step = 0; step < end; ++step) {
-    const auto at = static_cast<size_t>(step);
     StepRecord record;
     record.step = step;
-    for (const Course& course : courses) {
-      LaneStep& lane = record.lanes.emplace_back();
-      lane.alive = course.died_at < 0 || step < course.died_at;
-      lane.loss = course.loss.at(at);
-      lane.scalers.clear();
-      for (const auto& scaler : course.scalers) {
-        if (at < scaler.size()) lane.scalers.push_back(scaler[at]);
-      }
+    for (const std::vector<LaneStep>& course : courses) {
+      record.lanes.push_back(course.at(static_cast<size_t>(step)));
     }
     add_to_course(record);
   }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
 #include "src/train/observer.h"
 
 namespace lockstep {

@@ -15,13 +15,15 @@ constexpr auto kTolerance = Compared::kTolerance;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 Quantity row_of(const Statistic& statistic) {
-  const std::string name(statistic.name), help(statistic.help);
-  if (statistic.kind == StatisticKind::kCount) {
-    return {"counts/" + name, Axis::kSite, &statistic, kExact, help};
-  }
+  const bool is_count = statistic.kind() == StatisticKind::kCount;
   constexpr std::array kAt = {At::kMeasured, At::kNonzero, At::kCompared};  // as MomentOver
-  return {"moments/" + name, Axis::kSite, &statistic,
-          kTolerance,        help,        kAt.at(static_cast<size_t>(statistic.over))};
+  return {.name = (is_count ? "counts/" : "moments/") + std::string(statistic.name),
+          .axis = Axis::kSite,
+          .source = std::visit([](auto member) { return Source(member); }, statistic.member),
+          .comparison = is_count ? kExact : kTolerance,
+          .help = std::string(statistic.help),
+          .at = is_count ? At::kEverySite : kAt.at(static_cast<size_t>(statistic.over)),
+          .statistic = &statistic};
 }
 
 // Sites that sum no products have 0 samples.
@@ -192,9 +194,6 @@ constexpr Storage storage_of() {
 }
 
 struct StorageOf {
-  Storage operator()(const Statistic* statistic) const {
-    return statistic->kind == StatisticKind::kCount ? Storage::kU64 : Storage::kF64;
-  }
   Storage operator()(Gathered gathered) const {
     if (gathered == Gathered::kHistograms) return Storage::kU32;
     const bool is_whole = gathered == Gathered::kBlockSums || gathered >= Gathered::kStepChecksums;
@@ -214,7 +213,6 @@ struct RowsOf {
                                   Rows::kHistogram, Rows::kBlock,      Rows::kProduct};
     return kRows.at(static_cast<size_t>(gathered));
   }
-  Rows operator()(const Statistic*) const { return Rows::kStep; }
   template <typename Value, typename Record>
   Rows operator()(Value Record::*) const {
     if (std::is_same_v<Record, Evaluation>) return Rows::kEvaluation;
@@ -224,13 +222,6 @@ struct RowsOf {
     return is_sampled ? Rows::kSample : Rows::kStep;
   }
 };
-
-template <typename Fits>
-const Quantity& the_one(Fits fits) {
-  const auto found = std::ranges::find_if(quantities(), fits);
-  if (found == quantities().end()) throw std::logic_error("no such recorded quantity");
-  return *found;
-}
 
 }  // namespace
 
@@ -261,10 +252,9 @@ std::span<const Quantity> quantities() {
 }
 
 const Quantity& quantity_of(const Source& source) {
-  return the_one([&](const Quantity& q) { return q.source == source; });
-}
-const Quantity& quantity_named(std::string_view name) {
-  return the_one([&](const Quantity& q) { return q.name == name; });
+  const auto found = std::ranges::find(quantities(), source, &Quantity::source);
+  if (found == quantities().end()) throw std::logic_error("no such recorded quantity");
+  return *found;
 }
 
 }  // namespace lockstep

@@ -1,7 +1,8 @@
-// The table of recorded quantities: a row is a dataset of /lanes/LANE in the run file. From the
-// rows the writer makes and fills the datasets, the reader reads them, `lockstep check` compares
-// them and `lockstep list quantities` explains them. A new quantity is a field of the record that
-// holds it (src/train/observer.h) and a row here. A new statistic of tensors is a row of its own
+// The table of recorded quantities: a row is a dataset of /lanes/LANE in the run file. A row names
+// the member of a step's records that holds the quantity: from it the writer fills the dataset, and
+// into it the reader puts what it reads. `lockstep check` compares the rows and `lockstep list
+// quantities` explains them. A new quantity is a field of the record that holds it
+// (src/train/step_record.h) and a row here. A new statistic of tensors is a row of its own
 // table (emulation/stats/tensor_stats.h), which this one includes. Knows nothing of HDF5.
 #pragma once
 
@@ -16,7 +17,7 @@
 #include "emulation/stats/accumulator_health.h"
 #include "emulation/stats/tensor_stats.h"
 #include "src/record/run/lane_info.h"
-#include "src/train/observer.h"
+#include "src/train/step_record.h"
 
 namespace lockstep {
 
@@ -66,11 +67,12 @@ enum class Gathered : uint8_t {
 
 // The member of a step's records that holds the quantity. Its type decides the stored type.
 using Source =
-    std::variant<const Statistic*, uint64_t TensorStats::*, double SiteRecord::*,  // of sites
-                 uint64_t UpdateStats::*, double UpdateStats::*,                   // of updates
-                 uint64_t DecisionStats::*, double DecisionStats::*,               // of decisions
-                 uint64_t AccumulatorHealth::*, double AccumulatorHealth::*,       // of sums
-                 double LossEffect::*,                                             // on the loss
+    std::variant<uint64_t TensorStats::*, double TensorStats::*, uint64_t ErrorStats::*,
+                 double ErrorStats::*, double SiteRecord::*,                  // of sites
+                 uint64_t UpdateStats::*, double UpdateStats::*,              // of updates
+                 uint64_t DecisionStats::*, double DecisionStats::*,          // of decisions
+                 uint64_t AccumulatorHealth::*, double AccumulatorHealth::*,  // of sums
+                 double LossEffect::*,                                        // on the loss
                  double ScalerRecord::*, bool ScalerRecord::*, int32_t ScalerRecord::*,
                  double LaneStep::*, int32_t LaneStep::*, std::vector<double> LaneStep::*,
                  int64_t Evaluation::*, double Evaluation::*, int64_t DeviceWork::*,
@@ -87,10 +89,15 @@ struct Quantity {
   double absent = std::numeric_limits<double>::quiet_NaN();
   // Missing from files of earlier versions, or from runs to which it does not apply.
   bool optional = false;
+  const Statistic* statistic = nullptr;  // of a tensor: its row in that table
 
   Rows rows() const;
   Storage storage() const;
   bool is_wide() const { return axis >= Axis::kSite; }
+  // Steps that only count have it.
+  bool is_counted() const {
+    return statistic != nullptr && statistic->kind() == StatisticKind::kCount;
+  }
   bool is_checksum() const {
     const auto* gathered = std::get_if<Gathered>(&source);
     return gathered != nullptr && *gathered >= Gathered::kStepChecksums;
@@ -109,9 +116,8 @@ struct Quantity {
 std::string axes_text(const Quantity& quantity);
 std::span<const Quantity> quantities();  // in the order in which `check` compares them
 
-// Requires: a quantity of this source and this name exists.
+// Requires: a quantity of this source exists.
 const Quantity& quantity_of(const Source& source);
-const Quantity& quantity_named(std::string_view name);
 
 // A quantity's numbers when read: counts and hashes as integers, all others in double. Exactly one
 // of the two is used.

@@ -38,6 +38,59 @@ std::vector<std::byte> absent_row(const QuantityColumn& column) {
   return {};
 }
 
+// Number `at` of a row. A truth value is stored as 0 or 1 in a byte.
+template <typename Value>
+Value stored_at(const void* row, size_t at) {
+  using Stored = std::conditional_t<std::is_same_v<Value, bool>, uint8_t, Value>;
+  Stored value;
+  std::memcpy(&value, static_cast<const std::byte*>(row) + at * sizeof value, sizeof value);
+  return static_cast<Value>(value);
+}
+
+// The records of a site that have rows, by the record of a member.
+template <typename Record, typename Site>
+auto& part_of(Site& site) {
+  if constexpr (std::is_same_v<Record, TensorStats>) return site.stats;
+  if constexpr (std::is_same_v<Record, ErrorStats>) return site.error;
+  if constexpr (std::is_same_v<Record, UpdateStats>) return site.update.stats;
+  if constexpr (std::is_same_v<Record, DecisionStats>) return site.decisions;
+  if constexpr (std::is_same_v<Record, AccumulatorHealth>) return site.health;
+  if constexpr (std::is_same_v<Record, LossEffect>) return site.effect;
+  if constexpr (std::is_same_v<Record, SiteRecord>) return site;
+}
+
+template <typename Record>
+constexpr bool kIsOfSite =
+    std::is_same_v<Record, TensorStats> || std::is_same_v<Record, ErrorStats> ||
+    std::is_same_v<Record, UpdateStats> || std::is_same_v<Record, DecisionStats> ||
+    std::is_same_v<Record, AccumulatorHealth> || std::is_same_v<Record, LossEffect> ||
+    std::is_same_v<Record, SiteRecord>;
+
+// Whether the site has numbers of this record in a step that measured or counted it so.
+template <typename Record>
+bool has_part(const SiteRecord& site, const Quantity& quantity) {
+  if constexpr (std::is_same_v<Record, UpdateStats>) return site.update.measured;
+  if constexpr (std::is_same_v<Record, AccumulatorHealth> || std::is_same_v<Record, LossEffect>) {
+    return true;
+  }
+  return site.measured || (site.counted && quantity.is_counted());
+}
+
+template <typename Value, typename Record, typename Work>
+void of_member(Value Record::*member, Work& work) {
+  if constexpr (kIsOfSite<Record>) work(member);
+}
+
+// Calls work(member) if the quantity is one of a site's.
+template <typename Work>
+void if_of_site(const Quantity& quantity, Work work) {
+  std::visit(
+      [&]<typename Source>(const Source& source) {
+        if constexpr (std::is_member_object_pointer_v<Source>) of_member(source, work);
+      },
+      quantity.source);
+}
+
 }  // namespace
 
 QuantityRow::QuantityRow(const QuantityColumn& column)
@@ -64,29 +117,10 @@ void QuantityRow::set_member(size_t at, const Record& record) {
 }
 
 void QuantityRow::set(size_t at, const SiteRecord& site) {
-  set_member(at, site);
-  set_member(at, site.stats);
-  set_counts(at, site);
-  const auto* statistic = std::get_if<const Statistic*>(&column_.quantity->source);
-  if (statistic == nullptr || (*statistic)->kind != StatisticKind::kMoment) return;
-  put(at, (*statistic)->moment(site.stats, site.error));
-}
-void QuantityRow::set_counts(size_t at, const SiteRecord& site) {
-  const auto* statistic = std::get_if<const Statistic*>(&column_.quantity->source);
-  if (statistic == nullptr || (*statistic)->kind != StatisticKind::kCount) return;
-  put(at, (*statistic)->count(site.stats, site.error));
-}
-void QuantityRow::set(size_t at, const UpdateStats& update) {
-  set_member(at, update);
-}
-void QuantityRow::set(size_t at, const DecisionStats& decisions) {
-  set_member(at, decisions);
-}
-void QuantityRow::set(size_t at, const AccumulatorHealth& health) {
-  set_member(at, health);
-}
-void QuantityRow::set(size_t at, const LossEffect& effect) {
-  set_member(at, effect);
+  const Quantity& quantity = *column_.quantity;
+  if_of_site(quantity, [&]<typename Value, typename Record>(Value Record::*member) {
+    if (has_part<Record>(site, quantity)) put(at, part_of<Record>(site).*member);
+  });
 }
 void QuantityRow::set(size_t at, const ScalerRecord& scaler) {
   set_member(at, scaler);
@@ -138,16 +172,8 @@ std::vector<QuantityRow> step_rows(const std::vector<QuantityColumn>& columns,
     for (size_t i = 0; i < std::min(width, lane.scalers.size()); ++i) row.set(i, lane.scalers[i]);
   }
   // One pass over the sites: a record is over 2 KB, so walking them once per quantity is slow.
-  for (size_t s = 0; s < sites; ++s) {
-    const SiteRecord* site = measured_site(lane, s);
-    const bool updated = s < lane.sites.size() && lane.sites[s].update.measured;
-    const bool counted = s < lane.sites.size() && lane.sites[s].counted;
-    for (QuantityRow* row : by_site) {
-      if (site != nullptr) row->set(s, *site);
-      if (counted) row->set_counts(s, lane.sites[s]);
-      if (updated) row->set(s, lane.sites[s].update.stats);
-      if (site != nullptr) row->set(s, site->decisions);
-    }
+  for (size_t s = 0; s < std::min(sites, lane.sites.size()); ++s) {
+    for (QuantityRow* row : by_site) row->set(s, lane.sites[s]);
   }
   return rows;
 }
@@ -160,11 +186,77 @@ std::vector<QuantityRow> sample_rows(const std::vector<QuantityColumn>& columns,
     QuantityRow& row = rows.emplace_back(column);
     const auto sites = std::min(static_cast<size_t>(column.width), lane.sites.size());
     for (size_t s = 0; lane.alive && s < sites; ++s) {
-      row.set(s, lane.sites[s].health);
-      row.set(s, lane.sites[s].effect);
+      row.set(s, lane.sites[s]);
     }
   }
   return rows;
+}
+
+void take_lane_rows(std::span<const StoredRow> rows, LaneStep& lane) {
+  for (const StoredRow& row : rows) {
+    const Quantity& quantity = *row.column.quantity;
+    const auto width = static_cast<size_t>(row.column.width);
+    std::visit(
+        [&]<typename Source>(const Source& source) {
+          if constexpr (std::is_same_v<Source, std::vector<double> LaneStep::*>) {
+            std::vector<double>& values = lane.*source;
+            values.resize(std::max(values.size(), row.column.loss + width));
+            std::memcpy(&values[row.column.loss], row.bytes, width * sizeof(double));
+          } else if constexpr (std::is_invocable_v<Source, LaneStep&>) {
+            std::memcpy(&std::invoke(source, lane), row.bytes, sizeof(std::invoke(source, lane)));
+          } else if constexpr (std::is_invocable_v<Source, DeviceWork&>) {
+            std::memcpy(&std::invoke(source, lane.device), row.bytes, sizeof(int64_t));
+          } else if constexpr (std::is_invocable_v<Source, ScalerRecord&>) {
+            lane.scalers.resize(width);
+            for (size_t i = 0; i < width; ++i) {
+              auto& value = std::invoke(source, lane.scalers[i]);
+              value = stored_at<std::decay_t<decltype(value)>>(row.bytes, i);
+            }
+          }
+        },
+        quantity.source);
+  }
+}
+
+void take_site_rows(std::span<const StoredRow> rows, LaneStep& lane) {
+  const auto column = [&](const Source& source) {
+    return std::ranges::find_if(
+               rows, [&](const StoredRow& row) { return row.column.quantity->source == source; })
+        ->bytes;
+  };
+  const void* count = column(&TensorStats::count);
+  const void* largest = column(&TensorStats::abs_max);
+  const void* updates = column(&UpdateStats::count);
+  const void* update_sq = column(&UpdateStats::update_sq);
+  for (size_t s = 0; s < lane.sites.size(); ++s) {
+    SiteRecord& site = lane.sites[s];
+    site.measured = !std::isnan(stored_at<double>(largest, s));  // the largest is never NaN
+    site.counted = !site.measured && stored_at<uint64_t>(count, s) > 0;
+    // The energy of a measured update may be NaN: only count 0 and NaN together mean none.
+    site.update.measured =
+        stored_at<uint64_t>(updates, s) > 0 || !std::isnan(stored_at<double>(update_sq, s));
+  }
+  take_sample_rows(rows, lane);
+}
+
+// Some sites at a time, so that their records stay in the cache from one quantity to the next.
+void take_sample_rows(std::span<const StoredRow> rows, LaneStep& lane) {
+  static const SiteRecord kNone;
+  constexpr size_t kTogether = 64;
+  for (size_t begin = 0; begin < lane.sites.size(); begin += kTogether) {
+    const size_t end = std::min(begin + kTogether, lane.sites.size());
+    for (const StoredRow& row : rows) {
+      const Quantity& quantity = *row.column.quantity;
+      if_of_site(quantity, [&]<typename Value, typename Record>(Value Record::*member) {
+        for (size_t s = begin; s < end; ++s) {
+          SiteRecord& site = lane.sites[s];
+          part_of<Record>(site).*member = has_part<Record>(site, quantity)
+                                              ? stored_at<Value>(row.bytes, s)
+                                              : part_of<Record>(kNone).*member;
+        }
+      });
+    }
+  }
 }
 
 }  // namespace lockstep

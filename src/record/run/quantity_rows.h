@@ -1,9 +1,10 @@
-// The rows of datasets before they are written, and the functions that fill them from records.
-// Knows nothing of HDF5: a row is bytes of the dataset's own type.
+// The rows of datasets, filled from records and read back into them: both ways go by the member
+// that a quantity's row names. Knows nothing of HDF5: a row is bytes of the dataset's own type.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "src/record/run/quantities.h"
@@ -22,16 +23,12 @@ class QuantityRow {
   // Fills the row with the absent value.
   explicit QuantityRow(const QuantityColumn& column);
   const void* data() const { return bytes_.data(); }
+  size_t bytes() const { return bytes_.size(); }
   const QuantityColumn& column() const { return column_; }
 
   // Each of these sets the record's value of the quantity, or nothing if the quantity belongs to
   // another record. `at`: the index of the number in the row.
-  void set(size_t at, const SiteRecord& site);
-  void set_counts(size_t at, const SiteRecord& site);  // of SiteRecord::counted
-  void set(size_t at, const UpdateStats& update);
-  void set(size_t at, const DecisionStats& decisions);
-  void set(size_t at, const AccumulatorHealth& health);
-  void set(size_t at, const LossEffect& effect);
+  void set(size_t at, const SiteRecord& site);  // nothing where the record was not measured
   void set(size_t at, const ScalerRecord& scaler);
   void set(const Evaluation& evaluation);
   void set(const DeviceProduct& product);
@@ -56,6 +53,21 @@ std::vector<QuantityRow> step_rows(const std::vector<QuantityColumn>& columns,
 // LossEffect.
 std::vector<QuantityRow> sample_rows(const std::vector<QuantityColumn>& columns,
                                      const LaneStep& lane);
+
+// A row as its dataset holds it.
+struct StoredRow {
+  QuantityColumn column;
+  const void* bytes = nullptr;
+};
+// The way back from step_rows() and sample_rows(), which leaves nothing of an earlier step behind
+// in the members that have rows. Requires: a lane that has not died.
+//   Numbers, groups, parameters, scalers and losses of the lane as a whole.
+void take_lane_rows(std::span<const StoredRow> rows, LaneStep& lane);
+//   Of all sites; among `rows` are the counts of elements, the extremes and the updates, which say
+//   what was measured.
+void take_site_rows(std::span<const StoredRow> rows, LaneStep& lane);
+//   Of a step that sampled sums of products.
+void take_sample_rows(std::span<const StoredRow> rows, LaneStep& lane);
 
 // The record of a site that the lane measured in this step, otherwise null: the record of a dead
 // lane may lack sites.

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,8 +17,8 @@
 #include "src/core/error.h"
 #include "src/record/hdf5/sandboxed_file.h"
 #include "src/record/hdf5/stored_fields.h"
-#include "src/record/run/quantities.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/quantity_rows.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 
@@ -44,6 +45,12 @@ struct RunDataset {
 using RunDatasets =
     std::map<std::string, RunDataset, std::less<>>;  // by path below the run's group
 
+struct LaneColumn {
+  QuantityColumn column;
+  std::string where;  // below the run's group
+  const RunDataset* from = nullptr;
+};
+
 // What the extents of a run's datasets depend on.
 struct RunExtents {
   int64_t version = 0, steps = 0, sites = 0, groups = 1;
@@ -69,7 +76,9 @@ struct RunFile::Impl {
   SiteTable sites;
   std::vector<LaneInfo> lanes;
   RunDatasets datasets;
-  mutable std::vector<bool> measured;  // by step, once it was asked for
+  mutable std::vector<bool> measured;                      // by step, once it was asked for
+  mutable std::map<int, std::vector<LaneColumn>> columns;  // by lane, once it was asked for
+  mutable std::map<int, std::vector<int64_t>> sampled;     // steps that sampled sums, the same
 
   template <typename Work>
   auto guard(Work work) const {
@@ -114,14 +123,22 @@ struct RunFile::Impl {
   // dataset's own type.
   template <typename T>
   std::vector<T> rows_of(int lane, std::string_view name, int64_t begin, int64_t count) const;
-  // A row of a statistic of tensors. Throws: InputError with a did-you-mean.
-  template <typename T>
-  std::vector<T> statistic(int lane, const char* group, std::string_view name, int64_t step) const;
-  void require_statistic(int lane, std::string_view group, std::string_view name) const;
+  // The lane's datasets of quantities that steps and samples have, but checksums.
+  const std::vector<LaneColumn>& columns_of(int lane) const;
+  std::vector<LaneColumn> find_columns(int lane) const;
+  // One row of each of these columns, until the next row is asked for.
+  std::vector<StoredRow> stored_rows(int lane, int64_t row,
+                                     const std::function<bool(const Quantity&)>& wanted) const;
+  bool is_alive(int lane, int64_t step) const;
+  // The names of the lane's datasets of losses, in the graph's order.
+  std::vector<std::string> loss_datasets(int lane) const;
+  // Steps that sampled sums of products.
+  const std::vector<int64_t>& sampled_steps(int lane) const;
+  // What a step's rows say of the lane as a whole, of the quantities that are wanted.
+  void read_lane_rows(int lane, int64_t step, const std::function<bool(const Quantity&)>& wanted,
+                      LaneStep& into) const;
+  void read_histograms(int lane, int64_t step, LaneStep& into) const;
   Numbers numbers(int lane, const Quantity& quantity, int64_t begin, int64_t count) const;
-  // All rows of a quantity with a row in every step.
-  template <typename T>
-  std::vector<T> series(int lane, const Source& source) const;
   // Fills a member of every record from row `row` of its dataset.
   template <typename Record>
   void fill_members(int lane, int64_t row, std::vector<Record>& records) const;
@@ -130,6 +147,8 @@ struct RunFile::Impl {
   // The steps of the rows of such a dataset, as far as they are complete.
   std::vector<int64_t> complete_steps(int lane, Gathered steps) const;
   std::vector<int64_t> covered_blocks(int lane) const;
+  // The kinds of products of the complete steps; empty without a device.
+  std::vector<DeviceProduct> device_products(int lane) const;
   std::vector<int64_t> sealed_rows(int lane, Gathered checksums) const;
   void prove(int lane, const Quantity& checksums, size_t evaluations, Proof& proof) const;
 };

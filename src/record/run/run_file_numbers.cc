@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "src/core/text.h"
+#include "src/graph/json.h"
 #include "src/record/hdf5/link_name.h"
 #include "src/record/run/run_checksum.h"
 #include "src/record/run/run_file_impl.h"
@@ -38,6 +39,13 @@ using StoredAs = std::conditional_t<std::is_same_v<Value, bool>, uint8_t, Value>
 // "counts" of "counts/to_zero".
 std::string_view group_of(const Quantity& quantity) {
   return std::string_view(quantity.name).substr(0, quantity.name.find('/'));
+}
+
+bool is_of_step(const Quantity& quantity) {
+  return quantity.rows() == Rows::kStep;
+}
+bool is_narrow(const Quantity& quantity) {
+  return is_of_step(quantity) && !quantity.is_wide();
 }
 
 }  // namespace
@@ -124,29 +132,6 @@ std::vector<T> RunFile::Impl::rows_of(int lane, std::string_view name, int64_t b
   return values;
 }
 
-void RunFile::Impl::require_statistic(int lane, std::string_view group,
-                                      std::string_view name) const {
-  const std::string prefix = lane_path(lane, group) + "/";
-  std::vector<std::string> names;
-  for (auto at = datasets.lower_bound(prefix); at != datasets.end(); ++at) {
-    if (!at->first.starts_with(prefix)) break;
-    names.push_back(at->first.substr(prefix.size()));
-  }
-  if (std::ranges::find(names, name) != names.end()) return;
-  throw InputError(fmt::format("run file '{}': no statistic '{}' among its {}", path, name, group),
-                   did_you_mean(name, names));
-}
-
-template <typename T>
-std::vector<T> RunFile::Impl::statistic(int lane, const char* group, std::string_view name,
-                                        int64_t step) const {
-  check_step(step);
-  return guard([&] {
-    require_statistic(lane, group, name);
-    return rows_of<T>(lane, fmt::format("{}/{}", group, name), step, 1);
-  });
-}
-
 Numbers RunFile::Impl::numbers(int lane, const Quantity& quantity, int64_t begin,
                                int64_t count) const {
   const auto read = [&]<typename T>(T) { return rows_of<T>(lane, quantity.name, begin, count); };
@@ -165,15 +150,6 @@ Numbers RunFile::Impl::numbers(int lane, const Quantity& quantity, int64_t begin
       return {{}, converted<double>(read(uint8_t{}))};
   }
   return {};
-}
-
-template <typename T>
-std::vector<T> RunFile::Impl::series(int lane, const Source& source) const {
-  const Quantity& quantity = quantity_of(source);
-  return guard([&] {
-    if (quantity.optional && !has(lane, quantity.name)) return std::vector<T>{};
-    return rows_of<T>(lane, quantity.name, 0, steps);
-  });
 }
 
 template <typename Record>
@@ -229,31 +205,154 @@ std::vector<int64_t> RunFile::Impl::covered_blocks(int lane) const {
   return covered;
 }
 
-std::vector<double> RunFile::loss(int lane) const {
-  return impl_->series<double>(lane, &LaneStep::loss);
-}
-std::vector<double> RunFile::gradient_norm(int lane) const {
-  return impl_->series<double>(lane, &LaneStep::gradient_norm);
-}
-std::vector<double> RunFile::gradient_norms(int lane) const {
-  return impl_->series<double>(lane, &LaneStep::gradient_norms);
-}
-std::vector<double> RunFile::lr(int lane) const {
-  return impl_->series<double>(lane, &LaneStep::lr);
-}
-std::vector<double> RunFile::seconds(int lane) const {
-  return impl_->series<double>(lane, &LaneStep::seconds);
-}
-std::vector<int32_t> RunFile::attempts(int lane) const {
-  return impl_->series<int32_t>(lane, &LaneStep::attempts);
+bool RunFile::Impl::is_alive(int lane, int64_t step) const {
+  const int64_t died_at = lanes[static_cast<size_t>(lane)].died_at;
+  return died_at < 0 || step < died_at;
 }
 
-std::vector<double> RunFile::named_loss(int lane, std::string_view name) const {
-  const std::string group(group_of(quantity_of(&LaneStep::losses)));
-  const std::string path = group + "/" + hdf5::escape_link(name);
+// A large graph takes half a second to parse: only for several losses.
+std::vector<std::string> RunFile::Impl::loss_datasets(int lane) const {
+  const std::string losses(group_of(quantity_of(&LaneStep::losses)));
+  const std::string prefix = lane_path(lane, losses) + "/";
+  std::vector<std::string> names;
+  for (auto at = datasets.lower_bound(prefix); at != datasets.end(); ++at) {
+    if (!at->first.starts_with(prefix)) break;
+    names.push_back(losses + "/" + at->first.substr(prefix.size()));
+  }
+  if (names.size() < 2) return names;
+  const std::vector<std::string> order = loss_names(graph_from_json(graph_json));
+  const auto place = [&](const std::string& name) {
+    return std::ranges::find(order, name, [&](const std::string& loss) {
+      return losses + "/" + hdf5::escape_link(loss);
+    });
+  };
+  std::ranges::stable_sort(names, {}, place);
+  return names;
+}
+
+std::vector<LaneColumn> RunFile::Impl::find_columns(int lane) const {
+  std::vector<LaneColumn> found;
+  const auto add = [&](const Quantity& quantity, const std::string& name, size_t loss) {
+    const RunDataset& from = dataset(lane, name);
+    found.push_back(
+        {.column = {.quantity = &quantity, .width = element_count(from.row_shape), .loss = loss},
+         .where = lane_path(lane, name),
+         .from = &from});
+  };
+  for (const Quantity& quantity : quantities()) {
+    const bool is_sample = quantity.rows() == Rows::kSample;
+    if (quantity.is_checksum() || (quantity.rows() != Rows::kStep && !is_sample)) continue;
+    if (std::holds_alternative<Gathered>(quantity.source)) continue;
+    if (quantity.axis == Axis::kLoss) {
+      const std::vector<std::string> names = loss_datasets(lane);
+      for (size_t i = 0; i < names.size(); ++i) add(quantity, names[i], i);
+      continue;
+    }
+    const bool may_lack = quantity.optional || is_sample;  // sums: files of version 2
+    if (may_lack && !has(lane, quantity.name)) continue;
+    add(quantity, quantity.name, 0);
+  }
+  return found;
+}
+
+const std::vector<LaneColumn>& RunFile::Impl::columns_of(int lane) const {
+  const auto found = columns.find(lane);
+  return found != columns.end() ? found->second
+                                : columns.emplace(lane, find_columns(lane)).first->second;
+}
+
+std::vector<StoredRow> RunFile::Impl::stored_rows(
+    int lane, int64_t row, const std::function<bool(const Quantity&)>& wanted) const {
+  std::vector<StoredRow> rows;
+  for (const LaneColumn& column : columns_of(lane)) {
+    if (!wanted(*column.column.quantity)) continue;
+    rows.push_back({column.column, held_row(column.where, *column.from, row)});
+  }
+  return rows;
+}
+
+void RunFile::Impl::read_lane_rows(int lane, int64_t step,
+                                   const std::function<bool(const Quantity&)>& wanted,
+                                   LaneStep& into) const {
+  take_lane_rows(stored_rows(lane, step, wanted), into);
+  const auto last = static_cast<int64_t>(sites.sites.size()) - 1;
+  for (const ScalerRecord& scaler : into.scalers) {
+    if (scaler.culprit_site >= -1 && scaler.culprit_site <= last) continue;
+    throw hdf5::Error(fmt::format("{}: culprit {}, must be -1 to {}", lane_path(lane, "loss_scale"),
+                                  scaler.culprit_site, last));
+  }
+}
+
+void RunFile::read_step(int lane, int64_t step, bool histograms, LaneStep& into) const {
+  impl_->check_step(step);
+  const LaneInfo& info = impl_->lanes.at(static_cast<size_t>(lane));
+  const size_t sites = impl_->sites.sites.size();
+  if (!impl_->is_alive(lane, step)) {
+    if (!into.alive && into.sites.size() == sites) return;
+    into = LaneStep();
+    into.alive = false;
+    into.died_of = info.died_of;
+    into.sites.resize(sites);
+    return;
+  }
+  into.sites.resize(sites);
+  impl_->guard([&] {
+    const auto is_sample = [](const Quantity& q) { return q.rows() == Rows::kSample; };
+    const auto is_wide = [](const Quantity& q) { return is_of_step(q) && q.is_wide(); };
+    impl_->read_lane_rows(lane, step, is_narrow, into);
+    take_site_rows(impl_->stored_rows(lane, step, is_wide), into);
+    const std::vector<int64_t>& sampled = impl_->sampled_steps(lane);
+    const auto sample = std::ranges::lower_bound(sampled, step);
+    if (sample != sampled.end() && *sample == step) {
+      take_sample_rows(impl_->stored_rows(lane, sample - sampled.begin(), is_sample), into);
+    } else {
+      for (SiteRecord& site : into.sites) site.health = {}, site.effect = {};
+    }
+    if (histograms) impl_->read_histograms(lane, step, into);
+  });
+}
+
+LaneStep RunFile::step(int lane, int64_t step, bool histograms) const {
+  LaneStep found;
+  read_step(lane, step, histograms, found);
+  return found;
+}
+
+void RunFile::Impl::read_histograms(int lane, int64_t step, LaneStep& into) const {
+  const std::vector<int64_t> kept = complete_steps(lane, Gathered::kHistogramSteps);
+  const auto found = std::ranges::lower_bound(kept, step);
+  const bool is_kept = found != kept.end() && *found == step;
+  std::vector<uint32_t> bins;
+  if (is_kept) {
+    bins =
+        rows_of<uint32_t>(lane, quantity_of(Gathered::kHistograms).name, found - kept.begin(), 1);
+  }
+  for (size_t s = 0; s < into.sites.size(); ++s) {
+    auto& histogram = into.sites[s].stats.exponent_histogram;
+    histogram.fill(0);
+    if (is_kept) std::ranges::copy_n(&bins[s * kHistogramBins], kHistogramBins, histogram.begin());
+  }
+}
+
+std::vector<LaneStep> RunFile::course(int lane) const {
   return impl_->guard([&] {
-    if (!impl_->has(lane, path)) return std::vector<double>{};
-    return impl_->rows_of<double>(lane, path, 0, impl_->steps);
+    std::vector<LaneStep> steps(static_cast<size_t>(impl_->steps));
+    for (int64_t step = 0; step < impl_->steps; ++step) {
+      LaneStep& now = steps[static_cast<size_t>(step)];
+      now.alive = impl_->is_alive(lane, step);
+      if (now.alive) {
+        impl_->read_lane_rows(lane, step, is_narrow, now);
+      } else {
+        now.died_of = impl_->lanes[static_cast<size_t>(lane)].died_of;
+      }
+    }
+    return steps;
+  });
+}
+
+std::vector<double> RunFile::loss(int lane) const {
+  return impl_->guard([&] {
+    return impl_->rows_of<double>(lane, quantity_of(&LaneStep::loss).name, 0, impl_->steps);
   });
 }
 
@@ -278,97 +377,41 @@ std::vector<Evaluation> RunFile::evaluations(int lane) const {
   });
 }
 
-size_t RunFile::scaler_columns(int lane) const {
-  return impl_->guard([&] {
-    const std::string& name = quantity_of(&ScalerRecord::scale).name;
-    return static_cast<size_t>(impl_->dataset(lane, name).row_shape.at(0));
-  });
-}
-
 std::vector<ScalerRecord> RunFile::scalers(int lane, size_t column) const {
-  const size_t width = scaler_columns(lane);
-  if (column >= width) {
-    throw InputError(fmt::format("run file '{}': scaler column {}: at most {} required",
-                                 impl_->path, column, width - 1));
-  }
+  const auto is_of_scaler = [](const Quantity& q) { return q.axis == Axis::kScaler; };
   return impl_->guard([&] {
-    std::vector<ScalerRecord> records(static_cast<size_t>(impl_->steps));
-    for (const Quantity& quantity : quantities()) {
-      if_member<ScalerRecord>(quantity, [&](const auto& member) {
-        using Value = std::decay_t<decltype(std::invoke(member, records[0]))>;
-        const auto values = impl_->rows_of<StoredAs<Value>>(lane, quantity.name, 0, impl_->steps);
-        for (size_t step = 0; step < records.size(); ++step) {
-          std::invoke(member, records[step]) = static_cast<Value>(values.at(step * width + column));
-        }
-      });
-    }
-    const auto last = static_cast<int64_t>(impl_->sites.sites.size()) - 1;
-    for (const ScalerRecord& record : records) {
-      if (record.culprit_site >= -1 && record.culprit_site <= last) continue;
-      throw hdf5::Error(fmt::format("{}: culprit {}, must be -1 to {}",
-                                    impl_->lane_path(lane, "loss_scale"), record.culprit_site,
-                                    last));
+    std::vector<ScalerRecord> records;
+    LaneStep now;
+    for (int64_t step = 0; step < impl_->steps; ++step) {
+      if (!impl_->is_alive(lane, step)) {
+        records.push_back({.scale = std::numeric_limits<double>::quiet_NaN()});
+        continue;
+      }
+      impl_->read_lane_rows(lane, step, is_of_scaler, now);
+      if (column >= now.scalers.size()) {
+        throw InputError(fmt::format("run file '{}': scaler column {}: at most {} required",
+                                     impl_->path, column, now.scalers.size() - 1));
+      }
+      records.push_back(now.scalers[column]);
     }
     return records;
   });
 }
 
-std::vector<double> RunFile::scale(int lane, int64_t step) const {
-  return numbers_at(lane, quantity_of(&SiteRecord::scale), step).reals;
-}
-std::vector<uint64_t> RunFile::bits_hash(int lane, int64_t step) const {
-  return numbers_at(lane, quantity_of(&TensorStats::bits_hash), step).integers;
-}
-std::vector<uint64_t> RunFile::count(int lane, std::string_view statistic, int64_t step) const {
-  return impl_->statistic<uint64_t>(lane, "counts", statistic, step);
-}
-std::vector<double> RunFile::moment(int lane, std::string_view statistic, int64_t step) const {
-  return impl_->statistic<double>(lane, "moments", statistic, step);
-}
-
 std::vector<int64_t> RunFile::histogram_steps(int lane) const {
   return impl_->guard([&] { return impl_->complete_steps(lane, Gathered::kHistogramSteps); });
 }
-std::vector<uint32_t> RunFile::histogram(int lane, int64_t record) const {
-  return impl_->guard([&] {
-    return impl_->rows_of<uint32_t>(lane, quantity_of(Gathered::kHistograms).name, record, 1);
-  });
+const std::vector<int64_t>& RunFile::Impl::sampled_steps(int lane) const {
+  const auto found = sampled.find(lane);
+  if (found != sampled.end()) return found->second;
+  // Version 2 did not measure sums.
+  return sampled
+      .emplace(lane,
+               version < 3 ? std::vector<int64_t>{} : complete_steps(lane, Gathered::kSampleSteps))
+      .first->second;
 }
-
 std::vector<int64_t> RunFile::sums_steps(int lane) const {
-  return impl_->guard([&]() -> std::vector<int64_t> {
-    if (impl_->version < 3) return {};  // not measured
-    return impl_->complete_steps(lane, Gathered::kSampleSteps);
-  });
-}
-std::vector<AccumulatorHealth> RunFile::sums_at(int lane, size_t sample) const {
-  return impl_->guard([&] {
-    std::vector<AccumulatorHealth> here(impl_->sites.sites.size());
-    impl_->fill_members(lane, static_cast<int64_t>(sample), here);
-    return here;
-  });
-}
-std::vector<AccumulatorHealth> RunFile::sums(int lane) const {
-  std::vector<AccumulatorHealth> total(impl_->sites.sites.size());
-  const size_t samples = sums_steps(lane).size();
-  for (size_t sample = 0; sample < samples; ++sample) {
-    const std::vector<AccumulatorHealth> here = sums_at(lane, sample);
-    for (size_t s = 0; s < total.size(); ++s) total[s].merge(here[s]);
-  }
-  return total;
-}
-
-std::vector<std::vector<LossEffect>> RunFile::loss_effects(int lane) const {
-  const size_t samples = sums_steps(lane).size();
-  return impl_->guard([&] {
-    std::vector<std::vector<LossEffect>> found;
-    if (!impl_->has(lane, quantity_of(&LossEffect::rounding).name)) return found;
-    found.assign(samples, std::vector<LossEffect>(impl_->sites.sites.size()));
-    for (size_t row = 0; row < samples; ++row) {
-      impl_->fill_members(lane, static_cast<int64_t>(row), found[row]);
-    }
-    return found;
-  });
+  return impl_->guard([&] { return impl_->sampled_steps(lane); });
 }
 
 std::vector<uint64_t> RunFile::total_histogram(int lane) const {
@@ -390,47 +433,10 @@ int64_t RunFile::total_histogram_steps(int lane) const {
   return steps;
 }
 
-std::vector<UpdateRecord> RunFile::updates(int lane, int64_t step) const {
-  impl_->check_step(step);
-  std::vector<UpdateStats> stats(impl_->sites.sites.size());
-  impl_->guard([&] { impl_->fill_members(lane, step, stats); });
-  std::vector<UpdateRecord> records(stats.size());
-  for (size_t i = 0; i < records.size(); ++i) {
-    // update_sq of a measured site may be NaN: only count 0 and NaN together mean none.
-    records[i].measured = stats[i].count > 0 || stats[i].update_sq == stats[i].update_sq;
-    records[i].stats = stats[i];
-  }
-  return records;
-}
-
-std::vector<DecisionStats> RunFile::decisions_at(int lane, int64_t step) const {
-  impl_->check_step(step);
-  return impl_->guard([&] {
-    std::vector<DecisionStats> here;
-    if (!impl_->has(lane, quantity_of(&DecisionStats::flipped).name)) return here;
-    here.resize(impl_->sites.sites.size());
-    impl_->fill_members(lane, step, here);
-    return here;
-  });
-}
-std::vector<DecisionStats> RunFile::decisions(int lane) const {
-  std::vector<DecisionStats> total;
-  for (int64_t step = 0; step < impl_->steps; ++step) {
-    const std::vector<DecisionStats> here = decisions_at(lane, step);
-    total.resize(here.size());
-    for (size_t s = 0; s < total.size(); ++s) total[s].merge(here[s]);
-  }
-  return total;
-}
-
 Numbers RunFile::numbers_at(int lane, const Quantity& quantity, int64_t step) const {
   impl_->check_step(step);
   return impl_->guard([&]() -> Numbers {
     if (quantity.optional && !impl_->has(lane, quantity.name)) return {};
-    if (std::holds_alternative<const Statistic*>(quantity.source)) {
-      const std::string_view group = group_of(quantity);
-      impl_->require_statistic(lane, group, quantity.name.substr(group.size() + 1));
-    }
     if (quantity.rows() == Rows::kStep) return impl_->numbers(lane, quantity, step, 1);
     const std::vector<int64_t> steps = impl_->complete_steps(lane, Gathered::kHistogramSteps);
     const auto found = std::ranges::lower_bound(steps, step);
@@ -439,7 +445,7 @@ Numbers RunFile::numbers_at(int lane, const Quantity& quantity, int64_t step) co
   });
 }
 
-// Counts of steps and sums of whole runs are integers here, as from `sums` and `total_histogram`.
+// Counts of steps and sums of whole runs are integers here.
 Numbers RunFile::numbers(int lane, const Quantity& quantity) const {
   const auto whole = [](const std::vector<int64_t>& steps) {
     return Numbers{{steps.begin(), steps.end()}, {}};
@@ -472,11 +478,13 @@ Numbers RunFile::numbers(int lane, const Quantity& quantity) const {
     }
   };
   if (quantity.rows() == Rows::kSample) {
-    const std::vector<AccumulatorHealth> totals = sums(lane);
-    if_member<AccumulatorHealth>(quantity, [&](const auto& member) { take(totals, member); });
-    for (const std::vector<LossEffect>& sample : loss_effects(lane)) {
-      if_member<LossEffect>(quantity, [&](const auto& member) { take(sample, member); });
+    std::vector<AccumulatorHealth> totals(impl_->sites.sites.size());
+    LaneStep sample;
+    for (const int64_t step : sums_steps(lane)) {
+      read_step(lane, step, /*histograms=*/false, sample);
+      for (size_t s = 0; s < totals.size(); ++s) totals[s].merge(sample.sites[s].health);
     }
+    if_member<AccumulatorHealth>(quantity, [&](const auto& member) { take(totals, member); });
     return found;
   }
   if (quantity.rows() == Rows::kEvaluation) {
@@ -485,7 +493,7 @@ Numbers RunFile::numbers(int lane, const Quantity& quantity) const {
     return found;
   }
   if (quantity.rows() == Rows::kProduct) {
-    const std::vector<DeviceProduct> all = device_products(lane);
+    const std::vector<DeviceProduct> all = device(lane).kinds;
     if_member<DeviceProduct>(quantity, [&](const auto& member) { take(all, member); });
     return found;
   }
@@ -598,6 +606,5 @@ void RunFile::Impl::prove(int lane, const Quantity& checksums, size_t evaluation
 
 // For run_file_device.cc.
 template std::vector<int64_t> RunFile::Impl::rows_of(int, std::string_view, int64_t, int64_t) const;
-template std::vector<int64_t> RunFile::Impl::series(int, const Source&) const;
 
 }  // namespace lockstep

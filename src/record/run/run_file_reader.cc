@@ -353,13 +353,12 @@ bool RunFile::is_measured(int64_t step) const {
   if (options().measuring.statistics_every == 1) return true;
   std::vector<bool>& known = impl_->measured;
   while (static_cast<int64_t>(known.size()) <= step) {
-    const std::vector<double> scales = scale(kReferenceIndex, static_cast<int64_t>(known.size()));
+    const auto next = static_cast<int64_t>(known.size());
+    const std::vector<double> scales =
+        numbers_at(kReferenceIndex, quantity_of(&SiteRecord::scale), next).reals;
     known.push_back(std::ranges::any_of(scales, [](double scale) { return !std::isnan(scale); }));
   }
   return known[static_cast<size_t>(step)];
-}
-bool RunFile::has_counts(int64_t step) const {
-  return options().measuring.counts_between || is_measured(step);
 }
 int64_t RunFile::measured_steps() const {
   int64_t measured = 0;

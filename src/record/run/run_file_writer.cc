@@ -27,10 +27,11 @@
 #include "src/record/run/lane_recorder.h"
 #include "src/record/run/options_json.h"
 #include "src/record/run/progress_snapshot.h"
-#include "src/record/run/run_file.h"
 #include "src/record/run/run_file_names.h"
 #include "src/record/run/run_identity.h"
 #include "src/record/run/run_lock.h"
+#include "src/record/run/run_reader.h"
+#include "src/record/run/run_writer.h"
 #include "src/record/run/site_table_io.h"
 
 namespace lockstep {

@@ -8,8 +8,8 @@
 #include "src/core/text.h"
 #include "src/core/text_hash.h"
 #include "src/record/run/checkpoint.h"
-#include "src/record/run/run_file.h"
 #include "src/record/run/run_file_names.h"
+#include "src/record/run/start_from.h"
 #include "src/train/lane_name.h"
 
 namespace lockstep {

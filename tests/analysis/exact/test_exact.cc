@@ -37,7 +37,7 @@ TEST_CASE("a defect in the second loss's scaler is found") {
   options.lanes = {"fp32", "apex-o1"};
   options.backward_per_loss = true;
   const RunFile base = record(dir.file("base.h5"), options);
-  REQUIRE(base.scaler_columns(1) == 2);
+  REQUIRE(base.step(1, 0).scalers.size() == 2);
   const RunFile run = record(dir.file("defect.h5"), options, {.step = [](StepRecord& step) {
                                if (step.step == 1) step.lanes[1].scalers.at(1).growth_tracker += 1;
                              }});

@@ -11,6 +11,7 @@
 #include "emulation/format/float_format.h"
 #include "src/core/error.h"
 #include "tests/analysis/recorded_run.h"
+#include "tests/record/run/columns.h"
 
 namespace lockstep {
 namespace {
@@ -62,7 +63,7 @@ TEST_CASE("first value: a replay repeats the bits of a run file, in every lane")
     for (const Site& site : run.sites().sites) {
       if (site.id % 7 != 0) continue;
       const std::vector<double> largest =
-          run.moment(run.lane_index(lane.name), "abs_max", /*step=*/1);
+          testing::column(run.step(run.lane_index(lane.name), /*step=*/1), &TensorStats::abs_max);
       SiteValues values;
       try {
         values = replay_site(run, {1, lane.name, site.id}, kNeverStop);

@@ -55,21 +55,13 @@ inline SiteTable stored_chain(const std::string& value = "p:fc1.weight",
 }
 
 // 100 elements of size 1 everywhere, equal to the reference's.
-inline StepEvidence clean_step(size_t sites = 5) {
-  const std::vector<uint64_t> none(sites, 0);
-  const std::vector<double> zero(sites, 0);
-  return {.count = std::vector<uint64_t>(sites, 100),
-          .source_zero = none,
-          .to_zero = none,
-          .to_infinity = none,
-          .saturated = none,
-          .nan = none,
-          .abs_max = std::vector<double>(sites, 1),
-          .sum_sq = std::vector<double>(sites, 100),
-          .round_err_sq = zero,
-          .err_sq = zero,
-          .ref_sq = std::vector<double>(sites, 100),
-          .scale = std::vector<double>(sites, 1)};
+inline std::vector<SiteRecord> clean_step(size_t sites = 5) {
+  SiteRecord clean;
+  clean.measured = true;
+  clean.stats.count = 100;
+  clean.stats.abs_max = 1;
+  clean.stats.sum_sq = clean.error.ref_sq = 100;
+  return std::vector<SiteRecord>(sites, clean);
 }
 
 }  // namespace lockstep::testing

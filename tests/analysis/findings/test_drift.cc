@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <optional>
+#include <vector>
 
 #include "tests/analysis/findings/hand_evidence.h"
 
@@ -13,10 +15,28 @@ namespace {
 using testing::chain;
 using testing::chain_formats;
 
+// The finding of a lane with these effects, by sample and site.
+std::optional<Finding> drift_of(const std::vector<std::vector<LossEffect>>& effects) {
+  const SiteTable sites = chain();
+  const RunOptions options;
+  const std::vector<LaneInfo> lanes(2);
+  LossEffectTally tally({.sites = sites, .options = options, .lanes = lanes}, 1);
+  StepRecord record;
+  record.lanes.resize(2);
+  for (const std::vector<LossEffect>& sample : effects) {
+    std::vector<SiteRecord>& step = record.lanes[1].sites;
+    step.resize(sample.size());
+    for (size_t i = 0; i < sample.size(); ++i) step[i].effect = sample[i];
+    tally.on_step(record);
+    record.step += options.measuring.sums_every;
+  }
+  return find_drift(1, tally, sites, chain_formats());
+}
+
 TEST_CASE("the largest root mean square over the samples, as a share of all") {
   const std::vector<std::vector<LossEffect>> effects = {
       {{3, 0}, {-1, 0}, {}, {}, {}}, {{-4, 0}, {1, 0}, {}, {}, {}}, {{5, 0}, {1, 0}, {}, {}, {}}};
-  const auto found = find_drift(1, effects, chain(), chain_formats());
+  const auto found = drift_of(effects);
   REQUIRE(found);
   CHECK(found->kind == FindingKind::kDrift);
   CHECK(found->site == 0);
@@ -29,7 +49,7 @@ TEST_CASE("the largest root mean square over the samples, as a share of all") {
 
 TEST_CASE("range is kept apart, and leads if it moves the loss more") {
   const std::vector<std::vector<LossEffect>> effects = {{{3, 0}, {0, 4}, {}, {}, {}}};
-  const auto found = find_drift(1, effects, chain(), chain_formats());
+  const auto found = drift_of(effects);
   REQUIRE(found);
   CHECK(found->site == 1);
   CHECK(found->share == 1);
@@ -37,9 +57,9 @@ TEST_CASE("range is kept apart, and leads if it moves the loss more") {
 }
 
 TEST_CASE("nothing was weighed") {
-  CHECK_FALSE(find_drift(1, {}, chain(), chain_formats()));
+  CHECK_FALSE(drift_of({}));
   const std::vector<std::vector<LossEffect>> effects = {std::vector<LossEffect>(5)};
-  CHECK_FALSE(find_drift(1, effects, chain(), chain_formats()));
+  CHECK_FALSE(drift_of(effects));
 }
 
 }  // namespace

@@ -19,8 +19,18 @@ using testing::clean_step;
 std::vector<UpdateRecord> no_updates() {
   return std::vector<UpdateRecord>(5);
 }
+std::vector<SiteRecord> with(std::vector<SiteRecord> step,
+                             const std::vector<UpdateRecord>& updates) {
+  for (size_t i = 0; i < step.size(); ++i) step[i].update = updates[i];
+  return step;
+}
 
-std::vector<Finding> found_in(const StepEvidence& lane, const StepEvidence& reference,
+void set_energies(std::vector<SiteRecord>& step, const std::vector<double>& energies) {
+  for (size_t i = 0; i < step.size(); ++i) step[i].stats.sum_sq = energies[i];
+}
+
+std::vector<Finding> found_in(const std::vector<SiteRecord>& lane,
+                              const std::vector<SiteRecord>& reference,
                               const std::vector<UpdateRecord>& updates = no_updates(),
                               const char* policy = "pure-fp16",
                               const std::vector<AccumulatorHealth>& sums = {},
@@ -28,7 +38,7 @@ std::vector<Finding> found_in(const StepEvidence& lane, const StepEvidence& refe
                               const std::vector<OptimizerState>& states = {}) {
   ShareTally tally(1, sites, chain_formats());
   for (int64_t step = 0; step < 4; ++step) {
-    tally.add(step, false, step == 0, lane, reference, updates, no_updates());
+    tally.add(step, false, step == 0, with(lane, updates), reference);
   }
   std::vector<Finding> all = find_lost_shares(tally, find_policy(policy));
   if (const auto lost = find_lost_state(tally, states)) all.push_back(*lost);
@@ -40,11 +50,11 @@ std::vector<Finding> found_in(const StepEvidence& lane, const StepEvidence& refe
 }
 
 TEST_CASE("many small values may become zero: energy decides") {
-  StepEvidence lane = clean_step();
-  lane.to_zero[2] = 90;
-  lane.round_err_sq[2] = 0.9 * kEnergyLimit * lane.sum_sq[2];
+  std::vector<SiteRecord> lane = clean_step();
+  lane[2].stats.to_zero = 90;
+  lane[2].stats.round_err_sq = 0.9 * kEnergyLimit * lane[2].stats.sum_sq;
   CHECK(found_in(lane, clean_step()).empty());
-  lane.round_err_sq[2] = 1.1 * kEnergyLimit * lane.sum_sq[2];
+  lane[2].stats.round_err_sq = 1.1 * kEnergyLimit * lane[2].stats.sum_sq;
   const auto found = found_in(lane, clean_step());
   REQUIRE(found.size() == 1);
   CHECK(found[0].kind == FindingKind::kUnderflow);
@@ -53,51 +63,50 @@ TEST_CASE("many small values may become zero: energy decides") {
 }
 
 TEST_CASE("rounding without underflow is no loss, however coarse the format") {
-  StepEvidence lane = clean_step();
-  lane.round_err_sq[2] = 0.5 * lane.sum_sq[2];
+  std::vector<SiteRecord> lane = clean_step();
+  lane[2].stats.round_err_sq = 0.5 * lane[2].stats.sum_sq;
   CHECK(found_in(lane, clean_step()).empty());
 }
 
 TEST_CASE("the origin is the first site that loses at least half as much as the worst") {
-  StepEvidence lane = clean_step();
-  for (const size_t i : {2, 3}) lane.to_zero[i] = 50;
-  lane.round_err_sq[2] = 60, lane.round_err_sq[3] = 80;
+  std::vector<SiteRecord> lane = clean_step();
+  for (const size_t i : {2, 3}) lane[i].stats.to_zero = 50;
+  lane[2].stats.round_err_sq = 60, lane[3].stats.round_err_sq = 80;
   auto found = found_in(lane, clean_step());
   REQUIRE(found.size() == 1);
   CHECK(found[0].site == 2);
   CHECK(found[0].consequences == std::vector<int32_t>{3});
-  lane.round_err_sq[2] = 20;
+  lane[2].stats.round_err_sq = 20;
   found = found_in(lane, clean_step());
   CHECK(found.at(0).site == 3);
 }
 
 TEST_CASE("a gradient that is gone altogether is a kind of its own, with all layers after it") {
-  StepEvidence lane = clean_step();
-  lane.to_zero[2] = lane.source_zero[3] = 100;
-  lane.round_err_sq[2] = lane.sum_sq[2];
-  lane.sum_sq[3] = 0;
+  std::vector<SiteRecord> lane = clean_step();
+  lane[2].stats.to_zero = lane[3].stats.source_zero = 100;
+  lane[2].stats.round_err_sq = lane[2].stats.sum_sq;
+  lane[3].stats.sum_sq = 0;
   auto found = found_in(lane, clean_step());
   REQUIRE(found.size() == 1);
   CHECK(found[0].kind == FindingKind::kNoGradient);
   CHECK(found[0].site == 2);
   CHECK(found[0].consequences == std::vector<int32_t>{3});
-  StepEvidence reference = clean_step();  // a layer that is dead in FP32, too
-  reference.sum_sq[2] = reference.sum_sq[3] = 0;
+  std::vector<SiteRecord> reference = clean_step();  // a layer that is dead in FP32, too
+  reference[2].stats.sum_sq = reference[3].stats.sum_sq = 0;
   CHECK(found_in(lane, reference).empty());
 }
 
 TEST_CASE("storage: a lost value is found where the result of its reader is wrong") {
   const SiteTable sites = testing::stored_chain("c:eps", Role::kBuffer);
-  const std::vector<UpdateRecord> updates(4);
   const auto found = [&](double error_of_result) {
     ShareTally tally(1, sites, chain_formats());
-    StepEvidence lane = clean_step(4);
-    lane.to_zero[0] = 100;
-    lane.round_err_sq[0] = lane.sum_sq[0];
-    lane.err_sq[2] = error_of_result * lane.ref_sq[2];
-    tally.add(0, false, true, lane, clean_step(4), updates, updates);
-    lane.count[0] = 0;  // stored once
-    tally.add(1, false, false, lane, clean_step(4), updates, updates);
+    std::vector<SiteRecord> lane = clean_step(4);
+    lane[0].stats.to_zero = 100;
+    lane[0].stats.round_err_sq = lane[0].stats.sum_sq;
+    lane[2].error.err_sq = error_of_result * lane[2].error.ref_sq;
+    tally.add(0, false, true, lane, clean_step(4));
+    lane[0].stats.count = 0;  // stored once
+    tally.add(1, false, false, lane, clean_step(4));
     return find_lost_shares(tally, find_policy("pure-fp16"));
   };
   CHECK(found(0.9 * kEnergyLimit).empty());
@@ -139,39 +148,39 @@ TEST_CASE("no gradient: a tanh that rounding made 1 has no slope; a dead layer i
   SiteTable sites = chain();
   sites.sites[1].op = "tanh";
   sites.sites[2].op = "tanh_backward";
-  StepEvidence lane = clean_step(), reference = clean_step();
-  lane.source_zero[2] = lane.source_zero[3] = 100;
-  lane.sum_sq[2] = lane.sum_sq[3] = 0;
+  std::vector<SiteRecord> lane = clean_step(), reference = clean_step();
+  lane[2].stats.source_zero = lane[3].stats.source_zero = 100;
+  lane[2].stats.sum_sq = lane[3].stats.sum_sq = 0;
   CHECK(found_in(lane, reference, no_updates(), "pure-fp16", {}, sites).empty());
-  lane.round_err_sq[1] = 1e-4;
+  lane[1].stats.round_err_sq = 1e-4;
   const auto found = found_in(lane, reference, no_updates(), "pure-fp16", {}, sites);
   REQUIRE(found.size() == 1);
   CHECK(found[0].kind == FindingKind::kNoGradient);
   CHECK(found[0].site == 2);
   CHECK(found[0].cause == 1);
-  lane.source_zero[1] = 100;  // dead: nothing comes out of it
+  lane[1].stats.source_zero = 100;  // dead: nothing comes out of it
   CHECK(found_in(lane, reference, no_updates(), "pure-fp16", {}, sites).empty());
 }
 
 TEST_CASE("state: momentum by its energy, a divisor also by its elements") {
   SiteTable sites = chain();
   sites.sites[4].role = Role::kOptimizerState;
-  const auto found = [&](const StepEvidence& lane, bool divides) {
+  const auto found = [&](const std::vector<SiteRecord>& lane, bool divides) {
     const std::vector<OptimizerState> states(5, {"state", 0, divides});
     return found_in(lane, clean_step(), no_updates(), "pure-fp16", {}, sites, states);
   };
-  StepEvidence lane = clean_step();
-  lane.to_zero[4] = 90;
-  lane.round_err_sq[4] = 0.9 * kEnergyLimit * lane.sum_sq[4];
+  std::vector<SiteRecord> lane = clean_step();
+  lane[4].stats.to_zero = 90;
+  lane[4].stats.round_err_sq = 0.9 * kEnergyLimit * lane[4].stats.sum_sq;
   CHECK(found(lane, false).empty());
   REQUIRE(found(lane, true).size() == 1);
   CHECK(found(lane, true)[0].kind == FindingKind::kStateUnderflow);
   CHECK(found(lane, true)[0].share == doctest::Approx(0.9));
-  lane.round_err_sq[4] = 2 * kEnergyLimit * lane.sum_sq[4];
+  lane[4].stats.round_err_sq = 2 * kEnergyLimit * lane[4].stats.sum_sq;
   REQUIRE(found(lane, false).size() == 1);
   CHECK(found(lane, false)[0].share == doctest::Approx(2 * kEnergyLimit));
-  lane.to_zero[4] = 9;
-  lane.round_err_sq[4] = 0;
+  lane[4].stats.to_zero = 9;
+  lane[4].stats.round_err_sq = 0;
   CHECK(found(lane, true).empty());
 }
 
@@ -196,14 +205,14 @@ SiteTable plain_sum() {
 }
 
 TEST_CASE("plain sums: what rounding the sum takes, against the smaller operand") {
-  StepEvidence lane = clean_step(), reference = clean_step();
-  lane.sum_sq = {1e4, 1, 1e4, 1e4, 100};
-  lane.round_err_sq[2] = 0.9 * kSwampedLimit;
+  std::vector<SiteRecord> lane = clean_step(), reference = clean_step();
+  set_energies(lane, {1e4, 1, 1e4, 1e4, 100});
+  lane[2].stats.round_err_sq = 0.9 * kSwampedLimit;
   const auto found = [&](const SiteTable& sites) {
     return found_in(lane, reference, no_updates(), "pure-bf16", {}, sites);
   };
   CHECK(found(plain_sum()).empty());
-  lane.round_err_sq[2] = 0.5;
+  lane[2].stats.round_err_sq = 0.5;
   REQUIRE(found(plain_sum()).size() == 1);
   const Finding swamped = found(plain_sum()).front();
   CHECK(swamped.kind == FindingKind::kSwamping);
@@ -215,17 +224,17 @@ TEST_CASE("plain sums: what rounding the sum takes, against the smaller operand"
   SiteTable bias = plain_sum();  // a vector of weights that is added to rows
   bias.sites[1].role = Role::kWeight;
   bias.sites[1].shape = {10};
-  lane.sum_sq[1] = 0.1;
+  lane[1].stats.sum_sq = 0.1;
   CHECK(found(bias).empty());
-  lane.sum_sq[1] = 1;
+  lane[1].stats.sum_sq = 1;
 
-  reference.source_zero[0] = 40;  // a mask: of the 60 numbers that are not zero, the
-  reference.source_zero[4] = 60;  // softmax makes zeros
+  reference[0].stats.source_zero = 40;  // a mask: of the 60 numbers that are not zero, the
+  reference[4].stats.source_zero = 60;  // softmax makes zeros
   CHECK(found(plain_sum()).empty());
-  reference.source_zero[4] = 59;
+  reference[4].stats.source_zero = 59;
   CHECK(found(plain_sum()).size() == 1);
 
-  lane.sum_sq = {1e16, 1, 1e16, 1e16, 100};  // FP32 would lose it, too
+  set_energies(lane, {1e16, 1, 1e16, 1e16, 100});  // FP32 would lose it, too
   CHECK(found(plain_sum()).empty());
 }
 
@@ -233,10 +242,10 @@ TEST_CASE("additions: a buffer that no longer moves and is wrong; gradients that
   const SiteTable sites = chain();
   std::vector<UpdateRecord> updates = no_updates();
   updates[0] = {true, {.stagnant = 90, .count = 100, .update_sq = 1, .stagnant_sq = 0.5}};
-  StepEvidence lane = clean_step();
+  std::vector<SiteRecord> lane = clean_step();
   const auto found = [&] { return found_in(lane, clean_step(), updates); };
   CHECK(found().empty());  // it does not move because it has arrived
-  lane.err_sq[0] = 1.1 * kEnergyLimit * lane.ref_sq[0];
+  lane[0].error.err_sq = 1.1 * kEnergyLimit * lane[0].error.ref_sq;
   REQUIRE(found().size() == 1);
   CHECK(found()[0].kind == FindingKind::kSwamping);
   CHECK(found()[0].site == 0);
@@ -244,7 +253,7 @@ TEST_CASE("additions: a buffer that no longer moves and is wrong; gradients that
   Policy stochastic = find_policy("pure-fp16");
   stochastic.rounding = Rounding::kStochastic;
   ShareTally tally(1, sites, chain_formats());
-  tally.add(0, false, false, lane, clean_step(), updates, no_updates());
+  tally.add(0, false, false, with(lane, updates), clean_step());
   CHECK(find_swamped_sums(tally, find_policy("pure-fp16"), {}, {}).size() == 1);
   CHECK(find_swamped_sums(tally, stochastic, {}, {}).empty());
   // One ulp alone takes it about as far.
@@ -254,7 +263,7 @@ TEST_CASE("additions: a buffer that no longer moves and is wrong; gradients that
   CHECK(found().empty());
 
   std::swap(updates[0], updates[3]);  // a weight gradient
-  lane.err_sq[0] = 0;
+  lane[0].error.err_sq = 0;
   updates[3].stats.stagnant_sq = 0.2;
   REQUIRE(found().size() == 1);
   CHECK(found()[0].site == 3);
@@ -277,15 +286,16 @@ TEST_CASE("underflow: little of the gradient, but most of the weight gradient ma
   for (const size_t rounded : {1, 2}) {  // where the gradient is made, or in the operand's cast
     CAPTURE(rounded);
     for (const double share : {0.1 * kEnergyLimit, 1.1 * kEnergyLimit}) {
-      StepEvidence lane = clean_step();
+      std::vector<SiteRecord> lane = clean_step();
       const auto found = [&] {
         return found_in(lane, clean_step(), no_updates(), "pure-fp16", {}, weight_gradient());
       };
-      lane.to_zero[rounded] = 50;
-      lane.round_err_sq[rounded] = share * lane.sum_sq[rounded];
-      for (const size_t i : {size_t{2}, rounded}) lane.err_sq[i] = share * lane.ref_sq[i];
+      lane[rounded].stats.to_zero = 50;
+      lane[rounded].stats.round_err_sq = share * lane[rounded].stats.sum_sq;
+      for (const size_t i : {size_t{2}, rounded})
+        lane[i].error.err_sq = share * lane[i].error.ref_sq;
       CHECK(found().size() == (share >= kEnergyLimit));
-      lane.err_sq[3] = 0.25 * lane.ref_sq[3];
+      lane[3].error.err_sq = 0.25 * lane[3].error.ref_sq;
       REQUIRE(found().size() == 1);
       const Finding f = found().front();
       CHECK(f.kind == FindingKind::kUnderflow);
@@ -294,10 +304,11 @@ TEST_CASE("underflow: little of the gradient, but most of the weight gradient ma
       CHECK(f.spoilt == 3);
       CHECK(f.spoilt_error == doctest::Approx(0.5));
       if (share >= kEnergyLimit) continue;
-      lane.err_sq[0] = 0.25 * lane.ref_sq[0];  // the activation brings the error
+      lane[0].error.err_sq = 0.25 * lane[0].error.ref_sq;  // the activation brings the error
       CHECK(found().empty());
-      lane.err_sq[0] = 0;
-      lane.err_sq[2] = 0.5 * lane.ref_sq[2];  // the gradient is wrong for another reason
+      lane[0].error.err_sq = 0;
+      lane[2].error.err_sq =
+          0.5 * lane[2].error.ref_sq;  // the gradient is wrong for another reason
       CHECK(found().empty());
     }
   }
@@ -308,14 +319,14 @@ TEST_CASE("underflow: a single large batch that lowered the scale of the values 
     const SiteTable sites = chain();
     ShareTally tally(1, sites, chain_formats());
     for (int64_t step = 0; step < 6; ++step) {
-      StepEvidence lane = clean_step(), reference = clean_step();
-      if (step == 2) reference.abs_max[2] = factor;
+      std::vector<SiteRecord> lane = clean_step(), reference = clean_step();
+      if (step == 2) reference[2].stats.abs_max = factor;
       if (step > 2) {
-        lane.scale[2] = scale_after;
-        lane.to_zero[2] = 50;
-        lane.round_err_sq[2] = 0.5 * lane.sum_sq[2];
+        lane[2].scale = scale_after;
+        lane[2].stats.to_zero = 50;
+        lane[2].stats.round_err_sq = 0.5 * lane[2].stats.sum_sq;
       }
-      tally.add(step, false, false, lane, reference, no_updates(), no_updates());
+      tally.add(step, false, false, lane, reference);
     }
     const std::vector<Finding> all = find_lost_shares(tally, find_policy("pure-fp16"));
     REQUIRE(all.size() == 1);

@@ -17,9 +17,9 @@ using testing::chain_formats;
 using testing::clean_step;
 
 // Site 2 of the chain, fc2's gradient, is `largest` in FP32, all others are 1.
-StepEvidence with_gradient(double largest) {
-  StepEvidence reference = clean_step();
-  reference.abs_max[2] = largest;
+std::vector<SiteRecord> with_gradient(double largest) {
+  std::vector<SiteRecord> reference = clean_step();
+  reference[2].stats.abs_max = largest;
   return reference;
 }
 

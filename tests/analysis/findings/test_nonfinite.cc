@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "tests/analysis/findings/hand_evidence.h"
@@ -16,20 +17,31 @@ using testing::clean_step;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-std::vector<Finding> of_one_step(const SiteTable& sites, const StepEvidence& lane,
-                                 const StepEvidence& reference, bool skipped = false) {
+std::vector<Finding> of_one_step(const SiteTable& sites, const std::vector<SiteRecord>& lane,
+                                 const std::vector<SiteRecord>& reference, bool skipped = false) {
   NonfiniteOrigins origins(1, sites, chain_formats());
   origins.add(7, skipped, lane, reference);
   return origins.findings();
 }
 
+TEST_CASE("no size is expected where the reference measured none") {
+  std::vector<SiteRecord> lane = clean_step(), reference = clean_step();
+  lane[2].stats.to_infinity = 3;
+  lane[2].stats.abs_max = kInfinity;
+  lane[3].stats.nan = 1;
+  reference[2] = SiteRecord();
+  const auto found = of_one_step(chain(), lane, reference);
+  REQUIRE(found.size() == 1);
+  CHECK(std::isnan(found[0].value));
+}
+
 TEST_CASE("the origin is the site whose feeds are finite; the rest follows from it") {
   const SiteTable sites = chain();
-  StepEvidence lane = clean_step();
+  std::vector<SiteRecord> lane = clean_step();
   CHECK(of_one_step(sites, lane, clean_step()).empty());
-  lane.to_infinity[2] = 3;
-  lane.abs_max[2] = 1e5;
-  lane.nan[3] = lane.nan[4] = 1;
+  lane[2].stats.to_infinity = 3;
+  lane[2].stats.abs_max = 1e5;
+  lane[3].stats.nan = lane[4].stats.nan = 1;
   const auto found = of_one_step(sites, lane, clean_step());
   REQUIRE(found.size() == 1);
   CHECK(found[0].kind == FindingKind::kOverflow);
@@ -43,18 +55,18 @@ TEST_CASE("the origin is the site whose feeds are finite; the rest follows from 
 
 TEST_CASE("what the reference shows as well is not a finding") {
   const SiteTable sites = chain();
-  StepEvidence lane = clean_step();
-  lane.abs_max[0] = kInfinity;
+  std::vector<SiteRecord> lane = clean_step();
+  lane[0].stats.abs_max = kInfinity;
   CHECK(of_one_step(sites, lane, lane).empty());
 }
 
 TEST_CASE("an infinity that its reader absorbs is a mask; one that changes the result is not") {
   const SiteTable sites = chain();
-  StepEvidence lane = clean_step(), reference = clean_step();
-  lane.to_infinity[0] = 10;
-  lane.abs_max[0] = reference.abs_max[0] = 1e9;
+  std::vector<SiteRecord> lane = clean_step(), reference = clean_step();
+  lane[0].stats.to_infinity = 10;
+  lane[0].stats.abs_max = reference[0].stats.abs_max = 1e9;
   CHECK(of_one_step(sites, lane, reference).empty());
-  lane.err_sq[1] = 2 * kAbsorbedErrorShare * lane.ref_sq[1];
+  lane[1].error.err_sq = 2 * kAbsorbedErrorShare * lane[1].error.ref_sq;
   const auto found = of_one_step(sites, lane, reference);
   REQUIRE(found.size() == 1);
   CHECK(found[0].site == 0);
@@ -62,8 +74,8 @@ TEST_CASE("an infinity that its reader absorbs is a mask; one that changes the r
 
 TEST_CASE("a NaN is never absorbed") {
   const SiteTable sites = chain();
-  StepEvidence lane = clean_step();
-  lane.nan[0] = 1;
+  std::vector<SiteRecord> lane = clean_step();
+  lane[0].stats.nan = 1;
   const auto found = of_one_step(sites, lane, clean_step());
   REQUIRE(found.size() == 1);
   CHECK(found[0].kind == FindingKind::kInvalid);
@@ -72,9 +84,9 @@ TEST_CASE("a NaN is never absorbed") {
 TEST_CASE(
     "an infinity formed inside an op is a sum's, or that of a pole whose operand became zero") {
   SiteTable sites = chain();
-  StepEvidence lane = clean_step();
-  lane.abs_max[1] = kInfinity;
-  lane.nan[2] = 1;
+  std::vector<SiteRecord> lane = clean_step();
+  lane[1].stats.abs_max = kInfinity;
+  lane[2].stats.nan = 1;
   sites.sites[1].op = "exp";  // adds nothing up
   CHECK(of_one_step(sites, lane, clean_step()).at(0).kind == FindingKind::kOverflow);
   sites.sites[1].op = "linear";
@@ -86,7 +98,7 @@ TEST_CASE(
   sites.sites[0] = testing::site(0, "fc1", "log", Role::kActivation, {});
   sites.sites[0].node = "n1";
   sites.sites[0].point = Point::kOperand;
-  lane.to_zero[0] = 4;
+  lane[0].stats.to_zero = 4;
   found = of_one_step(sites, lane, clean_step());
   REQUIRE(found.size() == 1);
   CHECK(found[0].kind == FindingKind::kInvalid);
@@ -95,14 +107,14 @@ TEST_CASE(
 
 TEST_CASE("backward overflows of skipped steps are the scaler's, forward ones are findings") {
   const SiteTable sites = chain();
-  StepEvidence backward = clean_step();
-  backward.to_infinity[2] = backward.nan[3] = 1;
+  std::vector<SiteRecord> backward = clean_step();
+  backward[2].stats.to_infinity = backward[3].stats.nan = 1;
   NonfiniteOrigins origins(1, sites, chain_formats());
   origins.add(0, /*skipped=*/true, backward, clean_step());
   CHECK(origins.findings().empty());
   CHECK(origins.skips_by_site()[2] == 1);
-  StepEvidence forward = clean_step();
-  forward.to_infinity[1] = forward.nan[2] = 1;
+  std::vector<SiteRecord> forward = clean_step();
+  forward[1].stats.to_infinity = forward[2].stats.nan = 1;
   origins.add(1, /*skipped=*/true, forward, clean_step());
   origins.add(2, /*skipped=*/true, forward, clean_step());
   REQUIRE(origins.findings().size() == 1);
@@ -116,11 +128,11 @@ TEST_CASE("a skipped step with a division by what rounding made zero is a findin
   sites.sites[1] = testing::site(1, "fc2", "sqrt_backward", Role::kActivation, {});
   sites.sites[1].node = "n2";
   sites.sites[1].point = Point::kOperand;
-  StepEvidence lane = clean_step();
-  lane.abs_max[2] = kInfinity;
-  lane.nan[3] = 1;
+  std::vector<SiteRecord> lane = clean_step();
+  lane[2].stats.abs_max = kInfinity;
+  lane[3].stats.nan = 1;
   CHECK(of_one_step(sites, lane, clean_step(), /*skipped=*/true).empty());
-  lane.to_zero[1] = 4;
+  lane[1].stats.to_zero = 4;
   const auto found = of_one_step(sites, lane, clean_step(), /*skipped=*/true);
   REQUIRE(found.size() == 1);
   CHECK(found[0].kind == FindingKind::kInvalid);
@@ -132,10 +144,10 @@ TEST_CASE("optimizer state that became infinite is a kind of its own") {
   SiteTable sites = chain();
   sites.sites.push_back(testing::site(5, "fc1", "optimizer", Role::kOptimizerState, {3}));
   sites.sites[5].node = sites.sites[4].node;
-  StepEvidence lane = clean_step(6);
-  lane.abs_max[4] = kInfinity;  // the update, which the state made infinite
-  lane.to_infinity[5] = 1;
-  lane.abs_max[5] = 1e5;
+  std::vector<SiteRecord> lane = clean_step(6);
+  lane[4].stats.abs_max = kInfinity;  // the update, which the state made infinite
+  lane[5].stats.to_infinity = 1;
+  lane[5].stats.abs_max = 1e5;
   const std::vector<std::string> formats(6, "fp16");
   NonfiniteOrigins origins(1, sites, formats);
   origins.add(0, /*skipped=*/false, lane, clean_step(6));
@@ -147,20 +159,20 @@ TEST_CASE("optimizer state that became infinite is a kind of its own") {
 
 TEST_CASE("a weight that overflows when stored: one finding, in every step that reads it") {
   const SiteTable sites = testing::stored_chain();
-  StepEvidence first = clean_step(4), later = clean_step(4);
-  first.to_infinity[0] = 2;
-  first.abs_max[0] = 1e5;
-  for (StepEvidence* step : {&first, &later}) {
-    step->abs_max[1] = step->abs_max[2] = kInfinity;
-    step->nan[3] = 1;
+  std::vector<SiteRecord> first = clean_step(4), later = clean_step(4);
+  first[0].stats.to_infinity = 2;
+  first[0].stats.abs_max = 1e5;
+  for (std::vector<SiteRecord>* step : {&first, &later}) {
+    (*step)[1].stats.abs_max = (*step)[2].stats.abs_max = kInfinity;
+    (*step)[3].stats.nan = 1;
   }
-  later.count[0] = 0;  // stored once
+  later[0].stats.count = 0;  // stored once
   NonfiniteOrigins origins(1, sites, chain_formats());
   StoredEvidence stored(sites);
   for (int64_t step = 0; step < 3; ++step) {
-    StepEvidence lane = step == 0 ? first : later;
+    StepEvidence lane(step == 0 ? first : later);
     stored.complete(lane);
-    CHECK(lane.count[0] == 100);
+    CHECK(lane[0].stats.count == 100);
     origins.add(step, /*skipped=*/false, lane, clean_step(4));
   }
   const auto found = origins.findings();
@@ -171,12 +183,13 @@ TEST_CASE("a weight that overflows when stored: one finding, in every step that 
   CHECK(found[0].value == 1e5);
   CHECK(found[0].consequences == std::vector<int32_t>{3});
   // Once the weight is finite again, what else overflows is a finding of its own.
-  StepEvidence other = clean_step(4);
-  other.count[0] = 0;
-  other.to_infinity[3] = 1;
-  other.err_sq[1] = other.ref_sq[1];  // finite, though not the reference's
-  stored.complete(other);
-  origins.add(3, /*skipped=*/false, other, clean_step(4));
+  std::vector<SiteRecord> other = clean_step(4);
+  other[0].stats.count = 0;
+  other[3].stats.to_infinity = 1;
+  other[1].error.err_sq = other[1].error.ref_sq;  // finite, though not the reference's
+  StepEvidence completed(other);
+  stored.complete(completed);
+  origins.add(3, /*skipped=*/false, completed, clean_step(4));
   REQUIRE(origins.findings().size() == 2);
   CHECK(origins.findings()[0].steps == 3);
   CHECK(origins.findings()[1].site == 3);
@@ -186,17 +199,17 @@ TEST_CASE(
     "a stored mask that is absorbed is silent; a large constant whose infinity stays is not") {
   const SiteTable sites = testing::stored_chain("c:mask", Role::kBuffer);
   const auto overflowing = [] {
-    StepEvidence lane = clean_step(4);
-    lane.to_infinity[0] = 10;
-    lane.abs_max[0] = 1e9;
-    lane.abs_max[1] = lane.abs_max[2] = kInfinity;
+    std::vector<SiteRecord> lane = clean_step(4);
+    lane[0].stats.to_infinity = 10;
+    lane[0].stats.abs_max = 1e9;
+    lane[1].stats.abs_max = lane[2].stats.abs_max = kInfinity;
     return lane;
   };
   NonfiniteOrigins origins(1, sites, chain_formats());
   origins.add(0, false, overflowing(), clean_step(4));
   CHECK(origins.findings().empty());
-  StepEvidence lane = overflowing();
-  lane.err_sq[3] = 2 * kAbsorbedErrorShare * lane.ref_sq[3];
+  std::vector<SiteRecord> lane = overflowing();
+  lane[3].error.err_sq = 2 * kAbsorbedErrorShare * lane[3].error.ref_sq;
   origins.add(1, false, lane, clean_step(4));  // other weights: the lane has moved away
   CHECK(origins.findings().empty());
   NonfiniteOrigins harmful(1, sites, chain_formats());
@@ -214,25 +227,26 @@ TEST_CASE("an eps that became zero when stored is the cause of the division by z
   sites.sites[3].index = 1;
   sites.sites.push_back(testing::site(4, "fc1", "div", Role::kActivation, {3}));
   sites.sites[4].node = sites.sites[3].node;
-  StepEvidence lane = clean_step(5);
-  lane.to_zero[0] = lane.count[0];
-  for (const size_t i : {1, 2, 3}) lane.source_zero[i] = lane.count[i];
-  lane.nan[4] = 7;
+  std::vector<SiteRecord> lane = clean_step(5);
+  lane[0].stats.to_zero = lane[0].stats.count;
+  for (const size_t i : {1, 2, 3}) lane[i].stats.source_zero = lane[i].stats.count;
+  lane[4].stats.nan = 7;
   auto found = of_one_step(sites, lane, clean_step(5));
   REQUIRE(found.size() == 1);
   CHECK(found[0].kind == FindingKind::kInvalid);
   CHECK(found[0].site == 4);
   CHECK(found[0].cause == 0);
-  lane.to_zero[0] = 0;  // the divisor vanished for another reason
+  lane[0].stats.to_zero = 0;  // the divisor vanished for another reason
   found = of_one_step(sites, lane, clean_step(5));
   CHECK(found.at(0).cause == 3);
 }
 
 TEST_CASE("once an update is NaN, later steps show consequences only") {
   const SiteTable sites = chain();
-  StepEvidence first = clean_step(), later = clean_step();
-  first.nan[4] = 5;
-  later.nan[0] = later.nan[1] = later.nan[2] = later.nan[3] = later.nan[4] = 100;
+  std::vector<SiteRecord> first = clean_step(), later = clean_step();
+  first[4].stats.nan = 5;
+  later[0].stats.nan = later[1].stats.nan = later[2].stats.nan = later[3].stats.nan =
+      later[4].stats.nan = 100;
   NonfiniteOrigins origins(1, sites, chain_formats());
   origins.add(0, false, first, clean_step());
   origins.add(1, false, later, clean_step());

@@ -69,8 +69,8 @@ TEST_CASE("histograms and zeros are the reference lane's, over all steps") {
     const auto id = static_cast<size_t>(site_of(run, sample).id);
     uint64_t elements = 0, zeros = 0;
     for (int64_t step = 0; step < run.steps(); ++step) {
-      elements += run.count(0, "count", step)[id];
-      zeros += run.count(0, "source_zero", step)[id];
+      elements += run.step(0, step).sites[id].stats.count;
+      zeros += run.step(0, step).sites[id].stats.source_zero;
     }
     CHECK(std::accumulate(sample.histogram.begin(), sample.histogram.end(), uint64_t{0}) ==
           elements);

@@ -7,6 +7,7 @@
 
 #include "analysis/cost/lane_costs.h"
 #include "analysis/report/lane_views.h"
+#include "src/record/run/play.h"
 #include "tests/analysis/recorded_run.h"
 
 namespace lockstep {
@@ -14,6 +15,22 @@ namespace {
 
 constexpr int kPureFp16 = 2;
 constexpr int kBias = 127;
+
+// Of a lane whose loss is finite in so many steps.
+StepMap map_of(const RunFile& run, int64_t finite_steps) {
+  LaneViewTally tally(run, kPureFp16);
+  StepRecord record;
+  record.lanes.resize(run.lanes().size());
+  for (; record.step < run.steps(); ++record.step) {
+    for (const int lane : {0, kPureFp16}) {
+      run.read_step(lane, record.step, false, record.lanes[static_cast<size_t>(lane)]);
+    }
+    std::vector<NonfiniteCounts> nonfinite;
+    if (record.step < finite_steps) nonfinite = nonfinite_counts(record.lanes[kPureFp16].sites);
+    tally.add(record, nonfinite);
+  }
+  return tally.views({}).map;
+}
 
 TEST_CASE("exponents_of drops the empty ends and tells zeros from subnormals") {
   std::vector<uint64_t> bins(kHistogramBins);
@@ -38,12 +55,15 @@ TEST_CASE("exponents_of drops the empty ends and tells zeros from subnormals") {
 TEST_CASE("a site's exponents add up to its values; a scale's losses follow from them") {
   const testing::TempDir folder;
   const RunFile run = testing::record(folder.file("run.h5"), testing::small_run());
-  const std::vector<SiteExponents> reference = site_exponents(run, 0);
+  ExponentTally tally(run, 0);
+  play_reference(run, tally);
+  const std::vector<SiteExponents> reference = tally.exponents();
+  CHECK(tally.steps() == run.steps());
   REQUIRE(reference.size() > 10);
   std::vector<uint64_t> count(run.sites().sites.size());
   for (int64_t step = 0; step < run.steps(); ++step) {
-    const std::vector<uint64_t> here = run.count(0, "count", step);
-    for (size_t i = 0; i < count.size(); ++i) count[i] += here[i];
+    const LaneStep here = run.step(0, step);
+    for (size_t i = 0; i < count.size(); ++i) count[i] += here.sites[i].stats.count;
   }
   for (const SiteExponents& one : reference) {
     const uint64_t nonzero = std::accumulate(one.counts.begin(), one.counts.end(), uint64_t{0});
@@ -78,23 +98,23 @@ TEST_CASE("a site's exponents add up to its values; a scale's losses follow from
 TEST_CASE("error growth is the run file's error of the first step, layer by layer") {
   const testing::TempDir folder;
   const RunFile run = testing::record(folder.file("run.h5"), testing::small_run());
-  CHECK_FALSE(error_growth(run, 0));
-  const std::optional<ErrorGrowth> growth = error_growth(run, kPureFp16);
+  ErrorGrowthTally tally(view_of(run), kPureFp16);
+  play(run, tally);
+  const std::optional<ErrorGrowth>& growth = tally.growth();
   REQUIRE(growth);
   CHECK(growth->step == 0);
   REQUIRE(growth->forward.size() >= 2);
-  const std::vector<double> err = run.moment(kPureFp16, "err_sq", 0),
-                            ref = run.moment(kPureFp16, "ref_sq", 0),
-                            own = run.moment(kPureFp16, "round_err_sq", 0),
-                            whole = run.moment(kPureFp16, "sum_sq", 0);
+  const LaneStep step = run.step(kPureFp16, 0);
   int32_t before = -1;
   for (const LayerError& one : growth->forward) {
     const auto i = static_cast<size_t>(one.site);
     CHECK(one.site > before);
     before = one.site;
     CHECK(run.sites().sites[i].layer == one.layer);
-    if (ref[i] > 0) CHECK(one.total == std::sqrt(err[i] / ref[i]));
-    if (whole[i] > 0) CHECK(one.local == std::sqrt(own[i] / whole[i]));
+    const TensorStats& stats = step.sites[i].stats;
+    const ErrorStats& error = step.sites[i].error;
+    if (error.ref_sq > 0) CHECK(one.total == std::sqrt(error.err_sq / error.ref_sq));
+    if (stats.sum_sq > 0) CHECK(one.local == std::sqrt(stats.round_err_sq / stats.sum_sq));
   }
 }
 
@@ -102,8 +122,7 @@ TEST_CASE("a map that ends early has the columns of the whole run, and no cells 
   const testing::TempDir folder;
   const RunFile run = testing::record(folder.file("run.h5"), testing::small_run());
   REQUIRE(run.steps() == 3);
-  const StepMap whole = read_lane_views(run, kPureFp16, {}, 3).map;
-  const StepMap early = read_lane_views(run, kPureFp16, {}, 1).map;
+  const StepMap whole = map_of(run, 3), early = map_of(run, 1);
   CHECK(early.columns == whole.columns);
   const auto latest = [](const StepMap& map) {
     uint32_t column = 0;
@@ -127,12 +146,13 @@ TEST_CASE("a chain begins at the finding's site and says what the sites saw in i
   CHECK(chain.step == 1);
   REQUIRE(chain.links.size() == kMostLinks);
   CHECK(chain.left_out == 3);
-  const std::vector<double> largest = run.moment(kPureFp16, "abs_max", 1);
+  const LaneStep step = run.step(kPureFp16, 1);
   for (size_t i = 0; i < chain.links.size(); ++i) {
     const FaultLink& link = chain.links[i];
     CHECK(link.site == 4 + static_cast<int32_t>(i));
-    const double expected = largest[static_cast<size_t>(link.site)];
-    CHECK((link.largest == expected || (std::isnan(link.largest) && std::isnan(expected))));
+    const SiteRecord& expected = step.sites[static_cast<size_t>(link.site)];
+    CHECK(std::isnan(link.largest) == !expected.measured);
+    if (expected.measured) CHECK(link.largest == expected.stats.abs_max);
     CHECK(link.exponents.has_value());  // the first steps all have a histogram
     if (!link.format.empty()) CHECK(std::isfinite(link.limit));
   }

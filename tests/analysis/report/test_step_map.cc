@@ -15,17 +15,20 @@ namespace {
 using testing::clean_step;
 using testing::table;
 
-constexpr int kSites = 5;
-
-StepReading clean_reading() {
-  StepReading reading;
-  reading.counts = clean_step();
-  reading.sum_sq.assign(kSites, 100);
-  reading.round_err_sq.assign(kSites, 1e-6);
-  reading.reference_sum_sq.assign(kSites, 100);
-  reading.updates.resize(kSites);
-  return reading;
-}
+// A lane's step and the reference's.
+struct Reading {
+  std::vector<SiteRecord> lane = clean_step(), reference = clean_step();
+  Reading() {
+    for (SiteRecord& site : lane) {
+      site.stats.sum_sq = 100;
+      site.stats.round_err_sq = 1e-6;
+    }
+    for (SiteRecord& site : reference) site.stats.sum_sq = 100;
+  }
+  void add_to(StepMapTally& tally, int64_t step) const {
+    tally.add(step, lane, reference, nonfinite_counts(lane));
+  }
+};
 
 size_t measure_named(std::string_view name) {
   for (size_t m = 0; m < step_measures().size(); ++m) {
@@ -45,20 +48,20 @@ const StepGrid* grid_of(const StepMap& map, Role role, std::string_view measure)
 TEST_CASE("a step in which nothing was lost makes no cell") {
   const SiteTable sites = table();
   StepMapTally tally(sites, 1);
-  tally.add(0, clean_reading());
+  Reading().add_to(tally, 0);
   CHECK(tally.map().grids.empty());
   CHECK(tally.map().layers == std::vector<std::string>{"fc1", "fc2"});
 }
 
 TEST_CASE("a cell shows the worst site of its layer and role") {
   const SiteTable sites = table();
-  StepReading reading = clean_reading();
-  reading.counts.source_zero[3] = reading.counts.source_zero[4] = 20;
-  reading.counts.to_zero[3] = 8;
-  reading.counts.to_zero[4] = 16;
-  reading.round_err_sq[4] = 25;
+  Reading reading;
+  reading.lane[3].stats.source_zero = reading.lane[4].stats.source_zero = 20;
+  reading.lane[3].stats.to_zero = 8;
+  reading.lane[4].stats.to_zero = 16;
+  reading.lane[4].stats.round_err_sq = 25;
   StepMapTally tally(sites, 1);
-  tally.add(0, reading);
+  reading.add_to(tally, 0);
   const StepMap map = tally.map();
   const StepGrid* zeroed = grid_of(map, Role::kGradWeight, "zeroed");
   REQUIRE(zeroed != nullptr);
@@ -73,20 +76,20 @@ TEST_CASE("a cell shows the worst site of its layer and role") {
 
 TEST_CASE("rounding errors where no value became zero are no lost energy") {
   const SiteTable sites = table();
-  StepReading reading = clean_reading();
-  reading.round_err_sq[0] = 30;
+  Reading reading;
+  reading.lane[0].stats.round_err_sq = 30;
   StepMapTally tally(sites, 1);
-  tally.add(0, reading);
+  reading.add_to(tally, 0);
   CHECK(grid_of(tally.map(), Role::kActivation, "zeroed energy") == nullptr);
 }
 
 TEST_CASE("an infinity that came in counts as at least one value") {
   const SiteTable sites = table();
-  StepReading reading = clean_reading();
-  reading.counts.abs_max[1] = std::numeric_limits<double>::infinity();
-  reading.counts.to_infinity[0] = 7;
+  Reading reading;
+  reading.lane[1].stats.abs_max = std::numeric_limits<double>::infinity();
+  reading.lane[0].stats.to_infinity = 7;
   StepMapTally tally(sites, 1);
-  tally.add(0, reading);
+  reading.add_to(tally, 0);
   const StepMap map = tally.map();
   const StepGrid* bad = grid_of(map, Role::kActivation, "not finite");
   REQUIRE(bad != nullptr);
@@ -97,11 +100,13 @@ TEST_CASE("an infinity that came in counts as at least one value") {
 
 TEST_CASE("only gradients vanish, and only where the reference has one") {
   const SiteTable sites = table();
-  StepReading reading = clean_reading();
-  reading.counts.source_zero = {100, 0, 100, 100, 0};  // an activation, two gradients
-  reading.reference_sum_sq[3] = 0;
+  Reading reading;
+  for (const size_t i : {0, 2, 3}) {  // an activation, two gradients
+    reading.lane[i].stats.source_zero = 100;
+  }
+  reading.reference[3].stats.sum_sq = 0;
   StepMapTally tally(sites, 1);
-  tally.add(0, reading);
+  reading.add_to(tally, 0);
   const StepMap map = tally.map();
   CHECK(grid_of(map, Role::kActivation, "vanished") == nullptr);
   CHECK(grid_of(map, Role::kGradWeight, "vanished") == nullptr);
@@ -114,16 +119,14 @@ TEST_CASE("updates, decisions and sampled sums have their shares") {
   SiteTable sites = table();
   sites.sites[2].role = Role::kUpdate;
   sites.sites[0].role = Role::kAccumulator;
-  StepReading reading = clean_reading();
-  reading.updates[2] = {.measured = true, .stats = {.stagnant = 3, .count = 4}};
-  reading.decisions.resize(kSites);
-  reading.decisions[1] = {.count = 10, .flipped = 1};
+  Reading reading;
+  reading.lane[2].update = {.measured = true, .stats = {.stagnant = 3, .count = 4}};
+  reading.lane[1].decisions = {.count = 10, .flipped = 1};
   StepMapTally tally(sites, 2);
-  tally.add(0, reading);
+  reading.add_to(tally, 0);
   CHECK(grid_of(tally.map(), Role::kAccumulator, "swamped") == nullptr);  // not sampled
-  reading.sums.resize(kSites);
-  reading.sums[0] = {.addends = 8, .swamped = 6};
-  tally.add(1, reading);
+  reading.lane[0].health = {.addends = 8, .swamped = 6};
+  reading.add_to(tally, 1);
   const StepMap map = tally.map();
   CHECK(grid_of(map, Role::kUpdate, "stagnant")->cells[0].share == 0.75);
   CHECK(grid_of(map, Role::kActivation, "flipped")->cells[0].share == 0.1);
@@ -139,9 +142,9 @@ TEST_CASE("many steps are joined to columns that cover each step once; a column 
   constexpr int64_t kSteps = 2 * kMostStepColumns + 7;
   StepMapTally tally(sites, kSteps);
   for (int64_t step = 0; step < kSteps; ++step) {
-    StepReading reading = clean_reading();
-    reading.counts.to_zero[0] = step == 100 ? 50 : step == 99 ? 5 : 0;
-    tally.add(step, reading);
+    Reading reading;
+    reading.lane[0].stats.to_zero = step == 100 ? 50 : step == 99 ? 5 : 0;
+    reading.add_to(tally, step);
   }
   const StepMap map = tally.map();
   REQUIRE(map.columns.size() == static_cast<size_t>(kMostStepColumns));

@@ -1,11 +1,11 @@
-// Five sites of two layers, and the counts of a step in which nothing was lost.
+// Five sites of two layers, and a step in which nothing was lost.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "analysis/run/run_data.h"
+#include "src/execute/site_record.h"
 #include "src/graph/site.h"
 
 namespace lockstep::testing {
@@ -28,13 +28,12 @@ inline SiteTable table() {
            site(4, "fc1", Role::kGradWeight, {3})}};
 }
 
-inline StepCounts clean_step() {
-  StepCounts c(5);
-  for (size_t i = 0; i < 5; ++i) {
-    c.count[i] = 100;
-    c.abs_max[i] = 1;
-  }
-  return c;
+inline std::vector<SiteRecord> clean_step() {
+  SiteRecord clean;
+  clean.measured = true;
+  clean.stats.count = 100;
+  clean.stats.abs_max = 1;
+  return std::vector<SiteRecord>(5, clean);
 }
 
 }  // namespace lockstep::testing

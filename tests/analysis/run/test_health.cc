@@ -15,13 +15,13 @@ using testing::table;
 
 TEST_CASE("rates are shares of the values that were not zero") {
   HealthTally tally(5);
-  StepCounts c = clean_step();
-  c.source_zero[3] = 60;
-  c.to_zero[3] = 10;
-  tally.add(0, c);
-  c.to_zero[3] = 30;
-  c.to_infinity[1] = 5;
-  tally.add(1, c);
+  std::vector<SiteRecord> c = clean_step();
+  c[3].stats.source_zero = 60;
+  c[3].stats.to_zero = 10;
+  tally.add(0, true, c, nonfinite_counts(c));
+  c[3].stats.to_zero = 30;
+  c[1].stats.to_infinity = 5;
+  tally.add(1, true, c, nonfinite_counts(c));
   const SiteHealth& h = tally.sites()[3];
   CHECK(h.steps == 2);
   CHECK(h.nonzero == 80);
@@ -36,19 +36,19 @@ TEST_CASE("rates are shares of the values that were not zero") {
 
 TEST_CASE("a site that is not measured is left out") {
   HealthTally tally(5);
-  StepCounts c = clean_step();
-  c.count[2] = 0;
-  tally.add(0, c);
+  std::vector<SiteRecord> c = clean_step();
+  c[2].stats.count = 0;
+  tally.add(0, true, c, nonfinite_counts(c));
   CHECK(tally.sites()[2].steps == 0);
   CHECK(layer_health(table(), tally.sites()).size() == 3);  // fc1 act, fc2 act, fc1 gradients
 }
 
 TEST_CASE("the worst site represents its layer and role") {
   HealthTally tally(5);
-  StepCounts c = clean_step();
-  c.to_zero[3] = 10;
-  c.to_zero[4] = 20;
-  tally.add(0, c);
+  std::vector<SiteRecord> c = clean_step();
+  c[3].stats.to_zero = 10;
+  c[4].stats.to_zero = 20;
+  tally.add(0, true, c, nonfinite_counts(c));
   const std::vector<LayerHealth> rows = layer_health(table(), tally.sites());
   REQUIRE(rows.size() == 4);
   const LayerHealth& row = rows[3];
@@ -61,20 +61,20 @@ TEST_CASE("the worst site represents its layer and role") {
 }
 
 TEST_CASE("an infinity that came in is non-finite too, a site not measured is not") {
-  StepCounts c = clean_step();
-  c.abs_max[1] = std::numeric_limits<double>::infinity();
-  CHECK(c.nonfinite(1));
-  c.count[1] = 0;
-  CHECK_FALSE(c.nonfinite(1));
+  std::vector<SiteRecord> c = clean_step();
+  c[1].stats.abs_max = std::numeric_limits<double>::infinity();
+  CHECK(nonfinite_counts(c)[1].any());
+  c[1].stats.count = 0;
+  CHECK_FALSE(nonfinite_counts(c)[1].any());
 }
 
 TEST_CASE("an infinity that came in makes its site the worst of its layer") {
   HealthTally tally(5);
-  StepCounts c = clean_step();
-  c.to_zero[3] = 50;
-  tally.add(0, c);
-  c.abs_max[4] = std::numeric_limits<double>::infinity();
-  tally.add(1, c);
+  std::vector<SiteRecord> c = clean_step();
+  c[3].stats.to_zero = 50;
+  tally.add(0, true, c, nonfinite_counts(c));
+  c[4].stats.abs_max = std::numeric_limits<double>::infinity();
+  tally.add(1, true, c, nonfinite_counts(c));
   CHECK(tally.sites()[4].infinite_in_rate() == 0.5);
   CHECK(tally.sites()[4].first_nonfinite_step == 1);
   CHECK_FALSE(tally.sites()[4].clean());
@@ -82,15 +82,15 @@ TEST_CASE("an infinity that came in makes its site the worst of its layer") {
 }
 
 TEST_CASE("stagnation is summed by layer") {
-  std::vector<UpdateRecord> updates(5);
-  updates[3] = {.measured = true, .stats = {.stagnant = 3, .count = 10}};
-  updates[4] = {.measured = true, .stats = {.stagnant = 5, .count = 10}};
+  std::vector<SiteRecord> step(5);
+  step[3].update = {.measured = true, .stats = {.stagnant = 3, .count = 10}};
+  step[4].update = {.measured = true, .stats = {.stagnant = 5, .count = 10}};
   SiteTable sites = table();
   sites.sites[3].role = sites.sites[4].role = Role::kUpdate;
-  updates[0] = updates[4];  // a buffer
+  step[0] = step[4];  // a buffer
   std::vector<Stagnation> layers;
-  add_updates(sites, updates, layers);
-  add_updates(sites, updates, layers);
+  add_updates(sites, step, layers);
+  add_updates(sites, step, layers);
   REQUIRE(layers.size() == 1);
   CHECK(layers[0].layer == "fc1");
   CHECK(layers[0].rate() == 16.0 / 40);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "tests/analysis/recorded_run.h"
+#include "tests/record/run/columns.h"
 
 namespace lockstep {
 namespace {
@@ -18,7 +19,8 @@ using testing::TempDir;
 std::set<std::string> rounded(const RunFile& run, int lane) {
   std::set<std::string> out;
   for (int64_t step = 0; step < run.steps(); ++step) {
-    const std::vector<uint64_t> inexact = run.count(lane, "inexact", step);
+    const std::vector<uint64_t> inexact =
+        testing::column(run.step(lane, step), &TensorStats::inexact);
     for (const Site& site : run.sites().sites) {
       if (inexact[static_cast<size_t>(site.id)] == 0 || !is_in_graph(site)) continue;
       out.insert(site.layer + " " + std::string(to_string(site.role)));

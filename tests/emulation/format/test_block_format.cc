@@ -142,7 +142,7 @@ Result run(const KernelSet& set, const std::vector<float>& values, const BlockSh
 std::string stats_difference(const TensorStats& a, const TensorStats& b) {
   const ErrorStats none;
   for (const Statistic& row : statistics()) {
-    const bool equal = row.kind == StatisticKind::kCount
+    const bool equal = row.kind() == StatisticKind::kCount
                            ? row.count(a, none) == row.count(b, none)
                            : std::bit_cast<uint64_t>(row.moment(a, none)) ==
                                  std::bit_cast<uint64_t>(row.moment(b, none));

@@ -144,7 +144,7 @@ class Proof {
   static bool same_statistics(const TensorStats& a, const TensorStats& b) {
     const ErrorStats none;
     const auto same = [&](const Statistic& row) {
-      if (row.kind == StatisticKind::kCount) return row.count(a, none) == row.count(b, none);
+      if (row.kind() == StatisticKind::kCount) return row.count(a, none) == row.count(b, none);
       return std::bit_cast<uint64_t>(row.moment(a, none)) ==
              std::bit_cast<uint64_t>(row.moment(b, none));
     };

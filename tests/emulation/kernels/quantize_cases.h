@@ -161,7 +161,7 @@ inline bool same_bits(double a, double b) {
 inline std::string difference(const TensorStats& a, const TensorStats& b) {
   const ErrorStats none;
   for (const Statistic& row : statistics()) {
-    const bool equal = row.kind == StatisticKind::kCount
+    const bool equal = row.kind() == StatisticKind::kCount
                            ? row.count(a, none) == row.count(b, none)
                            : same_bits(row.moment(a, none), row.moment(b, none));
     if (!equal) return std::string(row.name);
@@ -172,7 +172,7 @@ inline std::string difference(const TensorStats& a, const TensorStats& b) {
 inline std::string difference(const ErrorStats& a, const ErrorStats& b) {
   const TensorStats none;
   for (const Statistic& row : statistics()) {
-    const bool equal = row.kind == StatisticKind::kCount
+    const bool equal = row.kind() == StatisticKind::kCount
                            ? row.count(none, a) == row.count(none, b)
                            : same_bits(row.moment(none, a), row.moment(none, b));
     if (!equal) return std::string(row.name);

@@ -7,6 +7,8 @@
 
 #include "src/core/random.h"
 #include "src/record/hdf5/hdf5_handle.h"
+#include "src/record/run/checkpoint.h"
+#include "src/record/run/run_reader.h"
 
 namespace lockstep::test {
 
@@ -233,26 +235,22 @@ std::string problem_of(const std::string& path, const SyntheticRun& run, int64_t
     size_t record = 0;
     for (int64_t k = 0; k < file.steps(); ++k) {
       const LaneStep expected = run.step(k).lanes[static_cast<size_t>(lane)];
-      const auto hashes = file.bits_hash(lane, k);
-      const auto inexact = file.count(lane, "inexact", k);
-      const auto sum_sq = file.moment(lane, "sum_sq", k);
+      const LaneStep read = file.step(lane, k);
       const bool has_histogram = record < kept.size() && kept[record] == k;
-      std::vector<uint32_t> histogram;
-      if (has_histogram) histogram = file.histogram(lane, static_cast<int64_t>(record++));
+      record += has_histogram;
       const size_t i = static_cast<size_t>(k);
       if (losses[i] != expected.loss) return fmt::format("loss of step {}", k);
       if (scalers[i].skipped != expected.scalers[0].skipped) return fmt::format("scaler {}", k);
-      for (size_t s = 0; s < hashes.size(); ++s) {
-        const TensorStats& stats = expected.sites[s].stats;
-        if (hashes[s] != stats.bits_hash) return fmt::format("hash of step {} site {}", k, s);
-        if (inexact[s] != stats.inexact) return fmt::format("count of step {} site {}", k, s);
-        if (expected.sites[s].measured && sum_sq[s] != stats.sum_sq) {
-          return fmt::format("moment of step {} site {}", k, s);
+      for (size_t s = 0; s < read.sites.size(); ++s) {
+        const TensorStats &stats = expected.sites[s].stats, &found = read.sites[s].stats;
+        const auto differs = [&](const auto& member) { return found.*member != stats.*member; };
+        if (differs(&TensorStats::bits_hash)) return fmt::format("hash of step {} site {}", k, s);
+        if (differs(&TensorStats::inexact)) return fmt::format("count of step {} site {}", k, s);
+        if (differs(&TensorStats::sum_sq)) return fmt::format("moment of step {} site {}", k, s);
+        if (has_histogram && differs(&TensorStats::exponent_histogram)) {
+          return fmt::format("histogram of step {} site {}", k, s);
         }
         for (size_t b = 0; b < kHistogramBins; ++b) {
-          if (has_histogram && histogram[s * kHistogramBins + b] != stats.exponent_histogram[b]) {
-            return fmt::format("histogram of step {} site {}", k, s);
-          }
           if (k < covered) total[s * kHistogramBins + b] += stats.exponent_histogram[b];
         }
       }

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_writer.h"
 #include "src/train/lockstep.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temporary_folder.h"

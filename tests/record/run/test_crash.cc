@@ -17,7 +17,8 @@
 
 #include "src/core/random.h"
 #include "src/record/hdf5/commit_driver.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
+#include "src/record/run/run_writer.h"
 #include "tests/record/run/synthetic_run.h"
 
 namespace lockstep::test {

@@ -11,6 +11,7 @@
 
 #include "src/record/hdf5/growing_dataset.h"
 #include "src/record/hdf5/hdf5_handle.h"
+#include "src/record/run/run_reader.h"
 #include "tests/record/run/synthetic_run.h"
 
 namespace lockstep {
@@ -51,7 +52,6 @@ TEST_CASE("rows of the table: names are unique, have help, and fit their source"
     CHECK(names.insert(q.name).second);
     CHECK(!q.help.empty());
     CHECK(&quantity_of(q.source) == &q);
-    CHECK(&quantity_named(q.name) == &q);
     const bool is_row = std::holds_alternative<std::vector<double> LaneStep::*>(q.source);
     CHECK(is_row ==
           (q.axis == Axis::kGroup || q.axis == Axis::kParameter || q.axis == Axis::kLoss));
@@ -59,8 +59,10 @@ TEST_CASE("rows of the table: names are unique, have help, and fit their source"
     if (q.at != At::kEverySite) CHECK(q.axis == Axis::kSite);
   }
   for (const Statistic& statistic : statistics()) {
-    const bool is_count = statistic.kind == StatisticKind::kCount;
-    const Quantity& q = quantity_of(&statistic);
+    const bool is_count = statistic.kind() == StatisticKind::kCount;
+    const Source source = std::visit([](auto member) { return Source(member); }, statistic.member);
+    const Quantity& q = quantity_of(source);
+    CHECK(q.statistic == &statistic);
     CHECK(q.name == (is_count ? "counts/" : "moments/") + std::string(statistic.name));
     CHECK(q.comparison == (is_count ? Compared::kExact : Compared::kTolerance));
   }
@@ -68,7 +70,7 @@ TEST_CASE("rows of the table: names are unique, have help, and fit their source"
 
 TEST_CASE("axes and types in words") {
   const auto words = [](const char* name) {
-    const Quantity& q = quantity_named(name);
+    const Quantity& q = *std::ranges::find(quantities(), name, &Quantity::name);
     return axes_text(q) + ": " + std::string(to_string(q.storage()));
   };
   CHECK(words("loss") == "step: f64");

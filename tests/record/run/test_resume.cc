@@ -6,7 +6,8 @@
 #include <fstream>
 
 #include "src/record/run/checkpoint.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
+#include "src/record/run/run_writer.h"
 #include "tests/record/run/synthetic_run.h"
 
 namespace lockstep::test {

@@ -1,5 +1,4 @@
 // Recorded numbers read back unchanged; which histograms are kept; the objects in the file.
-#include "src/record/run/run_file.h"
 
 #include <doctest/doctest.h>
 #include <hdf5.h>
@@ -15,6 +14,8 @@
 #include "src/graph/json.h"
 #include "src/record/hdf5/hdf5_handle.h"
 #include "src/record/run/progress_snapshot.h"
+#include "src/record/run/run_reader.h"
+#include "src/record/run/run_writer.h"
 #include "tests/record/run/synthetic_run.h"
 
 namespace lockstep::test {
@@ -66,15 +67,15 @@ TEST_CASE("a run reads back as it was recorded") {
   REQUIRE(evaluations.size() == 3);
   CHECK(evaluations[2].steps_done == 120);
   CHECK(evaluations[2].loss == 1.0 / 121);
-  CHECK(file.scale(1, 5)[1] == 1024);
+  CHECK(file.step(1, 5).sites[1].scale == 1024);
   CHECK(file.total_histogram_steps(0) == 120);
 
-  const UpdateRecord update = file.updates(0, 7)[2];
+  const UpdateRecord update = file.step(0, 7).sites[2].update;
   const UpdateStats expected = run.step(7).lanes[0].sites[2].update.stats;
   CHECK(update.measured);
   CHECK(update.stats.stagnant == expected.stagnant);
   CHECK(update.stats.update_sq == expected.update_sq);
-  CHECK_FALSE(file.updates(0, 7)[1].measured);
+  CHECK_FALSE(file.step(0, 7).sites[1].update.measured);
 }
 
 TEST_CASE("every histogram sums to the count of its site and step") {
@@ -85,19 +86,17 @@ TEST_CASE("every histogram sums to the count of its site and step") {
   const RunFile file(path);
   for (int lane = 0; lane < 2; ++lane) {
     const std::vector<int64_t> steps = file.histogram_steps(lane);
-    for (size_t r = 0; r < steps.size(); ++r) {
-      const auto count = file.count(lane, "count", steps[r]);
-      const auto bins = file.histogram(lane, static_cast<int64_t>(r));
-      for (size_t s = 0; s < count.size(); ++s) {
+    for (const int64_t step : steps) {
+      for (const SiteRecord& site : file.step(lane, step).sites) {
         uint64_t sum = 0;
-        for (int b = 0; b < kHistogramBins; ++b) sum += bins[s * kHistogramBins + b];
-        CHECK(sum == count[s]);
+        for (const uint64_t bin : site.stats.exponent_histogram) sum += bin;
+        CHECK(sum == site.stats.count);
       }
     }
     uint64_t total = 0, counted = 0;
     for (const uint64_t bin : file.total_histogram(lane)) total += bin;
     for (int64_t k = 0; k < 60; ++k) {
-      for (const uint64_t n : file.count(lane, "count", k)) counted += n;
+      for (const SiteRecord& site : file.step(lane, k).sites) counted += site.stats.count;
     }
     CHECK(total == counted);
     CHECK(total > 0);
@@ -145,12 +144,15 @@ TEST_CASE("a site that a lane lacks has count 0 and NaN moments") {
   const SyntheticRun run(3);
   run.record(path);
   const RunFile file(path);
-  CHECK(file.count(1, "count", 2)[0] == 0);
-  CHECK(file.bits_hash(1, 2)[0] == 0);
-  for (const Statistic& statistic : statistics()) {
-    if (statistic.kind != StatisticKind::kMoment) continue;
-    CHECK(std::isnan(file.moment(1, statistic.name, 2)[0]));
-    CHECK_FALSE(std::isnan(file.moment(1, statistic.name, 2)[1]));
+  CHECK_FALSE(file.step(1, 2).sites[0].measured);
+  CHECK(file.step(1, 2).sites[1].measured);
+  CHECK(file.numbers_at(1, quantity_of(&TensorStats::count), 2).integers[0] == 0);
+  CHECK(file.numbers_at(1, quantity_of(&TensorStats::bits_hash), 2).integers[0] == 0);
+  for (const Quantity& quantity : quantities()) {
+    if (quantity.statistic == nullptr || quantity.is_counted()) continue;
+    const std::vector<double> moments = file.numbers_at(1, quantity, 2).reals;
+    CHECK(std::isnan(moments[0]));
+    CHECK_FALSE(std::isnan(moments[1]));
   }
 }
 
@@ -163,8 +165,8 @@ TEST_CASE("a lane whose groups skip on their own has a column for each after the
   run.description.lanes[1].policy.loss_scale_use.skip_by_group = true;
   run.record(path);
   const RunFile file(path);
-  CHECK(file.scaler_columns(0) == 1);
-  REQUIRE(file.scaler_columns(1) == 3);
+  CHECK(file.step(0, 0).scalers.size() == 1);
+  REQUIRE(file.step(1, 0).scalers.size() == 3);
   CHECK_THROWS_WITH_AS(file.scalers(1, 3), doctest::Contains("at most 2"), InputError);
   for (const int64_t step : {kSkipEvery - 1, 2 * kSkipEvery - 1}) {
     const auto at = static_cast<size_t>(step);
@@ -191,7 +193,7 @@ TEST_CASE(
   REQUIRE(file.lanes()[1].scaler_losses.size() == 2);
   CHECK(file.lanes()[1].scaler_losses[0] == "box");
   CHECK(file.lanes()[1].scaler_losses[1] == "class");
-  REQUIRE(file.scaler_columns(1) == 4);
+  REQUIRE(file.step(1, 0).scalers.size() == 4);
   const auto at = static_cast<size_t>(kSkipEvery - 1);
   CHECK(file.scalers(1, 0)[at].found_inf);
   CHECK_FALSE(file.scalers(1, 1)[at].found_inf);
@@ -217,7 +219,8 @@ TEST_CASE("a dead lane has rows, but no numbers in them") {
   CHECK(file.loss(1).size() == 12);
   CHECK(std::isfinite(file.loss(1)[6]));
   CHECK(std::isnan(file.loss(1)[7]));
-  CHECK(file.count(1, "count", 7)[1] == 0);
+  CHECK_FALSE(file.step(1, 7).alive);
+  CHECK(file.step(1, 7).sites[1].stats.count == 0);
   CHECK(file.histogram_steps(1).back() == 6);
 }
 

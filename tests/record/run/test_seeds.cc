@@ -5,7 +5,8 @@
 
 #include "src/core/text_file.h"
 #include "src/record/run/checkpoint.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
+#include "src/record/run/run_writer.h"
 #include "tests/record/run/synthetic_run.h"
 
 namespace lockstep::test {

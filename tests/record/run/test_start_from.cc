@@ -3,7 +3,9 @@
 #include <doctest/doctest.h>
 
 #include "src/core/error.h"
-#include "src/record/run/run_file.h"
+#include "src/record/run/run_reader.h"
+#include "src/record/run/run_writer.h"
+#include "src/record/run/start_from.h"
 #include "tests/support/folders.h"
 #include "tests/train/small_runs.h"
 
@@ -30,10 +32,13 @@ TEST_CASE("run files hold learning rates by group, and norms if there is clippin
   const RunFile file(recorded_run(options));
   REQUIRE(file.options().groups.size() == 1);
   CHECK(file.options().groups[0].layers == "fc3");
-  CHECK(file.lr(0) == std::vector<double>{0.05, 0.5, 0.05 * 0.75, 0.375, 0.025, 0.25});
-  REQUIRE(file.gradient_norm(0).size() == 3);
-  for (const double norm : file.gradient_norm(0)) CHECK(norm > 0);
-  CHECK(file.named_loss(0, "none").empty());
+  const std::vector<LaneStep> course = file.course(0);
+  REQUIRE(course.size() == 3);
+  CHECK(course[0].lr == std::vector<double>{0.05, 0.5});
+  CHECK(course[1].lr == std::vector<double>{0.05 * 0.75, 0.375});
+  CHECK(course[2].lr == std::vector<double>{0.025, 0.25});
+  for (const LaneStep& step : course) CHECK(step.gradient_norm > 0);
+  CHECK(course[0].losses.empty());
 }
 
 TEST_CASE("start-from: a lane's weights, its masters if it has them, and refused texts") {

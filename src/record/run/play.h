@@ -1,0 +1,26 @@
+// Plays a recorded run back: observers get the records that training gave them, step by step, of a
+// finished run and of one that is still written. A tally is therefore written once, as an observer.
+// Not repeated: on_start() and on_checkpoint(). What a file does not hold, RunFile::step() names.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "src/record/run/run_reader.h"
+#include "src/train/observer.h"
+
+namespace lockstep {
+
+// All steps in order; every column of these lanes is read once. In the records the lanes have the
+// places that they have in the run; the other lanes' places are empty.
+// `histograms`: whether the steps that kept exponent histograms have them, which is most of a file.
+// Cost: memory of one step of the lanes.
+void play(const RunFile& run, std::span<const int> lanes, std::span<Observer* const> observers,
+          bool histograms = false);
+std::vector<int> every_lane(const RunFile& run);
+
+// To one observer: all lanes, or the reference alone.
+void play(const RunFile& run, Observer& observer);
+void play_reference(const RunFile& run, Observer& observer);
+
+}  // namespace lockstep
