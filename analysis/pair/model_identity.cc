@@ -146,7 +146,7 @@ std::vector<int> match_by_layer(const std::vector<Item>& baseline, const std::ve
 bool drops_elements(const std::string& name) {
   const std::span<const OpDef> all = ops();
   const auto found = std::ranges::find(all, name, &OpDef::name);
-  return found != all.end() && found->draws_mask != nullptr;
+  return found != all.end() && found->meaning.draws_mask != nullptr;
 }
 
 std::string named(const std::set<std::string>& layers) {

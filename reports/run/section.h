@@ -16,7 +16,7 @@ namespace lockstep {
 
 struct Section {
   std::string_view name, title;
-  bool in_summary;                        // also printed at the end of `replay`
+  bool in_summary = false;                // also printed at the end of `replay`
   Blocks (*write)(const Report& report);  // no blocks: the section is left out
   bool leads = false;                     // the first one of a page, whatever the list's order
   bool only_html = false;                 // a picture; its table is too long for text and Markdown

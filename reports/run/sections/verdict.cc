@@ -148,8 +148,11 @@ Blocks write_verdict(const Report& report) {
 }  // namespace
 
 Section verdict_section() {
-  constexpr bool kLeads = true;
-  return {"verdict", "Verdict", true, write_verdict, kLeads};
+  return {.name = "verdict",
+          .title = "Verdict",
+          .in_summary = true,
+          .write = write_verdict,
+          .leads = true};
 }
 
 }  // namespace lockstep
