@@ -98,7 +98,7 @@ class Pricing {
       double seconds = 0;
       if (instruction.kind == InstructionKind::kCast) {
         seconds = traffic(instruction, find_op(node.op));
-      } else if (!find_op(node.op).is_view) {
+      } else if (!find_op(node.op).elements.is_view) {
         seconds = std::max(traffic(instruction, find_op(node.op)), arithmetic(instruction, node));
       }
       cost_.by_layer[layer_of(step_, node)] += seconds;
@@ -123,8 +123,8 @@ class Pricing {
 
   double traffic(const Instruction& instruction, const OpDef& op) const {
     double sum = 0;
-    for (const int v : instruction.inputs) sum += bytes(v, op.integer_bytes);
-    for (const int v : instruction.outputs) sum += bytes(v, op.integer_bytes);
+    for (const int v : instruction.inputs) sum += bytes(v, op.formats.integer_bytes);
+    for (const int v : instruction.outputs) sum += bytes(v, op.formats.integer_bytes);
     return sum / (gpu_.bandwidth * kGiga);
   }
 

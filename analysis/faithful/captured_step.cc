@@ -16,8 +16,11 @@ CapturedStepRunner::GraphRunner& CapturedStepRunner::runner_of(int64_t graph) {
   of_graph.sites = make_sites(of_graph.graph, 0);
   of_graph.runner =
       std::make_unique<StepRunner>(of_graph.graph, of_graph.sites, policy_,
-                                   is_fp64_ ? Container::kF64 : Container::kF32, kernels_);
-  of_graph.runner->executor().keep_in_place();  // visits read and change values at any node
+                                   ExecutionRules{
+                                       .container = is_fp64_ ? Container::kF64 : Container::kF32,
+                                       .kernels = kernels_,
+                                       .in_place = true,  // visits read and change values
+                                   });
   return of_graph;
 }
 
@@ -43,9 +46,9 @@ ComputedStep CapturedStepRunner::run(const CapturedStep& step, const Tensors& va
     for (int n = 0; n < runner.node_count(); ++n) {
       const Node& node = of_graph.graph.nodes[static_cast<size_t>(n)];
       const bool shown = visit && !node.is_backward();
-      if (shown) visit(m, node, runner.executor(), /*done=*/false);
+      if (shown) visit(m, node, runner.values(), /*done=*/false);
       runner.run_node(n, nullptr, {});
-      if (shown) visit(m, node, runner.executor(), /*done=*/true);
+      if (shown) visit(m, node, runner.values(), /*done=*/true);
     }
     out.loss += runner.loss() / static_cast<double>(step.micro.size());
     for (const auto& [name, id] : of_graph.graph.gradients) {

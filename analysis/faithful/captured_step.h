@@ -24,7 +24,7 @@ struct ComputedStep {
 
 // Called around every forward node of a micro-batch: before it runs (done false), and after.
 using NodeVisit =
-    std::function<void(size_t micro, const Node& node, Executor& executor, bool done)>;
+    std::function<void(size_t micro, const Node& node, ValueStore& values, bool done)>;
 
 class CapturedStepRunner {
  public:

@@ -28,11 +28,11 @@ double relative(double value, double reference) {
 struct FirstDifference {
   std::string text;
   const CapturedVerify* verify = nullptr;
-  void look(size_t micro, const Node& node, const Executor& executor, const Graph& graph) {
+  void look(size_t micro, const Node& node, const ValueStore& values, const Graph& graph) {
     if (!text.empty() || micro >= verify->micro.size()) return;
     const auto found = verify->micro[micro].acts.find(node.id);
     if (found == verify->micro[micro].acts.end()) return;
-    const Tensor& y = executor.value(node.id);
+    const Tensor& y = values.of(node.id);
     if (y.container() == Container::kI32) return;
     const double norm = distance(y, y).value, wanted = found->second[0];
     if (relative(norm, wanted) <= kBoundAct) return;
@@ -198,12 +198,12 @@ Fp32Run run_fp32(CapturedStepRunner& runner, const Capture& capture, const Captu
   difference.verify = &verify;
   const CapturedStep& step = capture.steps.at(static_cast<size_t>(verify.step));
   out.step = runner.run(step, values, 1,
-                        [&](size_t micro, const Node& node, Executor& executor, bool done) {
+                        [&](size_t micro, const Node& node, ValueStore& values, bool done) {
                           if (force && micro < verify.micro.size()) {
-                            out.flips += force_kinks(node, verify.micro[micro], executor, done);
+                            out.flips += force_kinks(node, verify.micro[micro], values, done);
                           }
                           const auto graph = static_cast<size_t>(step.micro[micro].graph);
-                          if (done) difference.look(micro, node, executor, capture.graphs[graph]);
+                          if (done) difference.look(micro, node, values, capture.graphs[graph]);
                         });
   out.first_difference = difference.text;
   return out;
@@ -314,9 +314,9 @@ GateResult gate_v1(const Capture& capture) {
     const CapturedStep& step = capture.steps.at(static_cast<size_t>(verify.step));
     const ComputedStep ours =
         runner.run(step, verify.before.values, 1,
-                   [&](size_t micro, const Node& node, Executor& executor, bool done) {
+                   [&](size_t micro, const Node& node, ValueStore& values, bool done) {
                      const auto graph = static_cast<size_t>(step.micro[micro].graph);
-                     if (done) difference.look(micro, node, executor, capture.graphs[graph]);
+                     if (done) difference.look(micro, node, values, capture.graphs[graph]);
                    });
     judge(ours, {verify.loss64, {kBoundsV1.loss}, verify.grads64, kBoundsV1}, verify, {}, judged);
   }

@@ -62,20 +62,20 @@ int64_t force_winner(const Tensor& x, std::span<const int32_t> winner, Tensor& y
 
 }  // namespace
 
-int64_t force_kinks(const Node& node, const CapturedInside& seen, Executor& executor, bool done) {
+int64_t force_kinks(const Node& node, const CapturedInside& seen, ValueStore& values, bool done) {
   const OpDef& op = find_op(node.op);
   if (const Tensor* places = find_named(seen.places, node.id)) {
-    if (!done || op.winner_output < 0) return 0;
+    if (!done || op.meaning.winner_output < 0) return 0;
     return force_winner(
-        executor.value(node.inputs[0]), places->as<int32_t>(), executor.mutable_value(node.id),
-        executor.mutable_value(output_id(node, static_cast<size_t>(op.winner_output))));
+        values.of(node.inputs[0]), places->as<int32_t>(), values.mutable_of(node.id),
+        values.mutable_of(output_id(node, static_cast<size_t>(op.meaning.winner_output))));
   }
   const PackedBits* wanted = find_named(seen.sides, node.id);
-  if (wanted == nullptr || done || op.kink == nullptr) return 0;
+  if (wanted == nullptr || done || op.meaning.kink == nullptr) return 0;
   if (!node.inputs[0].starts_with("n")) return 0;  // given values are the same on both sides
-  const std::span<float> x = executor.mutable_value(node.inputs[0]).as<float>();
+  const std::span<float> x = values.mutable_of(node.inputs[0]).as<float>();
   if (static_cast<int64_t>(x.size()) != element_count(wanted->shape)) return 0;
-  return force_side(x, *wanted, op.kink(node));
+  return force_side(x, *wanted, op.meaning.kink(node));
 }
 
 }  // namespace lockstep

@@ -21,7 +21,7 @@ bool is_gone(const SiteShares& s) {
 // that comes in is not zero; -1: none. Zeros in the value itself are a layer that is dead.
 int32_t flat_operand(const ShareTally& tally, const Site& site) {
   int32_t found = -1;
-  if (find_op(site.op).has_gemm_accumulator) return found;  // has no slope of its own
+  if (find_op(site.op).sums.of_products) return found;  // has no slope of its own
   for (const int32_t feed : site.feeds) {
     const Site& operand = tally.sites()[static_cast<size_t>(feed)];
     if (is_gradient(operand) && is_gone(tally.of(operand))) return -1;

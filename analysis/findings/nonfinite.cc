@@ -30,7 +30,7 @@ NonfiniteOrigins::NonfiniteOrigins(int lane, const SiteTable& sites,
 bool NonfiniteOrigins::is_sum(const Site& site) const {
   if (!is_in_graph(site) || site.point == Point::kOperand) return false;
   const OpDef& op = find_op(site.op);
-  return op.has_gemm_accumulator || std::ranges::any_of(site.feeds, [&](int32_t feed) {
+  return op.sums.of_products || std::ranges::any_of(site.feeds, [&](int32_t feed) {
            return element_count(sites_.sites[static_cast<size_t>(feed)].shape) >
                   element_count(site.shape);
          });
@@ -38,7 +38,7 @@ bool NonfiniteOrigins::is_sum(const Site& site) const {
 
 int32_t NonfiniteOrigins::rounded_inside_as(const Site& site) const {
   if (!is_in_graph(site) || !is_backward(site) || site.point != Point::kOutput) return -1;
-  const bool rounds = find_op(site.op).rounds_inside == RoundsInside::kLogits;
+  const bool rounds = find_op(site.op).formats.rounds_inside == RoundsInside::kLogits;
   return rounds ? sites_.find(site.node, Point::kOperand, 0) : -1;
 }
 
@@ -61,7 +61,7 @@ std::vector<int32_t> NonfiniteOrigins::consequences_of(size_t origin,
 int32_t NonfiniteOrigins::vanished_operand(const Site& site, const StepEvidence& lane,
                                            const StepEvidence& reference) const {
   std::vector<int32_t> operands;
-  const int pole = is_in_graph(site) ? find_op(site.op).pole_operand : -1;
+  const int pole = is_in_graph(site) ? find_op(site.op).meaning.pole_operand : -1;
   if (pole >= 0) operands.push_back(sites_.find(site.node, Point::kOperand, pole));
   for (const Site& other : sites_.sites) {
     const bool is_state =

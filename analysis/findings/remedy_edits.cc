@@ -212,7 +212,7 @@ std::vector<RemedyEdit> sums_in_fp32(const EditContext& c) {
   std::vector<RemedyEdit> edits;
   const Site* site = site_of(c);
   const Node* node = site == nullptr ? nullptr : node_of(c, site->node);
-  if (node != nullptr && find_op(node->op).has_gemm_accumulator) {
+  if (node != nullptr && find_op(node->op).sums.of_products) {
     const std::string layer = layer_of(c.step, *node);
     if (can_name(layer)) {
       add(edits, {fmt::format("sums of {} {} in fp32", layer, node->op),

@@ -103,7 +103,7 @@ void add_plain_sums(const ShareTally& tally, std::vector<Finding>& out) {
     const SiteShares& s = tally.of(site);
     const bool adds = is_in_graph(site) && !is_backward(site) && site.point == Point::kOutput &&
                       element_count(site.shape) > 1 && s.round_err_sq > 0 &&
-                      (find_op(site.op).is_sum || find_op(site.op).is_difference);
+                      (find_op(site.op).meaning.is_sum || find_op(site.op).meaning.is_difference);
     if (!adds) continue;
     const auto count = static_cast<double>(element_count(site.shape));
     const Site *smaller = nullptr, *larger = nullptr;

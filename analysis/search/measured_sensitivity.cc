@@ -36,8 +36,8 @@ bool is_narrow_factor(const Site& site, const Graph& step) {
   const Node& node = step.node(site.node);
   const Node& forward = node.is_backward() ? step.node(node.forward_node) : node;
   const OpDef& op = find_op(node.op);
-  return forward.op == kNarrowOp && op.has_gemm_accumulator &&
-         std::ranges::find(op.product_operands, site.index) != op.product_operands.end();
+  return forward.op == kNarrowOp && op.sums.of_products &&
+         std::ranges::find(op.sums.operands, site.index) != op.sums.operands.end();
 }
 
 // What runs alone, and where its measurement goes.

@@ -26,7 +26,7 @@ bool is_gradient_factor(const Site& site, const Graph& graph) {
     return false;
   }
   const Node& node = graph.node(site.node);
-  return node.is_backward() && find_op(node.op).products != nullptr &&
+  return node.is_backward() && find_op(node.op).sums.products != nullptr &&
          std::ranges::any_of(node.gradient_of, [&](const std::string& value) {
            return graph.parameter_of(value) != nullptr;
          });

@@ -54,7 +54,7 @@ Blocks write_changes(const ReportPair& pair) {
 }  // namespace
 
 PairSection changes_pair_section() {
-  return {"changes", "What changed", write_changes};
+  return {.name = "changes", .title = "What changed", .write = write_changes};
 }
 
 }  // namespace lockstep

@@ -51,7 +51,7 @@ Blocks write_findings(const ReportPair& pair) {
 }  // namespace
 
 PairSection findings_pair_section() {
-  return {"findings", "Findings gone and new", write_findings};
+  return {.name = "findings", .title = "Findings gone and new", .write = write_findings};
 }
 
 }  // namespace lockstep

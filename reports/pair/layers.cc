@@ -51,7 +51,7 @@ Blocks write_layers(const ReportPair& pair) {
 }  // namespace
 
 PairSection layers_pair_section() {
-  return {"layers", "Layers that lose more or less", write_layers};
+  return {.name = "layers", .title = "Layers that lose more or less", .write = write_layers};
 }
 
 }  // namespace lockstep

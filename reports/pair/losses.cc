@@ -52,7 +52,7 @@ Blocks write_losses(const ReportPair& pair) {
 }  // namespace
 
 PairSection losses_pair_section() {
-  return {"losses", "Training loss of both", write_losses};
+  return {.name = "losses", .title = "Training loss of both", .write = write_losses};
 }
 
 }  // namespace lockstep

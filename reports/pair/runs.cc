@@ -19,7 +19,7 @@ Blocks write_runs(const ReportPair& pair) {
 }  // namespace
 
 PairSection runs_pair_section() {
-  return {"runs", "The two runs", write_runs};
+  return {.name = "runs", .title = "The two runs", .write = write_runs};
 }
 
 }  // namespace lockstep

@@ -36,7 +36,7 @@ Blocks write_settings(const ReportPair& pair) {
 }  // namespace
 
 PairSection settings_pair_section() {
-  return {"settings", "Settings that differ", write_settings};
+  return {.name = "settings", .title = "Settings that differ", .write = write_settings};
 }
 
 }  // namespace lockstep

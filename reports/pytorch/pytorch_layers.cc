@@ -43,7 +43,7 @@ bool matches(const PolicyRule& rule, const std::string& layer, const std::string
 
 bool is_in_region(const Node& node, const Format& format) {
   // It makes no difference whether moved elements are rounded before or after.
-  if (find_op(node.op).is_view) return true;
+  if (find_op(node.op).elements.is_view) return true;
   const Policy torch = nearest_torch_preset(find_policy(kReferenceLane), format, {});
   return torch.low == &format && class_in(torch, node) == CastClass::kLowPrecision;
 }

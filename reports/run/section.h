@@ -29,7 +29,7 @@ struct AdvisedReport {
 
 struct Section {
   std::string_view name, title;
-  bool in_summary;  // also printed at the end of `replay`
+  bool in_summary = false;  // also printed at the end of `replay`
   // Returns: no blocks, and the section is left out. Most take a `const Report&`.
   std::function<Blocks(const AdvisedReport& report)> write;
   bool leads = false;      // the first one of a page, whatever the list's order

@@ -187,15 +187,15 @@ Listing list_options() {
 // What a capture records of an op whose slope jumps: the side of the jump that each element is on,
 // or the element chosen.
 std::string kink_of(const OpDef& op) {
-  if (op.winner_output >= 0) return "winner";
-  return op.kink != nullptr ? "side" : "no";
+  if (op.meaning.winner_output >= 0) return "winner";
+  return op.meaning.kink != nullptr ? "side" : "no";
 }
 
 Listing list_ops() {
   Listing out{{"op", "class", "sum of products", "kink", "meaning", "source"}, {}};
   for (const OpDef& op : ops()) {
     out.rows.push_back({str(op.name), str(to_string(op.cast_class)),
-                        op.has_gemm_accumulator ? "yes" : "no", kink_of(op), str(op.help),
+                        op.sums.of_products ? "yes" : "no", kink_of(op), str(op.help),
                         str(op.source)});
   }
   for (const ComposedOp& op : composed_ops()) {

@@ -43,7 +43,7 @@ class CpuSurvey {
     }
   }
   void look_at_op(const Node& node, const Instruction& instruction) {
-    if (!find_op(node.op).has_gemm_accumulator) return add(fallbacks_, node.op);
+    if (!find_op(node.op).sums.of_products) return add(fallbacks_, node.op);
     const Accumulator& accumulator = *instruction.gemm_accumulator;
     note(cpu_unit_of(accumulator), "sums by " + accumulator.name);
   }

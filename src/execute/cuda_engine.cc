@@ -17,12 +17,12 @@ EngineSurvey survey_cuda_engine(const Graph& graph, const Program& program) {
     if (instruction.kind != InstructionKind::kOp) continue;
     const Node& node = graph.nodes[static_cast<size_t>(instruction.node)];
     const OpDef& op = find_op(node.op);
-    if (!op.has_gemm_accumulator) {
+    if (!op.sums.of_products) {
       fall_back(node.op);
       continue;
     }
     const auto factor = [&](size_t i) {
-      return instruction.factor_formats.at(static_cast<size_t>(op.product_operands.at(i)));
+      return instruction.factor_formats.at(static_cast<size_t>(op.sums.operands.at(i)));
     };
     const Format *a = factor(0), *b = factor(1);
     const Accumulator& accumulator = *instruction.gemm_accumulator;

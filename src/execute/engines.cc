@@ -24,19 +24,31 @@ constexpr Hardware kThisCpu = {.name = "avx512-bf16",
                                .runs_other_sums = true};
 
 constexpr Engine kEngines[] = {
-    {"software", "emulation in FP32 containers (FP64 for the truth lane), on any CPU",
-     software_engine_kernels, nullptr, survey_software_engine},
-    {"cpu", "the CPU's own F16C, AVX512-BF16, AVX512-FP16 and AMX instructions", cpu_engine_kernels,
-     [] { return &kThisCpu; }, survey_cpu_engine},
-    {"cuda", "cuBLAS on the tensor cores of an NVIDIA GPU; software for everything but products",
-     cuda_engine_kernels, [] { return &gpu_hardware(); }, survey_cuda_engine, why_no_gpu,
-     /*has_library=*/true},
-    {"cuda-host",
-     "the code of the engine cuda on this CPU, which stands in for an H100: a test of packing and "
-     "layouts, "
-     "not of a GPU",
-     cuda_host_engine_kernels, [] { return &stand_in_hardware(); }, survey_cuda_engine, nullptr,
-     /*has_library=*/true},
+    {.name = "software",
+     .help = "emulation in FP32 containers (FP64 for the truth lane), on any CPU",
+     .kernels = software_engine_kernels,
+     .survey = survey_software_engine},
+    {.name = "cpu",
+     .help = "the CPU's own F16C, AVX512-BF16, AVX512-FP16 and AMX instructions",
+     .kernels = cpu_engine_kernels,
+     .hardware = [] { return &kThisCpu; },
+     .survey = survey_cpu_engine},
+    {.name = "cuda",
+     .help = "cuBLAS on the tensor cores of an NVIDIA GPU; software for everything but products",
+     .kernels = cuda_engine_kernels,
+     .hardware = [] { return &gpu_hardware(); },
+     .survey = survey_cuda_engine,
+     .why_not = why_no_gpu,
+     .has_library = true},
+    {.name = "cuda-host",
+     .help = "the code of the engine cuda on this CPU, which stands in for an H100: a test of "
+             "packing and "
+             "layouts, "
+             "not of a GPU",
+     .kernels = cuda_host_engine_kernels,
+     .hardware = [] { return &stand_in_hardware(); },
+     .survey = survey_cuda_engine,
+     .has_library = true},
 };
 
 }  // namespace

@@ -15,9 +15,9 @@ EngineSurvey survey_software_engine(const Graph& graph, const Program& program) 
   for (const Instruction& instruction : program.instructions) {
     if (instruction.kind != InstructionKind::kOp) continue;
     const OpDef& op = find_op(graph.nodes[static_cast<size_t>(instruction.node)].op);
-    if (!op.has_gemm_accumulator) continue;
+    if (!op.sums.of_products) continue;
     const auto factor = [&](size_t i) {
-      return instruction.factor_formats.at(static_cast<size_t>(op.product_operands.at(i)));
+      return instruction.factor_formats.at(static_cast<size_t>(op.sums.operands.at(i)));
     };
     const Accumulator& accumulator = *instruction.gemm_accumulator;
     const std::string sums = "sums by " + accumulator.name;

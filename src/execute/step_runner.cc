@@ -13,12 +13,12 @@
 namespace lockstep {
 
 StepRunner::StepRunner(const Graph& graph, const SiteTable& sites, const Policy& policy,
-                       Container container, const KernelSet& (*kernels)(), int readers_lag)
+                       const ExecutionRules& rules)
     : graph_(graph),
       storage_sites_(sites.storage_sites()),
       rounding_(policy.rounding),
-      executor_(graph, sites, lower(graph, sites, policy, container == Container::kF64), container,
-                kernels, readers_lag) {
+      executor_(graph, sites, lower(graph, sites, policy, rules.container == Container::kF64),
+                rules) {
   gradient_sites_.resize(pass_count(graph));
   for (size_t pass = 0; pass < gradient_sites_.size(); ++pass) {
     for (const auto& [name, id] : pass_gradients(graph, pass)) {
@@ -29,23 +29,23 @@ StepRunner::StepRunner(const Graph& graph, const SiteTable& sites, const Policy&
   const bool goes_back =
       std::ranges::any_of(graph.inputs, [](const GraphInput& input) { return is_seed(input.id); });
   if (!goes_back) return;
-  seeds_.assign(pass_count(graph), Tensor({}, container));
+  seeds_.assign(pass_count(graph), Tensor({}, rules.container));
   for (size_t pass = 0; pass < seeds_.size(); ++pass) {
-    executor_.bind(seed_id(graph, pass), seeds_[pass]);
+    values().bind(seed_id(graph, pass), seeds_[pass]);
   }
 }
 
 void StepRunner::bind_parameter(const std::string& name, const Tensor& tensor) {
-  executor_.bind("p:" + name, tensor);
+  values().bind("p:" + name, tensor);
 }
 void StepRunner::bind_buffer(const std::string& name, const Tensor& tensor) {
-  executor_.bind("b:" + name, tensor);
+  values().bind("b:" + name, tensor);
 }
 const Format* StepRunner::parameter_format(const std::string& name) const {
-  return executor_.external_format("p:" + name);
+  return values().external_format("p:" + name);
 }
 const Format* StepRunner::buffer_format(const std::string& name) const {
-  return executor_.external_format("b:" + name);
+  return values().external_format("b:" + name);
 }
 
 // -1: no site. Its roundings then draw from a stream of their own.
@@ -64,11 +64,12 @@ void StepRunner::begin(const StepPass& pass, const Batch& batch, const StepRunne
     // A quotient of two floats, rounded from double to float, is the float quotient.
     Tensor seed({}, Container::kF64);
     seed.as<double>()[0] = pass.loss_scales[i] / pass.loss_divisor;
-    const Format* format = executor_.external_format(seed_id(graph_, i));
+    const Format* format = values().external_format(seed_id(graph_, i));
     store(kernels(), seed, seeds_[i], {format, Rounding::kNearestEven, {}});
   }
-  executor_.begin_step(pass.key, pass.loss_scales, pass.sample_sums);
-  bind_inputs(batch, reference, records);
+  executor_.begin_step(pass.key, pass.loss_scales, pass.measuring);
+  const bool measures = pass.measuring.detail != SiteDetail::kNothing;
+  bind_inputs(batch, reference, measures ? records : std::span<SiteRecord>());
 }
 
 void StepRunner::bind_inputs(const Batch& batch, const StepRunner* reference,
@@ -81,23 +82,23 @@ void StepRunner::bind_inputs(const Batch& batch, const StepRunner* reference,
       throw InputError("model '" + graph_.name + "' needs an input '" + input.path +
                        "' that the data does not have");
     }
-    const Format* format = executor_.external_format(input.id);
+    const Format* format = values().external_format(input.id);
     const int32_t site = storage_site(input.id);
     const bool measure = !records.empty() && site >= 0;
-    const bool as_it_is =
-        format == nullptr || (format->is_fp32() && executor_.container() == it->second.container());
+    const bool as_it_is = format == nullptr || (format->is_fp32() && executor_.rules().container ==
+                                                                         it->second.container());
     if (as_it_is) {
-      executor_.bind(input.id, it->second);
+      values().bind(input.id, it->second);
       if (measure) executor_.record_bound(input.id, site, nullptr, compared, records);
       continue;
     }
     Tensor& copy = converted_inputs_[input.id];
-    if (copy.empty()) copy = Tensor(it->second.shape(), executor_.container());
+    if (copy.empty()) copy = Tensor(it->second.shape(), executor_.rules().container);
     TensorStats stats;
     store(kernels(), it->second, copy,
           {format, rounding_, {key_.seed, key_.stream, static_cast<uint32_t>(site), key_.step}},
           measure ? &stats : nullptr);
-    executor_.bind(input.id, copy);
+    values().bind(input.id, copy);
     if (measure) executor_.record_bound(input.id, site, &stats, compared, records);
   }
   executor_.forget_masks();
@@ -125,14 +126,14 @@ void StepRunner::run_forward() {
 }
 
 double StepRunner::loss() const {
-  return first_value(executor_.value(graph_.loss));
+  return first_value(values().of(graph_.loss));
 }
 double StepRunner::loss(const std::string& name) const {
-  return first_value(executor_.value(graph_.outputs.at("loss/" + name)));
+  return first_value(values().of(graph_.outputs.at("loss/" + name)));
 }
 
 const Tensor& StepRunner::gradient(const std::string& parameter, size_t pass) const {
-  return executor_.value(pass_gradients(graph_, pass).at(parameter));
+  return values().of(pass_gradients(graph_, pass).at(parameter));
 }
 
 int32_t StepRunner::gradient_site(const std::string& parameter, size_t pass) const {
@@ -161,7 +162,7 @@ UpdateRecord StepRunner::add_gradient(const std::string& parameter, size_t pass,
     const auto added = [&](int64_t i) { return static_cast<double>(addend[i]); };
     record = {true, measure_addition(g.size(), old, added, sum)};
   };
-  executor_.container() == Container::kF64 ? add(double()) : add(float());
+  executor_.rules().container == Container::kF64 ? add(double()) : add(float());
   return record;
 }
 
@@ -171,12 +172,11 @@ void StepRunner::take_mutations(std::map<std::string, Tensor>& buffers) const {
   std::map<std::string, Tensor> read_before;  // by value id
   for (const Mutation& mutation : graph_.mutations) {
     if (!mutation.value.starts_with("b:")) continue;
-    read_before.try_emplace(mutation.value, executor_.value(mutation.value));
+    read_before.try_emplace(mutation.value, values().of(mutation.value));
   }
   for (const Mutation& mutation : graph_.mutations) {
     const auto kept = read_before.find(mutation.value);
-    const Tensor& value =
-        kept == read_before.end() ? executor_.value(mutation.value) : kept->second;
+    const Tensor& value = kept == read_before.end() ? values().of(mutation.value) : kept->second;
     const int32_t site = storage_site("b:" + mutation.buffer);
     store(kernels(), value, buffers.at(mutation.buffer),
           storage_rounding(buffer_format(mutation.buffer), rounding_, key_,
@@ -185,7 +185,7 @@ void StepRunner::take_mutations(std::map<std::string, Tensor>& buffers) const {
 }
 
 void StepRunner::forget_values() {
-  executor_.forget_values();
+  values().forget();
   converted_inputs_.clear();
 }
 

@@ -12,9 +12,10 @@
 #include <string_view>
 #include <vector>
 
-#include "emulation/kernels/active_kernels.h"
+#include "src/execute/execution_rules.h"
 #include "src/execute/executor.h"
 #include "src/execute/rounding_keys.h"
+#include "src/execute/step_measuring.h"
 #include "src/graph/batch.h"
 #include "src/policy/policy.h"
 
@@ -25,15 +26,15 @@ struct StepPass {
   ExecutionKey key;
   std::vector<double> loss_scales;  // by backward pass: its loss is multiplied by this
   double loss_divisor = 1;          // and divided by this: the sum over micro-batches is a mean
-  bool sample_sums = false;         // see Executor::begin_step
+  StepMeasuring measuring = {};
 };
 
 class StepRunner {
  public:
-  // `graph` and `sites` must outlive the runner; see Executor for the others.
+  // `graph` and `sites` must outlive the runner; see Executor for `rules`.
   // Throws: InputError from lowering.
-  StepRunner(const Graph& graph, const SiteTable& sites, const Policy& policy, Container container,
-             const KernelSet& (*kernels)() = active_kernels, int readers_lag = 0);
+  StepRunner(const Graph& graph, const SiteTable& sites, const Policy& policy,
+             const ExecutionRules& rules = {});
   StepRunner(const StepRunner&) = delete;  // the executor holds the addresses of its tensors
   StepRunner& operator=(const StepRunner&) = delete;
 
@@ -79,6 +80,8 @@ class StepRunner {
 
   const Graph& graph() const { return graph_; }
   const KernelSet& kernels() const { return executor_.kernels(); }
+  ValueStore& values() { return executor_.values(); }
+  const ValueStore& values() const { return executor_.values(); }
   Executor& executor() { return executor_; }
   const Executor& executor() const { return executor_; }
 

@@ -18,6 +18,11 @@ void store(const KernelSet& kernels, const Tensor& from, Tensor& to, const Quant
 QuantizeSpec storage_rounding(const Format* format, Rounding of_policy, const ExecutionKey& key,
                               uint32_t site);
 
+// Whether no value of the container changes when it is rounded to the format.
+inline bool changes_nothing(const Format& format, Container container) {
+  return format.is_fp64() || (format.is_fp32() && container == Container::kF32);
+}
+
 // The number in a tensor of one element.
 double first_value(const Tensor& tensor);
 

@@ -189,8 +189,8 @@ namespace {
 std::vector<std::string> addends(const Graph& graph, const std::string& value,
                                  const std::set<std::string>& terms) {
   const Node* node = graph.producer_of(value);
-  const bool is_sum = node != nullptr && find_op(node->op).is_sum && node->inputs.size() == 2 &&
-                      double_attribute(*node, "alpha", 1) == 1;
+  const bool is_sum = node != nullptr && find_op(node->op).meaning.is_sum &&
+                      node->inputs.size() == 2 && double_attribute(*node, "alpha", 1) == 1;
   if (terms.contains(value) || !is_sum) return {value};
   std::vector<std::string> found;
   for (const std::string& input : node->inputs) {

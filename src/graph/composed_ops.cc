@@ -146,8 +146,8 @@ std::vector<std::string> listable_op_names() {
 }
 
 std::string listed_name(const Node& node, const OpDef& op) {
-  if (op.class_attribute.empty()) return std::string(op.name);
-  return string_attribute(node, op.class_attribute, std::string(op.name));
+  if (op.formats.class_attribute.empty()) return std::string(op.name);
+  return string_attribute(node, op.formats.class_attribute, std::string(op.name));
 }
 
 CastClass own_class(const std::string& listed_name) {
@@ -156,9 +156,9 @@ CastClass own_class(const std::string& listed_name) {
 }
 
 bool is_loss(const Node& node, const OpDef& op) {
-  if (op.class_attribute.empty()) return op.is_loss;
+  if (op.formats.class_attribute.empty()) return op.meaning.is_loss;
   const ComposedOp* composed = find_composed_op(listed_name(node, op));
-  return composed != nullptr ? composed->is_loss : find_op(listed_name(node, op)).is_loss;
+  return composed != nullptr ? composed->is_loss : find_op(listed_name(node, op)).meaning.is_loss;
 }
 
 std::set<std::string> composed_inner_nodes(const Graph& graph) {
@@ -166,10 +166,10 @@ std::set<std::string> composed_inner_nodes(const Graph& graph) {
   for (const Node& node : graph.nodes) {
     if (node.is_backward() && !is_recorded(graph, node)) continue;
     const OpDef& op = find_op(node.op);
-    const bool is_border = op.class_of_result || !op.format_attribute.empty();
-    if (is_border && !op.class_attribute.empty()) {
+    const bool is_border = op.formats.class_of_result || !op.formats.attribute.empty();
+    if (is_border && !op.formats.class_attribute.empty()) {
       // If it names a format, its output is inside.
-      if (!string_attribute(node, op.format_attribute, "").empty()) widened.insert(node.id);
+      if (!string_attribute(node, op.formats.attribute, "").empty()) widened.insert(node.id);
       continue;
     }
     const bool is_inside = std::ranges::any_of(node.inputs, [&](const std::string& id) {

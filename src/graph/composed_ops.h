@@ -19,7 +19,7 @@ struct ComposedOp {
   std::string_view name;  // torch's, without overload
   CastClass cast_class;   // CUDA autocast's
   std::string_view help;
-  bool is_loss = false;  // as OpDef::is_loss
+  bool is_loss = false;  // as OpMeaning::is_loss
   ForeignNames foreign_names = {};
   bool is_product = false;  // one matmul node, which names it
 };

@@ -60,7 +60,7 @@ struct OpCall {
   // The rounding of output 0, for values that an op rounds inside (a hidden state from one time
   // step to the next). Without a format, nothing is rounded.
   QuantizeSpec inner = {};
-  // The formats to which an op rounds inside, see OpDef::cpu_formats and rounds_inside; else empty.
+  // The formats to which an op rounds inside, see OpFormats; else empty.
   std::span<const Format* const> inner_formats = {};
   // Dropout also rounds the factor of kept elements to inner's format.
   bool rounds_dropout_scale = false;
@@ -69,8 +69,8 @@ struct OpCall {
   // If not null, some sums of products are recomputed exactly (not in the truth lane, whose
   // products are not exact in double).
   AccumulatorHealth* health = nullptr;
-  // For an op that decides (OpDef::decides): whether its output is the lane's own choice instead of
-  // the recorded one, and, if not null, where to count the differences.
+  // For an op that decides (OpMeaning::decides): whether its output is the lane's own choice instead
+  // of the recorded one, and, if not null, where to count the differences.
   bool decides_itself = false;
   DecisionStats* decisions = nullptr;
 };
@@ -125,23 +125,43 @@ enum class FirstValues : uint8_t {
   kScaleShift,  // weight 1, bias 0
 };
 
-// For OpDef::draws_mask: an op that has a mask output only if it draws the mask.
+// For OpMeaning::draws_mask: an op that has a mask output only if it draws the mask.
 inline bool draws_where_it_has_one(const Node&) {
   return true;
 }
 
 class GradientBuilder;  // src/graph/autodiff.h: the interface for vector-Jacobian products
 
-// In OpDef::output_follows: the format of output 0; of the reduce accumulator (saved statistics).
+// In OpFormats::output_follows: the format of output 0; of the reduce accumulator (saved
+// statistics).
 inline constexpr int kFollowsOutput0 = -1, kFollowsAccumulator = -2;
 
-struct OpDef {
-  std::string_view name;
-  std::string_view help;  // formula, shapes
-  std::string_view source;
-  CastClass cast_class = CastClass::kFollow;
-  int min_inputs = 1, max_inputs = 1;
-  bool has_gemm_accumulator = false;  // sums products through the gemm accumulator
+// Sums of products.
+struct OpSums {
+  bool of_products =
+      false;  // the op sums products through the gemm accumulator; the rest is of those
+  // The operands that are factors of the products. A policy with [gemm] operand (TF32) rounds them.
+  // A bias is added, not multiplied. The first two decide which unit of a hardware target sums.
+  std::vector<int> operands = {0, 1};
+  // For ops whose factors depend on the node; null: `operands` applies.
+  bool (*is_factor)(const Node& node, size_t operand) = nullptr;
+  // For each of `operands`, as a matrix (all extents but the last; the last): the axis over which
+  // its products are summed. Empty: the factors are not such matrices.
+  std::vector<int> axes = {};
+  // True: output 0, at sums_ready if that is called, is the bare sums; an accumulator site measures
+  // them. False: roundings lie between the sums and the outputs (a recurrent layer), so there is no
+  // such site.
+  bool are_shown = true;
+  // True: hardware keeps the sums in registers between the op's products (fused attention), so no
+  // library rounds them to the factors' format.
+  bool are_kept = false;
+  // The extents of the products, used for advice.
+  std::vector<ProductShape> (*products)(const Node& node,
+                                        std::span<const TensorType> inputs) = nullptr;
+};
+
+// The formats of operands and outputs.
+struct OpFormats {
   // For kFollow: the operands whose formats decide the output's (empty: all floating operands).
   // batch_norm, for example, follows operand 0 alone.
   std::vector<int> follow_operands = {};
@@ -150,43 +170,29 @@ struct OpDef {
   std::vector<int> output_follows = {};
   // For ops where this depends on the node; null: output_follows applies. See output_follows_of.
   std::vector<int> (*node_follows)(const Node& node) = nullptr;
-  std::vector<std::string_view> attributes = {};  // the names it accepts
-  // Output types from operand types; throws InputError naming node, value and constraint.
-  std::vector<TensorType> (*infer)(const Node& node, std::span<const TensorType> inputs);
-  // Adds the backward nodes of `node`; null where no gradient flows (backward ops).
-  void (*vjp)(GradientBuilder& builder, const Node& node) = nullptr;
-  void (*run)(const OpCall& call);
-  // For ops with a gemm accumulator: the operands that are factors of the products. A policy with
-  // [gemm] operand (TF32) rounds them. A bias is added, not multiplied.
-  std::vector<int> product_operands = {0, 1};
-  // For ops whose factors depend on the node; null: product_operands applies. In either case the
-  // first two of product_operands decide which unit of a hardware target sums.
-  bool (*is_factor)(const Node& node, size_t operand) = nullptr;
-  // For each product operand, as a matrix (all extents but the last; the last): the axis over which
-  // its products are summed. Empty: the factors are not such matrices.
-  std::vector<int> sum_axes = {};
-  // True: output 0, at sums_ready if that is called, is the bare sums; an accumulator site measures
-  // them. False: roundings lie between the sums and the outputs (a recurrent layer), so there is no
-  // such site.
-  bool shows_sums = true;
-  // True: hardware keeps the sums in registers between the op's products (fused attention), so no
-  // library rounds them to the factors' format.
-  bool keeps_sums = false;
-  // Gradients may flow through this many outputs, from output 0; the vjp checks which of them have
-  // one. 0: no gradient flows through the op, and values computed from it alone need none.
-  int differentiable_outputs = 1;
-  // For ops with a gemm accumulator: the extents of their products, used for advice.
-  std::vector<ProductShape> (*products)(const Node& node,
-                                        std::span<const TensorType> inputs) = nullptr;
   // The attribute that names output 0's format in every lane but the truth lane. The operand is
   // then read without a cast, unless class_attribute names its class. Empty or absent: the cast
   // class decides.
-  std::string_view format_attribute = {};
+  std::string_view attribute = {};
   // The attribute that names the op whose cast class applies here (src/graph/composed_ops.h). With
   // class_of_result that class decides only the format of output 0, and operands are read without a
   // cast.
   std::string_view class_attribute = {};
   bool class_of_result = false;
+  // True: the op computes in FP32 up to its outputs, products included, for operands of any format
+  // (attention that widens FP16 and BF16 first). Null: no node of the op does.
+  bool (*computes_wide)(const Node& node) = nullptr;
+  // For ops that PyTorch's CPU build casts and rounds differently: changes the formats in place if
+  // the policy selects that ([recurrent] cells). Backward nodes get the same inner formats.
+  void (*on_cpu)(const Node& node, NodeFormats& formats) = nullptr;
+  // Backward nodes round inside as the forward node does.
+  RoundsInside rounds_inside = RoundsInside::kNever;
+  // Bytes per element of its integer outputs in frameworks that store them: masks 1, indices 8.
+  int integer_bytes = 4;
+};
+
+// Elements that come from an operand, or from an attribute.
+struct OpElements {
   // The attribute with a number that the op writes into its output (a masked score's -inf).
   std::string_view fill_attribute = {};
   // The output has elements of the operands, moved, scaled or added up: an intended infinity in an
@@ -200,20 +206,13 @@ struct OpDef {
   // True: for some shapes the op does nothing (a sum over extents that are 1), and graphs for such
   // batches omit it.
   bool may_vanish = false;
-  // True: the op computes in FP32 up to its outputs, products included, for operands of any format
-  // (attention that widens FP16 and BF16 first). Null: no node of the op does.
-  bool (*computes_wide)(const Node& node) = nullptr;
-  // For ops that PyTorch's CPU build casts and rounds differently: changes the formats in place if
-  // the policy selects that ([recurrent] cells). Backward nodes get the same inner formats.
-  void (*cpu_formats)(const Node& node, NodeFormats& formats) = nullptr;
-  // Backward nodes round inside as the forward node does.
-  RoundsInside rounds_inside = RoundsInside::kNever;
-  // Bytes per element of its integer outputs in frameworks that store them: masks 1, indices 8.
-  int integer_bytes = 4;
+};
+
+// What an op is to a model, where that is more than its formula.
+struct OpMeaning {
   // A training loss. The ops that feed one are the model, all other forward ops are the loss; the
   // [model] borders of a policy lie between the two.
   bool is_loss = false;
-  ForeignNames foreign_names = {};
   // The kink of operand 0; null: the op has none.
   Kink (*kink)(const Node& node) = nullptr;
   // The output with the element chosen from each plane of operand 0 (a pool's winners), another
@@ -237,12 +236,36 @@ struct OpDef {
   bool decides = false;
 };
 
+struct OpDef {
+  std::string_view name;
+  std::string_view help;  // formula, shapes
+  std::string_view source;
+  CastClass cast_class = CastClass::kFollow;
+  int min_inputs = 1, max_inputs = 1;
+  std::vector<std::string_view> attributes = {};  // the names it accepts
+  // Output types from operand types; throws InputError naming node, value and constraint.
+  std::vector<TensorType> (*infer)(const Node& node, std::span<const TensorType> inputs);
+  // Adds the backward nodes of `node`; null where no gradient flows (backward ops).
+  void (*vjp)(GradientBuilder& builder, const Node& node) = nullptr;
+  void (*run)(const OpCall& call);
+  // Gradients may flow through this many outputs, from output 0; the vjp checks which of them have
+  // one. 0: no gradient flows through the op, and values computed from it alone need none.
+  int differentiable_outputs = 1;
+  ForeignNames foreign_names = {};
+  // Most ops leave these as they are.
+  OpSums sums = {};
+  OpFormats formats = {};
+  OpElements elements = {};
+  OpMeaning meaning = {};
+};
+
 std::span<const OpDef> ops();
 const OpDef& find_op(std::string_view name);  // Throws: InputError with a did-you-mean
 
-// OpDef::output_follows for this node.
+// OpFormats::output_follows for this node.
 inline std::vector<int> output_follows_of(const OpDef& op, const Node& node) {
-  return op.node_follows != nullptr ? op.node_follows(node) : op.output_follows;
+  return op.formats.node_follows != nullptr ? op.formats.node_follows(node)
+                                            : op.formats.output_follows;
 }
 
 // The type of a node's mask output, for ops with draws_mask; null: the node has none.

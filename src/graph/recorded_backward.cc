@@ -30,8 +30,8 @@ std::string gradient_name(size_t output) {
 // A backward op trusts its operands, which only autodiff makes; random numbers and running
 // statistics belong to a forward pass.
 bool may_be_recorded(const OpDef& op) {
-  return op.name.find("_backward") == std::string_view::npos && op.draws_mask == nullptr &&
-         !op.has_running_statistics && op.infer != infer_custom_gradient;
+  return op.name.find("_backward") == std::string_view::npos && op.meaning.draws_mask == nullptr &&
+         !op.meaning.has_running_statistics && op.infer != infer_custom_gradient;
 }
 
 class Checker {

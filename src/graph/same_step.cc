@@ -54,7 +54,7 @@ class Matching {
 
   // A node of `main` that `other` omits: its operand replaces its output.
   bool skip(const Node& node) {
-    if (!find_op(node.op).may_vanish) return false;
+    if (!find_op(node.op).elements.may_vanish) return false;
     stands_for_[node.id] = node.inputs.at(0);
     return true;
   }

@@ -1,7 +1,7 @@
 // Tells whether two step graphs are the same step for batches of two shapes.
 // A model traced for a short batch has the same nodes as for a full batch, except those that have
-// nothing to do there (OpDef::may_vanish). Nodes at the same place have the same sites. A step that
-// took another path through the model has nodes of its own; the table of sites is one for all.
+// nothing to do there (OpElements::may_vanish). Nodes at the same place have the same sites. A step
+// that took another path through the model has nodes of its own; the table of sites is one for all.
 #pragma once
 
 #include <map>

@@ -85,12 +85,13 @@ class SiteMaker {
   bool is_masked(const Node& node) const {
     if (node.stat_exempt) return true;
     const OpDef& op = find_op(node.op);
-    if (!op.fill_attribute.empty() &&
-        is_mask_number(double_attribute(node, op.fill_attribute, 0))) {
+    if (!op.elements.fill_attribute.empty() &&
+        is_mask_number(double_attribute(node, op.elements.fill_attribute, 0))) {
       return true;
     }
-    return op.keeps_masks && std::any_of(node.inputs.begin(), node.inputs.end(),
-                                         [&](const auto& id) { return masked_.contains(id); });
+    return op.elements.keeps_masks &&
+           std::any_of(node.inputs.begin(), node.inputs.end(),
+                       [&](const auto& id) { return masked_.contains(id); });
   }
 
   Site& add(const std::string& layer, const std::string& op, Role role, Point point, Shape shape,
@@ -157,7 +158,7 @@ class SiteMaker {
       operands.push_back(site.id);
     }
     std::vector<int32_t> sources = operands;
-    if (const OpDef& op = find_op(node.op); op.has_gemm_accumulator && op.shows_sums) {
+    if (const OpDef& op = find_op(node.op); op.sums.of_products && op.sums.are_shown) {
       Site& site = add(layer, node.op, Role::kAccumulator, Point::kAccumulator,
                        node.outputs[0].shape, node.id, 0, output_id(node, 0));
       site.feeds = operands;

@@ -15,9 +15,9 @@ void LowerChecks::note_sum(const Accumulator& accumulator) {
 
 void LowerChecks::check_region(const Node& node, const OpDef& op,
                                const std::vector<const Format*>& operands) {
-  if (!op.has_gemm_accumulator) return;
-  const auto a = static_cast<size_t>(op.product_operands.at(0));
-  const auto b = static_cast<size_t>(op.product_operands.at(1));
+  if (!op.sums.of_products) return;
+  const auto a = static_cast<size_t>(op.sums.operands.at(0));
+  const auto b = static_cast<size_t>(op.sums.operands.at(1));
   if (operands.at(a) == operands.at(b)) return;
   region_problems_.push_back(layer_of(in_.graph, node) + " " + node.op + ": " + operands[a]->name +
                              " x " + operands[b]->name);

@@ -22,7 +22,7 @@ const Format* format_of_sum(const Node& join, const LowerInputs& in, const Model
 }  // namespace
 
 bool is_join(const Graph& graph, const Node& node) {
-  return node.is_backward() && find_op(node.op).is_sum && !node.gradient_of.empty() &&
+  return node.is_backward() && find_op(node.op).meaning.is_sum && !node.gradient_of.empty() &&
          !node.gradient_of.front().empty() &&
          std::ranges::all_of(node.inputs,
                              [&](const std::string& id) { return is_gradient(graph, id); });

@@ -41,10 +41,10 @@ std::vector<ProductFact> product_facts(const Graph& step) {
   std::vector<ProductFact> facts;
   for (const Node& node : step.nodes) {
     const OpDef& op = find_op(node.op);
-    if (op.products == nullptr) continue;
+    if (op.sums.products == nullptr) continue;
     std::vector<TensorType> inputs;
     for (const std::string& input : node.inputs) inputs.push_back(step.type_of(input));
-    for (const ProductShape& s : op.products(node, inputs)) {
+    for (const ProductShape& s : op.sums.products(node, inputs)) {
       facts.push_back({node.id, layer_of(step, node), node.op, node.is_backward(), s,
                        unaligned(s, kAlignment16Bit), unaligned(s, kAlignmentFp8),
                        s.count * s.m * s.n * s.k, s.count * (s.m * s.k + s.k * s.n + s.m * s.n)});
@@ -75,7 +75,8 @@ MemoryFacts memory_facts(const Graph& step, const Program& program, const Policy
     const Node& node = step.nodes[static_cast<size_t>(instruction.node)];
     const bool is_backward = node.is_backward();
     if (!is_backward) {
-      for (const int value : instruction.outputs) forward[value] = find_op(node.op).integer_bytes;
+      for (const int value : instruction.outputs)
+        forward[value] = find_op(node.op).formats.integer_bytes;
     }
     if (!is_backward || instruction.kind == InstructionKind::kObserve) continue;
     for (const int value : instruction.inputs) {

@@ -146,7 +146,7 @@ class Lowering {
     Lowered& used = lowered_[node.id];
     used.gradient = std::move(formats.gradients);
     // A bias has no part in the gradients.
-    if (op.rounds_inside != RoundsInside::kBias) used.inner = formats.inner;
+    if (op.formats.rounds_inside != RoundsInside::kBias) used.inner = formats.inner;
     used.compute = compute;
     std::vector<int> inputs;
     for (size_t i = 0; i < node.inputs.size(); ++i) {

@@ -16,9 +16,9 @@ bool is_state(const Node& node, const OpDef& op, size_t operand) {
 }
 
 bool decides(const OpDef& op, size_t operand) {
-  return op.follow_operands.empty() ||
-         std::find(op.follow_operands.begin(), op.follow_operands.end(),
-                   static_cast<int>(operand)) != op.follow_operands.end();
+  return op.formats.follow_operands.empty() ||
+         std::find(op.formats.follow_operands.begin(), op.formats.follow_operands.end(),
+                   static_cast<int>(operand)) != op.formats.follow_operands.end();
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ const Format* wider(const Format* a, const Format* b) {
 }
 
 bool computes_wide(const Node& node, const OpDef& op) {
-  return op.computes_wide != nullptr && op.computes_wide(node);
+  return op.formats.computes_wide != nullptr && op.formats.computes_wide(node);
 }
 
 const Accumulator* wide_enough(const Accumulator* wanted, const Node& node, const OpDef& op,
@@ -49,10 +49,10 @@ CastClass ClassFormats::class_of(const Node& node, const OpDef& op, bool autocas
 // The format that the node itself names for its output, or null. `by_class`: its class's format.
 const Format* ClassFormats::own_format(const Node& node, const OpDef& op,
                                        const Format* by_class) const {
-  if (op.class_of_result) {
+  if (op.formats.class_of_result) {
     return by_class != nullptr ? by_class : followed(node, op, formats_inside(node));
   }
-  const std::string named = string_attribute(node, op.format_attribute, "");
+  const std::string named = string_attribute(node, op.formats.attribute, "");
   if (named.empty()) return nullptr;
   // FP32 containers do not hold FP64's values, and the truth lane rounds to nothing else.
   const Format& written = find_format(named);
@@ -62,7 +62,7 @@ const Format* ClassFormats::own_format(const Node& node, const OpDef& op,
 // What a forward node and its backward partners round to inside; null: nothing.
 const Format* ClassFormats::inner_format(const Node& node, const OpDef& op, const Format* compute,
                                          const Format* output) const {
-  switch (op.rounds_inside) {
+  switch (op.formats.rounds_inside) {
     case RoundsInside::kNever:
       return nullptr;
     case RoundsInside::kAlways:
@@ -91,7 +91,7 @@ const Format* ClassFormats::class_format(const Node& node, const OpDef& op, cons
       const Format* widest = in_.policy.low;
       const std::vector<const Format*> formats = formats_inside(node);
       for (size_t i = 0; i < formats.size(); ++i) {
-        const bool counts = !op.class_of_result || decides(op, i);
+        const bool counts = !op.formats.class_of_result || decides(op, i);
         if (counts && formats[i] != nullptr) widest = wider(widest, formats[i]);
       }
       return widest;
@@ -107,7 +107,7 @@ NodeFormats ClassFormats::of_forward(const Node& node, const OpDef& op, const Fo
   const Format* by_class = class_format(node, op, compute, autocast);
   const Format* own = own_format(node, op, by_class);
   const bool casts_operands =
-      own == nullptr || (!op.class_attribute.empty() && !op.class_of_result);
+      own == nullptr || (!op.formats.class_attribute.empty() && !op.formats.class_of_result);
   const Format* target = casts_operands ? by_class : nullptr;
   const Format* first = target != nullptr ? target : followed(node, op, formats_inside(node));
   NodeFormats formats;
@@ -125,10 +125,10 @@ NodeFormats ClassFormats::of_forward(const Node& node, const OpDef& op, const Fo
   for (size_t k = 0; k < node.outputs.size(); ++k) {
     formats.outputs.push_back(k == 0 && own != nullptr ? own : output(node, op, k, compute, first));
   }
-  if (op.cpu_formats != nullptr && in_.policy.recurrent_cells == RecurrentCells::kTorchCpu) {
+  if (op.formats.on_cpu != nullptr && in_.policy.recurrent_cells == RecurrentCells::kTorchCpu) {
     const Format* low = class_format(node, find_op("linear"), compute, autocast);
     formats.low = low != nullptr ? low : first;
-    op.cpu_formats(node, formats);
+    op.formats.on_cpu(node, formats);
   }
   const Format* inner = inner_format(node, op, compute, formats.outputs[0]);
   if (inner != nullptr && !contains(*inner, *in_.container)) formats.inner = {inner};

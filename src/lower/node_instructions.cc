@@ -15,10 +15,9 @@ std::string forward_op_of(const Graph& graph, const Node& node) {
 }
 
 bool is_factor(const Node& node, const OpDef& op, size_t operand) {
-  if (op.is_factor != nullptr) return op.is_factor(node, operand);
-  return op.has_gemm_accumulator &&
-         std::find(op.product_operands.begin(), op.product_operands.end(),
-                   static_cast<int>(operand)) != op.product_operands.end();
+  if (op.sums.is_factor != nullptr) return op.sums.is_factor(node, operand);
+  return op.sums.of_products && std::find(op.sums.operands.begin(), op.sums.operands.end(),
+                                          static_cast<int>(operand)) != op.sums.operands.end();
 }
 
 }  // namespace
@@ -92,7 +91,7 @@ const Format* OpLowering::seen_inside(const Node& node, const OpDef& op, size_t 
 }
 
 void OpLowering::add(const Node& node, const OpDef& op, std::vector<int> inputs,
-                     const OpFormats& formats) {
+                     const LoweredFormats& formats) {
   std::vector<ValueRounding> roundings;
   for (size_t k = 0; k < node.outputs.size(); ++k) {
     const bool is_float = node.outputs[k].element == ElementType::kFloat;
@@ -110,7 +109,7 @@ void OpLowering::add(const Node& node, const OpDef& op, std::vector<int> inputs,
   run.inner_formats = formats.inner;
   run.gemm_accumulator = wide_enough(in_.policy.gemm_accumulator, node, op, formats.compute);
   run.reduce_accumulator = wide_enough(in_.policy.reduce_accumulator, node, op, formats.compute);
-  if (!op.has_gemm_accumulator) return;
+  if (!op.sums.of_products) return;
   const Accumulator* by_rule = rules_.accumulator(node, forward_op_of(in_.graph, node));
   if (by_rule != nullptr) run.gemm_accumulator = by_rule;
   set_unit(node, op, run, formats.seen, by_rule != nullptr);
@@ -122,8 +121,8 @@ void OpLowering::add(const Node& node, const OpDef& op, std::vector<int> inputs,
 // The accumulator for this op's factors.
 void OpLowering::set_unit(const Node& node, const OpDef& op, Instruction& run,
                           const std::vector<const Format*>& seen, bool by_rule) {
-  const auto a = static_cast<size_t>(op.product_operands.at(0));
-  const auto b = static_cast<size_t>(op.product_operands.at(1));
+  const auto a = static_cast<size_t>(op.sums.operands.at(0));
+  const auto b = static_cast<size_t>(op.sums.operands.at(1));
   const AccumulatorChoice choice =
       choose_accumulator(in_.policy, *run.gemm_accumulator, by_rule, *seen.at(a), *seen.at(b));
   if (const BlockFormat* block = block_format_among(run.inputs);
@@ -134,7 +133,7 @@ void OpLowering::set_unit(const Node& node, const OpDef& op, Instruction& run,
   if (!choice.problem.empty()) checks_.add_sum_problem(node, choice.problem);
   checks_.note_sum(*choice.accumulator);
   LibraryRules rules = in_.policy.cuda;
-  if (op.keeps_sums) rules.narrow_results = false;
+  if (op.sums.are_kept) rules.narrow_results = false;
   run.gemm_accumulator = &with_library_rules(*choice.accumulator, rules);
   run.factor_formats.assign(run.inputs.size(), nullptr);
   run.factor_formats[a] = choice.a;

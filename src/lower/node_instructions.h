@@ -31,7 +31,7 @@ struct Operand {
 };
 
 // The formats an op runs in.
-struct OpFormats {
+struct LoweredFormats {
   std::vector<const Format*> outputs = {};  // before rules on single values
   std::vector<const Format*> seen = {};     // Operand::seen of every operand
   std::vector<const Format*> inner = {};    // OpCall::inner_formats
@@ -47,7 +47,8 @@ class OpLowering {
   Operand read(const Node& node, const OpDef& op, size_t operand, const OperandSource& from,
                const Format* compute);
   // `inputs`: the results of read(), by operand.
-  void add(const Node& node, const OpDef& op, std::vector<int> inputs, const OpFormats& formats);
+  void add(const Node& node, const OpDef& op, std::vector<int> inputs,
+           const LoweredFormats& formats);
 
  private:
   bool is_narrowed_op(const std::string& forward_op) const;

@@ -27,7 +27,7 @@ ordered_json op_json(const Program& program, const Instruction& i, const Node& n
   ordered_json op = {{"node", node.id},  {"layer", node.layer},
                      {"op", node.op},    {"backward", node.is_backward()},
                      {"inputs", inputs}, {"outputs", outputs}};
-  if (find_op(node.op).has_gemm_accumulator) op["accumulator"] = i.gemm_accumulator->name;
+  if (find_op(node.op).sums.of_products) op["accumulator"] = i.gemm_accumulator->name;
   if (const Format* inside = format_inside(i)) op["inside"] = inside->name;
   return op;
 }

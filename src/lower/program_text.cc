@@ -114,7 +114,7 @@ class ProgramText {
   }
 
   void add_op(const Instruction& i, const Node& node) {
-    const bool is_gemm = find_op(node.op).has_gemm_accumulator;
+    const bool is_gemm = find_op(node.op).sums.of_products;
     for (size_t line = 0; line < std::max(i.inputs.size(), i.outputs.size()); ++line) {
       Row row;
       if (line == 0) {

@@ -36,7 +36,7 @@ std::optional<ScaledCast> ScaledFactors::cast_of(const Node& node, size_t operan
     const Shape shape = graph_.type_of(id).shape;
     cast.shape.cols = shape.back();
     cast.shape.rows = element_count(shape) / std::max<int64_t>(1, shape.back());
-    cast.shape.axis = find_op(node.op).sum_axes.at(operand);
+    cast.shape.axis = find_op(node.op).sums.axes.at(operand);
   }
   const std::string base = layer_of(graph_, node) + "." + node.op + "." + std::to_string(operand);
   const int earlier = names_[base]++;

@@ -68,7 +68,7 @@ Tensor normal(const Shape& shape, double std, const RandomStream& random) {
 Tensor torch_default(const Graph& graph, const Parameter& parameter, const RandomStream& random) {
   const Shape& shape = parameter.type.shape;
   const auto [node, operand] = first_use(graph, parameter);
-  switch (find_op(node->op).first_values) {
+  switch (find_op(node->op).meaning.first_values) {
     case FirstValues::kNormal:
       return normal(shape, 1, random);
     case FirstValues::kHidden: {

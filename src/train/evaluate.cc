@@ -107,9 +107,10 @@ EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& l
       auto& runner = runners.of_lanes[l];
       if (runner == nullptr) {
         runner = std::make_unique<StepRunner>(
-            runners.graph, runners.sites, policy, container,
-            in_fp32 ? active_kernels : find_engine(lane.engine).kernels);
-        runner->executor().leave_out_backward();
+            runners.graph, runners.sites, policy,
+            ExecutionRules{.container = container,
+                           .kernels = in_fp32 ? active_kernels : find_engine(lane.engine).kernels,
+                           .forward_only = true});
         lanes[l]->bind_state(*runner, in_fp32);
       }
       // Every batch of every evaluation has its own key, and none is a training step's.
@@ -124,8 +125,8 @@ EvaluationRecord Evaluator::evaluate(const std::vector<std::unique_ptr<Lane>>& l
       int64_t weight = size;
       const auto logits = runners.graph.outputs.find("logits");
       if (logits != runners.graph.outputs.end()) {
-        const Tensor& values = runner->executor().value(logits->second);
-        const Tensor& labels = runner->executor().value(runners.graph.outputs.at("labels"));
+        const Tensor& values = runner->values().of(logits->second);
+        const Tensor& labels = runner->values().of(runners.graph.outputs.at("labels"));
         const Score score = container == Container::kF64 ? score_of<double>(values, labels)
                                                          : score_of<float>(values, labels);
         scores[l].merge(score);

@@ -1,219 +1,237 @@
-// A lane's gradients between backward and the optimizer: sums over micro-batches, workers and
-// losses, the search for non-finite values, unscaling and clipping.
+// See lane_gradients.h.
+#include "src/train/lane_gradients.h"
+
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
 #include "emulation/kernels/quantize.h"
-#include "src/execute/finite.h"
-#include "src/train/lane.h"
+#include "src/execute/storage.h"
 #include "src/update/all_reduce.h"
 #include "src/update/clip.h"
 
 namespace lockstep {
 
-// Gradients are used directly from the executor, unless several passes add up or clipping changes
-// them first.
-bool Lane::keeps_gradients() const {
-  const RunOptions& options = *context_.options;
+LaneGradients::LaneGradients(const LaneFrame& frame, const std::vector<LaneParameter>& parameters,
+                             const LaneScalers& scalers)
+    : frame_(frame), parameters_(parameters), scalers_(scalers) {
+  for (const LaneParameter& p : parameters_) gradients_.push_back(sums_for(p));
+}
+
+bool LaneGradients::are_kept() const {
+  const RunOptions& options = frame_.options();
   return options.micro_steps() > 1 || options.clip_norm > 0 || options.clip_value > 0 ||
-         context_.step_graph->passes.size() > 1;
+         frame_.context.step_graph->passes.size() > 1;
 }
 
 // Losses with one scale add up as they come, in p.grad. If each has a scale, each is unscaled
 // first. Workers exchange every loss's gradients after its pass.
-bool Lane::keeps_losses_apart() const {
-  return context_.step_graph->passes.size() > 1 &&
-         (separates_losses() || context_.options->workers > 1);
+bool LaneGradients::are_losses_apart() const {
+  return frame_.context.step_graph->passes.size() > 1 &&
+         (scalers_.is_per_loss() || frame_.options().workers > 1);
 }
 
-void Lane::make_sums(ParameterState& p) const {
-  const Shape& shape = p.weight.shape();
-  const Container container = p.weight.container();
-  const auto workers = static_cast<size_t>(context_.options->workers);
-  if (keeps_gradients()) p.sum = Tensor(shape, container);
-  if (keeps_losses_apart()) {
-    for (const bool reached : p.reached) {
-      p.of_losses.push_back(reached ? Tensor(shape, container) : Tensor());
-    }
+LaneGradients::Gradient LaneGradients::sums_for(const LaneParameter& p) const {
+  Gradient out;
+  if (!p.trains) return out;
+  const Tensor zeros(p.weight.shape(), p.weight.container());
+  const auto workers = static_cast<size_t>(frame_.options().workers);
+  if (are_kept()) out.sum = zeros;
+  if (are_losses_apart()) {
+    for (const bool reached : p.reached) out.of_losses.push_back(reached ? zeros : Tensor());
   }
-  if (workers == 1) return;
-  for (size_t k = 0; k < std::max<size_t>(1, p.of_losses.size()); ++k) {
-    const size_t count = p.has_sum(k) ? workers : 0;
-    p.of_workers.emplace_back(count, Tensor(shape, container));
+  if (workers == 1) return out;
+  for (size_t k = 0; k < std::max<size_t>(1, out.of_losses.size()); ++k) {
+    const bool has_sum = out.of_losses.empty() || p.reached[k];
+    out.of_workers.emplace_back(has_sum ? workers : 0, zeros);
   }
+  return out;
 }
 
-const Tensor& Lane::gradient(const ParameterState& p) const {
-  return keeps_gradients() ? p.sum : computed_gradient(p, 0);
+void LaneGradients::begin_step() {
+  for (Gradient& gradient : gradients_) gradient.is_set = false;
 }
 
-const Tensor& Lane::computed_gradient(const ParameterState& p, size_t pass) const {
-  return runner_->gradient(p.name, pass);
+// As it is now, still scaled.
+const Tensor& LaneGradients::current(size_t i) const {
+  return are_kept() ? gradients_[i].sum : frame_.runner->gradient(parameters_[i].name);
 }
 
 // On the path of the micro-batch in progress.
-bool Lane::is_reached(const ParameterState& p, size_t pass) const {
-  return p.reached[pass] && pass_gradients(runner_->graph(), pass).contains(p.name);
+bool LaneGradients::is_reached(const LaneParameter& p, size_t pass) const {
+  return p.reached[pass] && pass_gradients(frame_.runner->graph(), pass).contains(p.name);
 }
 
 // Unscaled gradients go to the updated tensor: masters receive them in their own format; without
 // masters they stay in p.grad, as in GradScaler.unscale_.
-const Format* Lane::unscaled_format(const ParameterState& p) const {
-  return p.master.empty() ? p.format : description_.policy.master;
+const Format* LaneGradients::unscaled_format(const LaneParameter& p) const {
+  return p.master.empty() ? p.format : frame_.policy().master;
+}
+
+void LaneGradients::add(int64_t micro_batch, int64_t worker, LaneStep& record) {
+  for (size_t i = 0; i < gradients_.size(); ++i) {
+    bool& is_set = gradients_[i].is_set;
+    if (are_kept()) keep(i, micro_batch == 0 || !is_set, worker, record);
+    for (size_t pass = 0; pass < parameters_[i].reached.size(); ++pass) {
+      is_set |= is_reached(parameters_[i], pass);
+    }
+  }
 }
 
 // `first`: nothing is in the step's sums yet.
-void Lane::keep_gradients(ParameterState& p, bool first, int64_t worker, LaneStep& record) {
+void LaneGradients::keep(size_t i, bool first, int64_t worker, LaneStep& record) {
+  const LaneParameter& p = parameters_[i];
+  Gradient& g = gradients_[i];
   bool begun = false;
   for (size_t pass = 0; pass < p.reached.size(); ++pass) {
     if (!is_reached(p, pass)) continue;
-    const size_t k = p.of_losses.empty() ? 0 : pass;
-    Tensor& sum = p.of_workers.empty() ? p.sum_of(k) : p.of_workers[k][static_cast<size_t>(worker)];
-    const int32_t site = runner_->gradient_site(p.name, pass);
-    const bool adds_up = context_.micro_batches(step_) > 1;
-    const bool measure = measures() && adds_up && site >= 0;
+    const size_t k = g.of_losses.empty() ? 0 : pass;
+    Tensor& sum = g.of_workers.empty() ? g.sum_of(k) : g.of_workers[k][static_cast<size_t>(worker)];
+    const int32_t site = frame_.runner->gradient_site(p.name, pass);
+    const bool adds_up = frame_.context.micro_batches(frame_.step) > 1;
+    const bool measure = frame_.measures() && adds_up && site >= 0;
     const UpdateRecord added =
-        runner_->add_gradient(p.name, pass, first && (k == pass || !begun), sum, measure);
+        frame_.runner->add_gradient(p.name, pass, first && (k == pass || !begun), sum, measure);
     if (measure) record.sites[static_cast<size_t>(site)].update.merge(added);
     begun = true;
   }
 }
 
+const Tensor& LaneGradients::unscaled(size_t scaler, const Tensor& gradient) {
+  if (!scalers_.unscaling_changes(scaler)) return gradient;
+  if (unscaled_.size() < gradient.size()) {
+    unscaled_ = Tensor(gradient.shape(), gradient.container());
+  }
+  scalers_.unscale(scaler, gradient, unscaled_);
+  return unscaled_;
+}
+
+void LaneGradients::add_up_losses() {
+  for (size_t i = 0; i < gradients_.size(); ++i) add_up_losses(parameters_[i], gradients_[i]);
+}
+
 // Adds up the losses' gradients, which were kept apart so far. If each has a scale they are
 // unscaled into the masters' format, or the weight's, as in apex's unscale_with_stashed; with one
 // scale they stay scaled, as in p.grad.
-void Lane::add_up_losses() {
-  for (ParameterState& p : parameters_) {
-    const Format* format = separates_losses() ? unscaled_format(p) : p.format;
-    bool begun = false;
-    const auto add = [&]<typename T>(T, size_t pass) {
-      const Tensor& from = p.of_losses[pass];
-      const T* own = from.as<T>().data();
-      T* sum = p.sum.as<T>().data();
-      if (separates_losses() && unscaling_changes(pass)) {
-        if (unscaled_.size() < from.size()) unscaled_ = Tensor(from.shape(), from.container());
-        unscale(pass, own, unscaled_.as<T>().data(), from.size());
-        own = unscaled_.as<T>().data();
-      }
+void LaneGradients::add_up_losses(const LaneParameter& p, Gradient& g) {
+  const bool unscales = scalers_.is_per_loss();
+  const Format* format = unscales ? unscaled_format(p) : p.format;
+  bool begun = false;
+  for (size_t pass = 0; pass < g.of_losses.size(); ++pass) {
+    const Tensor& from = g.of_losses[pass];
+    if (from.empty()) continue;
+    const Tensor& own = unscales ? unscaled(pass, from) : from;
+    frame_.typed([&]<typename T>(T) {
+      T* sum = g.sum.as<T>().data();
       if (begun) {
-        kernels().of<T>().add(sum, own, sum, from.size());
+        frame_.kernels().of<T>().add(sum, own.as<T>().data(), sum, from.size());
       } else {
-        std::copy_n(own, from.size(), sum);
+        std::copy_n(own.as<T>().data(), from.size(), sum);
       }
-      quantize<T>(kernels(), p.sum.as<T>(), p.sum.as<T>(), {format}, nullptr);
-    };
-    for (size_t pass = 0; pass < p.of_losses.size(); ++pass) {
-      if (p.of_losses[pass].empty()) continue;
-      container() == Container::kF64 ? add(double(), pass) : add(float(), pass);
-      begun = true;
-    }
+      quantize<T>(frame_.kernels(), g.sum.as<T>(), g.sum.as<T>(), {format}, nullptr);
+    });
+    begun = true;
   }
 }
 
-// A worker's share of the mean is g / W. Values that are divided only after the sum are W times as
-// large. The reference, which has the default policy, divides before.
-void Lane::enter_all_reduce(const Lane* reference, LaneStep& record) {
-  const AllReduce& how = description_.policy.all_reduce;
-  const int64_t workers = context_.options->workers;
-  for (ParameterState& p : parameters_) {
-    const ParameterState* ref = partner(reference, p);
+void LaneGradients::enter_all_reduce(const LaneGradients* reference, LaneStep& record) {
+  const AllReduce& how = frame_.policy().all_reduce;
+  const int64_t workers = frame_.options().workers;
+  const bool measures = frame_.measures();
+  for (size_t i = 0; i < gradients_.size(); ++i) {
+    const LaneParameter& p = parameters_[i];
     const Format& format = how.format == nullptr ? *p.format : *how.format;
-    for (size_t k = 0; k < p.of_workers.size(); ++k) {
-      const double scale =
-          this->scale(scaler_of(k)) * (how.divides_before ? 1 : static_cast<double>(workers));
+    auto& of_workers = gradients_[i].of_workers;
+    for (size_t k = 0; k < of_workers.size(); ++k) {
+      const double scale = scalers_.scale(scalers_.of_pass(k)) *
+                           (how.divides_before ? 1 : static_cast<double>(workers));
       SiteRecord all;
-      for (size_t w = 0; w < p.of_workers[k].size(); ++w) {
+      for (size_t w = 0; w < of_workers[k].size(); ++w) {
         TensorStats stats;
-        lockstep::enter_all_reduce(kernels(), how, format, workers, p.of_workers[k][w],
-                                   measures() ? &stats : nullptr);
-        if (!measures()) continue;
-        all.merge(gradient_record(p.of_workers[k][w], stats, format,
-                                  ref == nullptr ? nullptr : &ref->of_workers[k][w], scale));
+        lockstep::enter_all_reduce(frame_.kernels(), how, format, workers, of_workers[k][w],
+                                   measures ? &stats : nullptr);
+        if (!measures) continue;
+        SiteRecord one;
+        frame_.fill(one, of_workers[k][w], stats, format,
+                    reference == nullptr ? nullptr : &reference->gradients_[i].of_workers[k][w],
+                    scale);
+        all.merge(one);
       }
-      if (all.measured) record.sites[context_.updates.at(p.name).entering[k]] = all;
+      if (all.measured) record.sites[p.sites->entering[k]] = all;
     }
   }
 }
 
-void Lane::all_reduce(const Lane* reference, LaneStep& record) {
-  const AllReduce& how = description_.policy.all_reduce;
-  for (ParameterState& p : parameters_) {
-    const ParameterState* ref = partner(reference, p);
-    for (size_t k = 0; k < p.of_workers.size(); ++k) {
-      if (p.of_workers[k].empty()) continue;
+void LaneGradients::all_reduce(const LaneGradients* reference, LaneStep& record) {
+  const AllReduce& how = frame_.policy().all_reduce;
+  for (size_t i = 0; i < gradients_.size(); ++i) {
+    const LaneParameter& p = parameters_[i];
+    Gradient& g = gradients_[i];
+    for (size_t k = 0; k < g.of_workers.size(); ++k) {
+      if (g.of_workers[k].empty()) continue;
       TensorStats stats;
-      Tensor& sum = p.sum_of(k);
-      lockstep::all_reduce(kernels(), how, how.format == nullptr ? *p.format : *how.format,
-                           *p.format, p.of_workers[k], sum, measures() ? &stats : nullptr);
-      if (!measures()) continue;
-      record.sites[context_.updates.at(p.name).reduced[k]] = gradient_record(
-          sum, stats, *p.format, ref == nullptr ? nullptr : &ref->sum_of(k), scale(scaler_of(k)));
+      lockstep::all_reduce(frame_.kernels(), how, how.format == nullptr ? *p.format : *how.format,
+                           *p.format, g.of_workers[k], g.sum_of(k),
+                           frame_.measures() ? &stats : nullptr);
+      if (!frame_.measures()) continue;
+      SiteRecord& out = record.sites[p.sites->reduced[k]] = {};
+      frame_.fill(out, g.sum_of(k), stats, *p.format,
+                  reference == nullptr ? nullptr : &reference->gradients_[i].sum_of(k),
+                  scalers_.scale(scalers_.of_pass(k)));
     }
   }
-  if (keeps_losses_apart() && !separates_losses()) add_up_losses();
+  if (are_losses_apart() && !scalers_.is_per_loss()) add_up_losses();
 }
 
-bool Lane::unscaling_changes(size_t scaler) const {
-  const bool divides = scaler_.unscale == LossScaler::Unscale::kDivide;
-  return (divides ? scale(scaler) : unscale_factor(scales_[scaler].scale)) != 1;
-}
-
-template <typename T>
-void Lane::unscale(size_t scaler, const T* from, T* to, int64_t count) const {
-  if (scaler_.unscale == LossScaler::Unscale::kDivide) {
-    const T divisor = scale(scaler);
-    kernels().of<T>().divide(from, divisor, to, count);
-  } else {
-    const T factor = unscale_factor(scales_[scaler].scale);
-    kernels().of<T>().scale(from, factor, to, count);
+FoundInf LaneGradients::found_inf() const {
+  FoundInf found(scalers_.count(), std::vector<bool>(frame_.context.groups.size(), false));
+  for (size_t i = 0; i < gradients_.size(); ++i) {
+    if (!has(i)) continue;
+    const size_t group = parameters_[i].sites->group;
+    for (size_t scaler = 0; scaler < found.size(); ++scaler) {
+      if (found[scaler][group]) continue;
+      if (!scalers_.is_per_loss()) {
+        found[scaler][group] = !scalers_.stays_finite(current(i), scaler);
+      } else if (parameters_[i].reached[scaler]) {
+        found[scaler][group] = !scalers_.stays_finite(gradients_[i].of_losses[scaler], scaler);
+      }
+    }
   }
+  return found;
 }
 
-SiteRecord Lane::gradient_record(const Tensor& values, const TensorStats& stats,
-                                 const Format& format, const Tensor* reference,
-                                 double scale) const {
-  SiteRecord out;
-  out.measured = true;
-  out.scale = scale;
-  out.stats = stats;
-  if (reference == nullptr) {
-    out.error = error_of_reference(stats);
-  } else if (scale > 0 && std::isfinite(scale)) {  // otherwise the scale has collapsed
-    const auto compare = [&]<typename T>(T) {
-      out.error =
-          lockstep::compare<T>(kernels(), values.as<T>(), reference->as<float>(), scale, format);
-    };
-    container() == Container::kF64 ? compare(double()) : compare(float());
+void LaneGradients::finish(LaneStep& record) {
+  if (scalers_.is_per_loss()) add_up_losses();
+  if (are_kept()) record.gradient_norm = clip_all();
+  if (frame_.context.loop != nullptr && frame_.options().measuring.on) {
+    record.gradient_norms = norms();
   }
-  return out;
 }
 
 // Groups that skip on their own have separate optimizers and are clipped separately: an infinity in
 // one must not scale the others' gradients to nothing. Returns the total norm before clipping, NaN
 // if none is computed.
-double Lane::clip_gradients() {
-  std::vector<size_t> groups(context_.groups.size());
+double LaneGradients::clip_all() {
+  std::vector<size_t> groups(frame_.context.groups.size());
   std::iota(groups.begin(), groups.end(), size_t{0});
-  if (!description_.policy.loss_scale_use.skip_by_group) return clip(groups);
+  if (!frame_.policy().loss_scale_use.skip_by_group) return clip(groups);
   std::vector<double> norms;
   for (const size_t group : groups) norms.push_back(clip({group}));
-  return norm_of_norms(kernels(), norms, context_.options->clip_norm_type);
+  return norm_of_norms(frame_.kernels(), norms, frame_.options().clip_norm_type);
 }
 
 // In double, one element after the other. Gradients that are not kept are unscaled on their way
 // into the optimizer; the norm is then unscaled here, after the sum.
-std::vector<double> Lane::gradient_norms() const {
-  std::vector<double> norms(parameters_.size(), std::numeric_limits<double>::quiet_NaN());
-  const double divisor = keeps_gradients() ? 1.0 : scale(0);
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (!parameters_[i].has_gradient) continue;
-    const Tensor& g = gradient(parameters_[i]);
-    const double squares = g.container() == Container::kF64
-                               ? kernels().f64.sum_of_squares(g.as<double>().data(), g.size())
-                               : kernels().f32.sum_of_squares(g.as<float>().data(), g.size());
+std::vector<double> LaneGradients::norms() const {
+  std::vector<double> norms(gradients_.size(), std::numeric_limits<double>::quiet_NaN());
+  const double divisor = are_kept() ? 1.0 : scalers_.scale(0);
+  for (size_t i = 0; i < gradients_.size(); ++i) {
+    if (!has(i)) continue;
+    const Tensor& g = current(i);
+    const double squares = frame_.typed([&]<typename T>(T) {
+      return frame_.kernels().of<T>().sum_of_squares(g.as<T>().data(), g.size());
+    });
     norms[i] = std::sqrt(squares) / divisor;
   }
   return norms;
@@ -221,63 +239,55 @@ std::vector<double> Lane::gradient_norms() const {
 
 // Unscales and clips the groups' gradients in place, or clips first if the policy makes that
 // mistake.
-double Lane::clip(const std::vector<size_t>& groups) {
-  const RunOptions& options = *context_.options;
-  const bool clips_scaled = description_.policy.loss_scale_use.clip_before_unscale ||
-                            (context_.loop != nullptr && context_.loop->clips_scaled);
+double LaneGradients::clip(const std::vector<size_t>& groups) {
+  const RunOptions& options = frame_.options();
+  const CapturedLoop* loop = frame_.context.loop;
+  const bool clips_scaled =
+      frame_.policy().loss_scale_use.clip_before_unscale || (loop != nullptr && loop->clips_scaled);
   std::vector<ClippedGradient> gradients;
-  for (ParameterState& p : parameters_) {
-    if (!p.has_gradient || std::ranges::count(groups, p.group) == 0) continue;
-    gradients.push_back({&p.sum, clips_scaled ? p.format : unscaled_format(p)});
+  for (size_t i = 0; i < gradients_.size(); ++i) {
+    const LaneParameter& p = parameters_[i];
+    if (!has(i) || std::ranges::count(groups, p.sites->group) == 0) continue;
+    gradients.push_back({&gradients_[i].sum, clips_scaled ? p.format : unscaled_format(p)});
   }
   const auto unscale_all = [&] {
-    if (separates_losses() || !unscaling_changes(0)) return;  // add_up_losses has unscaled
+    if (scalers_.is_per_loss() || !scalers_.unscaling_changes(0)) return;  // or add_up_losses did
     for (const ClippedGradient& gradient : gradients) {
-      const auto in_place = [&](auto values) {
-        unscale(0, values.data(), values.data(), gradient.values->size());
-        using T = typename decltype(values)::value_type;
-        quantize<T>(kernels(), values, values, {gradient.format}, nullptr);
-      };
-      container() == Container::kF64 ? in_place(gradient.values->as<double>())
-                                     : in_place(gradient.values->as<float>());
+      scalers_.unscale(0, *gradient.values, *gradient.values);
+      store(frame_.kernels(), *gradient.values, *gradient.values, {gradient.format});
     }
   };
   if (!clips_scaled) unscale_all();
   double norm = std::numeric_limits<double>::quiet_NaN();
   if (options.clip_norm > 0) {
-    norm = clip_by_norm(kernels(), gradients, options.clip_norm, options.clip_norm_type);
+    norm = clip_by_norm(frame_.kernels(), gradients, options.clip_norm, options.clip_norm_type);
   }
-  if (options.clip_value > 0) clip_by_value(kernels(), gradients, options.clip_value);
+  if (options.clip_value > 0) clip_by_value(frame_.kernels(), gradients, options.clip_value);
   if (clips_scaled) unscale_all();
   return norm;
 }
 
-// Whether the gradients are finite where the lane's scaler checks: as they arrive, still scaled
-// (GradScaler.unscale_), or after the unscaling, which can overflow when the scale is below 1.
-bool Lane::stays_finite(const Tensor& gradient, size_t scaler) const {
-  if (scaler_.check != LossScaler::Check::kUnscaled) return all_finite(kernels(), gradient);
-  Tensor unscaled(gradient.shape(), gradient.container());
-  const auto fill = [&]<typename T>(T) {
-    unscale(scaler, gradient.as<T>().data(), unscaled.as<T>().data(), gradient.size());
-  };
-  container() == Container::kF64 ? fill(double()) : fill(float());
-  return all_finite(kernels(), unscaled);
+const Tensor& LaneGradients::for_optimizer(size_t i) {
+  const Tensor& gradient = current(i);
+  if (are_kept() || !scalers_.unscaling_changes(0)) return gradient;
+  unscaled(0, gradient);
+  frame_.typed([&]<typename T>(T) {
+    T* values = unscaled_.as<T>().data();
+    frame_.kernels().of<T>().quantize(values, values, gradient.size(),
+                                      {unscaled_format(parameters_[i])}, nullptr);
+  });
+  return unscaled_;
 }
 
-// By scaler and parameter group: whether a gradient has a value that is not finite.
-std::vector<std::vector<bool>> Lane::found_inf() const {
-  std::vector<std::vector<bool>> found(scales_.size(),
-                                       std::vector<bool>(context_.groups.size(), false));
-  for (const ParameterState& p : parameters_) {
-    if (!p.has_gradient) continue;
-    for (size_t scaler = 0; scaler < scales_.size(); ++scaler) {
-      if (found[scaler][p.group]) continue;
-      if (separates_losses() && !p.has_sum(scaler)) continue;
-      const Tensor& values = separates_losses() ? p.of_losses[scaler] : gradient(p);
-      found[scaler][p.group] = !stays_finite(values, scaler);
-    }
+int64_t LaneGradients::bytes() const {
+  int64_t bytes = 0;
+  const auto add = [&](const Tensor& tensor) { bytes += static_cast<int64_t>(tensor.bytes()); };
+  for (const Gradient& g : gradients_) {
+    add(g.sum);
+    std::ranges::for_each(g.of_losses, add);
+    for (const auto& workers : g.of_workers) std::ranges::for_each(workers, add);
   }
-  return found;
+  return bytes;
 }
 
 }  // namespace lockstep

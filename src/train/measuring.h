@@ -4,14 +4,9 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace lockstep {
+#include "src/execute/step_measuring.h"
 
-// What a step records of its sites.
-enum class SiteDetail : uint8_t {
-  kNothing,
-  kCounts,      // what the roundings of its passes did: Executor::count_only
-  kEverything,  // all statistics, errors and updates
-};
+namespace lockstep {
 
 struct Measuring {
   // False: nothing is ever measured, and records hold only loss, scale and time. For benchmarks; a

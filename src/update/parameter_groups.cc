@@ -102,7 +102,7 @@ void set_batch_norm_eps(Graph& forward, double eps) {
   }
   bool found = false;
   for (Node& node : forward.nodes) {
-    if (!find_op(node.op).has_running_statistics) continue;
+    if (!find_op(node.op).meaning.has_running_statistics) continue;
     node.attributes["eps"] = eps;
     found = true;
   }
@@ -114,13 +114,14 @@ void set_eval_batch_norm(Graph& forward, const std::vector<std::string>& globs) 
   std::set<std::string> outputs;  // of the nodes put in evaluation mode
   std::vector<std::string> layers;
   for (const Node& node : forward.nodes) {
-    if (find_op(node.op).has_running_statistics) layers.push_back(node.layer);
+    if (find_op(node.op).meaning.has_running_statistics) layers.push_back(node.layer);
   }
   ProblemList problems("eval-batch-norm");
   for (const std::string& glob : globs) {
     bool found = false;
     for (Node& node : forward.nodes) {
-      if (!find_op(node.op).has_running_statistics || !glob_match(glob, node.layer)) continue;
+      if (!find_op(node.op).meaning.has_running_statistics || !glob_match(glob, node.layer))
+        continue;
       node.attributes["training"] = false;
       outputs.insert(node.id);
       found = true;

@@ -36,13 +36,13 @@ struct TestLane {
       : graph(g),
         sites(s),
         executor(g, s, lower(g, s, find_policy(policy_name), fp64),
-                 fp64 ? Container::kF64 : Container::kF32, kernels) {
+                 {.container = fp64 ? Container::kF64 : Container::kF32, .kernels = kernels}) {
     records.resize(sites.sites.size());
   }
   // Values are rounded to the format that the program reads.
   void bind(const std::string& id, const Tensor& value) {
-    Tensor& mine = bound[id] = value.to(executor.container());
-    const QuantizeSpec spec{executor.external_format(id), Rounding::kNearestEven, {}};
+    Tensor& mine = bound[id] = value.to(executor.rules().container);
+    const QuantizeSpec spec{executor.values().external_format(id), Rounding::kNearestEven, {}};
     if (mine.container() == Container::kF64) {
       quantize<double>(active_kernels(), std::as_const(mine).as<double>(), mine.as<double>(), spec,
                        nullptr);
@@ -50,7 +50,7 @@ struct TestLane {
       quantize<float>(active_kernels(), std::as_const(mine).as<float>(), mine.as<float>(), spec,
                       nullptr);
     }
-    executor.bind(id, mine);
+    executor.values().bind(id, mine);
   }
   void bind_seed(float scale) { bind(std::string(kLossSeedId), Tensor::from<float>({}, {scale})); }
 
@@ -103,8 +103,9 @@ TEST_CASE("a hand-checked step: loss, gradient, and the scale of every site") {
     lane.executor.begin_step({}, 8);
     run_all(lane);
     // y = 3 + 8 = 11, loss = 1, dy = 2 * 1 * 8, dw = dy x
-    CHECK(lane.executor.value(graph.loss).to(Container::kF64).as<double>()[0] == 1);
-    const Tensor dw = lane.executor.value(graph.gradients.at("fc.weight")).to(Container::kF64);
+    CHECK(lane.executor.values().of(graph.loss).to(Container::kF64).as<double>()[0] == 1);
+    const Tensor dw =
+        lane.executor.values().of(graph.gradients.at("fc.weight")).to(Container::kF64);
     CHECK(dw.as<double>()[0] == 16);
     CHECK(dw.as<double>()[1] == 32);
     int scaled = 0;
@@ -134,8 +135,8 @@ TEST_CASE("records agree with a slow recount of their values") {
         CAPTURE(site.label());
         const SiteRecord& record = lane.records[site.id];
         REQUIRE(record.measured);
-        const Tensor& value = lane.executor.value(site.value);
-        const Tensor& truth = reference.executor.value(site.value);
+        const Tensor& value = lane.executor.values().of(site.value);
+        const Tensor& truth = reference.executor.values().of(site.value);
         uint64_t hash = 0;
         double err_sq = 0;
         for (int64_t i = 0; i < value.size(); ++i) {
@@ -178,7 +179,7 @@ TEST_CASE("an operand that no cast feeds is measured unchanged, also without a n
         if (site.node != graph.nodes[node].id || site.point != Point::kOperand) continue;
         CAPTURE(site.label());
         const TensorStats& stats = lane.records[site.id].stats;
-        const Tensor& value = lane.executor.value(site.value);
+        const Tensor& value = lane.executor.values().of(site.value);
         const Format& format = find_format(policy == std::string("fp32") ? "fp32" : "fp16");
         const TensorStats recount = observe<float>(active_kernels(), value.as<float>(), format);
         CHECK(stats.count == recount.count);
@@ -278,7 +279,7 @@ TEST_CASE("a lane without measurement computes the same values") {
   run_all(measured);
   run_all(plain);
   const std::string dw = graph.gradients.at("fc.weight");
-  CHECK(measured.executor.value(dw).same_bits(plain.executor.value(dw)));
+  CHECK(measured.executor.values().of(dw).same_bits(plain.executor.values().of(dw)));
 }
 
 TEST_CASE("an accumulator site holds the bare sums, before the bias is added") {
@@ -344,7 +345,7 @@ TEST_CASE("a product is rounded by its own kernel where nothing reads the sums i
     for (TestLane* one : {&reference, &lane}) {
       if (c.bias) one->bind("p:fc.bias", random_tensor({7}, 4, 1));
       bind_random(*one, 1, 1);
-      one->executor.begin_step({}, 1, c.samples_sums);
+      one->executor.begin_step({}, 1, {.sample_sums = c.samples_sums});
       if (!c.measures) one->records.clear();
     }
     rounded_products = 0;
@@ -361,7 +362,7 @@ TEST_CASE("a product that is rounded by its own kernel has the records of the tw
     TestLane reference(graph, sites, "fp32"), lane(graph, sites, "torch-autocast-fp16");
     for (TestLane* one : {&reference, &lane}) {
       bind_random(*one, 1, 1);
-      one->executor.begin_step({}, 1, samples_sums);
+      one->executor.begin_step({}, 1, {.sample_sums = samples_sums});
     }
     run_all(lane, &reference);
     records[samples_sums ? 1 : 0] = lane.records;

@@ -39,16 +39,16 @@ std::map<std::string, Tensor> run_under(const Graph& step, std::string_view lane
                                         int32_t classes = 3) {
   const SiteTable sites = make_sites(step, 0);
   const Policy policy = policy_of(lane);
-  Executor executor(step, sites, lower(step, sites, policy, false), Container::kF32);
+  Executor executor(step, sites, lower(step, sites, policy, false));
   std::map<std::string, Tensor> bound;
   for (auto& [id, value] : testing::make_values(step, classes)) {
     Tensor& mine = bound[id] = value;
     if (value.container() != Container::kI32) {
       mine = value.to(Container::kF32);
       quantize<float>(active_kernels(), std::as_const(mine).as<float>(), mine.as<float>(),
-                      {executor.external_format(id)}, nullptr);
+                      {executor.values().external_format(id)}, nullptr);
     }
-    executor.bind(id, mine);
+    executor.values().bind(id, mine);
   }
   executor.begin_step({/*seed=*/1, /*stream=*/2, /*step=*/3}, 1);
   std::map<std::string, Tensor> values;
@@ -56,7 +56,7 @@ std::map<std::string, Tensor> run_under(const Graph& step, std::string_view lane
     executor.run_node(i, nullptr, {});
     const Node& node = step.nodes[static_cast<size_t>(i)];
     for (size_t k = 0; k < node.outputs.size(); ++k) {
-      values[output_id(node, k)] = executor.value(output_id(node, k));
+      values[output_id(node, k)] = executor.values().of(output_id(node, k));
     }
   }
   return values;
@@ -82,8 +82,7 @@ TEST_CASE("lstm and gru: states are rounded at every step, as a chain of single 
     const Graph single = op_graph(op, operands, {});
     const SiteTable sites = make_sites(single, 0);
     Executor executor(single, sites,
-                      lower(single, sites, find_policy("torch-autocast-bf16"), false),
-                      Container::kF32);
+                      lower(single, sites, find_policy("torch-autocast-bf16"), false));
     auto given = testing::make_values(whole, 3);
     std::map<std::string, Tensor> bound;
     for (const auto& [id, value] : given) {
@@ -103,10 +102,10 @@ TEST_CASE("lstm and gru: states are rounded at every step, as a chain of single 
           Tensor::from<float>({1, 2, 2}, {second.begin(), second.end()});
     }
     bound["in0"] = Tensor({2, 1, 2}, Container::kF32);  // the loss's target
-    for (const auto& [id, value] : bound) executor.bind(id, value);
+    for (const auto& [id, value] : bound) executor.values().bind(id, value);
     executor.begin_step({}, 1);
     executor.run_node(0, nullptr, {});
-    const auto third = executor.value(output_id(single.nodes.front(), 1)).as<float>();
+    const auto third = executor.values().of(output_id(single.nodes.front(), 1)).as<float>();
     const auto want = hidden.as<float>().subspan(8, 4);
     CHECK(std::equal(third.begin(), third.end(), want.begin()));
   }

@@ -68,8 +68,8 @@ enum class Measuring { kNothing, kCounts, kAll, kSampled };
 struct PiecesStep {
   PiecesStep(const Graph& graph, const SiteTable& sites, const Policy& policy, Measuring measuring,
              const KernelSet& (*kernels)())
-      : reference(graph, sites, find_policy("fp32"), Container::kF32, kernels),
-        lane(graph, sites, policy, Container::kF32, kernels),
+      : reference(graph, sites, find_policy("fp32"), {.kernels = kernels}),
+        lane(graph, sites, policy, {.kernels = kernels}),
         records(measuring == Measuring::kNothing ? 0 : sites.sites.size()) {
     const Tensor w = numbers({kWidth, kWidth}, 1, 0.2F), bias = numbers({kWidth}, 2, 1);
     const Batch batch = {{"x", numbers({kRows, kWidth}, 3, 4)}};
@@ -78,11 +78,13 @@ struct PiecesStep {
       runner->bind_parameter("fc.weight", w);
       runner->bind_parameter("fc.bias", bias);
       runner->bind_parameter("plain.weight", w);
-      runner->executor().count_only(measuring == Measuring::kCounts);
-      runner->begin({.key = {.seed = 4, .step = 6},
-                     .loss_scales = {1},
-                     .sample_sums = measuring == Measuring::kSampled},
-                    batch);
+      runner->begin(
+          {.key = {.seed = 4, .step = 6},
+           .loss_scales = {1},
+           .measuring = {.detail = measuring == Measuring::kCounts ? SiteDetail::kCounts
+                                                                   : SiteDetail::kEverything,
+                         .sample_sums = measuring == Measuring::kSampled}},
+          batch);
     }
     for (int node = 0; node < lane.node_count(); ++node) {
       reference.run_node(node, nullptr, of_reference);
@@ -150,7 +152,7 @@ TEST_CASE("relu's gradient is that of its rounded result") {
   // 1e-9 is 0 in E5M2.
   const Batch batch = {{"x", Tensor::from<float>({kCount}, {2, 1e-9F, 0, -2})}};
   const auto gradient_of = [&](const Policy& policy) {
-    StepRunner runner(graph, sites, policy, Container::kF32);
+    StepRunner runner(graph, sites, policy);
     runner.bind_parameter("w", w);
     runner.begin({.key = {}, .loss_scales = {1}}, batch);
     runner.run_all();

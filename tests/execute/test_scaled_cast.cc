@@ -28,7 +28,7 @@ struct OneLinear {
   OneLinear(const Policy& policy, int64_t rows, std::vector<float> x, std::vector<float> w)
       : graph(one_linear(rows, static_cast<int64_t>(w.size()))),
         sites(make_sites(graph, 0)),
-        executor(graph, sites, lower(graph, sites, policy), Container::kF32),
+        executor(graph, sites, lower(graph, sites, policy)),
         state(executor.program()) {
     const auto in = static_cast<int64_t>(w.size());
     bind("in0", Tensor::from<float>({rows, in}, x));
@@ -36,13 +36,15 @@ struct OneLinear {
     bind("p:fc.weight", Tensor::from<float>({1, in}, w));
     bind("p:fc.bias", Tensor::from<float>({1}, {0}));
     bind(std::string(kLossSeedId), Tensor::from<float>({}, {1}));
-    executor.learn_scaling(state);
+    executor.scaled_casts().learn(state);
   }
-  void bind(const std::string& id, const Tensor& tensor) { executor.bind(id, bound[id] = tensor); }
+  void bind(const std::string& id, const Tensor& tensor) {
+    executor.values().bind(id, bound[id] = tensor);
+  }
   // Records, with a plain FP32 step as the reference.
   std::vector<SiteRecord> step() {
-    Executor reference(graph, sites, lower(graph, sites, find_policy("fp32")), Container::kF32);
-    for (const auto& [id, tensor] : bound) reference.bind(id, tensor);
+    Executor reference(graph, sites, lower(graph, sites, find_policy("fp32")));
+    for (const auto& [id, tensor] : bound) reference.values().bind(id, tensor);
     std::vector<SiteRecord> records(sites.sites.size()), reference_records(sites.sites.size());
     executor.begin_step({}, 1);
     reference.begin_step({}, 1);
@@ -62,7 +64,7 @@ struct OneLinear {
   }
   float result(const std::string& op) const {
     for (const Node& node : graph.nodes) {
-      if (node.op == op) return executor.value(output_id(node, 0)).as<float>()[0];
+      if (node.op == op) return executor.values().of(output_id(node, 0)).as<float>()[0];
     }
     throw std::logic_error("no op " + op);
   }
@@ -149,15 +151,14 @@ TEST_CASE("delayed scaling: the first step saturates, the next one uses its amax
   Executor evaluation(net.graph, net.sites,
                       lower(net.graph, net.sites,
                             with_scaling("kind = \"delayed\"\n"
-                                         "amax_history = 2\n")),
-                      Container::kF32);
-  for (const auto& [id, tensor] : net.bound) evaluation.bind(id, tensor);
+                                         "amax_history = 2\n")));
+  for (const auto& [id, tensor] : net.bound) evaluation.values().bind(id, tensor);
   const Tensor larger = Tensor::from<float>({1, 2}, {4, 1});
-  evaluation.bind("in0", larger);
-  evaluation.bind_scaling(net.state);
+  evaluation.values().bind("in0", larger);
+  evaluation.scaled_casts().read(net.state);
   evaluation.begin_step({}, 1);
   evaluation.run_node(0, nullptr, {});
-  CHECK(evaluation.value(output_id(net.graph.nodes[0], 0)).as<float>()[0] == 2);  // 448 / 224
+  CHECK(evaluation.values().of(output_id(net.graph.nodes[0], 0)).as<float>()[0] == 2);  // 448 / 224
   CHECK(net.state.tensors().at("fc.linear.0").same_bits(before));
 }
 

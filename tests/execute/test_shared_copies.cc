@@ -46,9 +46,8 @@ TEST_CASE("reshapes share one memory, rest with it, and are apart where values m
   const std::string shapes[] = {output_id(graph.nodes[0], 0), output_id(graph.nodes[1], 0),
                                 output_id(graph.nodes[2], 0)};
   for (const bool in_place : {false, true}) {
-    StepRunner runner(graph, sites, find_policy("pure-fp16"), Container::kF32);
-    Executor& executor = runner.executor();
-    if (in_place) executor.keep_in_place();
+    StepRunner runner(graph, sites, find_policy("pure-fp16"), {.in_place = in_place});
+    const ValueStore& values = runner.values();
     runner.bind_parameter("w", w);
     runner.begin({.key = {}, .loss_scales = {1}}, batch);
     int read = 0, at_rest = 0;
@@ -56,19 +55,19 @@ TEST_CASE("reshapes share one memory, rest with it, and are apart where values m
       runner.run_node(node, nullptr, {});
       if (node == 2) {
         for (const std::string& shape : {shapes[1], shapes[2]}) {
-          CHECK(std::ranges::equal(executor.value(shape).as<float>(), x.as<float>()));
+          CHECK(std::ranges::equal(values.of(shape).as<float>(), x.as<float>()));
         }
-        CHECK((executor.value(shapes[2]).raw() == executor.value(shapes[1]).raw()) == !in_place);
-        CHECK(executor.value(shapes[1]).shape() == Shape{2, kLeastRestElements / 2});
-        CHECK(executor.value(shapes[2]).shape() == Shape{4, kLeastRestElements / 4});
+        CHECK((values.of(shapes[2]).raw() == values.of(shapes[1]).raw()) == !in_place);
+        CHECK(values.of(shapes[1]).shape() == Shape{2, kLeastRestElements / 2});
+        CHECK(values.of(shapes[2]).shape() == Shape{4, kLeastRestElements / 4});
       }
       if (node < 4) continue;  // read by the first gelu
       if (std::ranges::count(graph.nodes[static_cast<size_t>(node)].inputs, shapes[2]) > 0) {
-        CHECK(std::ranges::equal(executor.value(shapes[2]).as<float>(), x.as<float>()));
+        CHECK(std::ranges::equal(values.of(shapes[2]).as<float>(), x.as<float>()));
         ++read;
       } else if (!in_place && read == 0) {
         for (const std::string& shape : shapes) {
-          CHECK_THROWS_AS(executor.value(shape), std::logic_error);
+          CHECK_THROWS_AS(values.of(shape), std::logic_error);
         }
         ++at_rest;
       }
@@ -88,7 +87,7 @@ TEST_CASE("a reshape has its operand's statistics without a new pass") {
   const Graph graph = differentiate(b.finish());
   const SiteTable sites = make_sites(graph, 0);
   const Tensor x({kSize}, Container::kF32);
-  StepRunner runner(graph, sites, find_policy("pure-fp16"), Container::kF32);
+  StepRunner runner(graph, sites, find_policy("pure-fp16"));
   runner.bind_parameter("w", x);
   const Batch batch = {{"x", x}};
   const auto site = [&](size_t node) {
@@ -119,8 +118,8 @@ TEST_CASE("a copy's error is its own where the reference's value is no copy") {
   const SiteTable sites = make_sites(graph, 0);
   const auto [x, w] = operands_of(kSize, 1.1f);
   const Batch batch = {{"x", x}};
-  StepRunner reference(graph, sites, find_policy("fp32"), Container::kF32, active_kernels, 1);
-  StepRunner runner(graph, sites, find_policy("pure-fp16"), Container::kF32);
+  StepRunner reference(graph, sites, find_policy("fp32"), {.readers_lag = 1});
+  StepRunner runner(graph, sites, find_policy("pure-fp16"));
   std::vector<SiteRecord> none(sites.sites.size()), records(sites.sites.size());
   for (StepRunner* of : {&reference, &runner}) {
     of->bind_parameter("w", w);
@@ -131,14 +130,14 @@ TEST_CASE("a copy's error is its own where the reference's value is no copy") {
     runner.run_node(node, &reference, records);
   }
   const std::string ids[] = {output_id(graph.nodes[0], 0), output_id(graph.nodes[1], 0)};
-  CHECK(runner.executor().value(ids[0]).raw() == runner.executor().value(ids[1]).raw());
-  CHECK(reference.executor().value(ids[0]).raw() != reference.executor().value(ids[1]).raw());
+  CHECK(runner.values().of(ids[0]).raw() == runner.values().of(ids[1]).raw());
+  CHECK(reference.values().of(ids[0]).raw() != reference.values().of(ids[1]).raw());
   double errors[2];
   for (size_t node = 0; node < 2; ++node) {
     const auto site = static_cast<size_t>(sites.find(graph.nodes[node].id, Point::kOutput, 0));
     const ErrorStats error =
-        compare<float>(active_kernels(), runner.executor().value(ids[node]).as<float>(),
-                       reference.executor().value(ids[node]).as<float>(), 1, find_format("fp16"));
+        compare<float>(active_kernels(), runner.values().of(ids[node]).as<float>(),
+                       reference.values().of(ids[node]).as<float>(), 1, find_format("fp16"));
     CHECK(records[site].error.err_sq == error.err_sq);
     errors[node] = error.err_sq;
   }
@@ -166,30 +165,29 @@ TEST_CASE("a reshape is measured as it is; a cast to another format is not share
   const auto site = [&](const char* layer) {
     return static_cast<size_t>(sites.find(id(layer), Point::kOutput, 0));
   };
-  StepRunner reference(graph, sites, find_policy("fp32"), Container::kF32, active_kernels, 1);
-  StepRunner runner(graph, sites, find_policy("pure-fp16"), Container::kF32);
+  StepRunner reference(graph, sites, find_policy("fp32"), {.readers_lag = 1});
+  StepRunner runner(graph, sites, find_policy("pure-fp16"));
   for (const bool counts_only : {false, true}) {
     CAPTURE(counts_only);
     std::vector<SiteRecord> none(sites.sites.size()), records(sites.sites.size());
+    const auto detail = counts_only ? SiteDetail::kCounts : SiteDetail::kEverything;
     for (StepRunner* of : {&reference, &runner}) {
       of->bind_parameter("w", w);
-      of->executor().count_only(counts_only);
+      of->begin({.key = {}, .loss_scales = {1}, .measuring = {detail}}, batch);
     }
-    reference.begin({.key = {}, .loss_scales = {1}}, batch);
-    runner.begin({.key = {}, .loss_scales = {1}}, batch);
     for (int node = 0; node < runner.node_count(); ++node) {
       reference.run_node(node, nullptr, none);
       runner.run_node(node, &reference, records);
       if (node != 3) continue;
-      Executor& executor = runner.executor();
-      CHECK(executor.value(id("shaped")).raw() == executor.value(id("product")).raw());
-      CHECK(executor.value(id("narrow")).raw() != executor.value(id("product")).raw());
-      CHECK(executor.value(id("same")).raw() == executor.value(id("narrow")).raw());
+      const ValueStore& store = runner.values();
+      CHECK(store.of(id("shaped")).raw() == store.of(id("product")).raw());
+      CHECK(store.of(id("narrow")).raw() != store.of(id("product")).raw());
+      CHECK(store.of(id("same")).raw() == store.of(id("narrow")).raw());
       for (const char* layer : {"shaped", "same"}) {
         CAPTURE(layer);
         const SiteRecord& record = records[site(layer)];
         const Format& format = find_format(layer == std::string("same") ? "e5m2" : "fp16");
-        const auto values = executor.value(id(layer)).as<float>();
+        const auto values = store.of(id(layer)).as<float>();
         const TensorStats stats = observe<float>(active_kernels(), values, format);
         CHECK(record.stats.count == kSize);
         CHECK(record.stats.source_zero == stats.source_zero);
@@ -199,7 +197,7 @@ TEST_CASE("a reshape is measured as it is; a cast to another format is not share
         CHECK(record.stats.sum_sq == (counts_only ? 0 : stats.sum_sq));
         if (counts_only) continue;
         const ErrorStats error = compare<float>(
-            active_kernels(), values, reference.executor().value(id(layer)).as<float>(), 1, format);
+            active_kernels(), values, reference.values().of(id(layer)).as<float>(), 1, format);
         CHECK(record.error.compared == kSize);
         CHECK(record.error.err_sq == error.err_sq);
         CHECK(record.error.err_max_ulps == error.err_max_ulps);

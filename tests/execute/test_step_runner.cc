@@ -39,7 +39,7 @@ struct LinearRunner {
   explicit LinearRunner(std::string_view policy, Container container = Container::kF32,
                         const KernelSet& (*kernels)() = active_kernels)
       : sites(make_sites(graph, 0)),
-        runner(graph, sites, find_policy(policy), container, kernels),
+        runner(graph, sites, find_policy(policy), {.container = container, .kernels = kernels}),
         weight(Tensor::from<float>({1, 2}, {3, 4}).to(container)) {
     runner.bind_parameter("fc.weight", weight);
   }
@@ -107,7 +107,7 @@ TEST_CASE("running statistics: what the batch adds, and whether the rounded buff
   b.set_loss(b.op("mse_loss", {b.batch_norm("bn", x), target}, {}, "loss"));
   const Graph graph = differentiate(b.finish());
   const SiteTable sites = make_sites(graph, 0);
-  StepRunner runner(graph, sites, find_policy("pure-bf16"), Container::kF32);
+  StepRunner runner(graph, sites, find_policy("pure-bf16"));
   const Tensor one = Tensor::from<float>({1}, {1}), zero = Tensor::from<float>({1}, {0});
   runner.bind_parameter("bn.weight", one);
   runner.bind_parameter("bn.bias", zero);
@@ -143,7 +143,7 @@ TEST_CASE("inputs: FP32 unchanged, others converted once per pass; missing ones 
     linear->runner.run_forward();
   }
   const auto input = [](const LinearRunner& linear) -> const Tensor& {
-    return linear.runner.executor().value("in0");
+    return linear.runner.values().of("in0");
   };
   CHECK(&input(plain) == &batch.at("x"));
   CHECK(at(input(half), 0) == 2048);
@@ -175,7 +175,7 @@ TEST_CASE("a graph without a backward pass takes no seed") {
   b.set_loss(b.op("sum", {x}, {}, "loss"));
   const Graph graph = b.finish();
   const SiteTable sites = make_sites(graph, 0);
-  StepRunner runner(graph, sites, find_policy("fp32"), Container::kF32);
+  StepRunner runner(graph, sites, find_policy("fp32"));
   const Batch batch = {{"x", Tensor::from<float>({2}, {1, 2})}};
   runner.begin({.key = {}, .loss_scales = {1}}, batch);
   runner.run_all();
@@ -192,7 +192,7 @@ TEST_CASE("buffers: their new values, in the buffer's format; two may swap") {
   forward.mutations = {{"a", "b:c"}, {"c", "b:a"}, {"old", forward.nodes[0].id}};
   const Graph graph = differentiate(forward);
   const SiteTable sites = make_sites(graph, 0);
-  StepRunner runner(graph, sites, find_policy("fp32"), Container::kF32);
+  StepRunner runner(graph, sites, find_policy("fp32"));
   const Tensor weight = Tensor::from<float>({1}, {5});
   std::map<std::string, Tensor> buffers = {{"a", Tensor::from<float>({1}, {1})},
                                            {"c", Tensor::from<float>({1}, {2})},
@@ -225,7 +225,7 @@ Graph dropout_graph(int64_t count) {
 TEST_CASE("masks apply to one pass") {
   const Graph graph = dropout_graph(4);
   const SiteTable sites = make_sites(graph, 0);
-  StepRunner runner(graph, sites, find_policy("fp32"), Container::kF32);
+  StepRunner runner(graph, sites, find_policy("fp32"));
   const Tensor weight = Tensor::from<float>({4}, {1, 1, 1, 1});
   runner.bind_parameter("w", weight);
   Batch batch = {{"x", Tensor::from<float>({4}, {1, 2, 4, 8})}};
@@ -285,8 +285,8 @@ TEST_CASE("a mask is drawn by the reference alone, unless a lane's key is anothe
   }
   const Batch batch = {{"x", values}};
   const auto runner_of = [&](const char* policy) {
-    auto runner = std::make_unique<StepRunner>(graph, sites, find_policy(policy), Container::kF32,
-                                               counting_kernels);
+    auto runner = std::make_unique<StepRunner>(graph, sites, find_policy(policy),
+                                               ExecutionRules{.kernels = counting_kernels});
     runner->bind_parameter("w", weight);
     return runner;
   };
@@ -358,8 +358,8 @@ std::vector<double> errors_behind(int lead, int lag) {
   b.set_loss(b.op("mse_loss", {x, target}, {}, "loss"));
   const Graph graph = differentiate(b.finish());
   const SiteTable sites = make_sites(graph, 0);
-  StepRunner reference(graph, sites, find_policy("fp32"), Container::kF32, active_kernels, lag);
-  StepRunner lane(graph, sites, find_policy("torch-autocast-fp16"), Container::kF32);
+  StepRunner reference(graph, sites, find_policy("fp32"), {.readers_lag = lag});
+  StepRunner lane(graph, sites, find_policy("torch-autocast-fp16"));
   std::vector<Tensor> weights;
   weights.reserve(names.size());  // bound by address
   for (size_t layer = 0; layer < names.size(); ++layer) {
@@ -374,7 +374,7 @@ std::vector<double> errors_behind(int lead, int lag) {
   const Tensor input = Tensor::from<float>({2, kWidth}, {1, -2, 0.3f, 4, -0.7f, 0.1f, 2, 1.5f});
   const Batch batch = {{"x", input}, {"target", Tensor({2, kWidth}, Container::kF32)}};
   std::vector<SiteRecord> of_reference(sites.sites.size()), of_lane(sites.sites.size());
-  const StepPass pass = {.key = {}, .loss_scales = {1}, .sample_sums = true};
+  const StepPass pass = {.key = {}, .loss_scales = {1}, .measuring = {.sample_sums = true}};
   reference.begin(pass, batch, nullptr, of_reference);
   lane.begin(pass, batch, &reference, of_lane);
   const int count = reference.node_count();

@@ -268,11 +268,10 @@ TEST_CASE("a cast whose operand stays is done again, with the same bits") {
   std::vector<Tensor> first_gradients;
   for (const Policy& policy : {find_policy("tf32"), stochastic}) {
     CAPTURE(policy.name);
-    StepRunner resting(graph, sites, policy, Container::kF32);
-    StepRunner staying(graph, sites, policy, Container::kF32);
-    staying.executor().keep_in_place();
+    StepRunner resting(graph, sites, policy);
+    StepRunner staying(graph, sites, policy, {.in_place = true});
     // Most of the casts: one of two values of every layer.
-    CHECK(resting.executor().value_bytes() < staying.executor().value_bytes() * 3 / 4);
+    CHECK(resting.values().bytes() < staying.values().bytes() * 3 / 4);
     for (StepRunner* runner : {&resting, &staying}) {
       for (const std::string& weight : weights) runner->bind_parameter(weight, w);
       runner->begin({.key = {.seed = 3, .step = 2}, .loss_scales = {1}}, batch);
@@ -343,7 +342,7 @@ TEST_CASE("numbers of block formats do not rest: their scales may exceed BF16's 
 TEST_CASE("values come back from rest bit for bit, and cannot be read meanwhile") {
   const Graph graph = deep_graph(kLeastRestElements, 0);
   const SiteTable sites = make_sites(graph, 0);
-  StepRunner runner(graph, sites, find_policy("pure-fp16"), Container::kF32);
+  StepRunner runner(graph, sites, find_policy("pure-fp16"));
   Tensor x({kLeastRestElements}, Container::kF32), w({kLeastRestElements}, Container::kF32);
   const float special[] = {std::numeric_limits<float>::infinity(),
                            -std::numeric_limits<float>::infinity(),
@@ -366,10 +365,10 @@ TEST_CASE("values come back from rest bit for bit, and cannot be read meanwhile"
       runner.run_node(node, nullptr, {});
       const auto& inputs = graph.nodes[static_cast<size_t>(node)].inputs;
       if (node == 0 || std::ranges::count(inputs, product) > 0) {
-        CHECK(runner.executor().value(product).same_bits(x));
+        CHECK(runner.values().of(product).same_bits(x));
         used += node > 1;
       } else if (node > 1 && used == 0) {
-        CHECK_THROWS_AS(runner.executor().value(product), std::logic_error);
+        CHECK_THROWS_AS(runner.values().of(product), std::logic_error);
         ++at_rest;
       }
     }
@@ -381,26 +380,26 @@ TEST_CASE("values come back from rest bit for bit, and cannot be read meanwhile"
 TEST_CASE("a value that may be changed keeps its place") {
   const Graph graph = deep_graph(kLeastRestElements, 0);
   const SiteTable sites = make_sites(graph, 0);
-  StepRunner runner(graph, sites, find_policy("pure-fp16"), Container::kF32);
   const Tensor x({kLeastRestElements}, Container::kF32);
-  runner.bind_parameter("w", x);
   const Batch batch = {{"x", x}};
   const std::string product = output_id(graph.nodes[0], 0);
-  const auto run_first = [&] {
+  const auto run_first = [&](StepRunner& runner) {
+    runner.bind_parameter("w", x);
     runner.begin({.key = {}, .loss_scales = {1}}, batch);
     runner.run_node(0, nullptr, {});
   };
-  run_first();
-  CHECK_THROWS_AS(runner.executor().mutable_value(product), std::logic_error);
-  runner.executor().keep_in_place();
-  run_first();
+  StepRunner resting(graph, sites, find_policy("pure-fp16"));
+  run_first(resting);
+  CHECK_THROWS_AS(resting.values().mutable_of(product), std::logic_error);
+  StepRunner runner(graph, sites, find_policy("pure-fp16"), {.in_place = true});
+  run_first(runner);
   constexpr float kNotFp16 = 0x1p-149f;
-  runner.executor().mutable_value(product).as<float>()[0] = kNotFp16;
+  runner.values().mutable_of(product).as<float>()[0] = kNotFp16;
   for (int node = 1; node < runner.node_count(); ++node) {
     runner.run_node(node, nullptr, {});
     const auto& inputs = graph.nodes[static_cast<size_t>(node)].inputs;
     if (std::ranges::count(inputs, product) == 0) continue;
-    CHECK(runner.executor().value(product).as<float>()[0] == kNotFp16);
+    CHECK(runner.values().of(product).as<float>()[0] == kNotFp16);
   }
 }
 
@@ -412,13 +411,12 @@ TEST_CASE("a forward pass alone keeps nothing for the backward pass") {
   std::vector<double> losses;
   std::vector<int64_t> bytes;
   for (const bool forward_alone : {false, true}) {
-    StepRunner runner(graph, sites, find_policy("pure-fp16"), Container::kF32);
-    if (forward_alone) runner.executor().leave_out_backward();
+    StepRunner runner(graph, sites, find_policy("pure-fp16"), {.forward_only = forward_alone});
     runner.bind_parameter("w", w);
     runner.begin({.key = {}, .loss_scales = {1}}, batch);
     runner.run_forward();
     losses.push_back(runner.loss());
-    bytes.push_back(runner.executor().value_bytes());
+    bytes.push_back(runner.values().bytes());
   }
   CHECK(losses[0] == losses[1]);
   CHECK(losses[0] != 0);
@@ -433,8 +431,8 @@ TEST_CASE("an element's gradient is the same whether its array and its mask rest
     for (const int64_t size : {kSmall, kLeastRestElements}) {
       const Graph graph = deep_graph(size, 0.5);
       const SiteTable sites = make_sites(graph, 0);
-      StepRunner reference(graph, sites, find_policy("fp32"), Container::kF32, active_kernels, 1);
-      StepRunner runner(graph, sites, find_policy(policy), Container::kF32);
+      StepRunner reference(graph, sites, find_policy("fp32"), {.readers_lag = 1});
+      StepRunner runner(graph, sites, find_policy(policy));
       Tensor x({size}, Container::kF32), w({size}, Container::kF32), mask({size}, Container::kI32);
       for (size_t i = 0; i < x.as<float>().size(); ++i) {
         x.as<float>()[i] = static_cast<float>(i % kSmall) / 16;

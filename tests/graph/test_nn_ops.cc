@@ -219,7 +219,7 @@ TEST_CASE("lstm and gru: x and the weight matrices are factors, biases and state
   const auto factors = [&](size_t operands) {
     std::vector<size_t> found;
     for (size_t i = 0; i < operands; ++i) {
-      if (find_op(node.op).is_factor(node, i)) found.push_back(i);
+      if (find_op(node.op).sums.is_factor(node, i)) found.push_back(i);
     }
     return found;
   };

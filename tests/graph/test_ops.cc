@@ -39,7 +39,7 @@ TEST_CASE("op table: names are unique, resolve to their row, and every row is co
 TEST_CASE("op table: autocast classes are those of torch's CUDA lists") {
   for (const char* op : {"linear", "matmul", "conv2d"}) {
     CHECK(find_op(op).cast_class == CastClass::kLowPrecision);
-    CHECK(find_op(op).has_gemm_accumulator);
+    CHECK(find_op(op).sums.of_products);
   }
   for (const char* op : {"softmax", "cross_entropy", "mse_loss"}) {
     CHECK(find_op(op).cast_class == CastClass::kFp32);
@@ -48,10 +48,10 @@ TEST_CASE("op table: autocast classes are those of torch's CUDA lists") {
     CHECK(find_op(op).cast_class == CastClass::kFollow);
   }
   // Bias gradients are plain sums, weight and input gradients are sums of products.
-  CHECK_FALSE(find_op("linear_backward_bias").has_gemm_accumulator);
-  CHECK_FALSE(find_op("conv2d_backward_bias").has_gemm_accumulator);
-  CHECK(find_op("linear_backward_weight").has_gemm_accumulator);
-  CHECK(find_op("conv2d_backward_input").has_gemm_accumulator);
+  CHECK_FALSE(find_op("linear_backward_bias").sums.of_products);
+  CHECK_FALSE(find_op("conv2d_backward_bias").sums.of_products);
+  CHECK(find_op("linear_backward_weight").sums.of_products);
+  CHECK(find_op("conv2d_backward_input").sums.of_products);
 }
 
 TEST_CASE("shape rules: accepted operands") {

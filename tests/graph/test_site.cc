@@ -117,7 +117,7 @@ TEST_CASE("every floating operand and output of every node has exactly one site,
     const auto count = [&](const TensorType& t) { return t.element == ElementType::kFloat; };
     for (const std::string& value : node.inputs) expected += count(step.type_of(value)) ? 1 : 0;
     for (const TensorType& type : node.outputs) expected += count(type) ? 1 : 0;
-    expected += find_op(node.op).has_gemm_accumulator ? 1 : 0;
+    expected += find_op(node.op).sums.of_products ? 1 : 0;
     const int32_t output = table.find(node.id, Point::kOutput, 0);
     CHECK(output > last);
     last = output;

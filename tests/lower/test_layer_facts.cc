@@ -70,7 +70,7 @@ TEST_CASE("product facts: a convolution is aligned if its channels are") {
 TEST_CASE("every op with a gemm accumulator lists its products") {
   for (const OpDef& op : ops()) {
     CAPTURE(op.name);
-    CHECK(op.has_gemm_accumulator == (op.products != nullptr));
+    CHECK(op.sums.of_products == (op.sums.products != nullptr));
   }
 }
 

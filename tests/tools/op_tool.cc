@@ -112,7 +112,7 @@ void run(const std::string& directory) {
   const Graph graph = make_graph(request, directory);
   const SiteTable sites = make_sites(graph, 0);
   const Policy& policy = find_policy(request.value("policy", "fp32"));
-  StepRunner runner(graph, sites, policy, container);
+  StepRunner runner(graph, sites, policy, {.container = container});
   std::map<std::string, Tensor> parameters;
   for (const Parameter& p : graph.parameters) {
     parameters[p.name] = read_raw(directory + "/" + p.name, p.type.shape, container);
@@ -130,7 +130,7 @@ void run(const std::string& directory) {
   runner.run_all();
   Json reply = Json::object();
   for (const auto& [name, id] : graph.outputs) {
-    const Tensor& value = runner.executor().value(id);
+    const Tensor& value = runner.values().of(id);
     write_raw(directory + "/" + name, value);
     reply[name] = {{"shape", value.shape()},
                    {"dtype", value.container() == Container::kI32 ? "i32" : "f32"}};

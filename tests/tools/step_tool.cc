@@ -136,7 +136,7 @@ void run(const Request& request, const std::string& directory, const std::string
                        ", must store weights, buffers and inputs in fp32");
     }
   }
-  StepRunner runner(graph, sites, policy, container);
+  StepRunner runner(graph, sites, policy, {.container = container});
   const auto read = [&](const std::string& file, const TensorType& type) {
     const bool is_int = type.element == ElementType::kInt;
     return read_raw(directory + "/" + file, type.shape, is_int ? Container::kI32 : container);
@@ -158,7 +158,7 @@ void run(const Request& request, const std::string& directory, const std::string
     const Node& node = graph.nodes[static_cast<size_t>(i)];
     const int drawn = drawn_masks(node);
     if (drawn < 0) continue;
-    const Tensor& masks = runner.executor().value(output_id(node, static_cast<size_t>(drawn)));
+    const Tensor& masks = runner.values().of(output_id(node, static_cast<size_t>(drawn)));
     write_raw(directory + "/drawn_" + node.id, masks);
   }
   write_text_file_atomically(directory + "/loss.txt", fmt::format("{:.17g}\n", runner.loss()));

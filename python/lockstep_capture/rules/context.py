@@ -254,7 +254,7 @@ def find_rule(call: Call) -> Rule | None:
 
 
 # Ops of Lockstep's whose slope jumps, and what a capture records of them: the elements of the operand on one side of
-# the jump (OpDef::kink in src/graph/op.h), or the place of each winner in its plane (OpDef::winner_output).
+# the jump (OpMeaning::kink in src/graph/op.h), or the place of each winner in its plane (OpMeaning::winner_output).
 Attributes = dict[str, Any]
 KINKS: dict[str, Callable[[Attributes, torch.Tensor], torch.Tensor]] = {}
 WINNERS: dict[str, Callable[[Attributes, torch.Tensor], torch.Tensor]] = {}

@@ -99,7 +99,10 @@ Blocks write_capture(const Report& report) {
 }  // namespace
 
 Section capture_section() {
-  return {"capture", "Is the import faithful?", true, write_capture};
+  return {.name = "capture",
+          .title = "Is the import faithful?",
+          .in_summary = true,
+          .write = write_capture};
 }
 
 }  // namespace lockstep

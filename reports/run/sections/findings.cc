@@ -73,7 +73,7 @@ Blocks write_findings(const Report& report) {
 }  // namespace
 
 Section findings_section() {
-  return {"findings", "Findings", false, write_findings};
+  return {.name = "findings", .title = "Findings", .write = write_findings};
 }
 
 }  // namespace lockstep

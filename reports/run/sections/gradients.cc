@@ -59,7 +59,9 @@ Blocks write_gradients(const Report& report) {
 }  // namespace
 
 Section gradients_section() {
-  return {"gradients", "Gradients compared with the captured ones", false, write_gradients};
+  return {.name = "gradients",
+          .title = "Gradients compared with the captured ones",
+          .write = write_gradients};
 }
 
 }  // namespace lockstep

@@ -143,7 +143,7 @@ Blocks write_hardware(const Report& report) {
 }  // namespace
 
 Section hardware_section() {
-  return {"hardware", "Hardware compared with its model", false, write_hardware};
+  return {.name = "hardware", .title = "Hardware compared with its model", .write = write_hardware};
 }
 
 }  // namespace lockstep

@@ -164,7 +164,7 @@ Blocks write_lanes(const Report& report) {
 }  // namespace
 
 Section lanes_section() {
-  return {"lanes", "Lanes", true, write_lanes};
+  return {.name = "lanes", .title = "Lanes", .in_summary = true, .write = write_lanes};
 }
 
 }  // namespace lockstep

@@ -136,7 +136,7 @@ Blocks write_layers(const Report& report) {
 }  // namespace
 
 Section layers_section() {
-  return {"layers", "What rounding did, layer by layer", false, write_layers};
+  return {.name = "layers", .title = "What rounding did, layer by layer", .write = write_layers};
 }
 
 }  // namespace lockstep

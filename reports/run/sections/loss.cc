@@ -163,7 +163,7 @@ Blocks write_loss(const Report& report) {
 }  // namespace
 
 Section loss_section() {
-  return {"loss", "Training loss over the steps", false, write_loss};
+  return {.name = "loss", .title = "Training loss over the steps", .write = write_loss};
 }
 
 }  // namespace lockstep

@@ -99,7 +99,7 @@ Blocks write_loss_scale(const Report& report) {
 }  // namespace
 
 Section loss_scale_section() {
-  return {"loss-scale", "Loss scale", false, write_loss_scale};
+  return {.name = "loss-scale", .title = "Loss scale", .write = write_loss_scale};
 }
 
 }  // namespace lockstep

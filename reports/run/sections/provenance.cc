@@ -104,7 +104,7 @@ Blocks write_provenance(const Report& report) {
 }  // namespace
 
 Section provenance_section() {
-  return {"provenance", "Where this comes from", false, write_provenance};
+  return {.name = "provenance", .title = "Where this comes from", .write = write_provenance};
 }
 
 }  // namespace lockstep

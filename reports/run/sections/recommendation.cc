@@ -15,12 +15,15 @@ Blocks write_sensitivity(const AdvisedReport& report) {
 }  // namespace
 
 Section recommendation_section() {
-  constexpr bool kLeads = true;
-  return {"recommendation", "Recommendation", false, write_recommendation, kLeads};
+  return {.name = "recommendation",
+          .title = "Recommendation",
+          .write = write_recommendation,
+          .leads = true};
 }
 
 Section sensitivity_section() {
-  return {"sensitivity", "How sensitive the layers are", false, write_sensitivity};
+  return {
+      .name = "sensitivity", .title = "How sensitive the layers are", .write = write_sensitivity};
 }
 
 }  // namespace lockstep

@@ -46,7 +46,7 @@ Blocks write_sums(const Report& report) {
 }  // namespace
 
 Section sums_section() {
-  return {"sums", "Sums of products", false, write_sums};
+  return {.name = "sums", .title = "Sums of products", .write = write_sums};
 }
 
 }  // namespace lockstep

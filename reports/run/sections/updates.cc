@@ -49,7 +49,8 @@ Blocks write_updates(const Report& report) {
 }  // namespace
 
 Section updates_section() {
-  return {"updates", "Weight updates that came to nothing", false, write_updates};
+  return {
+      .name = "updates", .title = "Weight updates that came to nothing", .write = write_updates};
 }
 
 }  // namespace lockstep

@@ -150,8 +150,11 @@ Blocks write_verdict(const AdvisedReport& advised) {
 }  // namespace
 
 Section verdict_section() {
-  constexpr bool kLeads = true;
-  return {"verdict", "Verdict", true, write_verdict, kLeads};
+  return {.name = "verdict",
+          .title = "Verdict",
+          .in_summary = true,
+          .write = write_verdict,
+          .leads = true};
 }
 
 }  // namespace lockstep

@@ -49,10 +49,10 @@ std::vector<OpDef> add_ops() {
            .infer = infer_add,
            .vjp = add_vjp,
            .run = run_add,
-           .keeps_masks = true,
-           .cpu_formats = read_numbers_rounded,
            .foreign_names = {.torch = "__add__", .mxnet = "elemwise_add broadcast_add"},
-           .is_sum = true}};
+           .formats = {.on_cpu = read_numbers_rounded},
+           .elements = {.keeps_masks = true},
+           .meaning = {.is_sum = true}}};
 }
 
 }  // namespace lockstep

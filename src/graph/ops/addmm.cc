@@ -117,13 +117,12 @@ std::vector<OpDef> addmm_ops() {
            .cast_class = CastClass::kLowPrecision,
            .min_inputs = 3,
            .max_inputs = 3,
-           .has_gemm_accumulator = true,
            .attributes = {"alpha", "beta"},
            .infer = infer_addmm,
            .vjp = addmm_vjp,
            .run = run_addmm,
-           .products = products_of,
-           .foreign_names = {.torch = "addmm baddbmm addbmm"}}};
+           .foreign_names = {.torch = "addmm baddbmm addbmm"},
+           .sums = {.of_products = true, .products = products_of}}};
 }
 
 }  // namespace lockstep

@@ -76,7 +76,7 @@ std::vector<TensorType> infer_batch_norm(const Node& node, std::span<const Tenso
   return outputs;
 }
 
-// OpDef::cpu_formats: PyTorch's CPU kernel computes the statistics of a batch in the format of x
+// OpFormats::on_cpu: PyTorch's CPU kernel computes the statistics of a batch in the format of x
 // (running ones are read as they are), unless a weight or buffer is FP32
 // (aten/src/ATen/native/Normalization.cpp, is_mixed_type). Its formula is in norm_args.h.
 void round_statistics(const Node& node, NodeFormats& formats) {
@@ -191,27 +191,23 @@ std::vector<OpDef> batch_norm_ops() {
                  "not listed, output in the type of x",
        .min_inputs = 3,
        .max_inputs = 6,
-       .follow_operands = {0},
-       .node_follows = follows,
        .attributes = {"training", "momentum", "eps", "affine", "cumulative"},
        .infer = infer_batch_norm,
        .vjp = batch_norm_vjp,
        .run = run_batch_norm,
-       .cpu_formats = round_statistics,
        .foreign_names = {.torch = "native_batch_norm cudnn_batch_norm", .mxnet = "BatchNorm"},
-       .has_running_statistics = true,
-       .first_values = FirstValues::kScaleShift},
+       .formats = {.follow_operands = {0}, .node_follows = follows, .on_cpu = round_statistics},
+       .meaning = {.has_running_statistics = true, .first_values = FirstValues::kScaleShift}},
       {.name = "batch_norm_backward",
        .help = "dx, dw, db of batch_norm; operands x, w, mean, inv_std, dy; no w, dw, db if "
                "affine is false",
        .source = "chain rule of batch_norm, through the batch statistics when training",
        .min_inputs = 4,
        .max_inputs = 5,
-       .follow_operands = {0},
-       .output_follows = {kFollowsOutput0, 1, 1},
        .attributes = {"training", "affine"},
        .infer = infer_backward,
-       .run = run_backward},
+       .run = run_backward,
+       .formats = {.follow_operands = {0}, .output_follows = {kFollowsOutput0, 1, 1}}},
   };
 }
 

@@ -120,9 +120,9 @@ OpDef forward_row(std::string_view name, std::string_view help, std::string_view
           .infer = infer_binary,
           .vjp = vjp,
           .run = run,
-          .keeps_masks = true,
           .foreign_names = foreign_names,
-          .pole_operand = pole_operand};
+          .elements = {.keeps_masks = true},
+          .meaning = {.pole_operand = pole_operand}};
 }
 
 OpDef backward_row(std::string_view name, std::string_view help, std::string_view source,
@@ -135,7 +135,7 @@ OpDef backward_row(std::string_view name, std::string_view help, std::string_vie
           .attributes = {"scalar"},
           .infer = infer_backward,
           .run = run,
-          .pole_operand = pole_operand};
+          .meaning = {.pole_operand = pole_operand}};
 }
 
 }  // namespace
@@ -166,11 +166,11 @@ std::vector<OpDef> binary_ops() {
                    "da = dy where a > b, dy / 2 where a = b, else 0; operands a, b, dy",
                    "torch's derivative of maximum", run_choice_backward<-1>),
   };
-  rows.front().is_difference = true;
-  rows.front().cpu_formats = read_numbers_rounded;
+  rows.front().meaning.is_difference = true;
+  rows.front().formats.on_cpu = read_numbers_rounded;
   OpDef& div = rows[1];
-  div.cpu_formats = read_second_number_wide;
-  div.rounds_inside = RoundsInside::kAlways;  // the divisor's gradient
+  div.formats.on_cpu = read_second_number_wide;
+  div.formats.rounds_inside = RoundsInside::kAlways;  // the divisor's gradient
   return rows;
 }
 

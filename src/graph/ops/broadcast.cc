@@ -81,7 +81,7 @@ double number_of(const OpCall& call, std::string_view name, double fallback) {
   const double number = double_attribute(call.node, name, fallback);
   const Format* format = inner_format(call);
   // Inner formats may also be those of another op, whose gradient this node is.
-  const bool is_read_rounded = find_op(call.node.op).cpu_formats == read_numbers_rounded;
+  const bool is_read_rounded = find_op(call.node.op).formats.on_cpu == read_numbers_rounded;
   if (format == nullptr || !is_read_rounded) return number;
   return round_to_format(number, *format, Rounding::kNearestEven);
 }

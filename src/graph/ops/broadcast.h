@@ -53,11 +53,11 @@ void reduce_gradient(GradientBuilder& builder, const Node& node, size_t operand,
 // the type in which the op computes, like Python's numbers in torch.
 std::vector<TensorType> infer_binary(const Node& node, std::span<const TensorType> inputs);
 bool has_scalar(const Node& node);
-// OpDef::cpu_formats of mul and div: PyTorch's CPU kernels read a second operand of no dimension in
+// OpFormats::on_cpu of mul and div: PyTorch's CPU kernels read a second operand of no dimension in
 // FP32 (a first one, and both of add and sub, in the format of the other operand). Its gradient
 // keeps the other operand's format.
 void read_second_number_wide(const Node& node, NodeFormats& formats);
-// OpDef::cpu_formats of add, sub and comparisons: PyTorch's CPU kernels read a Python number in the
+// OpFormats::on_cpu of add, sub and comparisons: PyTorch's CPU kernels read a Python number in the
 // format of the tensor (those of CUDA, and of mul and div, in FP32).
 void read_numbers_rounded(const Node& node, NodeFormats& formats);
 // A number of the node in the format in which the op reads it.

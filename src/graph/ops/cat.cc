@@ -64,8 +64,8 @@ std::vector<OpDef> cat_ops() {
            .infer = infer_cat,
            .vjp = cat_vjp,
            .run = run_cat,
-           .keeps_masks = true,
-           .foreign_names = {.mxnet = "Concat"}}};
+           .foreign_names = {.mxnet = "Concat"},
+           .elements = {.keeps_masks = true}}};
 }
 
 }  // namespace lockstep

@@ -73,8 +73,7 @@ std::vector<OpDef> compare_ops() {
                     .infer = infer,
                     .run = run,
                     .differentiable_outputs = 0,
-                    .cpu_formats = read_numbers_rounded,
-                    .integer_bytes = 1});
+                    .formats = {.on_cpu = read_numbers_rounded, .integer_bytes = 1}});
   }
   return rows;
 }

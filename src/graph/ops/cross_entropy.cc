@@ -121,9 +121,9 @@ std::vector<OpDef> cross_entropy_ops() {
        .infer = infer_cross_entropy,
        .vjp = cross_entropy_vjp,
        .run = run_cross_entropy,
-       .rounds_inside = RoundsInside::kLogits,
-       .is_loss = true,
-       .foreign_names = {.torch = "nll_loss cross_entropy_loss", .mxnet = "softmax_cross_entropy"}},
+       .foreign_names = {.torch = "nll_loss cross_entropy_loss", .mxnet = "softmax_cross_entropy"},
+       .formats = {.rounds_inside = RoundsInside::kLogits},
+       .meaning = {.is_loss = true}},
       {.name = "cross_entropy_backward",
        .help = "dx = (softmax(x) - onehot(target)) dloss / N, with weights and smoothing as the "
                "loss; operands x, target, class_weight?, dloss",
@@ -134,7 +134,7 @@ std::vector<OpDef> cross_entropy_ops() {
        .attributes = attributes,
        .infer = infer_backward,
        .run = run_backward,
-       .rounds_inside = RoundsInside::kLogits},
+       .formats = {.rounds_inside = RoundsInside::kLogits}},
   };
 }
 

@@ -201,7 +201,7 @@ std::vector<OpDef> ctc_loss_ops() {
        .infer = infer_forward,
        .vjp = vjp,
        .run = run_forward,
-       .is_loss = true},
+       .meaning = {.is_loss = true}},
       {.name = "ctc_loss_backward",
        .help = "dx; operands those of ctc_loss, dy",
        .source = "torch's derivative of ctc_loss",

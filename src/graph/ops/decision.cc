@@ -193,8 +193,8 @@ std::vector<OpDef> decision_ops() {
            .infer = infer,
            .run = run,
            .differentiable_outputs = 0,
-           .integer_bytes = 8,
-           .decides = true}};
+           .formats = {.integer_bytes = 8},
+           .meaning = {.decides = true}}};
 }
 
 }  // namespace lockstep

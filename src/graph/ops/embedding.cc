@@ -83,7 +83,7 @@ std::vector<OpDef> embedding_ops() {
        .vjp = embedding_vjp,
        .run = run_embedding,
        .foreign_names = {.mxnet = "Embedding"},
-       .first_values = FirstValues::kNormal},
+       .meaning = {.first_values = FirstValues::kNormal}},
       {.name = "embedding_backward",
        .help =
            "dweight[v] = sum of dy over the positions with index v, ascending; operands indices, "

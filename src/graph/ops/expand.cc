@@ -52,9 +52,7 @@ std::vector<OpDef> expand_ops() {
            .infer = infer_expand,
            .vjp = expand_vjp,
            .run = run_expand,
-           .keeps_masks = true,
-           .is_view = true,
-           .may_vanish = true}};
+           .elements = {.keeps_masks = true, .is_view = true, .may_vanish = true}}};
 }
 
 }  // namespace lockstep

@@ -118,7 +118,7 @@ std::vector<OpDef> gather_ops() {
        .infer = infer_gather,
        .vjp = gather_vjp,
        .run = run_gather,
-       .keeps_masks = true},
+       .elements = {.keeps_masks = true}},
       {.name = "scatter_add",
        .help = "y[p with index[p] along dim (default 0)] += src[p], ascending, from zeros of "
                "`shape`; operands src, index",

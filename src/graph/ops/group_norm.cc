@@ -38,15 +38,15 @@ std::vector<OpDef> group_norm_ops() {
        .source = "Y. Wu, K. He, ECCV 2018; torch.nn.functional.group_norm; CUDA autocast: fp32",
        .cast_class = CastClass::kFp32,
        .max_inputs = 3,
-       .follow_operands = {0},
-       .output_follows = {kFollowsOutput0, kFollowsAccumulator, kFollowsAccumulator},
        .attributes = {"groups", "eps"},
        .infer = Norm::infer,
        .vjp = Norm::vjp,
        .run = Norm::run,
-       .cpu_formats = round_instance_statistics,
        .foreign_names = {.mxnet = "GroupNorm"},
-       .first_values = FirstValues::kScaleShift},
+       .formats = {.follow_operands = {0},
+                   .output_follows = {kFollowsOutput0, kFollowsAccumulator, kFollowsAccumulator},
+                   .on_cpu = round_instance_statistics},
+       .meaning = {.first_values = FirstValues::kScaleShift}},
       {.name = "group_norm_backward",
        .help = "dx, dw, db of group_norm (dw, db only with w, b); operands x, mean, "
                "inv_std, dy, "
@@ -55,10 +55,10 @@ std::vector<OpDef> group_norm_ops() {
        .cast_class = CastClass::kFp32,
        .min_inputs = 4,
        .max_inputs = 5,
-       .follow_operands = {0},
        .attributes = {"groups", "has_weight", "has_bias"},
        .infer = Norm::infer_backward,
-       .run = Norm::run_backward},
+       .run = Norm::run_backward,
+       .formats = {.follow_operands = {0}}},
   };
 }
 

@@ -93,8 +93,8 @@ std::vector<OpDef> index_select_ops() {
        .infer = infer_index_select,
        .vjp = index_select_vjp,
        .run = run_index_select,
-       .keeps_masks = true,
-       .foreign_names = {.mxnet = "take"}},
+       .foreign_names = {.mxnet = "take"},
+       .elements = {.keeps_masks = true}},
       {.name = "index_add",
        .help = "y[index[j]] += src[j] along dim (default 0), ascending, from zeros of `shape`; "
                "operands src, index (J)",

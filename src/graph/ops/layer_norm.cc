@@ -23,15 +23,15 @@ std::vector<OpDef> layer_norm_ops() {
            "autocast: fp32",
        .cast_class = CastClass::kFp32,
        .max_inputs = 3,
-       .follow_operands = {0},
-       .output_follows = {kFollowsOutput0, kFollowsAccumulator, kFollowsAccumulator},
        .attributes = {"normalized_ndim", "eps"},
        .infer = Norm::infer,
        .vjp = Norm::vjp,
        .run = Norm::run,
-       .cpu_formats = add_weight_gradients_in_x,
        .foreign_names = {.mxnet = "LayerNorm"},
-       .first_values = FirstValues::kScaleShift},
+       .formats = {.follow_operands = {0},
+                   .output_follows = {kFollowsOutput0, kFollowsAccumulator, kFollowsAccumulator},
+                   .on_cpu = add_weight_gradients_in_x},
+       .meaning = {.first_values = FirstValues::kScaleShift}},
       {.name = "layer_norm_backward",
        .help = "dx, dw, db of layer_norm (dw, db only with w, b); operands x, mean, "
                "inv_std, dy, "
@@ -40,10 +40,10 @@ std::vector<OpDef> layer_norm_ops() {
        .cast_class = CastClass::kFp32,
        .min_inputs = 4,
        .max_inputs = 5,
-       .follow_operands = {0},
        .attributes = {"normalized_ndim", "has_weight", "has_bias"},
        .infer = Norm::infer_backward,
-       .run = Norm::run_backward},
+       .run = Norm::run_backward,
+       .formats = {.follow_operands = {0}}},
   };
 }
 

@@ -65,7 +65,7 @@ std::vector<OpDef> logsumexp_ops() {
        .infer = infer_logsumexp,
        .vjp = logsumexp_vjp,
        .run = run_logsumexp,
-       .rounds_inside = RoundsInside::kAlways},
+       .formats = {.rounds_inside = RoundsInside::kAlways}},
       {.name = "logsumexp_backward",
        .help = "dx = dy exp(x - y); operands x, y, dy",
        .source = "chain rule of logsumexp",

@@ -35,9 +35,9 @@ std::vector<OpDef> mul_ops() {
            .infer = infer_binary,
            .vjp = mul_vjp,
            .run = run_mul,
-           .keeps_masks = true,
-           .cpu_formats = read_second_number_wide,
-           .foreign_names = {.torch = "__mul__", .mxnet = "elemwise_mul broadcast_mul"}}};
+           .foreign_names = {.torch = "__mul__", .mxnet = "elemwise_mul broadcast_mul"},
+           .formats = {.on_cpu = read_second_number_wide},
+           .elements = {.keeps_masks = true}}};
 }
 
 }  // namespace lockstep

@@ -132,7 +132,7 @@ void map_operands(const OpCall& call, Kernel kernel) {
 inline const Format* factor_format(const OpCall& call, size_t index) {
   return index < call.factor_formats.size() ? call.factor_formats[index] : nullptr;
 }
-// The format to which an op with OpDef::rounds_inside rounds inside; null: none.
+// The format to which an op with OpFormats::rounds_inside rounds inside; null: none.
 inline const Format* inner_format(const OpCall& call) {
   return call.inner_formats.empty() ? nullptr : call.inner_formats[0];
 }

@@ -81,8 +81,7 @@ std::vector<OpDef> pad_ops() {
            .infer = infer_pad,
            .vjp = pad_vjp,
            .run = run_pad,
-           .fill_attribute = "value",
-           .keeps_masks = true}};
+           .elements = {.fill_attribute = "value", .keeps_masks = true}}};
 }
 
 }  // namespace lockstep

@@ -58,10 +58,8 @@ std::vector<OpDef> permute_ops() {
            .infer = infer_permute,
            .vjp = permute_vjp,
            .run = run_permute,
-           .keeps_masks = true,
-           .is_view = true,
-           .may_vanish = true,
-           .foreign_names = {.mxnet = "transpose"}}};
+           .foreign_names = {.mxnet = "transpose"},
+           .elements = {.keeps_masks = true, .is_view = true, .may_vanish = true}}};
 }
 
 }  // namespace lockstep

@@ -231,8 +231,8 @@ std::vector<OpDef> pointwise_loss_ops() {
                     .infer = infer_loss,
                     .vjp = loss_vjp,
                     .run = run_loss,
-                    .is_loss = true,
-                    .foreign_names = row.foreign_names});
+                    .foreign_names = row.foreign_names,
+                    .meaning = {.is_loss = true}});
     rows.push_back(
         {.name = row.backward_name,
          .help = "derivative of the term times dloss (divided by the count for a mean), for x "

@@ -82,7 +82,7 @@ std::vector<OpDef> prelu_ops() {
        .vjp = prelu_vjp,
        .run = run_prelu,
        .foreign_names = {.mxnet = "LeakyReLU"},
-       .kink = positive_side},
+       .meaning = {.kink = positive_side}},
       {.name = "prelu_backward",
        .help = "dx = dy where x > 0, else w dy; and x dy where x <= 0, whose sum is dw; "
                "operands x, w, dy",

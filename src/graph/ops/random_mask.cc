@@ -5,7 +5,7 @@ namespace lockstep {
 
 // The only integer output of a random op.
 const TensorType* drawn_mask(const Node& node) {
-  if (find_op(node.op).draws_mask == nullptr) return nullptr;
+  if (find_op(node.op).meaning.draws_mask == nullptr) return nullptr;
   for (const TensorType& output : node.outputs) {
     if (output.element == ElementType::kInt) return &output;
   }

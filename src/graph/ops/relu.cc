@@ -41,7 +41,7 @@ std::vector<OpDef> relu_ops() {
        .vjp = relu_vjp,
        .run = run_relu,
        .foreign_names = {.mxnet = "Activation"},
-       .kink = positive_side},
+       .meaning = {.kink = positive_side}},
       {.name = "relu_backward",
        .help = "dx = dy where y > 0 or NaN, else 0; operands y, dy",
        .source = "chain rule of relu",

@@ -33,11 +33,8 @@ std::vector<OpDef> reshape_ops() {
            .infer = infer_reshape,
            .vjp = reshape_vjp,
            .run = run_copy,
-           .keeps_masks = true,
-           .is_view = true,
-           .copies = true,
-           .may_vanish = true,
-           .foreign_names = {.torch = "view", .mxnet = "Flatten expand_dims"}}};
+           .foreign_names = {.torch = "view", .mxnet = "Flatten expand_dims"},
+           .elements = {.keeps_masks = true, .is_view = true, .copies = true, .may_vanish = true}}};
 }
 
 }  // namespace lockstep

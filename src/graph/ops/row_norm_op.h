@@ -41,7 +41,7 @@ std::vector<TensorType> infer_row_norm_backward(const RowNormKind& kind, const N
                                                 std::span<const TensorType> inputs);
 void run_row_norm_backward(const RowNormKind& kind, const OpCall& call);
 
-// OpDef::cpu_formats: PyTorch's CPU kernels save mean and inv_std for the backward pass in the
+// OpFormats::on_cpu: PyTorch's CPU kernels save mean and inv_std for the backward pass in the
 // format of x, unless the weight is FP32 (layer_norm_kernel.cpp, group_norm_kernel.cpp). The
 // forward pass uses them unrounded.
 void save_statistics_as_x(const Node& node, NodeFormats& formats);

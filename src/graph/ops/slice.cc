@@ -93,16 +93,14 @@ std::vector<OpDef> slice_ops() {
        .infer = infer_slice,
        .vjp = slice_vjp,
        .run = run_slice,
-       .keeps_masks = true,
-       .is_view = true,
-       .may_vanish = true},
+       .elements = {.keeps_masks = true, .is_view = true, .may_vanish = true}},
       {.name = "slice_backward",
        .help = "dx = dy in the slice, 0 elsewhere",
        .source = "chain rule of slice",
        .attributes = {"dim", "start", "end", "step", "input_shape"},
        .infer = infer_backward,
        .run = run_backward,
-       .may_vanish = true},
+       .elements = {.may_vanish = true}},
   };
 }
 

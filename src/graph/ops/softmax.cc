@@ -89,7 +89,7 @@ std::vector<OpDef> softmax_ops() {
        .infer = infer_forward,
        .vjp = vjp,
        .run = run_forward,
-       .rounds_inside = RoundsInside::kOnCpu},
+       .formats = {.rounds_inside = RoundsInside::kOnCpu}},
       {.name = "softmax_backward",
        .help = "dx = y (dy - sum dy y) along `dim`; operands y, dy",
        .source = "chain rule of softmax",

@@ -107,7 +107,7 @@ std::vector<OpDef> sum_to_ops() {
            .attributes = {"shape"},
            .infer = infer_sum_to,
            .run = run_sum_to,
-           .may_vanish = true}};
+           .elements = {.may_vanish = true}}};
 }
 
 }  // namespace lockstep

@@ -190,8 +190,8 @@ class ScalingReader {
 
   // Ops that are one sum of products; blocks need factors that are matrices.
   static bool takes_scaled_factors(const OpDef& op, bool by_blocks) {
-    return op.vjp != nullptr && op.has_gemm_accumulator && op.shows_sums &&
-           op.is_factor == nullptr && (!by_blocks || !op.sum_axes.empty());
+    return op.vjp != nullptr && op.sums.of_products && op.sums.are_shown &&
+           op.sums.is_factor == nullptr && (!by_blocks || !op.sums.axes.empty());
   }
 
   TomlTable& table_;

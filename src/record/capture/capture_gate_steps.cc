@@ -32,7 +32,7 @@ void read_acts(const StoredFields& acts, const Nodes& nodes, CapturedInside& ins
 // For a pool the choice is a place in its plane; for other ops it is a side of the kink.
 void read_choice(const StoredFields& kink, const Node& node, CapturedInside& inside) {
   const Shape& wanted = node.outputs[0].shape;
-  if (find_op(node.op).winner_output >= 0) {
+  if (find_op(node.op).meaning.winner_output >= 0) {
     Tensor places = kink.take_tensor({wanted, ElementType::kInt}, Container::kI32);
     if (!places.empty()) inside.places.emplace(node.id, std::move(places));
     return;
@@ -50,7 +50,7 @@ void read_choice(const StoredFields& kink, const Node& node, CapturedInside& ins
 
 bool has_kink(const Node& node) {
   const OpDef& op = find_op(node.op);
-  return op.kink != nullptr || op.winner_output >= 0;
+  return op.meaning.kink != nullptr || op.meaning.winner_output >= 0;
 }
 
 void read_kinks(const StoredFields& kinks, const Nodes& nodes, CapturedInside& inside) {

@@ -53,7 +53,7 @@ void read_scaler(const StoredFields& at, CapturedScaler& scaler) {
 
 // Whether the node draws a mask in the captured run.
 bool draws(const Node& node) {
-  return drawn_mask(node) != nullptr && find_op(node.op).draws_mask(node);
+  return drawn_mask(node) != nullptr && find_op(node.op).meaning.draws_mask(node);
 }
 
 void read_masks(const StoredFields& micro, const Graph& graph, Masks& masks) {

@@ -48,7 +48,7 @@ LaneExtent lane_extent(const RunDescription& description, const LaneDescription&
   }
   for (const Site& site : description.sites->sites) {
     extent.stat_exempt.push_back(site.stat_exempt);
-    extent.decides = extent.decides || (is_in_graph(site) && find_op(site.op).decides);
+    extent.decides = extent.decides || (is_in_graph(site) && find_op(site.op).meaning.decides);
   }
   extent.uses_device = !lane.device_sums.empty();
   return extent;

@@ -1,0 +1,66 @@
+// See scaled_casts.h.
+#include "src/execute/scaled_casts.h"
+
+#include <stdexcept>
+
+namespace lockstep {
+namespace {
+
+bool has_two_levels(const ScaledCast& cast) {
+  return cast.to.block != nullptr && cast.to.block->scale == ScaleFormat::kE4m3;
+}
+
+}  // namespace
+
+float ScaledCasts::scale_of(const ScaledCast& cast, float amax) const {
+  switch (cast.kind) {
+    case ScalingKind::kCurrent:
+      return current_scale(amax, *cast.to.element, scaling_.current);
+    case ScalingKind::kDelayed:
+      if (state_ == nullptr) throw std::logic_error("delayed scaling without a state");
+      return state_->scale(cast.name);
+    case ScalingKind::kBlock:
+      return has_two_levels(cast) ? two_level_scale(amax, *cast.to.block) : 1;
+    case ScalingKind::kUnit:
+    case ScalingKind::kNone:
+      return 1;
+  }
+  throw std::logic_error("scale_of: unknown kind");
+}
+
+float ScaledCasts::run(const KernelSet& set, const ScaledCast& cast, std::span<const float> x,
+                       std::span<float> y, const QuantizeSpec& spec, TensorStats* stats) {
+  const bool wants_amax = cast.kind == ScalingKind::kCurrent ||
+                          cast.kind == ScalingKind::kDelayed || has_two_levels(cast);
+  const Kernels<float>& kernels = set.f32;
+  const auto count = static_cast<int64_t>(x.size());
+  const float amax = wants_amax ? kernels.abs_max(x.data(), count) : 0;
+  const float scale = scale_of(cast, amax);
+  const float* scaled = x.data();
+  if (scale != 1) {
+    kernels.scale(x.data(), scale, y.data(), count);
+    scaled = y.data();
+  }
+  if (cast.to.block == nullptr) {
+    kernels.quantize(scaled, y.data(), count,
+                     {.format = cast.to.element,
+                      .rounding = cast.to.rounding,
+                      .key = spec.key,
+                      .counts_only = spec.counts_only},
+                     stats);
+  } else {
+    const BlockQuantizeSpec blocks{cast.to.block, cast.to.rounding, spec.key};
+    if (cast.to.square) {
+      kernels.quantize_block_squares(scaled, y.data(), cast.shape.rows, cast.shape.cols, blocks,
+                                     stats);
+    } else {
+      // The values do not contain the tensor's scale: it is divided out of the sums.
+      kernels.quantize_blocks(scaled, y.data(), cast.shape, blocks, /*tensor_scale=*/1, stats,
+                              nullptr);
+    }
+  }
+  if (cast.kind == ScalingKind::kDelayed && learning_ != nullptr) learning_->update(cast, amax);
+  return scale;
+}
+
+}  // namespace lockstep
