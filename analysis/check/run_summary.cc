@@ -86,7 +86,7 @@ struct SiteSums {
   Measured rounding() const { return error_octaves(rounding_sq, size_sq, elements); }
 };
 
-// Of the sums over some steps at one site.
+// What follows from the sums over some steps at one site.
 Measured of_site(MetricId id, const SiteSums& sum, bool is_meant_infinite) {
   switch (id) {
     case MetricId::kNonfinite:
@@ -170,7 +170,7 @@ class LaneTally : public Observer {
     add_lane(record, record.lanes[static_cast<size_t>(lane_)]);
   }
 
-  // Of the whole run.
+  // The summary after the last step.
   LaneSummary summary() {
     out_.name = info_.name;
     out_.is_reference = info_.is_reference;

@@ -40,7 +40,7 @@ class LossEffectTally : public Observer {
   std::vector<LossEffect> squares_;  // by site; sums
 };
 
-// Of a lane of a file. Cost: reads the sampled steps.
+// The effects in a lane of a file. Cost: reads the sampled steps.
 LossEffectTally loss_effects(const RunFile& run, int lane);
 
 // Nothing if no rounding was weighed.

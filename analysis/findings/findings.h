@@ -1,5 +1,6 @@
 // Finds what went wrong in each lane of a run.
-// Decides what broke; the report, the check, the live view and the search of `recommend` read it. finding.h says what a finding is, finding_kinds.h what each kind means.
+// Decides what broke; the report, the check, the live view and the search of `recommend` read it.
+// finding.h says what a finding is, finding_kinds.h what each kind means.
 #pragma once
 
 #include <memory>
@@ -23,7 +24,7 @@ class FindingTally : public Observer {
   FindingTally(const RunView& run, int lane);
   ~FindingTally() override;
   void on_step(const StepRecord& record) override;
-  // Of the steps so far, the gravest first. Only candidates have findings.
+  // The findings of the steps so far, the gravest first. Only candidates have findings.
   std::vector<Finding> findings() const;
 
  private:
@@ -34,7 +35,7 @@ class FindingTally : public Observer {
 // The lanes whose records a lane's findings need.
 std::vector<int> lanes_for_findings(const RunView& run, int lane);
 
-// Of one lane. Cost: reads every step of the lane, the reference and a twin.
+// The findings of one lane. Cost: reads every step of the lane, the reference and a twin.
 std::vector<Finding> find_findings(const RunFile& run, int lane);
 
 // What a finding's sentence refers to. `has_scaler`: see FindingContext. Valid as long as `run` and

@@ -30,7 +30,7 @@ class Pairing {
       }
     }
   }
-  // Of some free items, those that keep their order.
+  // Pairs those of some free items that keep their order.
   template <typename BelongTogether>
   void pair_in_order(const std::vector<size_t>& before, const std::vector<size_t>& after,
                      BelongTogether belong_together) {

@@ -41,7 +41,7 @@ struct RunFacts {
   std::vector<SiteFacts> sites;
   std::vector<ParameterFacts> parameters;
   std::string data, batches_hash;
-  // Of a run file only.
+  // Only for a run file.
   std::string step_graph;  // JSON
   SiteTable site_table;
 };

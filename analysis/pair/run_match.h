@@ -51,7 +51,7 @@ struct RunMatch {
   std::vector<EnvironmentDifference> environment;
   // The sites are the same places of one step. Their shapes may differ: another batch size.
   bool same_places = false;
-  // Of two run files: the same JSON; the first site that differs in place or shape.
+  // Only for two run files: the same JSON; the first site that differs in place or shape.
   bool same_step_graph = false;
   std::optional<size_t> other_site;
 };

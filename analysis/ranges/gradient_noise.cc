@@ -154,7 +154,7 @@ std::vector<GradientNoise> gradient_noise(const RunFile& run, const Graph& step)
   const RunOptions& options = run.options();
   Gradients gradients(options.clip_norm);
   play_reference(run, gradients);
-  // Of a capture, the file names the numbers of its first group only.
+  // The file names only the numbers of a capture's first group.
   const size_t groups = run.steps() == 0 ? 1 : gradients.groups();
   const bool knows_groups = groups == options.groups.size() + 1;
   std::vector<GradientNoise> out;

@@ -27,7 +27,7 @@ struct ErrorGrowth {
   std::vector<LayerError> forward, backward;  // activations; gradients of activations
 };
 
-// Of one lane that is not the reference.
+// Gathers the errors of one lane that is not the reference.
 class ErrorGrowthTally : public Observer {
  public:
   // What `run` refers to must outlive the object.

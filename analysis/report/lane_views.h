@@ -25,8 +25,8 @@ struct LaneViews {
 // The most findings of a lane whose chains are shown.
 inline constexpr size_t kMostChains = 3;
 
-// Of a lane of a file that is played back. What is not finite comes from the caller, who shares it
-// with other tallies.
+// The views of a lane of a file that is played back. What is not finite comes from the caller, who
+// shares it with other tallies.
 class LaneViewTally {
  public:
   // `run` must outlive the object.

@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-// Of a lane that broke, the list explains it only if a finding of a kind
+// The list explains a lane that broke only if a finding of a kind
 // that breaks is in it; the origin leads the list even if it is of another kind.
 const Finding* main_finding(const LaneReport& lane) {
   if (lane.findings.empty()) return nullptr;

@@ -12,8 +12,8 @@ const Finding* main_finding(const LaneReport& lane);
 // Lanes with a sentence: candidates, and whatever broke.
 bool has_sentence(const LaneReport& lane);
 
-// Of a lane that broke: where its main finding begins, else where its loss or the lane ends; -1:
-// not known.
+// The step in which a lane broke: where its main finding begins, else where its loss or the lane
+// ends; -1: not known.
 int64_t lane_break_step(const LaneReport& lane);
 
 }  // namespace lockstep

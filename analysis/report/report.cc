@@ -118,7 +118,7 @@ class LaneTally : public Observer {
     add_sites(record, lane);
   }
 
-  // Of the whole run.
+  // The report after the last step.
   LaneReport report() {
     LaneReport& out = out_;
     out.loss = run_.loss(lane_);
@@ -183,7 +183,7 @@ class LaneTally : public Observer {
   bool has_died_ = false;
 };
 
-// Of lanes that did not train as well although nothing went wrong.
+// Explains lanes that did not train as well although nothing went wrong.
 void explain_drift(const std::vector<std::unique_ptr<LaneTally>>& tallies, Report& report) {
   for (size_t l = 0; l < report.lanes.size(); ++l) {
     LaneReport& lane = report.lanes[l];
@@ -199,7 +199,7 @@ void explain_drift(const std::vector<std::unique_ptr<LaneTally>>& tallies, Repor
   }
 }
 
-// Of the formats that autocast has and that a lane holds gradients in.
+// The ranges of the formats that autocast has and that a lane holds gradients in.
 std::vector<RangeTable> read_ranges(const RunFile& run, const std::vector<uint64_t>& zeros) {
   std::vector<RangeTable> out;
   for (const BaseFormat& base : base_formats()) {

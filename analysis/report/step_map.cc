@@ -33,7 +33,7 @@ double zeroed_energy(const SiteReading& reading, const Site&) {
   return std::isfinite(share) ? std::min(share, 1.0) : 0;
 }
 
-// Of gradients: a skipped step's updates are zero, too.
+// Gradients only: a skipped step's updates are zero, too.
 double vanished(const SiteReading& reading, const Site& site) {
   if (site.role != Role::kGradActivation && site.role != Role::kGradWeight) return 0;
   const TensorStats& stats = reading.lane.stats;

@@ -23,7 +23,8 @@
 
 namespace lockstep {
 
-// Of one rounding: planned before it, filled by the rounding's kernel, read after it.
+// The statistics of one rounding: planned before it, filled by the rounding's kernel, read after
+// it.
 struct RoundingProbe {
   TensorStats* stats = nullptr;  // null: nothing is measured
   bool counts_only = false;
@@ -34,7 +35,7 @@ struct RoundingProbe {
   bool keeps() const { return weighs || old >= 0; }
 };
 
-// Of one op, filled while it runs.
+// The statistics of one op, filled while it runs.
 struct OpProbe {
   std::vector<uint8_t> events;  // of output 0, see GemmArgs; empty: not wanted
   bool samples_sums = false;
@@ -49,8 +50,9 @@ class Measurer {
   virtual ~Measurer() = default;
 
   virtual void begin_step(std::span<const double> loss_scales, bool sample_sums);
-  // Of all calls until the next: the records by site id, the same array throughout a step, and the
-  // values that errors are measured against. Null: this is the reference.
+  // Measures all calls until the next one of this: the records by site id, the same array
+  // throughout a step, and the values that errors are measured against. Null: this is the
+  // reference.
   void write_to(std::span<SiteRecord> records, const ValueStore* reference) {
     records_ = records;
     reference_ = reference;

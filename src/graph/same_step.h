@@ -42,8 +42,8 @@ void add_sites(SiteTable& table, const SiteTable& other,
 SiteTable sites_numbered_as(const SiteTable& main_sites, const SiteTable& other_sites,
                             const std::map<std::string, std::string>& nodes);
 
-// Of the tables of two runs of one step: the first site that has another place or shape, or that
-// one of them lacks. Nothing: the tables are the same.
+// Compares the tables of two runs of one step: the first site that has another place or shape, or
+// that one of them lacks. Nothing: the tables are the same.
 std::optional<size_t> first_other_site(const SiteTable& a, const SiteTable& b);
 
 }  // namespace lockstep

@@ -84,7 +84,8 @@ class LaneStorage {
   std::map<std::string, Tensor> buffers_, kept_buffers_;
   std::map<std::string, Tensor> next_buffers_;  // worker 0's, while the others run
   std::vector<int64_t> optimizer_steps_;
-  // Of weights, buffers and constants by storage site, until the step that they belong to ends.
+  // Statistics of weights, buffers and constants by storage site, until the step that they belong
+  // to ends.
   std::map<int32_t, SiteRecord> stored_;
 };
 

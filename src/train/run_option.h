@@ -52,7 +52,7 @@ enum class OptionEffect : uint8_t {
   kReplay,    // another experiment on the same training, which no baseline judges
 };
 
-// Of a number that is not negative.
+// The limits of a number that is not negative.
 struct NumberLimit {
   bool zero = true;      // 0 is allowed
   bool infinity = true;  // as is infinity

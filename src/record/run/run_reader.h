@@ -58,7 +58,8 @@ class RunFile {
   // The last measured step up to this one; -1: none.
   int64_t last_measured(int64_t step) const;
   const RunOptions& options() const;  // as the run was started, policy files' texts included
-  // Of all runs in the file, in the order in which they were recorded; the last may be unfinished.
+  // The seeds of all runs in the file, in the order in which they were recorded; the last may be
+  // unfinished.
   const std::vector<uint64_t>& seeds() const;
   const RunIdentity& identity() const;
   const std::string& command_line() const;
@@ -100,7 +101,7 @@ class RunFile {
   // The steps that total_histogram covers: all of them, unless a kill interrupted a block of 50.
   int64_t total_histogram_steps(int lane) const;
 
-  // Of this seed, as docs/run-file.md names them: "lanes/fp32/loss", links escaped.
+  // The paths of this seed, as docs/run-file.md names them: "lanes/fp32/loss", links escaped.
   std::vector<std::string> dataset_paths() const;
   // Recomputes the checksums of every complete step of this seed's run, which reads all of it. The
   // description's checksum was compared when the file was opened.

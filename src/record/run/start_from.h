@@ -13,7 +13,7 @@ namespace lockstep {
 // of it, by default the reference. Masters if the lane has them; all in FP32, by name.
 // Throws: InputError: no such file, damaged, no such lane (with the list of lanes).
 std::map<std::string, Tensor> read_start(std::string_view text);
-// Of names, shapes and bits, as 16 hexadecimal digits: RunOptions::start_hash.
+// A hash of names, shapes and bits, as 16 hexadecimal digits: RunOptions::start_hash.
 std::string start_hash(const std::map<std::string, Tensor>& start);
 // The checkpoint's path in PATH[:LANE]. Throws: InputError: no such form.
 std::string checkpoint_of_start(std::string_view text);

@@ -16,7 +16,7 @@ namespace {
 constexpr int kPureFp16 = 2;
 constexpr int kBias = 127;
 
-// Of a lane whose loss is finite in so many steps.
+// The views of a lane whose loss is finite in so many steps.
 StepMap map_of(const RunFile& run, int64_t finite_steps) {
   LaneViewTally tally(run, kPureFp16);
   StepRecord record;

@@ -12,7 +12,7 @@ import tiny_capture as tiny
 from conftest import assert_same_run, datasets
 
 MODEL = ["mlp", "--data", "synthetic:100", "--size", "hidden1=12,hidden2=8", "--batch", 8, "--steps", 4, "--checkpoint-every", 2]
-# Of a built-in model: options that no other test prints, several to a run.
+# Runs of a built-in model: options that no other test prints, several to a run.
 MODEL_OPTIONS = {
     "nudge": ["--nudge", 5],
     "draws": ["--seed", 3, "--seeds", 2, "--twins", 2],
