@@ -209,15 +209,18 @@ class Writer {
 }  // namespace
 
 std::vector<SetupDifference> settings_of_loop(const RunFacts& baseline, const RunFacts& run) {
-  constexpr std::string_view kDrawnFrom[] = {"seed", "nudge", "start_from", "data"};
-  const bool are_captured =
-      !baseline.options.capture_hash.empty() && !run.options.capture_hash.empty();
-  std::vector<SetupDifference> settings = setup_differences(run.options, baseline.options);
-  std::erase_if(settings, [&](const SetupDifference& d) {
-    // A parameter group is judged by its learning rate: layers may be grouped in other ways.
-    return std::ranges::count(kDrawnFrom, d.name) > 0 || (are_captured && d.name == "model") ||
-           d.name.starts_with("group ");
-  });
+  const auto words = setup_in_words(run.options), old_words = setup_in_words(baseline.options);
+  const std::map<std::string, std::string> ours(words.begin(), words.end());
+  const std::map<std::string, std::string> theirs(old_words.begin(), old_words.end());
+  std::vector<SetupDifference> settings;
+  for (const auto& [name, before] : old_words) {
+    const auto now = ours.find(name);
+    const std::string after = now == ours.end() ? "" : now->second;
+    if (after != before) settings.push_back({name, after, before});
+  }
+  for (const auto& [name, now] : words) {
+    if (!theirs.contains(name)) settings.push_back({name, now, ""});
+  }
   return settings;
 }
 
