@@ -204,10 +204,13 @@ std::string broken_command(const std::string& command) {
     }
     word.clear();
   };
-  for (const char c : command) {
+  for (size_t i = 0; i < command.size(); ++i) {
+    const char c = command[i];
     const bool escaped = !quoted && word.ends_with('\\');
     if (c == '\'' && !escaped) quoted = !quoted;
-    if (c == ' ' && !quoted) {
+    const bool has_value = word.starts_with('-') && word.find(' ') == std::string::npos &&
+                           i + 1 < command.size() && command[i + 1] != '-';
+    if (c == ' ' && !quoted && !has_value) {
       flush();
     } else {
       word += c;

@@ -22,7 +22,8 @@ int display_width(std::string_view text);
 // own.
 std::string wrap(std::string_view text, int width, std::string_view indent = "");
 
-// A shell command over several lines: broken at spaces outside quotes, a backslash at their ends.
+// A shell command over several lines: broken at spaces outside quotes, but not between an option
+// and its value, with a backslash at their ends.
 std::string broken_command(const std::string& command);
 
 // Where the first escape sequence of to_text's colours begins; npos: there is none.

@@ -172,7 +172,7 @@ std::string older_text(const RunOption& row) {
 
 Listing list_options() {
   constexpr std::string_view kOf[] = {"all", "models", "captures"};
-  constexpr std::string_view kEffect[] = {"no", "as another draw", "as another draw",
+  constexpr std::string_view kEffect[] = {"no", "as noise does", "as another draw",
                                           "as another training", "as another experiment"};
   Listing out{{"key", "option", "of", "changes numbers", "if missing", "meaning"}, {}};
   for (const RunOption& row : run_options()) {
