@@ -54,8 +54,8 @@ FullMeasurer::FullMeasurer(const Graph& graph, const SiteTable& sites, const Pro
       adjoints_(graph, sites) {
   for (const Node& node : graph.nodes) {
     sum_site_.push_back(sum_site(sites, node));
-    decision_site_.push_back(find_op(node.op).meaning.decides ? sites.find(node.id, Point::kOperand, 0)
-                                                      : -1);
+    decision_site_.push_back(
+        find_op(node.op).meaning.decides ? sites.find(node.id, Point::kOperand, 0) : -1);
   }
 }
 

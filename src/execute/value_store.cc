@@ -91,7 +91,8 @@ void ValueStore::bind_constants() {
 // The rounding of its output changes nothing, whatever the policy: it has the operand's format.
 bool ValueStore::is_copy(const Instruction& instruction) const {
   if (instruction.kind != InstructionKind::kOp) return false;
-  if (!find_op(graph_.nodes[static_cast<size_t>(instruction.node)].op).elements.copies) return false;
+  if (!find_op(graph_.nodes[static_cast<size_t>(instruction.node)].op).elements.copies)
+    return false;
   const int to = instruction.outputs.at(0);
   const ProgramValue& operand = program_.values[static_cast<size_t>(instruction.inputs.at(0))];
   return operand.format == program_.values[static_cast<size_t>(to)].format &&

@@ -94,7 +94,7 @@ struct Policy {
   std::vector<std::string> keep_fp32;
 
   // [model]: the formats to which graph inputs are cast for the model, and the model's values for
-  // the loss (OpDef::is_loss); null: no cast.
+  // the loss (OpMeaning::is_loss); null: no cast.
   const Format *model_input = nullptr, *model_output = nullptr;
 
   // [autocast]: absent (low == nullptr) means that every op follows its operands.
