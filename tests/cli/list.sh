@@ -33,6 +33,12 @@ says '"fp8": "1979"'
 says '"mxfp8": ""'
 says "H100 datasheet"
 
+expect 0 list check-keys --schema
+says '"const": "lockstep-check"'
+expect 0 list check-keys
+says '`ALARM.sentence`'
+expect 2 list formats --schema
+errs "a topic that ends in -keys"
 expect 2 list accumulators hoper_fp16
 errs "did you mean 'hopper_fp16'?"
 expect 2 list accumulators hopper_fp16+emin_floor

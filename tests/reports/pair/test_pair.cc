@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "reports/pair/pair_json.h"
 #include "reports/pair/change_sentence.h"
+#include "reports/pair/pair_json.h"
 #include "reports/pair/pair_page.h"
 #include "reports/writers/csv_writer.h"
 #include "reports/writers/html_page.h"
