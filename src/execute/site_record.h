@@ -23,7 +23,7 @@ struct UpdateRecord {
 
 struct SiteRecord {
   bool measured = false;  // false: this lane lacks the site (count 0, NaN moments)
-  bool counted = false;   // instead: only the counts in `stats` are set, see Executor::count_only
+  bool counted = false;   // instead: only the counts in `stats` are set, see CountMeasurer
   double scale = 1;       // the factor by which the values are scaled
   TensorStats stats;
   ErrorStats error;
