@@ -28,6 +28,7 @@ def train(path, size, threads, bf16):
     import lockstep_capture
     import torch
     import transformers
+
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     rows, length = map(int, size.split("x"))
@@ -38,8 +39,13 @@ def train(path, size, threads, bf16):
     def loss_of(network, x):
         return network(input_ids=x, labels=x).loss
 
-    capture = None if path == "-" else lockstep_capture.Capture(
-        path, model, optimizer, loss_of, steps=STEPS, autocast="bfloat16" if bf16 else None)
+    capture = (
+        None
+        if path == "-"
+        else lockstep_capture.Capture(
+            path, model, optimizer, loss_of, steps=STEPS, autocast="bfloat16" if bf16 else None
+        )
+    )
     seconds = []
     for x in texts:
         begin = time.perf_counter()
@@ -76,8 +82,17 @@ def main():
         return train(args.train, args.batch, args.threads, args.bf16)
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "gpt2.lscap.h5"
-        own = [sys.executable, __file__, args.lockstep, "--batch", args.batch, "--threads", args.threads,
-               *(["--bf16"] if args.bf16 else []), "--train"]
+        own = [
+            sys.executable,
+            __file__,
+            args.lockstep,
+            "--batch",
+            args.batch,
+            "--threads",
+            args.threads,
+            *(["--bf16"] if args.bf16 else []),
+            "--train",
+        ]
         parameters, *plain = map(float, run(*own, "-")[0].split())
         output, _, memory = run(*own, path)
         captured = [float(word) for word in output.split()[1:]]
@@ -95,8 +110,20 @@ def main():
         _, seconds, memory = run(args.lockstep, "verify", path)
         print(f"| verify | {seconds:.0f} s, {per_parameter(memory - size)} over the file's |", flush=True)
         narrow = "torch-autocast-bf16-cpu" if args.bf16 else "torch-autocast-bf16"
-        _, seconds, memory = run(args.lockstep, "replay", path, "--lanes", f"fp32,{narrow},torch-autocast-fp16",
-                                 "--twins", 0, "--steps", 2, "--quiet", "-o", pathlib.Path(folder) / "run.h5")
+        _, seconds, memory = run(
+            args.lockstep,
+            "replay",
+            path,
+            "--lanes",
+            f"fp32,{narrow},torch-autocast-fp16",
+            "--twins",
+            0,
+            "--steps",
+            2,
+            "--quiet",
+            "-o",
+            pathlib.Path(folder) / "run.h5",
+        )
         print(f"| replay, 3 lanes, 2 steps | {seconds:.0f} s, {per_parameter(memory - size)} over the file's |")
 
 

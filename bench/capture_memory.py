@@ -51,21 +51,35 @@ def main():
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--size", default="2x64", help="layers x width")
     args = parser.parse_args()
-    train = [sys.executable, "-c", TRAIN, ROOT / "python", ROOT / "examples" / "pytorch", str(args.context),
-             str(args.batch), *args.size.split("x")]
-    print("| steps | file | bytes per parameter | loop with capture | verify | replay, 2 lanes |\n|---|---|---|---|---|---|")
+    train = [
+        sys.executable,
+        "-c",
+        TRAIN,
+        ROOT / "python",
+        ROOT / "examples" / "pytorch",
+        str(args.context),
+        str(args.batch),
+        *args.size.split("x"),
+    ]
+    print(
+        "| steps | file | bytes per parameter | loop with capture | verify | replay, 2 lanes |\n|---|---|---|---|---|---|"
+    )
     print(f"| 2 | none | | {peak([*train, '2']):.0f} MiB | | |")
     for steps in args.steps.split(","):
         with tempfile.TemporaryDirectory() as folder:
             path, run = pathlib.Path(folder) / "gpt.lscap.h5", pathlib.Path(folder) / "run.h5"
             captured = peak([*train, steps, path])
             verified = peak([args.lockstep, "verify", path])
-            replayed = peak([args.lockstep, "replay", path, "--lanes", "fp32,torch-autocast-bf16-cpu", "--quiet",
-                             "-o", run])
+            replayed = peak(
+                [args.lockstep, "replay", path, "--lanes", "fp32,torch-autocast-bf16-cpu", "--quiet", "-o", run]
+            )
             size = path.stat().st_size
             per_parameter = size / parameter_count(path)
-        print(f"| {steps} | {size / 2**20:.1f} MiB | {per_parameter:.1f} | {captured:.0f} MiB | {verified:.0f} MiB | "
-              f"{replayed:.0f} MiB |", flush=True)
+        print(
+            f"| {steps} | {size / 2**20:.1f} MiB | {per_parameter:.1f} | {captured:.0f} MiB | {verified:.0f} MiB | "
+            f"{replayed:.0f} MiB |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

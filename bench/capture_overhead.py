@@ -30,11 +30,17 @@ def timed_steps(steps, captured, path):
     optimizer, schedule = gpt.make_optimizer(model, steps)
     scaler = torch.amp.GradScaler("cpu")
     seconds, begin = [], time.perf_counter()
-    cap = lockstep_capture.Capture(path, model, optimizer, gpt.loss_of, scaler=scaler, autocast="bfloat16",
-                                   steps=captured) if path else None
+    cap = (
+        lockstep_capture.Capture(
+            path, model, optimizer, gpt.loss_of, scaler=scaler, autocast="bfloat16", steps=captured
+        )
+        if path
+        else None
+    )
     setup = time.perf_counter() - begin
     begin = time.perf_counter()
     for i, batch in enumerate(gpt.make_batches(steps * gpt.TASK.micro_batches)):
+
         def body():
             with torch.autocast("cpu", torch.bfloat16):
                 loss = gpt.loss_of(model, batch)
@@ -46,6 +52,7 @@ def timed_steps(steps, captured, path):
                 scaler.update()
                 optimizer.zero_grad()
                 schedule.step()
+
         after = len(seconds) - captured
         if cap and (after < 0 or after % 2):
             with cap.step(batch):
@@ -71,18 +78,20 @@ def main():
         _, plain = timed_steps(args.steps, 0, None)
         setup, with_capture = timed_steps(args.steps, args.captured, path)
         size = path.stat().st_size
-    inside, after = with_capture[:args.captured], with_capture[args.captured:]
+    inside, after = with_capture[: args.captured], with_capture[args.captured :]
     verify = sorted({0, args.captured // 2, args.captured - 1})
     others = [t for i, t in enumerate(inside) if i not in verify]
     ms = 1000
-    rows = [("plain step", f"{ms * statistics.median(plain):.2f} ms"),
-            ("captured step", f"{ms * statistics.median(others):.2f} ms"),
-            ("captured verify step", ", ".join(f"{ms * inside[i]:.0f}" for i in verify) + " ms"),
-            ("all captured steps", f"{sum(inside):.2f} s for {args.captured}, {sum(inside) / args.captured:.3f} s each"),
-            ("Capture(...)", f"{setup:.3f} s"),
-            ("step after the window, in a block", f"{ms * statistics.median(after[1::2]):.2f} ms"),
-            ("step after the window, outside a block", f"{ms * statistics.median(after[::2]):.2f} ms"),
-            ("file", f"{size / 2**20:.2f} MiB, {size / 2**10 / args.captured:.0f} KiB per step")]
+    rows = [
+        ("plain step", f"{ms * statistics.median(plain):.2f} ms"),
+        ("captured step", f"{ms * statistics.median(others):.2f} ms"),
+        ("captured verify step", ", ".join(f"{ms * inside[i]:.0f}" for i in verify) + " ms"),
+        ("all captured steps", f"{sum(inside):.2f} s for {args.captured}, {sum(inside) / args.captured:.3f} s each"),
+        ("Capture(...)", f"{setup:.3f} s"),
+        ("step after the window, in a block", f"{ms * statistics.median(after[1::2]):.2f} ms"),
+        ("step after the window, outside a block", f"{ms * statistics.median(after[::2]):.2f} ms"),
+        ("file", f"{size / 2**20:.2f} MiB, {size / 2**10 / args.captured:.0f} KiB per step"),
+    ]
     print("| what | cost |\n|---|---|")
     for name, value in rows:
         print(f"| {name} | {value} |")

@@ -36,8 +36,30 @@ def seconds_of_training(model, steps):
 
 def seconds_of_replay(lockstep, capture, run, lanes, steps, threads):
     begin = time.perf_counter()
-    subprocess.run([lockstep, "replay", capture, "--lanes", lanes, "--cycle", "--steps", str(steps), "--twins", "0", "--sums-every",
-                    "0", "--threads", str(threads), "--quiet", "--overwrite", "-o", run], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [
+            lockstep,
+            "replay",
+            capture,
+            "--lanes",
+            lanes,
+            "--cycle",
+            "--steps",
+            str(steps),
+            "--twins",
+            "0",
+            "--sums-every",
+            "0",
+            "--threads",
+            str(threads),
+            "--quiet",
+            "--overwrite",
+            "-o",
+            run,
+        ],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     return time.perf_counter() - begin
 
 
@@ -61,9 +83,14 @@ def main():
         seconds = {"PyTorch": [], "fp32": [], LANES: []}
         for _ in range(args.turns):
             short, long = 1, 4
-            seconds["PyTorch"].append((seconds_of_training(model, long) - seconds_of_training(model, short)) / (long - short))
+            seconds["PyTorch"].append(
+                (seconds_of_training(model, long) - seconds_of_training(model, short)) / (long - short)
+            )
             for lanes in ("fp32", LANES):
-                took = [seconds_of_replay(args.lockstep, capture, run, lanes, steps, args.threads) for steps in (short, long)]
+                took = [
+                    seconds_of_replay(args.lockstep, capture, run, lanes, steps, args.threads)
+                    for steps in (short, long)
+                ]
                 seconds[lanes].append((took[1] - took[0]) / (long - short))
     median = {name: statistics.median(values) for name, values in seconds.items()}
     print(f"{parameters / 1e6:.1f} million parameters, {args.threads} threads; median of {args.turns} turns\n")

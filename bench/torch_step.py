@@ -54,17 +54,19 @@ def status_bytes(name):
 def round_at_layer_borders(model, emulator):
     """Hooks QPyTorch's rounding to nearest after every module that has no others inside."""
     from torch.utils import cpp_extension
+
     if emulator == "qpytorch-O3":
         # A folder of its own: extensions are cached by name, whatever their flags.
         folder = os.path.join(cpp_extension.get_default_build_root(), "qpytorch-O3")
         os.makedirs(folder, exist_ok=True)
-        cpp_extension.load = functools.partial(
-            cpp_extension.load, extra_cflags=["-O3"], build_directory=folder)
+        cpp_extension.load = functools.partial(cpp_extension.load, extra_cflags=["-O3"], build_directory=folder)
     import qtorch
     import qtorch.quant
+
     number = qtorch.FloatingPoint(exp=FP16_EXPONENT_BITS, man=FP16_FRACTION_BITS)
-    rounded = qtorch.quant.quantizer(forward_number=number, backward_number=number,
-                                     forward_rounding="nearest", backward_rounding="nearest")
+    rounded = qtorch.quant.quantizer(
+        forward_number=number, backward_number=number, forward_rounding="nearest", backward_rounding="nearest"
+    )
 
     def hook(module, inputs, output):
         return (rounded(output[0]), *output[1:]) if isinstance(output, tuple) else rounded(output)
@@ -87,8 +89,10 @@ def main() -> None:
         of_pixels = image[1:] if name == "unet" else ()
         data = {"images": torch.randn(batch, *image), "labels": torch.randint(0, classes, (batch, *of_pixels))}
     else:
-        data = {"tokens": torch.randint(0, classes, (batch, context)),
-                "labels": torch.randint(0, classes, (batch * context,))}
+        data = {
+            "tokens": torch.randint(0, classes, (batch, context)),
+            "labels": torch.randint(0, classes, (batch * context,)),
+        }
     if memory_format == "channels_last":
         model = model.to(memory_format=torch.channels_last)
         data["images"] = data["images"].to(memory_format=torch.channels_last)

@@ -42,8 +42,9 @@ void widen(std::vector<Band>& bands, const std::vector<Band>& reference, double 
   }
 }
 
-// Widens bands for what an ensemble of replays cannot show. A weight moved by one FP32 ulp rounds to
-// the same BF16 number, so the members of a narrow lane round in the same way. A captured run has the same numbers in all.
+// Widens bands for what an ensemble of replays cannot show. A weight moved by one FP32 ulp rounds
+// to the same BF16 number, so the members of a narrow lane round in the same way. A captured run
+// has the same numbers in all.
 void widen_bands(const std::vector<LaneFacts>& lanes, Ensemble& ensemble) {
   if (ensemble.lanes.empty()) return;
   const auto of = [](LaneBands& lane, MetricId id) -> std::vector<Band>& {

@@ -27,8 +27,8 @@ std::string_view to_string(LaneChange change);
 struct FindingPair {
   int before = -1, after = -1;
 };
-// Matches findings of one kind at one site; in another graph, at a site with the same label. First those that are
-// gone, then the new ones, then those in both; each in the order of its run.
+// Matches findings of one kind at one site; in another graph, at a site with the same label. First
+// those that are gone, then the new ones, then those in both; each in the order of its run.
 std::vector<FindingPair> match_findings(const std::vector<Finding>& before,
                                         const std::vector<Finding>& after,
                                         const SiteTable& before_sites, const SiteTable& after_sites,

@@ -12,7 +12,7 @@ import sys
 from playwright.sync_api import sync_playwright
 
 HERE = pathlib.Path(__file__).parent
-WIDTH = 1200   # pixels
+WIDTH = 1200  # pixels
 
 
 def main(page_file):

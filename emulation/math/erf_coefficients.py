@@ -31,8 +31,7 @@ def monomials(low, high, degree):
         for i, c in enumerate(previous):
             following[i] -= c
         previous, current = current, following
-    error = max(abs(mp.polyval(total[::-1], u) / function(u) - 1)
-                for u in mp.linspace(-1, 1, 101))
+    error = max(abs(mp.polyval(total[::-1], u) / function(u) - 1) for u in mp.linspace(-1, 1, 101))
     return total, error
 
 
@@ -45,8 +44,10 @@ print("// Polynomials for erf (emulation/math/functions-inl.h). Written by emula
 print("#pragma once\n\n#include <array>\n\nnamespace lockstep {\n")
 for name, low, high, degree in (("Float", 1, 4, 8), ("Double", 1, 6, 18)):
     coefficients, error = monomials(mp.mpf(low), mp.mpf(high), degree)
-    print(f"// exp(x^2) erfc(x) (x + 4) on [{low}, {high}], lowest power of u first; "
-          f"error 2^{mp.nstr(mp.log(error, 2), 4)} relative.")
+    print(
+        f"// exp(x^2) erfc(x) (x + 4) on [{low}, {high}], lowest power of u first; "
+        f"error 2^{mp.nstr(mp.log(error, 2), 4)} relative."
+    )
     print(f"inline constexpr std::array<double, {degree + 1}> kErfc{name} = {{")
     print(",\n".join("    " + text(c) for c in coefficients) + "};\n")
 print("}  // namespace lockstep")

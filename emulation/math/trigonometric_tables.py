@@ -1,6 +1,6 @@
 """Prints emulation/math/trigonometric_tables.h: digits of 2 / pi, pi / 2 and arctangents, from integers alone.
 
-    python emulation/math/trigonometric_tables.py > emulation/math/trigonometric_tables.h
+python emulation/math/trigonometric_tables.py > emulation/math/trigonometric_tables.h
 """
 
 BITS = 1400
@@ -36,7 +36,7 @@ def words():
 
 
 def table(name, kind, texts, columns):
-    lines = [", ".join(texts[i:i + columns]) for i in range(0, len(texts), columns)]
+    lines = [", ".join(texts[i : i + columns]) for i in range(0, len(texts), columns)]
     return f"inline constexpr std::array<{kind}, {len(texts)}> {name} = {{\n    " + ",\n    ".join(lines) + "};\n"
 
 
@@ -52,4 +52,5 @@ print(
     "\n// atan(k / 8), k = 0 .. 8, and what the doubles leave out.\n"
     + table("kArctangent", "double", [high.hex() for high, _ in arctangents], 3)
     + table("kArctangentRest", "double", [low.hex() for _, low in arctangents], 3)
-    + "\n}  // namespace lockstep")
+    + "\n}  // namespace lockstep"
+)

@@ -28,8 +28,7 @@ class ResidualBlock(nn.Module):
         self.relu = nn.ReLU(inplace=True)
         self.shortcut = nn.Identity()
         if stride != 1 or inputs != channels:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
 
     def forward(self, x):
         y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
@@ -40,8 +39,9 @@ class ResidualBlock(nn.Module):
 class CNN(nn.Module):
     def __init__(self, dropout):
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16),
-                                  nn.ReLU(inplace=True), nn.MaxPool2d(2))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.MaxPool2d(2)
+        )
         self.layer1, self.layer2 = ResidualBlock(16, 16, 1), ResidualBlock(16, 32, 2)
         self.pool, self.drop = nn.AdaptiveAvgPool2d(1), nn.Dropout(dropout)
         self.fc = nn.Linear(32, CLASSES)
@@ -74,8 +74,7 @@ def loss_of(model, batch):
 
 
 def make_optimizer(model, steps):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True,
-                                weight_decay=5e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4)
     return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, max(1, steps // 3), gamma=0.3)
 
 

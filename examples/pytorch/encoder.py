@@ -32,7 +32,7 @@ class Embeddings(nn.Module):
 
     def forward(self, input_ids, token_type_ids):
         x = self.word_embeddings(input_ids) + self.token_type_embeddings(token_type_ids)
-        x = x + self.position_embeddings(self.position_ids[:, :input_ids.shape[1]])
+        x = x + self.position_embeddings(self.position_ids[:, : input_ids.shape[1]])
         return self.dropout(self.LayerNorm(x))
 
 
@@ -106,11 +106,13 @@ def loss_of(model, batch):
 def make_optimizer(model, steps):
     plain = [p for n, p in model.named_parameters() if "bias" in n or "norm" in n.lower()]
     decayed = [p for n, p in model.named_parameters() if not ("bias" in n or "norm" in n.lower())]
-    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.01},
-                                   {"params": plain, "weight_decay": 0.0}], lr=5e-3, eps=1e-8)
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}], lr=5e-3, eps=1e-8
+    )
     warmup = max(1, steps // 10)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / warmup, max(0.0, (steps - step) / steps)))
+        optimizer, lambda step: min((step + 1) / warmup, max(0.0, (steps - step) / steps))
+    )
 
 
 TASK = Task(make_model, make_batches, loss_of, make_optimizer, micro_batches=2, clip=1.0)

@@ -30,10 +30,10 @@ class Block(nn.Module):
 
     def attention(self, x):
         b, t, c = x.shape
-        q, k, v = (part.view(b, t, self.heads, c // self.heads).transpose(1, 2)
-                   for part in self.c_attn(x).split(c, dim=2))
-        y = F.scaled_dot_product_attention(
-            q, k, v, is_causal=True, dropout_p=self.dropout if self.training else 0.0)
+        q, k, v = (
+            part.view(b, t, self.heads, c // self.heads).transpose(1, 2) for part in self.c_attn(x).split(c, dim=2)
+        )
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=self.dropout if self.training else 0.0)
         return self.c_proj(y.transpose(1, 2).reshape(b, t, c))
 
     def forward(self, x):
@@ -84,9 +84,9 @@ def loss_of(model, batch):
 def make_optimizer(model, steps):
     decayed = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
-    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1},
-                                   {"params": others, "weight_decay": 0.0}],
-                                  lr=3e-3, betas=(0.9, 0.95))
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], lr=3e-3, betas=(0.9, 0.95)
+    )
     warmup = max(1, steps // 5)
 
     def factor(step):

@@ -38,7 +38,7 @@ def make_batches(count, seed=0):
     generator = torch.Generator().manual_seed(seed)
     for _ in range(count):
         word = torch.randint(VOCABULARY, (BATCH, 4), generator=generator)
-        text = word.repeat(1, CONTEXT // 4 + 1)[:, :CONTEXT + 1]
+        text = word.repeat(1, CONTEXT // 4 + 1)[:, : CONTEXT + 1]
         yield text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
 

@@ -16,12 +16,12 @@ from torch import nn
 class Task:
     """What a script trains."""
 
-    make_model: Callable      # (dropout) -> module
-    make_batches: Callable    # (count) -> iterator of tuples of tensors
-    loss_of: Callable         # (model, batch) -> loss, the mean over the batch
+    make_model: Callable  # (dropout) -> module
+    make_batches: Callable  # (count) -> iterator of tuples of tensors
+    loss_of: Callable  # (model, batch) -> loss, the mean over the batch
     make_optimizer: Callable  # (model, steps) -> optimizer, schedule
-    micro_batches: int = 1    # per step
-    clip: float = 1.0         # the largest norm of all gradients
+    micro_batches: int = 1  # per step
+    clip: float = 1.0  # the largest norm of all gradients
 
 
 def train(task, model, steps, amp="bf16", device="cpu", capture=None, captured_steps=8, scale=2.0**16):
@@ -33,9 +33,16 @@ def train(task, model, steps, amp="bf16", device="cpu", capture=None, captured_s
     cap = None
     if capture:
         import lockstep_capture  # line 1 of 3
+
         cap = lockstep_capture.Capture(  # line 2
-            capture, model, optimizer, task.loss_of, scaler=scaler, steps=captured_steps,
-            autocast=None if dtype is None else str(dtype).removeprefix("torch."))
+            capture,
+            model,
+            optimizer,
+            task.loss_of,
+            scaler=scaler,
+            steps=captured_steps,
+            autocast=None if dtype is None else str(dtype).removeprefix("torch."),
+        )
 
     losses = [0.0] * steps
     for i, batch in enumerate(task.make_batches(steps * task.micro_batches)):
@@ -63,8 +70,14 @@ def main(task, description):
     parser.add_argument("--capture", metavar="FILE", help="record the first 8 steps for Lockstep")
     args = parser.parse_args()
     torch.manual_seed(0)
-    losses = train(task, task.make_model(), args.steps, args.amp or ("bf16" if args.device == "cpu" else "fp16"),
-                   args.device, args.capture)
+    losses = train(
+        task,
+        task.make_model(),
+        args.steps,
+        args.amp or ("bf16" if args.device == "cpu" else "fp16"),
+        args.device,
+        args.capture,
+    )
     for step in range(0, args.steps, 5):
         print(f"step {step:3d}  loss {losses[step]:.4f}")
     print(f"last      loss {losses[-1]:.4f}")

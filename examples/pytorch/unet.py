@@ -20,8 +20,13 @@ CLASSES, SIZE, BATCH = 4, 16, 6
 
 def two_convolutions(inputs, channels):
     return nn.Sequential(
-        nn.Conv2d(inputs, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU(inplace=True),
-        nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU(inplace=True))
+        nn.Conv2d(inputs, channels, 3, padding=1),
+        nn.BatchNorm2d(channels),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(channels, channels, 3, padding=1),
+        nn.BatchNorm2d(channels),
+        nn.ReLU(inplace=True),
+    )
 
 
 class UNet(nn.Module):
@@ -54,8 +59,12 @@ def make_batches(count, seed=0):
     for _ in range(count):
         corner = torch.randint(SIZE // 2, (2, BATCH, 1, 1), generator=generator)
         extent = torch.randint(4, SIZE // 2 + 1, (2, BATCH, 1, 1), generator=generator)
-        inside = ((row >= corner[0]) & (row < corner[0] + extent[0])
-                  & (column >= corner[1]) & (column < corner[1] + extent[1]))
+        inside = (
+            (row >= corner[0])
+            & (row < corner[0] + extent[0])
+            & (column >= corner[1])
+            & (column < corner[1] + extent[1])
+        )
         colour = torch.randint(1, CLASSES, (BATCH, 1, 1), generator=generator)
         classes = inside * colour
         images = 0.3 * torch.randn(BATCH, 3, SIZE, SIZE, generator=generator)
@@ -69,8 +78,7 @@ def loss_of(model, batch):
 
 def make_optimizer(model, steps):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
-    return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2,
-                                                          total_steps=steps + 1)
+    return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=steps + 1)
 
 
 TASK = Task(make_model, make_batches, loss_of, make_optimizer, micro_batches=2, clip=1.0)

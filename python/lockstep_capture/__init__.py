@@ -21,8 +21,18 @@ from .offline import capture
 from .read_run import read_run  # the function hides its module; pandas is imported when it is called
 from .version import __version__
 
-__all__ = ["Capture", "CaptureError", "Debugged", "Problem", "UnsupportedModelError", "__version__", "capture", "check",
-           "debug", "read_run"]
+__all__ = [
+    "Capture",
+    "CaptureError",
+    "Debugged",
+    "Problem",
+    "UnsupportedModelError",
+    "__version__",
+    "capture",
+    "check",
+    "debug",
+    "read_run",
+]
 
 _CALLBACKS = ("hugging_face", "lightning")  # in callbacks/; they import packages that few have all of
 

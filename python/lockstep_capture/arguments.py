@@ -13,8 +13,13 @@ from .errors import CaptureError
 from .model_state import unwrap_optimizer
 from .write.writer import MAGIC
 
-_DTYPES = {"float16": torch.float16, "fp16": torch.float16, "half": torch.float16,
-           "bfloat16": torch.bfloat16, "bf16": torch.bfloat16}
+_DTYPES = {
+    "float16": torch.float16,
+    "fp16": torch.float16,
+    "half": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "bf16": torch.bfloat16,
+}
 
 
 def dtype_of(autocast: str | torch.dtype | None) -> torch.dtype | None:
@@ -25,8 +30,17 @@ def dtype_of(autocast: str | torch.dtype | None) -> torch.dtype | None:
     return dtype
 
 
-def check_arguments(path: Any, optimizer: Any, step_fn: Any, *, scaler: Any, autocast: str | torch.dtype | None,
-                    steps: int, verify: Iterable[int] | None, on_unsupported: str) -> torch.dtype | None:
+def check_arguments(
+    path: Any,
+    optimizer: Any,
+    step_fn: Any,
+    *,
+    scaler: Any,
+    autocast: str | torch.dtype | None,
+    steps: int,
+    verify: Iterable[int] | None,
+    on_unsupported: str,
+) -> torch.dtype | None:
     """The dtype of autocast. Throws: CaptureError with all that is wrong."""
     dtype, problems = _dtype_of(autocast)
     problems = [*_path_problems(path), *_object_problems(optimizer, scaler, step_fn), *problems]
@@ -86,7 +100,11 @@ def _path_problems(path: Any) -> list[str]:
         return [f"path: the folder {folder} does not exist"]
     if not os.access(folder, os.W_OK):
         return [f"path: the folder {folder} cannot be written to"]
-    return [] if _may_replace(path) else [f"path: {path} exists and is not a capture, must be a new name or an older capture"]
+    return (
+        []
+        if _may_replace(path)
+        else [f"path: {path} exists and is not a capture, must be a new name or an older capture"]
+    )
 
 
 def _may_replace(path: str | os.PathLike[str]) -> bool:

@@ -53,12 +53,30 @@ class Capture:
     are put back (see untouched.py). Changes in other objects, iterators or files are not.
     """
 
-    def __init__(self, path: str | os.PathLike[str], model: torch.nn.Module, optimizer: Any, step_fn: StepFunction, *,
-                 scaler: Any = None, autocast: str | torch.dtype | None = None, steps: int = 8,
-                 verify: Iterable[int] | None = None, on_unsupported: str = "error"):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        model: torch.nn.Module,
+        optimizer: Any,
+        step_fn: StepFunction,
+        *,
+        scaler: Any = None,
+        autocast: str | torch.dtype | None = None,
+        steps: int = 8,
+        verify: Iterable[int] | None = None,
+        on_unsupported: str = "error",
+    ):
         verify = None if verify is None else list(verify) if isinstance(verify, Iterable) else verify
-        self._dtype = check_arguments(path, optimizer, step_fn, scaler=scaler, autocast=autocast, steps=steps,
-                                      verify=verify, on_unsupported=on_unsupported)
+        self._dtype = check_arguments(
+            path,
+            optimizer,
+            step_fn,
+            scaler=scaler,
+            autocast=autocast,
+            steps=steps,
+            verify=verify,
+            on_unsupported=on_unsupported,
+        )
         self._path = os.fspath(path)
         self._verify = {0} if verify is None else set(verify)
         self._step_fn, self._steps = step_fn, steps
@@ -232,8 +250,9 @@ class Capture:
     def _begin_anew(self, changed: list[Attribute]) -> None:
         """With these attributes as state. Where the first pass has only made them, its step is not captured."""
         if self._done:
-            self._warn(f"the step before made {changed[0].path}, which each step changes: the capture begins with this "
-                       "one")
+            self._warn(
+                f"the step before made {changed[0].path}, which each step changes: the capture begins with this one"
+            )
         if self._recorder is not None:
             self._recorder.writer.abandon()
         self._forget()
@@ -301,11 +320,17 @@ class Capture:
     def _tell(self, subject: Subject, traced: Traced) -> None:
         """Warns, once, of everything that runs otherwise than it would without the capture."""
         if traced.hides_masks and subject.device.type != "cpu":
-            self._warn("scaled_dot_product_attention with dropout runs in the math backend during the capture: fused "
-                       "kernels hide their mask", once="sdpa")
+            self._warn(
+                "scaled_dot_product_attention with dropout runs in the math backend during the capture: fused "
+                "kernels hide their mask",
+                once="sdpa",
+            )
         if world_size() > 1:
-            self._warn(f"{world_size()} ranks: the loop's gradients are means over all of them, the file has the batches "
-                       "of rank 0 only, and a free replay sees only these", once="ranks")
+            self._warn(
+                f"{world_size()} ranks: the loop's gradients are means over all of them, the file has the batches "
+                "of rank 0 only, and a free replay sees only these",
+                once="ranks",
+            )
 
     def _graph_number(self, traced: Traced) -> int:
         """Writes everything that the file holds once, and each graph once."""
@@ -313,8 +338,9 @@ class Capture:
         if number < 0:
             if self._recorder is None:
                 assert self._subject is not None and self._initial is not None
-                self._recorder = Recorder(self._path, self._subject, traced, self._initial, self._initial_hyper,
-                                          self.autocast)
+                self._recorder = Recorder(
+                    self._path, self._subject, traced, self._initial, self._initial_hyper, self.autocast
+                )
                 self._initial = None  # it is in the file
             number = self._recorder.add_graph(traced)
             self._traced[traced.key] = (found, number)
@@ -331,8 +357,11 @@ class Capture:
             return
         step.events = watcher.events
         if step.events.clipping.stage == "scaled":
-            self._warn("gradients were clipped before scaler.unscale_(optimizer): the clipping limit was compared "
-                       "with scaled gradients", once="clip")
+            self._warn(
+                "gradients were clipped before scaler.unscale_(optimizer): the clipping limit was compared "
+                "with scaled gradients",
+                once="clip",
+            )
         assert self._recorder is not None
         self._recorder.step(step)
         self._step, self._done = None, self._done + 1

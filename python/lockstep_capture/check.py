@@ -42,8 +42,9 @@ class Support:
         return f"supported ({self.frontend}): {sum(self.ops.values())} nodes: {ops}"
 
 
-def check(model: torch.nn.Module, step_fn: StepFunction, batch: Any, *,
-          autocast: str | torch.dtype | None = None) -> Support:
+def check(
+    model: torch.nn.Module, step_fn: StepFunction, batch: Any, *, autocast: str | torch.dtype | None = None
+) -> Support:
     """Traces step_fn(model, batch) and lists everything that a capture would refuse. Writes and changes nothing.
 
     autocast: as in Capture. Throws: CaptureError if step_fn itself fails, or returns no loss.
@@ -66,8 +67,10 @@ def check(model: torch.nn.Module, step_fn: StepFunction, batch: Any, *,
 
 def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or ":" not in arguments[0]:
-        print("usage: python -m lockstep_capture.check MODULE:FACTORY   "
-              "(FACTORY() returns model, step_fn, batch)", file=sys.stderr)
+        print(
+            "usage: python -m lockstep_capture.check MODULE:FACTORY   (FACTORY() returns model, step_fn, batch)",
+            file=sys.stderr,
+        )
         return 2
     module, _, name = arguments[0].partition(":")
     sys.path.insert(0, os.getcwd())

@@ -34,9 +34,18 @@ class Debugged:
         return self.text
 
 
-def debug(model: torch.nn.Module, optimizer: Any, loader: Iterable[Any], step_fn: StepFunction, *,
-          lanes: Sequence[str] = LANES, steps: int = 8, program: str | os.PathLike[str] | None = None,
-          keep: str | os.PathLike[str] | None = None, **options: Any) -> Debugged:
+def debug(
+    model: torch.nn.Module,
+    optimizer: Any,
+    loader: Iterable[Any],
+    step_fn: StepFunction,
+    *,
+    lanes: Sequence[str] = LANES,
+    steps: int = 8,
+    program: str | os.PathLike[str] | None = None,
+    keep: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> Debugged:
     """Captures `steps` steps of a copy of the model, verifies and replays them, and prints what broke first.
 
     lanes: policies to compare with FP32, as `lockstep list presets` has them, or policy files. program: the lockstep
@@ -60,8 +69,11 @@ def debug(model: torch.nn.Module, optimizer: Any, loader: Iterable[Any], step_fn
         found_lanes = json.loads(run_program(found, "report", run, "--format", "json"))["lanes"]
     faithful = verified.returncode == 0
     text = _section(report, _VERDICT)
-    text = f"{text}\n\nFP32 repeats what PyTorch did: `lockstep verify` passed." if faithful else \
-        f"NOT FAITHFUL: what follows may not be true of this model.\n{_section(report, _IMPORT)}\n\n{text}"
+    text = (
+        f"{text}\n\nFP32 repeats what PyTorch did: `lockstep verify` passed."
+        if faithful
+        else f"NOT FAITHFUL: what follows may not be true of this model.\n{_section(report, _IMPORT)}\n\n{text}"
+    )
     result = Debugged(text, found_lanes, faithful)
     print(result)
     return result

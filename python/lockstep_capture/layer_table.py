@@ -9,7 +9,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # A share and what it is a share of. A statistic that the lane did not record gives no columns.
-RATES = {"to_zero": "nonzero", "to_subnormal": "nonzero", "to_infinity": "count", "saturated": "nonzero", "nan": "count"}
+RATES = {
+    "to_zero": "nonzero",
+    "to_subnormal": "nonzero",
+    "to_infinity": "count",
+    "saturated": "nonzero",
+    "nan": "count",
+}
 _LOST = ("to_zero", "to_infinity", "saturated", "nan")
 
 

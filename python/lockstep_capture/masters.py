@@ -1,8 +1,8 @@
 """FP32 masters: tensors that an optimizer steps in the place of narrower weights, which the loop then rounds from them.
 
-    for weight, master in zip(model.parameters(), masters): master.grad = weight.grad.float()
-    optimizer.step()
-    for weight, master in zip(model.parameters(), masters): weight.copy_(master)
+for weight, master in zip(model.parameters(), masters): master.grad = weight.grad.float()
+optimizer.step()
+for weight, master in zip(model.parameters(), masters): weight.copy_(master)
 """
 
 from __future__ import annotations
@@ -29,8 +29,12 @@ def find_masters(params: Mapping[str, torch.Tensor], held: Iterable[torch.Tensor
 
 
 def is_master(master: torch.Tensor, weight: torch.Tensor) -> bool:
-    return (master.dtype == torch.float32 and master.shape == weight.shape and master.device == weight.device
-            and torch.equal(master.detach().to(weight.dtype), weight.detach()))
+    return (
+        master.dtype == torch.float32
+        and master.shape == weight.shape
+        and master.device == weight.device
+        and torch.equal(master.detach().to(weight.dtype), weight.detach())
+    )
 
 
 class Masters:
@@ -42,7 +46,9 @@ class Masters:
 
     def mark_stale(self) -> None:
         """Before backward()."""
-        self._stale = {path: master.grad.detach().clone() for path, master in self.held.items() if master.grad is not None}
+        self._stale = {
+            path: master.grad.detach().clone() for path, master in self.held.items() if master.grad is not None
+        }
 
     def gradient(self, path: str) -> torch.Tensor | None:
         """Of the weight, in FP32, or the loop's copy of it once there is a new one."""

@@ -36,17 +36,34 @@ def unwrap(model: Any) -> torch.nn.Module:
         model = model._orig_mod if "OptimizedModule" in _kinds(model) else model.module
     if not isinstance(model, torch.nn.Module) or "ScriptModule" in _kinds(model):
         raise CaptureError(f"model: is a {type(model).__name__}, must be a torch.nn.Module, not scripted or traced")
-    problems = [Problem("FullyShardedDataParallel", path or type(model).__name__, "",
-                        "its weights are shards; capture an unsharded run on one rank")
-                for path, module in model.named_modules() if _kinds(module) & _SHARDED]
-    problems += [Problem(f"a parameter of {type(tensor).__name__}", path, "",
-                         "capture an unsharded run on one rank" if "DTensor" in _kinds(tensor)
-                         else "run the model once before, so that its shape is known")
-                 for path, tensor in model.named_parameters()
-                 if _kinds(tensor) & {"DTensor", "UninitializedParameter"}]
+    problems = [
+        Problem(
+            "FullyShardedDataParallel",
+            path or type(model).__name__,
+            "",
+            "its weights are shards; capture an unsharded run on one rank",
+        )
+        for path, module in model.named_modules()
+        if _kinds(module) & _SHARDED
+    ]
+    problems += [
+        Problem(
+            f"a parameter of {type(tensor).__name__}",
+            path,
+            "",
+            "capture an unsharded run on one rank"
+            if "DTensor" in _kinds(tensor)
+            else "run the model once before, so that its shape is known",
+        )
+        for path, tensor in model.named_parameters()
+        if _kinds(tensor) & {"DTensor", "UninitializedParameter"}
+    ]
     if world_size() > 1:  # its forward pass waits for the other ranks, where nobody traces
-        problems += [Problem("SyncBatchNorm on several ranks", path, "", "capture a run on one rank")
-                     for path, module in model.named_modules() if "SyncBatchNorm" in _kinds(module)]
+        problems += [
+            Problem("SyncBatchNorm on several ranks", path, "", "capture a run on one rank")
+            for path, module in model.named_modules()
+            if "SyncBatchNorm" in _kinds(module)
+        ]
     if problems:
         raise UnsupportedModelError(problems)
     return model
@@ -102,8 +119,15 @@ def _dtype_problems(params: dict[str, torch.Tensor]) -> list[Problem]:
     for path, tensor in params.items():
         if tensor.dtype not in _DTYPES:
             paths.setdefault(str(tensor.dtype).removeprefix("torch."), []).append(path)
-    return [Problem(f"{len(found)} of {len(params)} parameters are {dtype}, must be float32, bfloat16 or float16",
-                    _some(found), "", _FLOAT_HINT) for dtype, found in paths.items()]
+    return [
+        Problem(
+            f"{len(found)} of {len(params)} parameters are {dtype}, must be float32, bfloat16 or float16",
+            _some(found),
+            "",
+            _FLOAT_HINT,
+        )
+        for dtype, found in paths.items()
+    ]
 
 
 def _device_problems(params: dict[str, torch.Tensor]) -> list[Problem]:
@@ -111,10 +135,24 @@ def _device_problems(params: dict[str, torch.Tensor]) -> list[Problem]:
     for path, tensor in params.items():
         paths.setdefault(str(tensor.device), []).append(path)
     if "meta" in paths:
-        return [Problem(f"{len(paths['meta'])} of {len(params)} parameters are on meta, must have values",
-                        _some(paths["meta"]), "", "load the weights first")]
-    return [Problem(f"{len(found)} of {len(params)} parameters are on {device}, must all be on one device", _some(found),
-                    "", "model.to(device)") for device, found in paths.items() if len(paths) > 1]
+        return [
+            Problem(
+                f"{len(paths['meta'])} of {len(params)} parameters are on meta, must have values",
+                _some(paths["meta"]),
+                "",
+                "load the weights first",
+            )
+        ]
+    return [
+        Problem(
+            f"{len(found)} of {len(params)} parameters are on {device}, must all be on one device",
+            _some(found),
+            "",
+            "model.to(device)",
+        )
+        for device, found in paths.items()
+        if len(paths) > 1
+    ]
 
 
 class Subject:
@@ -123,8 +161,9 @@ class Subject:
     Throws: CaptureError where the optimizer holds a tensor that the model does not have.
     """
 
-    def __init__(self, model: torch.nn.Module, optimizer: Any, scaler: Any = None,
-                 attributes: Sequence[Attribute] = ()):
+    def __init__(
+        self, model: torch.nn.Module, optimizer: Any, scaler: Any = None, attributes: Sequence[Attribute] = ()
+    ):
         self.model = unwrap(model)
         self.optimizer = None if optimizer is None else unwrap_optimizer(optimizer)
         self.scaler = scaler
@@ -142,9 +181,11 @@ class Subject:
         self.paths |= {id(master): path for path, master in self.masters.held.items()}
         strangers = sum(id(tensor) not in self.paths for tensor in held)
         if strangers:
-            raise CaptureError(f"optimizer: {strangers} of its tensors are not parameters of the model, "
-                               "must all be, or FP32 masters whose rounded values are its weights (was the model wrapped or "
-                               "moved after the optimizer was made?)")
+            raise CaptureError(
+                f"optimizer: {strangers} of its tensors are not parameters of the model, "
+                "must all be, or FP32 masters whose rounded values are its weights (was the model wrapped or "
+                "moved after the optimizer was made?)"
+            )
         if len(held) != len({id(tensor) for tensor in held}):
             raise CaptureError("optimizer: holds a parameter twice, must hold it once")
         self._layout = self._layout_now()
@@ -153,18 +194,24 @@ class Subject:
         return [] if self.optimizer is None else self.optimizer.param_groups
 
     def _layout_now(self) -> list[list[int]]:
-        return [[id(tensor) for tensor in self.model.parameters()],
-                *([id(tensor) for tensor in group["params"]] for group in self.groups())]
+        return [
+            [id(tensor) for tensor in self.model.parameters()],
+            *([id(tensor) for tensor in group["params"]] for group in self.groups()),
+        ]
 
     def check_layout(self) -> None:
         """Throws: CaptureError where parameters, groups or names of buffers are others than at the capture's begin."""
         if self._layout_now() != self._layout:
-            raise CaptureError("the model's parameters, or the optimizer's groups, were replaced during the capture: "
-                               "begin the capture after that")
+            raise CaptureError(
+                "the model's parameters, or the optimizer's groups, were replaced during the capture: "
+                "begin the capture after that"
+            )
         added = [path for path, _ in self.model.named_buffers() if path not in self.names]
         if added:
-            raise CaptureError(f"{_some(added)}: the forward pass of the first captured step made this buffer; "
-                               "run the model once before the capture begins")
+            raise CaptureError(
+                f"{_some(added)}: the forward pass of the first captured step made this buffer; "
+                "run the model once before the capture begins"
+            )
 
     @property
     def narrow(self) -> torch.dtype | None:
@@ -208,8 +255,10 @@ class Subject:
         plain = {attribute.path: attribute.value for attribute in self.attributes}
         for path, value in plain.items():
             if not isinstance(value, torch.Tensor):
-                raise CaptureError(f"{path}: the model keeps a tensor here from step to step, now it is {value!r}: reset it with "
-                                   "zero_() in the forward pass, or end the capture before")
+                raise CaptureError(
+                    f"{path}: the model keeps a tensor here from step to step, now it is {value!r}: reset it with "
+                    "zero_() in the forward pass, or end the capture before"
+                )
         return {path: plain[path] if path in plain else self.model.get_buffer(path) for path in self.buffers}
 
     def growth_tracker(self) -> int:
@@ -222,7 +271,7 @@ class Subject:
     def optimizer_state(self) -> dict[str, dict[str, torch.Tensor]]:
         """Tensors of the optimizer's state; numbers as tensors without dimensions."""
         found: dict[str, dict[str, torch.Tensor]] = {}
-        for parameter, state in (self.optimizer.state.items() if self.optimizer is not None else ()):
+        for parameter, state in self.optimizer.state.items() if self.optimizer is not None else ():
             kept = {}
             for key, value in state.items():
                 if key in _STATE_KEYS and value is not None:
@@ -232,24 +281,33 @@ class Subject:
         return found
 
     def state(self) -> State:
-        return State({path: host(tensor) for path, tensor in self.weights().items()},
-                     {path: host(tensor) for path, tensor in self.buffer_values().items()},
-                     self.optimizer_state(), self.scale(), self.growth_tracker())
+        return State(
+            {path: host(tensor) for path, tensor in self.weights().items()},
+            {path: host(tensor) for path, tensor in self.buffer_values().items()},
+            self.optimizer_state(),
+            self.scale(),
+            self.growth_tracker(),
+        )
 
     def hyper(self) -> list[dict[str, Any]]:
         """Per parameter group all keys but the parameters, as plain numbers."""
-        return [{key: _plain(value) for key, value in group.items() if key != "params"}
-                for group in self.groups()]
+        return [{key: _plain(value) for key, value in group.items() if key != "params"} for group in self.groups()]
 
     def gradients(self) -> dict[str, torch.Tensor]:
         """The gradients that the optimizer finds, not copied. Throws: UnsupportedModelError for sparse ones."""
-        now = {path: self.masters.gradient(path) if path in self.masters.held else tensor.grad
-               for path, tensor in self.held().items()}
+        now = {
+            path: self.masters.gradient(path) if path in self.masters.held else tensor.grad
+            for path, tensor in self.held().items()
+        }
         found = {path: grad for path, grad in now.items() if grad is not None}
         sparse = [path for path, grad in found.items() if grad.is_sparse]
         if sparse:
-            raise UnsupportedModelError([Problem("a sparse gradient", path.rpartition(".")[0], "",
-                                                 "nn.Embedding(sparse=False)") for path in sparse])
+            raise UnsupportedModelError(
+                [
+                    Problem("a sparse gradient", path.rpartition(".")[0], "", "nn.Embedding(sparse=False)")
+                    for path in sparse
+                ]
+            )
         return found
 
 
@@ -265,8 +323,10 @@ def _plain(value: Any) -> Any:
 
 def replica(subject: Subject, state: State, hyper: list[dict[str, Any]]) -> tuple[Any, dict[str, torch.Tensor]]:
     """An optimizer of the same kind on copies of the weights, in the given state, one tensor at a time."""
-    params = {path: tensor.float().clone().requires_grad_(subject.params[path].requires_grad)
-              for path, tensor in state.params.items()}
+    params = {
+        path: tensor.float().clone().requires_grad_(subject.params[path].requires_grad)
+        for path, tensor in state.params.items()
+    }
     groups = []
     for group, values in zip(subject.groups(), hyper, strict=True):
         paths = [subject.paths[id(tensor)] for tensor in group["params"]]

@@ -16,9 +16,20 @@ from .model_state import Subject
 from .trace.step_function import StepFunction
 
 
-def capture(path: str | os.PathLike[str], model: torch.nn.Module, optimizer: Any, loader: Iterable[Any],
-            step_fn: StepFunction, *, steps: int = 8, scaler: Any = None, autocast: str | torch.dtype | None = None,
-            clip_grad_norm: float | None = None, accumulate: int = 1, **options: Any) -> None:
+def capture(
+    path: str | os.PathLike[str],
+    model: torch.nn.Module,
+    optimizer: Any,
+    loader: Iterable[Any],
+    step_fn: StepFunction,
+    *,
+    steps: int = 8,
+    scaler: Any = None,
+    autocast: str | torch.dtype | None = None,
+    clip_grad_norm: float | None = None,
+    accumulate: int = 1,
+    **options: Any,
+) -> None:
     """Trains a copy for `steps` steps and captures it; the model given is left as it is.
 
     accumulate: micro-batches per optimizer step. Further options as in Capture. It takes only as many batches from

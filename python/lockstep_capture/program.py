@@ -14,8 +14,10 @@ def find_program(program: str | os.PathLike[str] | None = None) -> str:
     wanted = os.fspath(program) if program is not None else os.environ.get("LOCKSTEP", "lockstep")
     found = shutil.which(wanted)
     if found is None:
-        raise CaptureError(f"program: {wanted!r} is no program here; build Lockstep (README), then put it on the PATH, "
-                           "set LOCKSTEP to its path, or pass program=")
+        raise CaptureError(
+            f"program: {wanted!r} is no program here; build Lockstep (README), then put it on the PATH, "
+            "set LOCKSTEP to its path, or pass program="
+        )
     return found
 
 

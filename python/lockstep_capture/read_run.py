@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HISTOGRAM_BINS = 256  # FP32 exponent fields: 0 zero and subnormal, 255 infinity and NaN
-BLOCK = 50            # steps per row of exponent_histogram_50
+BLOCK = 50  # steps per row of exponent_histogram_50
 # What a lane records of a step as a whole, in the order of the columns; whatever else the file has comes last.
 _PRODUCT_COLUMNS = (
     "step", "site", "m", "n", "k", "batch", "algorithm", "tile", "stages", "split_k", "reduction", "most_parts",
@@ -61,9 +61,11 @@ _STEP_COLUMNS = ("loss", "lr", "gradient_norm", "seconds", "attempts", "losses",
 
 def _usual_first(usual: Sequence[str]) -> Callable[[str], tuple[int, str]]:
     """A key to sort dataset names by: their place among the usual ones, by name or group, the others after them."""
+
     def key(name: str) -> tuple[int, str]:
         known = name.partition("/")[0]
         return (usual.index(known) if known in usual else len(usual), name)
+
     return key
 
 
@@ -109,8 +111,9 @@ class Run:
         except (RunFileError, ImportError, MemoryError, PermissionError):
             raise
         except Exception as error:
-            raise RunFileError(f"{self.path}: its contents are not those of a run file "
-                               f"({type(error).__name__})") from error
+            raise RunFileError(
+                f"{self.path}: its contents are not those of a run file ({type(error).__name__})"
+            ) from error
 
     def _read(self) -> None:
         with self._opened() as file:
@@ -122,18 +125,25 @@ class Run:
             self.options = json_text(self.attributes.get("options"))
             self.environment = json_text(self.attributes.get("environment"))
             self.sites = self._read_sites(file)
-            self._groups = {unescape_name(name): f"lanes/{name}" for name in sorted(
-                file["lanes"], key=lambda name: int(file["lanes"][name].attrs.get("index", 0)))}
+            self._groups = {
+                unescape_name(name): f"lanes/{name}"
+                for name in sorted(file["lanes"], key=lambda name: int(file["lanes"][name].attrs.get("index", 0)))
+            }
             self.lanes = self._read_lanes(file)
-            self.policies = {lane: plain(file[group]["policy"][()])
-                             for lane, group in self._groups.items() if "policy" in file[group]}
+            self.policies = {
+                lane: plain(file[group]["policy"][()])
+                for lane, group in self._groups.items()
+                if "policy" in file[group]
+            }
             self.steps = self._read_steps(file)
             self.evaluations = self._read_evaluations(file)
             self.products = self._pandas.DataFrame(json_dataset(file, "products") or [])
 
     def __repr__(self) -> str:
-        return (f"<run {self.path}: {self.steps_complete} steps, {len(self.sites)} sites, "
-                f"lanes {', '.join(self.lanes.index)}>")
+        return (
+            f"<run {self.path}: {self.steps_complete} steps, {len(self.sites)} sites, "
+            f"lanes {', '.join(self.lanes.index)}>"
+        )
 
     # ---- the big tables, read on demand
 
@@ -142,8 +152,9 @@ class Run:
         with self._opened() as file:
             return list(self._site_datasets(file[self._group(lane)]))
 
-    def statistics(self, lane: str, names: str | Sequence[str] | None = None,
-                   steps: Iterable[int] | None = None) -> pd.DataFrame:
+    def statistics(
+        self, lane: str, names: str | Sequence[str] | None = None, steps: Iterable[int] | None = None
+    ) -> pd.DataFrame:
         """Counts, moments, updates, scale and bits_hash in long form.
 
         names: some of `statistic_names(lane)`, all by default; steps: those alone.
@@ -160,15 +171,17 @@ class Run:
             known_or_raise(wanted, known, f"statistic of lane {lane}")
             rows = self._rows(lane, steps)
             present = self._present(group, rows)
-            columns = {name: column(name, take(group[known[name]], rows)[present], pandas,
-                                     self._absent(group, name, rows, present)) for name in wanted}
+            columns = {
+                name: column(
+                    name, take(group[known[name]], rows)[present], pandas, self._absent(group, name, rows, present)
+                )
+                for name in wanted
+            }
         step_index, site_index = np.nonzero(present)
-        index = pandas.MultiIndex.from_arrays(
-            [np.asarray(rows)[step_index], site_index], names=["step", "site"])
+        index = pandas.MultiIndex.from_arrays([np.asarray(rows)[step_index], site_index], names=["step", "site"])
         return pandas.DataFrame(columns, index=index)
 
-    def wide(self, name: str, lane: str, steps: Iterable[int] | None = None,
-             site_names: bool = False) -> pd.DataFrame:
+    def wide(self, name: str, lane: str, steps: Iterable[int] | None = None, site_names: bool = False) -> pd.DataFrame:
         """One statistic, a row per step and a column per site; missing where the lane lacks the site.
 
         site_names: columns are (site, layer, op, role, point) instead of the site's number alone.
@@ -181,8 +194,7 @@ class Run:
             table.columns = pandas.MultiIndex.from_frame(keys)
         return table
 
-    def histograms(self, lane: str, sites: Iterable[int] | None = None,
-                   blocks: bool = False) -> pd.DataFrame:
+    def histograms(self, lane: str, sites: Iterable[int] | None = None, blocks: bool = False) -> pd.DataFrame:
         """Exponent histograms: a row per (step, site), 256 columns, the FP32 exponent field of the value
         before rounding (0: zero and subnormal, 255: infinity and NaN; else 2^(bin - 127)).
 
@@ -245,7 +257,9 @@ class Run:
         if missing:
             raise RunFileError(f"{self.path}: lane {lane}: device_products lacks {', '.join(missing)}")
         if len(sums) != len(self.sites):
-            raise RunFileError(f"{self.path}: lane {lane}: device_sums has {len(sums)} rows, must have one for each of {len(self.sites)} sites")
+            raise RunFileError(
+                f"{self.path}: lane {lane}: device_sums has {len(sums)} rows, must have one for each of {len(self.sites)} sites"
+            )
         rows = min(len(values) for values in stored.values())  # a kill may leave some columns longer
         stored = {name: values[:rows] for name, values in stored.items()}
         later = np.flatnonzero(stored["step"] >= self.steps_complete)
@@ -267,8 +281,14 @@ class Run:
         """
         return layer_table(self, lane, by_step, layers)
 
-    def to_tensorboard(self, folder: str | os.PathLike[str], *, lanes: Sequence[str] | None = None, layers: str = "*",
-                       program: str | os.PathLike[str] | None = None) -> None:
+    def to_tensorboard(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        lanes: Sequence[str] | None = None,
+        layers: str = "*",
+        program: str | os.PathLike[str] | None = None,
+    ) -> None:
         """Writes TensorBoard's event files, a folder per lane: losses, loss scale, skips, learning rate, gradient and
         update norms, each layer's rates, histograms of exponents, and the report's sentences (docs/report-formats.md).
 
@@ -421,9 +441,13 @@ class Run:
         table.insert(0, "steps", lengths)
         return table
 
-    def _histogram_table(self, keys: list[tuple[int, int]], values: list[np.ndarray], first: str,
-                         dtype: type) -> pd.DataFrame:
+    def _histogram_table(
+        self, keys: list[tuple[int, int]], values: list[np.ndarray], first: str, dtype: type
+    ) -> pd.DataFrame:
         data = np.concatenate(values) if values else np.empty((0, HISTOGRAM_BINS), dtype)
-        index = self._pandas.MultiIndex.from_tuples(keys, names=[first, "site"]) if keys else \
-            self._pandas.MultiIndex.from_arrays([[], []], names=[first, "site"])
+        index = (
+            self._pandas.MultiIndex.from_tuples(keys, names=[first, "site"])
+            if keys
+            else self._pandas.MultiIndex.from_arrays([[], []], names=[first, "site"])
+        )
         return self._pandas.DataFrame(data, index=index, columns=range(HISTOGRAM_BINS))

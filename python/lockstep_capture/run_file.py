@@ -50,8 +50,10 @@ def opened(path: str) -> h5py.File:
     try:
         return h5py.File(path, "r")
     except OSError as error:
-        raise RunFileError(f"{path}: HDF5 cannot open it ({error}); `lockstep replay` writes run "
-                           "files. While a replay runs, read its .progress.json instead") from error
+        raise RunFileError(
+            f"{path}: HDF5 cannot open it ({error}); `lockstep replay` writes run "
+            "files. While a replay runs, read its .progress.json instead"
+        ) from error
 
 
 def check_root(path: str, attributes: dict[str, Any]) -> None:
@@ -100,7 +102,9 @@ def step_datasets(group: h5py.Group) -> dict[str, h5py.Dataset]:
     for name, item in group.items():
         if name in _OTHER_ROWS or name.startswith("exponent_histogram"):
             continue
-        parts = {f"{name}/{part}": data for part, data in item.items()} if isinstance(item, h5py.Group) else {name: item}
+        parts = (
+            {f"{name}/{part}": data for part, data in item.items()} if isinstance(item, h5py.Group) else {name: item}
+        )
         found.update(parts)
     return found
 
@@ -120,15 +124,14 @@ def known_or_raise(wanted: Iterable[Any], known: Iterable[Any], what: str) -> No
     known = known if isinstance(known, range) else list(known)
     missing = [name for name in wanted if name not in known]
     if missing:
-        listed = f"{known.start} ... {known.stop - 1}" if isinstance(known, range) else \
-            ", ".join(map(str, known))
+        listed = f"{known.start} ... {known.stop - 1}" if isinstance(known, range) else ", ".join(map(str, known))
         raise KeyError(f"no {what} {', '.join(map(repr, missing))}; there are: {listed}")
 
 
 def take(data: h5py.Dataset, rows: list[int]) -> np.ndarray:
     """Those rows of a dataset with a leading step axis."""
     if rows and rows == list(range(rows[0], rows[0] + len(rows))):
-        return data[rows[0]:rows[0] + len(rows)]
+        return data[rows[0] : rows[0] + len(rows)]
     return data[rows] if rows else np.empty((0, *data.shape[1:]), data.dtype)
 
 
@@ -158,8 +161,13 @@ def plain(value: Any) -> Any:
     """An HDF5 value as a Python object."""
     if isinstance(value, bytes):
         return value.decode()
-    return value.item() if isinstance(value, np.generic) and value.ndim == 0 and not isinstance(
-        value, np.bytes_) else value.decode() if isinstance(value, np.bytes_) else value
+    return (
+        value.item()
+        if isinstance(value, np.generic) and value.ndim == 0 and not isinstance(value, np.bytes_)
+        else value.decode()
+        if isinstance(value, np.bytes_)
+        else value
+    )
 
 
 def texts(values: np.ndarray) -> Any:

@@ -20,8 +20,13 @@ from lockstep_capture.run_file import known_or_raise
 _BIAS = 127  # a histogram's bin is an FP32 exponent field: 1 ... 254 are exponents -126 ... 127
 
 
-def write_events(run: Any, folder: str | os.PathLike[str], lanes: Sequence[str] | None, layers: str,
-                 program: str | os.PathLike[str] | None) -> None:
+def write_events(
+    run: Any,
+    folder: str | os.PathLike[str],
+    lanes: Sequence[str] | None,
+    layers: str,
+    program: str | os.PathLike[str] | None,
+) -> None:
     """See read_run.Run.to_tensorboard, whose `run` this is."""
     make_writer = _summary_writer()
     chosen = list(run.lanes.index) if lanes is None else list(lanes)
@@ -56,8 +61,10 @@ def _folders(folder: str, lanes: list[str]) -> dict[str, str]:
         found[lane] = os.path.join(folder, name)
     old = [path for path in found.values() if glob.glob(os.path.join(glob.escape(path), "events.out.tfevents.*"))]
     if old:
-        raise FileExistsError(f"to_tensorboard: event files are in {', '.join(old)}, and TensorBoard would show both runs "
-                              "as one: name another folder, or delete these")
+        raise FileExistsError(
+            f"to_tensorboard: event files are in {', '.join(old)}, and TensorBoard would show both runs "
+            "as one: name another folder, or delete these"
+        )
     return found
 
 
@@ -80,8 +87,12 @@ def _add(writer: Any, tag: str, steps: Any, values: Any) -> None:
 
 
 def _write_steps(writer: Any, steps: Any) -> None:
-    names = {"scale": "loss_scale/scale", "skipped": "loss_scale/skipped", "lr": "learning_rate",
-             "gradient_norm": "gradient_norm"}
+    names = {
+        "scale": "loss_scale/scale",
+        "skipped": "loss_scale/skipped",
+        "lr": "learning_rate",
+        "gradient_norm": "gradient_norm",
+    }
     for column in steps.columns:
         is_loss = column.partition("/")[0] == "loss"  # NaN: not finite; elsewhere: not measured
         values = steps[column] if is_loss else steps[column].dropna()
@@ -92,7 +103,7 @@ def _write_steps(writer: Any, steps: Any) -> None:
 def _write_norms(writer: Any, run: Any, lane: str) -> None:
     gradients = run.gradient_norms(lane)
     if not gradients.empty and run.steps.loc[lane]["gradient_norm"].isna().all():
-        norms = (gradients ** 2).sum(axis=1, min_count=1) ** 0.5
+        norms = (gradients**2).sum(axis=1, min_count=1) ** 0.5
         _add(writer, "gradient_norm", norms.dropna().index, norms.dropna())
     if not {"update_sq", "update_weight_sq"} <= set(run.statistic_names(lane)):
         return
@@ -123,8 +134,11 @@ def _write_exponents(writer: Any, run: Any, lane: str, layers: str) -> None:
         return
     last = blocks.index.get_level_values("first_step") + blocks["steps"].to_numpy() - 1
     where = run.sites.loc[blocks.index.get_level_values("site")]
-    sums = blocks.drop(columns="steps").groupby(
-        [np.asarray(last), where["layer"].to_numpy(), where["role"].to_numpy()], sort=False).sum()
+    sums = (
+        blocks.drop(columns="steps")
+        .groupby([np.asarray(last), where["layer"].to_numpy(), where["role"].to_numpy()], sort=False)
+        .sum()
+    )
     for (step, layer, role), counts in zip(sums.index, sums.to_numpy(np.float64), strict=True):
         present = np.flatnonzero(counts[1:255]) + 1  # zeros and what is not finite have no exponent
         if present.size == 0:
@@ -133,6 +147,13 @@ def _write_exponents(writer: Any, run: Any, lane: str, layers: str) -> None:
         exponents, of_bin = (bins - _BIAS).astype(float), counts[bins]
         total = math.fsum(of_bin)
         writer.add_histogram_raw(
-            f"exponents/{layer or '(no layer)'}/{role}", min=exponents[0] - 0.5, max=exponents[-1] + 0.5, num=total,
-            sum=float(exponents @ of_bin), sum_squares=float(exponents ** 2 @ of_bin),
-            bucket_limits=(exponents + 0.5).tolist(), bucket_counts=of_bin.tolist(), global_step=int(step))
+            f"exponents/{layer or '(no layer)'}/{role}",
+            min=exponents[0] - 0.5,
+            max=exponents[-1] + 0.5,
+            num=total,
+            sum=float(exponents @ of_bin),
+            sum_squares=float(exponents**2 @ of_bin),
+            bucket_limits=(exponents + 0.5).tolist(),
+            bucket_counts=of_bin.tolist(),
+            global_step=int(step),
+        )

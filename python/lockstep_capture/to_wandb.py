@@ -31,8 +31,13 @@ def log_to_wandb(run: Any, target: Any, lanes: Sequence[str] | None, init: dict[
             if step >= len(steps):  # the lane has died
                 continue
             row = steps.iloc[step]
-            values.update({f"{name}/{lane}": float(row[column]) for column, name in _COLUMNS.items()
-                           if column in steps and (column == "loss" or not run._pandas.isna(row[column]))})
+            values.update(
+                {
+                    f"{name}/{lane}": float(row[column])
+                    for column, name in _COLUMNS.items()
+                    if column in steps and (column == "loss" or not run._pandas.isna(row[column]))
+                }
+            )
         target.log(values, step=step)
     target.log({"layers": wandb_table(run, chosen)}, step=max(0, run.steps_complete - 1))
     if made is not None:

@@ -16,16 +16,32 @@ RECORDED = "lockstep_recorded"  # the user property of a test that recorded a ba
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("lockstep", "the numerics of training loops")
-    group.addoption("--lockstep-record", action="store_true",
-                    help="record the baselines of the selected tests instead of checking against them")
-    group.addoption("--lockstep-reason", metavar="TEXT", default="",
-                    help="why a baseline that exists is recorded anew; kept in its history")
-    group.addoption("--lockstep-inconclusive", choices=("fail", "skip"), default=None,
-                    help="what to do with a test whose check has nothing to compare with [fail]")
-    group.addoption("--lockstep-program", metavar="PATH", default=None,
-                    help="the program lockstep [$LOCKSTEP, or the one on the PATH]")
-    parser.addini("lockstep_baselines", "folder of the baselines, from the root folder [baselines, next to the test]",
-                  default="")
+    group.addoption(
+        "--lockstep-record",
+        action="store_true",
+        help="record the baselines of the selected tests instead of checking against them",
+    )
+    group.addoption(
+        "--lockstep-reason",
+        metavar="TEXT",
+        default="",
+        help="why a baseline that exists is recorded anew; kept in its history",
+    )
+    group.addoption(
+        "--lockstep-inconclusive",
+        choices=("fail", "skip"),
+        default=None,
+        help="what to do with a test whose check has nothing to compare with [fail]",
+    )
+    group.addoption(
+        "--lockstep-program",
+        metavar="PATH",
+        default=None,
+        help="the program lockstep [$LOCKSTEP, or the one on the PATH]",
+    )
+    parser.addini(
+        "lockstep_baselines", "folder of the baselines, from the root folder [baselines, next to the test]", default=""
+    )
     parser.addini("lockstep_inconclusive", "fail or skip, as --lockstep-inconclusive", default="fail")
 
 
@@ -44,16 +60,24 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def lockstep(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Any]:
     """check(model, optimizer, loader, loss_of) or capture(model, optimizer, loss_of): see numerics.Numerics."""
     from .numerics import Numerics
-    numerics = Numerics(request.config, request.node, tmp_path,
-                        lambda line: request.node.user_properties.append((RECORDED, line)))
+
+    numerics = Numerics(
+        request.config, request.node, tmp_path, lambda line: request.node.user_properties.append((RECORDED, line))
+    )
     yield numerics
     if request.node.stash.get(_PASSED, False):
         numerics.close()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    lines = [value for reports in terminalreporter.stats.values() for report in reports
-             if getattr(report, "when", None) == "call" for name, value in report.user_properties if name == RECORDED]
+    lines = [
+        value
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", None) == "call"
+        for name, value in report.user_properties
+        if name == RECORDED
+    ]
     if lines:
         terminalreporter.section("lockstep baselines")
         for line in lines:

@@ -27,10 +27,21 @@ class Numerics:
         self._config, self._node, self._folder, self._note = config, node, folder, note
         self._used: list[str] = []
 
-    def check(self, model: Any, optimizer: Any, loader: Iterable[Any], loss_of: Callable[[Any, Any], Any], *,
-              steps: int = 8, lanes: Sequence[str] = LANES, name: str | None = None, members: int = MEMBERS,
-              other_seeds: Callable[[int], tuple[Any, Any, Iterable[Any]]] | None = None, seeds: int = MEMBERS,
-              **options: Any) -> None:
+    def check(
+        self,
+        model: Any,
+        optimizer: Any,
+        loader: Iterable[Any],
+        loss_of: Callable[[Any, Any], Any],
+        *,
+        steps: int = 8,
+        lanes: Sequence[str] = LANES,
+        name: str | None = None,
+        members: int = MEMBERS,
+        other_seeds: Callable[[int], tuple[Any, Any, Iterable[Any]]] | None = None,
+        seeds: int = MEMBERS,
+        **options: Any,
+    ) -> None:
         """Trains a copy of the model for `steps` steps, and checks them against the baseline.
 
         lanes: policies to replay the steps in; the first is the reference. name: of the baseline, default the test's
@@ -50,9 +61,18 @@ class Numerics:
         self._judge(capture, name, lanes, members, others)
 
     @contextlib.contextmanager
-    def capture(self, model: Any, optimizer: Any, loss_of: Callable[[Any, Any], Any], *, steps: int = 8,
-                lanes: Sequence[str] = LANES, name: str | None = None, members: int = MEMBERS,
-                **options: Any) -> Iterator[lockstep_capture.Capture]:
+    def capture(
+        self,
+        model: Any,
+        optimizer: Any,
+        loss_of: Callable[[Any, Any], Any],
+        *,
+        steps: int = 8,
+        lanes: Sequence[str] = LANES,
+        name: str | None = None,
+        members: int = MEMBERS,
+        **options: Any,
+    ) -> Iterator[lockstep_capture.Capture]:
         """For a loop of your own: `with lockstep.capture(...) as cap:` around it, `with cap.step(batch):` around its body.
 
         The check takes place at the end of the block. options: as in lockstep_capture.Capture.
@@ -68,8 +88,10 @@ class Numerics:
     def close(self) -> None:
         """A test that takes the fixture and never checks would pass without having looked at anything."""
         if not self._used:
-            pytest.fail("the test takes the fixture lockstep, but calls neither lockstep.check nor lockstep.capture",
-                        pytrace=False)
+            pytest.fail(
+                "the test takes the fixture lockstep, but calls neither lockstep.check nor lockstep.capture",
+                pytrace=False,
+            )
 
     def baseline(self, name: str | None = None) -> pathlib.Path:
         """Where the baseline of this name is, or will be."""
@@ -87,32 +109,55 @@ class Numerics:
     def _new_capture(self, name: str | None) -> pathlib.Path:
         used = self._name(name)
         if used in self._used:
-            pytest.fail(f"the test checks {used!r} twice: give the second check a name of its own, name=...", pytrace=False)
+            pytest.fail(
+                f"the test checks {used!r} twice: give the second check a name of its own, name=...", pytrace=False
+            )
         self._used.append(used)
         return self._folder / f"{used}.lscap.h5"
 
     def _program(self) -> str:
         return find_program(self._config.getoption("--lockstep-program"))
 
-    def _judge(self, capture: pathlib.Path, name: str | None, lanes: Sequence[str], members: int,
-               others: list[pathlib.Path]) -> None:
+    def _judge(
+        self, capture: pathlib.Path, name: str | None, lanes: Sequence[str], members: int, others: list[pathlib.Path]
+    ) -> None:
         baseline = self.baseline(name)
         if self._records:
             self._record(capture, baseline, lanes, members, others)
         elif baseline.exists():
             self._check(capture, baseline)
         else:
-            pytest.fail(f"no baseline {_shown(baseline)}: record it, look at it, and commit it:\n"
-                        f"  pytest --lockstep-record {_quoted(self._node.nodeid)}", pytrace=False)
+            pytest.fail(
+                f"no baseline {_shown(baseline)}: record it, look at it, and commit it:\n"
+                f"  pytest --lockstep-record {_quoted(self._node.nodeid)}",
+                pytrace=False,
+            )
 
-    def _record(self, capture: pathlib.Path, baseline: pathlib.Path, lanes: Sequence[str], members: int,
-                others: list[pathlib.Path]) -> None:
+    def _record(
+        self,
+        capture: pathlib.Path,
+        baseline: pathlib.Path,
+        lanes: Sequence[str],
+        members: int,
+        others: list[pathlib.Path],
+    ) -> None:
         reason = self._config.getoption("--lockstep-reason")
-        command = ["baseline", "record", capture.name, "--lanes", ",".join(lanes), "--members", str(members),
-                   "-o", str(baseline), "--overwrite", "--quiet"]
+        command = [
+            "baseline",
+            "record",
+            capture.name,
+            "--lanes",
+            ",".join(lanes),
+            "--members",
+            str(members),
+            "-o",
+            str(baseline),
+            "--overwrite",
+            "--quiet",
+        ]
         if baseline.exists():
             if not reason:
-                pytest.fail(f"{_shown(baseline)} exists: say why it changes, --lockstep-reason \"...\"", pytrace=False)
+                pytest.fail(f'{_shown(baseline)} exists: say why it changes, --lockstep-reason "..."', pytrace=False)
             self._refuse_a_broken_run(capture, baseline)
         baseline.parent.mkdir(parents=True, exist_ok=True)
         if others:
@@ -136,8 +181,10 @@ class Numerics:
         if done.returncode == INCONCLUSIVE and self._skips_inconclusive():
             pytest.skip(_first_line(done.stdout))
         if done.returncode == REGRESSION:
-            text += (" If the change is wanted:\n"
-                     f"  pytest --lockstep-record --lockstep-reason \"...\" {_quoted(self._node.nodeid)}")
+            text += (
+                " If the change is wanted:\n"
+                f'  pytest --lockstep-record --lockstep-reason "..." {_quoted(self._node.nodeid)}'
+            )
         pytest.fail(text, pytrace=False)
 
     def _skips_inconclusive(self) -> bool:
@@ -150,8 +197,9 @@ class Numerics:
         """In the test's folder, so that no path of this machine gets into a baseline."""
         done = subprocess.run([self._program(), *command], cwd=self._folder, capture_output=True, text=True)
         if done.returncode not in codes:
-            pytest.fail(f"lockstep {' '.join(command[:2])}: exit code {done.returncode}\n{done.stderr.strip()}",
-                        pytrace=False)
+            pytest.fail(
+                f"lockstep {' '.join(command[:2])}: exit code {done.returncode}\n{done.stderr.strip()}", pytrace=False
+            )
         return done
 
 

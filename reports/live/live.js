@@ -85,8 +85,10 @@ function laneRow(lane, index) {
   key.style.borderTopColor = colour(index);
   if (dash(index)) key.style.borderTopStyle = "dashed";
   name.append(key, lane.name);
-  row.append(name, make("td", "loss" in lane ? number(lane.loss) : "", "number"), make("td", isScaled(lane) ? scale(lane.loss_scale) : "", "number"),
-             make("td", lane.skipped_steps || "", "number"), make("td", lane.alive ? "" : "stopped", "dead"));
+  row.append(
+      name, make("td", "loss" in lane ? number(lane.loss) : "", "number"),
+      make("td", isScaled(lane) ? scale(lane.loss_scale) : "", "number"),
+      make("td", lane.skipped_steps || "", "number"), make("td", lane.alive ? "" : "stopped", "dead"));
   return row;
 }
 
@@ -94,8 +96,9 @@ function skipRows(lanes) {
   const all = lanes.flatMap((lane) => (lane.skips ?? []).map((skip) => ({...skip, lane: lane.name})));
   return all.sort((a, b) => b.step - a.step).map((skip) => {
     const row = make("tr");
-    row.append(make("td", skip.step, "number"), make("td", skip.lane), make("td", scale(skip.scale), "number"),
-               make("td", skip.culprit || "-"), make("td", skip.source_line || ""));
+    row.append(
+        make("td", skip.step, "number"), make("td", skip.lane), make("td", scale(skip.scale), "number"),
+        make("td", skip.culprit || "-"), make("td", skip.source_line || ""));
     return row;
   });
 }

@@ -69,8 +69,8 @@ struct OpCall {
   // If not null, some sums of products are recomputed exactly (not in the truth lane, whose
   // products are not exact in double).
   AccumulatorHealth* health = nullptr;
-  // For an op that decides (OpMeaning::decides): whether its output is the lane's own choice instead
-  // of the recorded one, and, if not null, where to count the differences.
+  // For an op that decides (OpMeaning::decides): whether its output is the lane's own choice
+  // instead of the recorded one, and, if not null, where to count the differences.
   bool decides_itself = false;
   DecisionStats* decisions = nullptr;
 };

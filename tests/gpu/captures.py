@@ -39,8 +39,11 @@ class ResidualBlock(nn.Module):
         self.conv1 = nn.Conv2d(inputs, channels, 3, stride, padding=1, bias=False)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.bn1, self.bn2 = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
-        self.shortcut = nn.Identity() if stride == 1 else nn.Sequential(
-            nn.Conv2d(inputs, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
+        self.shortcut = (
+            nn.Identity()
+            if stride == 1
+            else nn.Sequential(nn.Conv2d(inputs, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
+        )
 
     def forward(self, x):
         y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
@@ -49,13 +52,31 @@ class ResidualBlock(nn.Module):
 
 def resnet20():
     """(N,3,32,32) -> (N,10), 20 layers."""
-    stages = [(16, 16, 1), (16, 16, 1), (16, 16, 1), (16, 32, 2), (32, 32, 1), (32, 32, 1), (32, 64, 2), (64, 64, 1), (64, 64, 1)]
-    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
-                         *(ResidualBlock(*stage) for stage in stages), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+    stages = [
+        (16, 16, 1),
+        (16, 16, 1),
+        (16, 16, 1),
+        (16, 32, 2),
+        (32, 32, 1),
+        (32, 32, 1),
+        (32, 64, 2),
+        (64, 64, 1),
+        (64, 64, 1),
+    ]
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1, bias=False),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        *(ResidualBlock(*stage) for stage in stages),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, 10),
+    )
 
 
 def images(channels, size, batch):
     """Batches of (images (N,channels,size,size), labels (N)): a wave per class under noise."""
+
     def batches(count, seed=0):
         generator = torch.Generator().manual_seed(seed)
         place = torch.arange(size) / size
@@ -63,6 +84,7 @@ def images(channels, size, batch):
             labels = torch.randint(10, (batch,), generator=generator)
             wave = torch.sin(6.2832 * (labels + 1)[:, None] * place)[:, None, None, :]
             yield wave + 0.3 * torch.randn(batch, channels, size, size, generator=generator), labels
+
     return batches
 
 
@@ -93,7 +115,10 @@ def main():
         torch.manual_seed(0)
         path = args.folder / f"{name}.lscap.h5"
         losses = train(task, task.make_model(), args.steps, "fp16", args.device, str(path), args.steps)
-        print(f"{name}: losses {' '.join(f'{loss:.4f}' for loss in losses)}, {path.stat().st_size / 2**20:.1f} MiB", flush=True)
+        print(
+            f"{name}: losses {' '.join(f'{loss:.4f}' for loss in losses)}, {path.stat().st_size / 2**20:.1f} MiB",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

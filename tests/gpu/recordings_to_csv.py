@@ -86,10 +86,24 @@ def main():
                     x, y = ([word(int(p, 16), kind) for p in row[i]] for i in (0, 1))
                     z, d = (float_of(int(row[i][0], 2)) for i in (2, 3))
                     short = result == "fp16"
-                    end = [f"{fp16_code(v):04x}" if short else
-                           struct.pack(">f", v).hex() for v in (z, d)]
-                    cells = [number, hardware, name, type_ab, "f16" if short else "f32", len(x), "",
-                             "", "", "", " ".join(x), " ".join(y), *end, f"recorded_{gpu}", "hw"]
+                    end = [f"{fp16_code(v):04x}" if short else struct.pack(">f", v).hex() for v in (z, d)]
+                    cells = [
+                        number,
+                        hardware,
+                        name,
+                        type_ab,
+                        "f16" if short else "f32",
+                        len(x),
+                        "",
+                        "",
+                        "",
+                        "",
+                        " ".join(x),
+                        " ".join(y),
+                        *end,
+                        f"recorded_{gpu}",
+                        "hw",
+                    ]
                     print(",".join(str(cell) for cell in cells))
                     number += 1
 

@@ -28,12 +28,11 @@ def lockstep(binary_dir):
     """Runs the program; asserts the exit code; returns the completed process."""
 
     def run(*args, code=0, **kwargs):
-        done = subprocess.run(
-            [str(binary_dir / "lockstep"), *map(str, args)],
-            capture_output=True, text=True, **kwargs)
+        done = subprocess.run([str(binary_dir / "lockstep"), *map(str, args)], capture_output=True, text=True, **kwargs)
         assert done.returncode == code, (
             f"exit code {done.returncode}, expected {code}\n"
-            f"args: {args}\nstdout:\n{done.stdout}\nstderr:\n{done.stderr}")
+            f"args: {args}\nstdout:\n{done.stdout}\nstderr:\n{done.stderr}"
+        )
         return done
 
     return run
@@ -59,9 +58,7 @@ def datasets(path):
     """Every dataset of an HDF5 file as {name: array}."""
     found = {}
     with h5py.File(path, "r") as file:
-        file.visititems(
-            lambda name, obj: found.__setitem__(name, obj[()])
-            if isinstance(obj, h5py.Dataset) else None)
+        file.visititems(lambda name, obj: found.__setitem__(name, obj[()]) if isinstance(obj, h5py.Dataset) else None)
     return found
 
 
@@ -76,11 +73,12 @@ def assert_same_run(path_a, path_b):
             continue
         x, y = np.asarray(a[name]), np.asarray(b[name])
         assert x.dtype == y.dtype and x.shape == y.shape, name
-        if x.dtype == object:   # variable-length strings
+        if x.dtype == object:  # variable-length strings
             assert x.tolist() == y.tolist(), name
         elif x.tobytes() != y.tobytes():
-            where = np.argwhere(np.atleast_1d((x != y) & ~((x != x) & (y != y)))
-                                if x.dtype.names is None else np.array([[0]]))
+            where = np.argwhere(
+                np.atleast_1d((x != y) & ~((x != x) & (y != y))) if x.dtype.names is None else np.array([[0]])
+            )
             raise AssertionError(f"{name} differs, first at {where[:1].tolist()}")
         compared += 1
     return compared

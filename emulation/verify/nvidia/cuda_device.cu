@@ -52,8 +52,8 @@ __global__ void make_words(Job job, Matrix matrix, uint32_t* words, int words_pe
   for (int64_t i = first_index(); i < job.count * words_per_tile; i += index_step()) {
     const uint64_t tile = job.first_tile + static_cast<uint64_t>(i / words_per_tile);
     const TileDesign design = design_tile(job.stream, job.shape, tile);
-    words[i] =
-        case_word(job.stream, design, job.shape, tile, matrix, static_cast<int>(i % words_per_tile));
+    words[i] = case_word(job.stream, design, job.shape, tile, matrix,
+                         static_cast<int>(i % words_per_tile));
   }
 }
 

@@ -34,7 +34,9 @@ class Blocks:
         """After the optimizer's step, after backward() where none follows, or where `error` ended the body."""
         block, self._open = self._open, None
         if block is not None:
-            block.__exit__(None if error is None else type(error), error, None if error is None else error.__traceback__)
+            block.__exit__(
+                None if error is None else type(error), error, None if error is None else error.__traceback__
+            )
 
     def fail(self, error: BaseException) -> None:
         """The loop raised `error`, in a block or between two: the steps before it are kept."""

@@ -24,8 +24,9 @@ from .blocks import Blocks, begun
 try:
     from transformers import Trainer, TrainerCallback
 except ImportError as error:
-    raise ImportError("lockstep_capture.hugging_face needs the package transformers: pip install 'transformers[torch]' "
-                      f"({error})") from error
+    raise ImportError(
+        f"lockstep_capture.hugging_face needs the package transformers: pip install 'transformers[torch]' ({error})"
+    ) from error
 
 
 class CaptureCallback(TrainerCallback):  # type: ignore[misc]
@@ -38,8 +39,14 @@ class CaptureCallback(TrainerCallback):  # type: ignore[misc]
     Throws, in train(): CaptureError for DeepSpeed and for several GPUs in one process; else as Capture.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, steps: int = 8, verify: Iterable[int] | None = None,
-                 on_unsupported: str = "error"):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        steps: int = 8,
+        verify: Iterable[int] | None = None,
+        on_unsupported: str = "error",
+    ):
         self._path = path
         self._options: dict[str, Any] = {"steps": steps, "verify": verify, "on_unsupported": on_unsupported}
         self._trainer: Any = None
@@ -63,6 +70,7 @@ class CaptureCallback(TrainerCallback):  # type: ignore[misc]
                 self._replaced.close()
                 with self._watched():
                     return original(*args, **kwargs)
+
             return run_epoch
 
         self._replaced.close()
@@ -90,8 +98,9 @@ class CaptureCallback(TrainerCallback):  # type: ignore[misc]
         def loss_of(model: torch.nn.Module, batch: dict[str, Any]) -> Any:
             return compute_loss(model, batch["inputs"], **batch["options"])
 
-        return Capture(self._path, trainer.model, trainer.optimizer, loss_of, scaler=trainer.accelerator.scaler,
-                       **self._options)
+        return Capture(
+            self._path, trainer.model, trainer.optimizer, loss_of, scaler=trainer.accelerator.scaler, **self._options
+        )
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
@@ -104,6 +113,7 @@ class CaptureCallback(TrainerCallback):  # type: ignore[misc]
                 if model.training and not args:  # not in an evaluation
                     blocks.enter({"inputs": dict(inputs) if isinstance(inputs, Mapping) else inputs, "options": kwargs})
                 return original(model, inputs, *args, **kwargs)
+
             return compute_loss
 
         replace(self._replaced, self._trainer, "compute_loss", wrap)
@@ -141,10 +151,14 @@ def _calling_trainer() -> Any:
 
 def _check(trainer: Any) -> None:
     if not hasattr(trainer, "_run_epoch"):
-        raise CaptureError("transformers: this version's Trainer has no _run_epoch(), must have it (5.23 has); with older "
-                           "versions write a loop with lockstep_capture.Capture")
+        raise CaptureError(
+            "transformers: this version's Trainer has no _run_epoch(), must have it (5.23 has); with older "
+            "versions write a loop with lockstep_capture.Capture"
+        )
     if trainer.is_deepspeed_enabled:
         raise CaptureError("Trainer: uses DeepSpeed, whose engine holds the weights; capture a run without it")
     if trainer.args.n_gpu > 1:
-        raise CaptureError(f"Trainer: runs on {trainer.args.n_gpu} GPUs in one process, must be 1: set "
-                           "CUDA_VISIBLE_DEVICES, or start it with torchrun")
+        raise CaptureError(
+            f"Trainer: runs on {trainer.args.n_gpu} GPUs in one process, must be 1: set "
+            "CUDA_VISIBLE_DEVICES, or start it with torchrun"
+        )

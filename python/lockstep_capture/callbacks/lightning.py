@@ -32,7 +32,9 @@ def _base() -> Any:
     for package in sorted(_PACKAGES, key=lambda name: name not in sys.modules):
         with contextlib.suppress(ModuleNotFoundError):
             return importlib.import_module(package).Callback
-    raise ImportError("lockstep_capture.lightning needs the package lightning or pytorch-lightning: pip install lightning")
+    raise ImportError(
+        "lockstep_capture.lightning needs the package lightning or pytorch-lightning: pip install lightning"
+    )
 
 
 Callback: Any = _base()
@@ -48,8 +50,15 @@ class CaptureCallback(Callback):  # type: ignore[misc]
     Throws, in fit(): CaptureError for manual optimization; else as Capture.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, loss_of: StepFunction | None = None, steps: int = 8,
-                 verify: Iterable[int] | None = None, on_unsupported: str = "error"):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        loss_of: StepFunction | None = None,
+        steps: int = 8,
+        verify: Iterable[int] | None = None,
+        on_unsupported: str = "error",
+    ):
         super().__init__()
         self._path, self._loss_of = path, loss_of
         self._options: dict[str, Any] = {"steps": steps, "verify": verify, "on_unsupported": on_unsupported}
@@ -86,12 +95,20 @@ class CaptureCallback(Callback):  # type: ignore[misc]
 
     def _capture(self, trainer: Any, module: Any) -> Capture:
         if not module.automatic_optimization:
-            raise CaptureError("LightningModule: automatic_optimization is False, must be True: with manual optimization "
-                               "put lockstep_capture.Capture around the body of training_step")
+            raise CaptureError(
+                "LightningModule: automatic_optimization is False, must be True: with manual optimization "
+                "put lockstep_capture.Capture around the body of training_step"
+            )
         precision = trainer.precision_plugin
-        return Capture(self._path, module, trainer.optimizers[0], self._loss_of or self._training_step,
-                       scaler=getattr(precision, "scaler", None), autocast=_DTYPES.get(str(precision.precision)),
-                       **self._options)
+        return Capture(
+            self._path,
+            module,
+            trainer.optimizers[0],
+            self._loss_of or self._training_step,
+            scaler=getattr(precision, "scaler", None),
+            autocast=_DTYPES.get(str(precision.precision)),
+            **self._options,
+        )
 
     def _training_step(self, module: torch.nn.Module, batch: Any) -> Any:
         step: Any = module.training_step

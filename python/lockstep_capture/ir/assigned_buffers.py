@@ -13,8 +13,10 @@ import torch
 from ..errors import Problem, UnsupportedModelError
 from .attributes import Attribute
 
-_HINT = ("self.{0}.copy_(...) with a value of the buffer's own shape and kind; if its first forward pass gives it the shape, run "
-         "the model once before the capture")
+_HINT = (
+    "self.{0}.copy_(...) with a value of the buffer's own shape and kind; if its first forward pass gives it the shape, run "
+    "the model once before the capture"
+)
 
 
 @contextlib.contextmanager
@@ -27,8 +29,11 @@ def copied_back(model: torch.nn.Module, attributes: Sequence[Attribute], assigne
     """
     tables = [(path, module._buffers, name) for path, module in model.named_modules() for name in module._buffers]
     tables += [(attribute.path.rpartition(".")[0], vars(attribute.module), attribute.name) for attribute in attributes]
-    before = [(path, table, name, buffer, buffer.data) for path, table, name in tables
-              if (buffer := table.get(name)) is not None]
+    before = [
+        (path, table, name, buffer, buffer.data)
+        for path, table, name in tables
+        if (buffer := table.get(name)) is not None
+    ]
     assigned.clear()
     yield
     originals = {id(buffer) for *_, buffer, _ in before}

@@ -37,8 +37,12 @@ def plain_tensors(reachable: Iterable[tuple[str, Any]]) -> dict[Attribute, torch
 
 
 def is_plain(value: Any) -> bool:
-    return type(value) is torch.Tensor and value.layout == torch.strided and value.dtype.is_floating_point \
+    return (
+        type(value) is torch.Tensor
+        and value.layout == torch.strided
+        and value.dtype.is_floating_point
         and not value.requires_grad
+    )
 
 
 class Watched:
@@ -52,7 +56,10 @@ class Watched:
         found = {}
         for (attribute, tensor), version in zip(self._tensors.items(), self._versions, strict=True):
             now = attribute.value
-            if is_plain(now) and now.shape == tensor.shape and (
-                    now.data_ptr() != tensor.data_ptr() or now.dtype != tensor.dtype or now._version != version):
+            if (
+                is_plain(now)
+                and now.shape == tensor.shape
+                and (now.data_ptr() != tensor.data_ptr() or now.dtype != tensor.dtype or now._version != version)
+            ):
                 found[attribute] = tensor
         return found

@@ -1,8 +1,8 @@
 """A torch.autograd.Function in a program: its forward ops, its backward ops, and a call that joins the two.
 
-    dy = gradient_of(result, 0)             one per result; in a forward pass it is 1 everywhere
-    dx = mul(dy, c)                         calls of the backward pass, with Call.backward_of "custom_gradient"
-    out = custom_gradient([result], [x], [dx])   the results; their gradients make those of the operands
+dy = gradient_of(result, 0)             one per result; in a forward pass it is 1 everywhere
+dx = mul(dy, c)                         calls of the backward pass, with Call.backward_of "custom_gradient"
+out = custom_gradient([result], [x], [dx])   the results; their gradients make those of the operands
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ CUSTOM_GRADIENT: Any = torch.ops.lockstep_capture.custom_gradient.default
 def backward_calls(program: Program, name: str) -> tuple[list[Call], list[Call]]:
     """Of the function whose call of custom_gradient has that name: gradient_of for each result, and what follows them."""
     calls = [call for call in program.calls if call.backward_of == name]
-    return ([call for call in calls if call.target is GRADIENT_OF],
-            [call for call in calls if call.target is not GRADIENT_OF])
+    return (
+        [call for call in calls if call.target is GRADIENT_OF],
+        [call for call in calls if call.target is not GRADIENT_OF],
+    )
 
 
 Backward = Callable[[Sequence[torch.Tensor]], list[torch.Tensor | None]]

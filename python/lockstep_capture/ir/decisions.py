@@ -9,17 +9,28 @@ _PLACES = {"aten.argmax", "aten.argmin", "aten.argsort"}
 EXTREMES = {"aten.max.dim", "aten.min.dim"}  # kinks of the lane's own, unless the places are read
 
 # The graph's names of comparisons.
-COMPARISONS = {"gt": "greater", "ge": "greater_equal", "lt": "less", "le": "less_equal", "eq": "equal",
-               "ne": "not_equal", "greater": "greater", "greater_equal": "greater_equal", "less": "less",
-               "less_equal": "less_equal", "not_equal": "not_equal"}
+COMPARISONS = {
+    "gt": "greater",
+    "ge": "greater_equal",
+    "lt": "less",
+    "le": "less_equal",
+    "eq": "equal",
+    "ne": "not_equal",
+    "greater": "greater",
+    "greater_equal": "greater_equal",
+    "less": "less",
+    "less_equal": "less_equal",
+    "not_equal": "not_equal",
+}
 
 
 def picks(call: Call) -> bool:
     """Does the call give elements of its operand, and their places along a dimension?"""
     if call.is_getitem:
         return False
-    return call.reads_places or (_base_name(call) in _PICKING
-                                 and any(argument.name == "dim" for argument in call.target._schema.arguments))
+    return call.reads_places or (
+        _base_name(call) in _PICKING and any(argument.name == "dim" for argument in call.target._schema.arguments)
+    )
 
 
 def places_of(call: Call) -> str:

@@ -8,8 +8,11 @@ import torch
 
 from .custom_functions import with_backward
 
-FAKE_QUANTIZE = {f"aten.fake_quantize_per_{what}_affine{cachemask}" for what in ("tensor", "channel")
-                 for cachemask in ("", "_cachemask")}
+FAKE_QUANTIZE = {
+    f"aten.fake_quantize_per_{what}_affine{cachemask}"
+    for what in ("tensor", "channel")
+    for cachemask in ("", "_cachemask")
+}
 
 
 def number_of(value: float) -> float:

@@ -81,12 +81,18 @@ class Node:
 
     def json(self) -> dict[str, Any]:
         fields = {
-            "id": self.id, "op": self.op, "in": self.inputs,
+            "id": self.id,
+            "op": self.op,
+            "in": self.inputs,
             "attrs": {key: _attribute(value) for key, value in self.attrs.items()},
             "out": [{"shape": list(shape), "dtype": dtype} for shape, dtype in self.out],
-            "module": self.place.module, "class": self.place.module_class, "call": self.place.call,
-            "src": self.place.source, "aten": self.aten,
-            "autocast": self.autocast.json() if self.autocast else None, "nograd": self.nograd,
+            "module": self.place.module,
+            "class": self.place.module_class,
+            "call": self.place.call,
+            "src": self.place.source,
+            "aten": self.aten,
+            "autocast": self.autocast.json() if self.autocast else None,
+            "nograd": self.nograd,
         }
         if self.stat_exempt:
             fields["stat_exempt"] = True
@@ -134,8 +140,12 @@ class Graph:
     def drop_unread(self) -> None:
         """Nodes that reach no loss, buffer or decision (a rule made more than needed), and the nodes that only they read."""
         self.nodes = [node for node in self.nodes if not node.backward_of]  # custom_gradient nodes have them
-        reached = {self.loss.partition(".")[0], *(node for _, node, _ in self.mutations), *(node for node, _ in self.rng),
-                   *(node.id for node in self.nodes if node.op == "decision")}
+        reached = {
+            self.loss.partition(".")[0],
+            *(node for _, node, _ in self.mutations),
+            *(node for node, _ in self.rng),
+            *(node.id for node in self.nodes if node.op == "decision"),
+        }
         kept = []
         for node in reversed(self.nodes):
             if node.id in reached:
@@ -160,6 +170,7 @@ class Graph:
 
     def json(self) -> str:
         """One node per line."""
+
         def lines(items: Sequence[dict[str, Any]]) -> str:
             return "[\n  " + ",\n  ".join(json.dumps(item) for item in items) + "]" if items else "[]"
 
@@ -171,21 +182,41 @@ class Graph:
 
         inputs = []
         for i, entry in enumerate(self.inputs):
-            item = held({"id": f"in{i}", "path": entry.path, "shape": list(entry.shape), "dtype": entry.dtype},
-                        format_of(getattr(torch, entry.torch_dtype)))
+            item = held(
+                {"id": f"in{i}", "path": entry.path, "shape": list(entry.shape), "dtype": entry.dtype},
+                format_of(getattr(torch, entry.torch_dtype)),
+            )
             inputs.append({**item, "stat_exempt": True} if entry.stat_exempt else item)
-        params = [held({**typed(name, shape, "f32", module), "requires_grad": requires_grad},
-                       self.formats.get(f"p:{name}", "")) for name, shape, requires_grad, module in self.params]
+        params = [
+            held(
+                {**typed(name, shape, "f32", module), "requires_grad": requires_grad}, self.formats.get(f"p:{name}", "")
+            )
+            for name, shape, requires_grad, module in self.params
+        ]
         buffers = [held(typed(*buffer), self.formats.get(f"b:{buffer[0]}", "")) for buffer in self.buffers]
-        constants = [held({"name": name, "shape": list(tensor.shape), "dtype": element_type(tensor.dtype)},
-                          format_of(tensor.dtype)) | ({"stat_exempt": True} if name in self.stat_exempt else {})
-                     for name, tensor in self.constants.items()]
+        constants = [
+            held(
+                {"name": name, "shape": list(tensor.shape), "dtype": element_type(tensor.dtype)},
+                format_of(tensor.dtype),
+            )
+            | ({"stat_exempt": True} if name in self.stat_exempt else {})
+            for name, tensor in self.constants.items()
+        ]
         mutations = [{"buffer": buffer, "value": node, "slot": slot} for buffer, node, slot in self.mutations]
         head = {"ir": 1, "name": self.name}
         parts = [f'"{key}":{json.dumps(value)}' for key, value in head.items()]
-        for key, items in (("inputs", inputs), ("params", params), ("buffers", buffers),
-                           ("constants", constants), ("nodes", [node.json() for node in self.nodes])):
+        for key, items in (
+            ("inputs", inputs),
+            ("params", params),
+            ("buffers", buffers),
+            ("constants", constants),
+            ("nodes", [node.json() for node in self.nodes]),
+        ):
             parts.append(f'"{key}":{lines(items)}')
-        parts += [f'"loss":{json.dumps(self.loss)}', '"outputs":{}', f'"mutations":{json.dumps(mutations)}',
-                  f'"rng":{json.dumps([node for node, _ in self.rng])}']
+        parts += [
+            f'"loss":{json.dumps(self.loss)}',
+            '"outputs":{}',
+            f'"mutations":{json.dumps(mutations)}',
+            f'"rng":{json.dumps([node for node, _ in self.rng])}',
+        ]
         return "{" + ",\n".join(parts) + "}\n"

@@ -25,14 +25,16 @@ NO_SCALE = 2.0**-128  # below, the reciprocal is infinite in FP32
 SCALE_OF_NOTHING = number_of(0.1)
 
 
-def _by_pytorch(low: torch.Tensor, high: torch.Tensor, quant_min: int, quant_max: int,
-                symmetric: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def _by_pytorch(
+    low: torch.Tensor, high: torch.Tensor, quant_min: int, quant_max: int, symmetric: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Scale and zero point of the fused kernel for these intervals."""
     count, on, off = low.numel(), low.new_ones(1), low.new_zeros(1)
     scale, zero = low.new_ones(count), low.new_zeros(count, dtype=torch.int32)
     interval = low.reshape(-1).clone(), high.reshape(-1).clone()
     torch.ops.aten._fused_moving_avg_obs_fq_helper(
-        low.new_zeros(count, 1), off, on, *interval, scale, zero, 1.0, quant_min, quant_max, 0, True, symmetric)
+        low.new_zeros(count, 1), off, on, *interval, scale, zero, 1.0, quant_min, quant_max, 0, True, symmetric
+    )
     return scale.reshape(low.shape), zero.reshape(low.shape)
 
 

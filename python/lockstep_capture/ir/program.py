@@ -139,7 +139,7 @@ class Program:
 
     def note_assigned(self, paths: list[str], names: Names) -> None:
         """paths: of the buffers that the program's last calls write, see copied_back()."""
-        last = self.calls[len(self.calls) - len(paths):]
+        last = self.calls[len(self.calls) - len(paths) :]
         assert all(call.op == "aten.copy_.default" for call in last), "the trace lost an assignment to a buffer"
         self.assigned = {call.name: names.canonical(path) for call, path in zip(last, paths, strict=True)}
 
@@ -148,8 +148,9 @@ class StepModule(torch.nn.Module):
     """loss = step_fn(model, batch) as a module, which is what is traced. attributes: state like buffers; assigned: see
     copied_back()."""
 
-    def __init__(self, model: torch.nn.Module, step_fn: Callable[..., torch.Tensor],
-                 attributes: Sequence[Attribute] = ()):
+    def __init__(
+        self, model: torch.nn.Module, step_fn: Callable[..., torch.Tensor], attributes: Sequence[Attribute] = ()
+    ):
         super().__init__()
         self.model = model
         self.step_fn = step_fn
@@ -166,8 +167,12 @@ class Names:
 
     def __init__(self, model: torch.nn.Module, attributes: Sequence[Attribute] = ()):
         self.params = self._collect(model.named_parameters(remove_duplicate=False))
-        self.buffers = self._collect([*model.named_buffers(remove_duplicate=False),
-                                      *((attribute.path, attribute.value) for attribute in attributes)])
+        self.buffers = self._collect(
+            [
+                *model.named_buffers(remove_duplicate=False),
+                *((attribute.path, attribute.value) for attribute in attributes),
+            ]
+        )
         self._canonical = {}
         for table in (self.params, self.buffers):
             for _, paths in table:
@@ -200,7 +205,11 @@ class Names:
                 return paths[0]
             if torch.strided != held.layout or torch.strided != tensor.layout or tensor.numel() == 0:
                 continue
-            if (held.data_ptr() == tensor.data_ptr() and held.shape == tensor.shape and held.dtype == tensor.dtype
-                    and held.stride() == tensor.stride()):
+            if (
+                held.data_ptr() == tensor.data_ptr()
+                and held.shape == tensor.shape
+                and held.dtype == tensor.dtype
+                and held.stride() == tensor.stride()
+            ):
                 return paths[0]
         return None

@@ -13,9 +13,22 @@ from .program import Call, Program
 _DROPOUTS = {"aten.dropout", "aten.dropout_", "aten.feature_dropout", "aten.feature_dropout_", "aten.native_dropout"}
 _RECURRENT = {"aten.lstm", "aten.gru"}
 ATTENTION = "aten.scaled_dot_product_attention"
-NOISE = {"aten.randn", "aten.rand", "aten.randn_like", "aten.rand_like", "aten.normal_", "aten.uniform_",
-         "aten.bernoulli", "aten.bernoulli_", "aten.randint", "aten.randint_like", "aten.randperm",
-         "aten.normal", "aten.multinomial", "aten.exponential_"}
+NOISE = {
+    "aten.randn",
+    "aten.rand",
+    "aten.randn_like",
+    "aten.rand_like",
+    "aten.normal_",
+    "aten.uniform_",
+    "aten.bernoulli",
+    "aten.bernoulli_",
+    "aten.randint",
+    "aten.randint_like",
+    "aten.randperm",
+    "aten.normal",
+    "aten.multinomial",
+    "aten.exponential_",
+}
 
 RMS_NORM_EPS = 2.0**-23  # torch.nn.RMSNorm(eps=None): the machine epsilon of FP32, in FP64 too
 

@@ -13,22 +13,66 @@ from ..ir.program import Call, Program
 from ..ir.random_ops import base_name, random_site
 
 _COMPARISONS = {*COMPARISONS, "isnan"}
-JOINS = {"logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "__and__", "__or__",
-          "__xor__", "logical_not", "bitwise_not"}
-SAME_ORDER = {"view", "reshape", "_unsafe_view", "view_as", "reshape_as", "flatten", "unflatten", "unsqueeze", "squeeze",
-              "contiguous", "clone", "alias"}
-MOVES = SAME_ORDER | {"transpose", "permute", "t", "expand", "expand_as", "broadcast_to", "select", "slice", "narrow",
-                      "repeat", "unbind", "split", "chunk", "getitem"}
-_PICKS_BY_MASK = {"index", "index_put", "masked_select", "masked_scatter", "repeat_interleave",
-                  "scaled_dot_product_attention"}
+JOINS = {
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "__and__",
+    "__or__",
+    "__xor__",
+    "logical_not",
+    "bitwise_not",
+}
+SAME_ORDER = {
+    "view",
+    "reshape",
+    "_unsafe_view",
+    "view_as",
+    "reshape_as",
+    "flatten",
+    "unflatten",
+    "unsqueeze",
+    "squeeze",
+    "contiguous",
+    "clone",
+    "alias",
+}
+MOVES = SAME_ORDER | {
+    "transpose",
+    "permute",
+    "t",
+    "expand",
+    "expand_as",
+    "broadcast_to",
+    "select",
+    "slice",
+    "narrow",
+    "repeat",
+    "unbind",
+    "split",
+    "chunk",
+    "getitem",
+}
+_PICKS_BY_MASK = {
+    "index",
+    "index_put",
+    "masked_select",
+    "masked_scatter",
+    "repeat_interleave",
+    "scaled_dot_product_attention",
+}
 
 
 def _short(call: Call) -> str:
     return "getitem" if call.is_getitem else base_name(call).split(".")[1]
 
 
-def chosen_outside(program: Program, is_float: Mapping[str, bool], weights: set[str],
-                   written: Mapping[str, Iterable[str]]) -> set[str]:
+def chosen_outside(
+    program: Program, is_float: Mapping[str, bool], weights: set[str], written: Mapping[str, Iterable[str]]
+) -> set[str]:
     """Names of calls with integer results that are computed from activations and are no part of the graph.
 
     weights: values that depend on weights before the first call. written: call -> further values that it writes to.

@@ -28,11 +28,39 @@ _BATCH_NORM = "aten.batch_norm"
 
 
 # Ops that PyTorch refuses for operands of several dtypes.
-_ONE_DTYPE = {f"aten.{name}" for name in ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "conv1d", "conv2d",
-                                          "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "einsum", "bilinear",
-                                          "scaled_dot_product_attention", "prelu", "tensordot", "addbmm", "lstm", "gru",
-                                          "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell",
-                                          "rnn_relu_cell")}
+_ONE_DTYPE = {
+    f"aten.{name}"
+    for name in (
+        "linear",
+        "matmul",
+        "mm",
+        "bmm",
+        "addmm",
+        "baddbmm",
+        "mv",
+        "dot",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "convolution",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "einsum",
+        "bilinear",
+        "scaled_dot_product_attention",
+        "prelu",
+        "tensordot",
+        "addbmm",
+        "lstm",
+        "gru",
+        "rnn_tanh",
+        "rnn_relu",
+        "lstm_cell",
+        "gru_cell",
+        "rnn_tanh_cell",
+        "rnn_relu_cell",
+    )
+}
 _PUTS = {"aten.index_put", "aten.index_put_"}
 
 
@@ -58,20 +86,33 @@ class Interpreter:
     device: where constants are put and where the program makes tensors, None: as traced.
     """
 
-    def __init__(self, program: Program, params: Mapping[str, torch.Tensor],
-                 buffers: Mapping[str, torch.Tensor], leaves: list[Any],
-                 draws: Mapping[str, list[torch.Tensor]] | None, *, double: bool = False, single: bool = False,
-                 kind: Mapping[str, str] | None = None,
-                 autocast: tuple[str, torch.dtype] | None = None, cache_enabled: bool = True,
-                 device: torch.device | None = None, observer: Observer | None = None,
-                 decisions: Mapping[str, torch.Tensor] | None = None):
+    def __init__(
+        self,
+        program: Program,
+        params: Mapping[str, torch.Tensor],
+        buffers: Mapping[str, torch.Tensor],
+        leaves: list[Any],
+        draws: Mapping[str, list[torch.Tensor]] | None,
+        *,
+        double: bool = False,
+        single: bool = False,
+        kind: Mapping[str, str] | None = None,
+        autocast: tuple[str, torch.dtype] | None = None,
+        cache_enabled: bool = True,
+        device: torch.device | None = None,
+        observer: Observer | None = None,
+        decisions: Mapping[str, torch.Tensor] | None = None,
+    ):
         self._program, self._draws, self._double, self._single = program, draws, double, single
         self._outer, self._cache, self._observer, self._device = autocast, cache_enabled, observer, device
         self._autocast_device = autocast[0] if autocast is not None else "cpu"
         self._values: dict[str, Any] = {}
         self._decisions = decisions or {}
-        self._places = {call.args[0].name: self._decisions[call.name] for call in program.calls
-                        if call.is_getitem and call.args[1] == 1 and call.name in self._decisions}
+        self._places = {
+            call.args[0].name: self._decisions[call.name]
+            for call in program.calls
+            if call.is_getitem and call.args[1] == 1 and call.name in self._decisions
+        }
         self._kind = kind or {}
         self.buffers = {path: tensor.clone() for path, tensor in buffers.items()}
         for name, path in program.buffers.items():
@@ -79,8 +120,9 @@ class Interpreter:
                 self.buffers[path] = self._wide(self.buffers[path])
             self._values[name] = self.buffers[path]
         written = overwritten(program)
-        self._values.update({name: leaves[leaf].clone() if name in written else leaves[leaf]
-                             for name, leaf in program.inputs.items()})
+        self._values.update(
+            {name: leaves[leaf].clone() if name in written else leaves[leaf] for name, leaf in program.inputs.items()}
+        )
         self._values.update({name: self._wide(params[path]) for name, path in program.params.items()})
         self._values.update({name: value.to(device, copy=name in written) for name, value in program.constants.items()})
         for name, value in self._values.items():
@@ -94,7 +136,11 @@ class Interpreter:
         return not self._is_graph(name) or name in self._program.inputs or name in self._program.constants
 
     def _wide(self, value: Any) -> Any:
-        if not (self._double or self._single) or not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+        if (
+            not (self._double or self._single)
+            or not isinstance(value, torch.Tensor)
+            or not value.dtype.is_floating_point
+        ):
             return value
         return value.double() if self._double else value.float()
 
@@ -156,8 +202,9 @@ class Interpreter:
             if call.autocast is not None and not self._double and self._models_autocast:
                 region = call.autocast
                 dtype = getattr(torch, region.dtype) if region.dtype else None
-                stack.enter_context(torch.autocast(region.device, dtype=dtype, enabled=region.enabled,
-                                                   cache_enabled=region.cache))
+                stack.enter_context(
+                    torch.autocast(region.device, dtype=dtype, enabled=region.enabled, cache_enabled=region.cache)
+                )
             elif call.backward_of:
                 stack.enter_context(torch.autocast(self._autocast_device, enabled=False))
             if call.nograd:
@@ -255,8 +302,10 @@ def _promoted(args: Any, kwargs: Any) -> Any:
     if len(set(dtypes)) < 2:
         return args, kwargs
     widest = functools.reduce(torch.promote_types, dtypes)
-    return _replaced((args, kwargs), lambda value: value.to(widest) if isinstance(value, torch.Tensor)
-                     and value.dtype.is_floating_point else value)
+    return _replaced(
+        (args, kwargs),
+        lambda value: value.to(widest) if isinstance(value, torch.Tensor) and value.dtype.is_floating_point else value,
+    )
 
 
 def _is_double(value: Any) -> bool:
@@ -289,7 +338,8 @@ def _attention(a: dict[str, Any], mask: torch.Tensor) -> torch.Tensor:
         added = added.to(q.dtype)
     with torch.autocast(device, enabled=False):
         _, weights = torch.ops.aten._scaled_dot_product_attention_math(
-            q, k, v, added, 0.0, a["is_causal"], None, scale=a["scale"], enable_gqa=a["enable_gqa"])
+            q, k, v, added, 0.0, a["is_causal"], None, scale=a["scale"], enable_gqa=a["enable_gqa"]
+        )
         if a["enable_gqa"] and v.shape[-3] != weights.shape[-3]:
             v = v.repeat_interleave(weights.shape[-3] // v.shape[-3], -3)
         return (scale_kept(weights, mask, float(a["dropout_p"])) @ v).to(dtype)
@@ -305,8 +355,8 @@ def _recurrent(call: Call, a: dict[str, Any], masks: list[torch.Tensor]) -> tupl
     x = a["input"].transpose(0, 1) if a["batch_first"] else a["input"]
     ends: list[list[torch.Tensor]] = [[] for _ in states]
     for layer in range(layers):
-        own = [state[layer * directions:(layer + 1) * directions] for state in states]
-        weights = a["params"][layer * per_layer:(layer + 1) * per_layer]
+        own = [state[layer * directions : (layer + 1) * directions] for state in states]
+        weights = a["params"][layer * per_layer : (layer + 1) * per_layer]
         common = (weights, a["has_biases"], 1, 0.0, a["train"], bidirectional, False)
         x, *last = torch.lstm(x, own, *common) if lstm else torch.gru(x, own[0], *common)
         for end, state in zip(ends, last, strict=True):
@@ -317,8 +367,9 @@ def _recurrent(call: Call, a: dict[str, Any], masks: list[torch.Tensor]) -> tupl
     return (y, *(torch.cat(end) for end in ends))
 
 
-def _picked(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
-            places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _picked(
+    call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], places: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The elements at recorded places: as topk and the like give them, and their gradients."""
     a = arguments(Call(call.name, call.target, args, kwargs))
     x, dim = a["self"], a["dim"]
@@ -338,12 +389,13 @@ def base_name_is(call: Call, name: str) -> bool:
     return not call.is_getitem and base_name(call) == name
 
 
-def with_argument(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], name: str,
-                  value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def with_argument(
+    call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, value: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The same arguments with another one of that name."""
     place = [argument.name for argument in call.target._schema.arguments].index(name)
     if place < len(args):
-        return (*args[:place], value, *args[place + 1:]), kwargs
+        return (*args[:place], value, *args[place + 1 :]), kwargs
     return args, {**kwargs, name: value}
 
 

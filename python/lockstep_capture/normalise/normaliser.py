@@ -31,8 +31,9 @@ from .weighed import followed
 
 _EMPTY = "empty"
 # Ops that join operands of several dtypes. Integers among them take the dtype of the floating ones.
-_PROMOTING = {f"aten.{name}" for name in ("add", "sub", "rsub", "mul", "div", "true_divide", "pow", "maximum",
-                                          "minimum", "where")}
+_PROMOTING = {
+    f"aten.{name}" for name in ("add", "sub", "rsub", "mul", "div", "true_divide", "pow", "maximum", "minimum", "where")
+}
 
 
 def _without_elements(kind: Any) -> Any:
@@ -46,9 +47,18 @@ def _without_elements(kind: Any) -> Any:
 class Normaliser:
     """graph: the result. ir_of: value of the program -> id of the graph's value."""
 
-    def __init__(self, program: Program, versions: Versions, types: TypeRecorder, snapshots: Snapshots,
-                 model: torch.nn.Module, buffers: Mapping[str, torch.Tensor], paths: Sequence[str], *,
-                 plain_attention: bool = False):
+    def __init__(
+        self,
+        program: Program,
+        versions: Versions,
+        types: TypeRecorder,
+        snapshots: Snapshots,
+        model: torch.nn.Module,
+        buffers: Mapping[str, torch.Tensor],
+        paths: Sequence[str],
+        *,
+        plain_attention: bool = False,
+    ):
         self._program, self._versions, self._types = program, versions, types.types
         self._layouts, self._memory = types.layouts, types.strides
         self.plain_attention = plain_attention
@@ -75,8 +85,12 @@ class Normaliser:
             if call.name in versions.weighed:
                 self.decision_of(call)
         if (versions.kind.get(versions.loss) != GRAPH or not self.graph.params) and not self.problems:
-            self.problems.append(Problem("a loss that depends on no weight of the model", hint="step_fn(model, batch) "
-                                         "must return the loss, computed with the model that it is given"))
+            self.problems.append(
+                Problem(
+                    "a loss that depends on no weight of the model",
+                    hint="step_fn(model, batch) must return the loss, computed with the model that it is given",
+                )
+            )
         if self.problems:
             raise UnsupportedModelError(self.problems)
         self._finish()
@@ -123,8 +137,13 @@ class Normaliser:
     def _has_gradient(self, version: str) -> bool:
         """Is it a floating activation that was made with gradients?"""
         name = value_name(version)
-        return name in self._calls and self._is_float_type(self._types[name]) and version not in self._nograd \
-            and not self._calls[name].nograd and not isinstance(self._env.get(version), list)
+        return (
+            name in self._calls
+            and self._is_float_type(self._types[name])
+            and version not in self._nograd
+            and not self._calls[name].nograd
+            and not isinstance(self._env.get(version), list)
+        )
 
     def _passed_by(self, own: Ref, result: Value, call: Call) -> Value:
         """A write under no_grad: the gradient of the value passes by it, as of result + (own - own)."""
@@ -174,11 +193,13 @@ class Normaliser:
 
     def _placeholder_result(self, call: Call) -> Any:
         """A value to continue with after a problem, so that all problems are found."""
+
         def value(kind: Any) -> Any:
             if isinstance(kind, list):
                 return [value(item) for item in kind]
             shape, dtype = kind if kind else ((), torch.float32)
             return Value("n0", shape, element_type(dtype))
+
         return value(self._types.get(call.name))
 
     # For RuleContext (ir/graph_builder.py)
@@ -293,7 +314,11 @@ class Normaliser:
             return True
         call = self._calls.get(version)
         short = "" if call is None or call.is_getitem else base_name(call).split(".")[1]
-        if call is None or short not in SAME_ORDER | {"expand"} or not self._in_graph(self._versions.reads[version][0][0].name):
+        if (
+            call is None
+            or short not in SAME_ORDER | {"expand"}
+            or not self._in_graph(self._versions.reads[version][0][0].name)
+        ):
             return False
         args, kwargs = self._versions.reads[version]
         context, source = RuleContext(self, call, args, kwargs), self._decided[args[0].name]
@@ -307,13 +332,17 @@ class Normaliser:
         """The values that are a call's recorded places, or truths."""
         if not picks(call):
             return [(call.name, None)]
-        return [(other.name, 1) for other in self._program.calls
-                if other.is_getitem and other.args[1] == 1 and other.args[0].name == call.name]
+        return [
+            (other.name, 1)
+            for other in self._program.calls
+            if other.is_getitem and other.args[1] == 1 and other.args[0].name == call.name
+        ]
 
     def mask_as_number(self, mask: Value, call: Call, besides: str = "") -> Value:
         """1.0 and 0.0 for a mask's 1 and 0: in the format of the other floating operand, as torch promotes, or FP32."""
-        one, zero = (self.derive(f"number{n!r}", lambda n: torch.tensor(n, dtype=torch.float32), [n], call)
-                     for n in (1.0, 0.0))
+        one, zero = (
+            self.derive(f"number{n!r}", lambda n: torch.tensor(n, dtype=torch.float32), [n], call) for n in (1.0, 0.0)
+        )
         node = self.add("where", [mask.id, one.id, zero.id], {}, [(mask.shape, "f32")], call)
         return self._beside(besides, node.value(), call) if besides else node.value()
 
@@ -327,8 +356,14 @@ class Normaliser:
 
     def _floating_beside(self, name: str, call: Call) -> str | None:
         """Another operand of the call: an activation, to whose dtype PyTorch's type promotion takes integers."""
-        return next((other.name for other in iterate_refs(self._versions.reads.get(call.name, ()))
-                     if other.name != name and self.is_computed(other) and self.is_float(other)), None)
+        return next(
+            (
+                other.name
+                for other in iterate_refs(self._versions.reads.get(call.name, ()))
+                if other.name != name and self.is_computed(other) and self.is_float(other)
+            ),
+            None,
+        )
 
     def _graph_value(self, name: str, call: Call) -> Value:
         if name in self._program.params:
@@ -337,8 +372,11 @@ class Normaliser:
             return self.stored.buffer_now(self._program.buffers[name])
         found = self._env.get(name)
         if name in self._versions.written and found is None:
-            raise Unsupported("a counter", f"buffer {self._versions.written[name]}: integers that the forward pass changes "
-                              "and reads have no arithmetic here; make the buffer a float")
+            raise Unsupported(
+                "a counter",
+                f"buffer {self._versions.written[name]}: integers that the forward pass changes "
+                "and reads have no arithmetic here; make the buffer a float",
+            )
         if not isinstance(found, Value):
             raise Unsupported(call.op, "a list of tensors where a tensor is needed")
         if name in self._nograd and not call.nograd and found.is_float:
@@ -362,12 +400,23 @@ class Normaliser:
     def derive(self, what: str, body: Callable[..., torch.Tensor], operands: Sequence[Any], call: Call) -> Value:
         return self._outside.derive(what, body, operands, call)
 
-    def add(self, op: str, inputs: list[str], attrs: dict[str, Any], outputs: list[tuple[Shape, str]],
-            call: Call) -> Node:
+    def add(
+        self, op: str, inputs: list[str], attrs: dict[str, Any], outputs: list[tuple[Shape, str]], call: Call
+    ) -> Node:
         if _EMPTY in inputs:
             raise Unsupported(call.op, "a tensor without elements has no part in this op")
-        node = Node(f"n{len(self.graph.nodes)}", op, inputs, attrs, outputs, call.place,
-                    "" if call.is_getitem else call.op, call.autocast, call.nograd, backward_of=call.backward_of)
+        node = Node(
+            f"n{len(self.graph.nodes)}",
+            op,
+            inputs,
+            attrs,
+            outputs,
+            call.place,
+            "" if call.is_getitem else call.op,
+            call.autocast,
+            call.nograd,
+            backward_of=call.backward_of,
+        )
         self.graph.nodes.append(node)
         site = random_site(call)
         if site is not None and (site.kind == op.replace("gru", "lstm") or op == "dropout"):
@@ -384,16 +433,24 @@ class Normaliser:
             found = self._env.get(version)
             if isinstance(found, Value) and all(path != entry[0] for entry in self.graph.mutations):
                 if not found.id.startswith("n"):  # a weight, an input, another buffer
-                    found = self.add("reshape", [found.id], {"shape": found.shape}, [(found.shape, found.dtype)],
-                                     self._calls[version]).value()
+                    found = self.add(
+                        "reshape",
+                        [found.id],
+                        {"shape": found.shape},
+                        [(found.shape, found.dtype)],
+                        self._calls[version],
+                    ).value()
                 self.stored.buffer(path)
                 source, _, slot = found.id.partition(".")
                 self.graph.mutations.append((path, source, int(slot or 0)))
         self._let_lanes_choose()
         self.graph.drop_unread()
         nodes = {node.id for node in self.graph.nodes}
-        self.ir_of = {name: found for name, found in self.ir_of.items()
-                      if not found.startswith("n") or found.partition(".")[0] in nodes}
+        self.ir_of = {
+            name: found
+            for name, found in self.ir_of.items()
+            if not found.startswith("n") or found.partition(".")[0] in nodes
+        }
 
     def _let_lanes_choose(self) -> None:
         """Marks the choices that a lane may make itself: all that they lead to is in the graph."""
@@ -401,7 +458,11 @@ class Normaliser:
         recorded = {nodes[value.id].inputs[-1] for value in self._decisions.values() if value is not None}
         fixed = followed(self._versions, self._calls, self._outside.operands(besides=recorded) | self._program.read)
         for name, value in self._decisions.items():
-            if value is not None and not is_comparison(self._calls[name]) and not fixed & {name, *(result for result, _ in self._results_of(self._calls[name]))}:
+            if (
+                value is not None
+                and not is_comparison(self._calls[name])
+                and not fixed & {name, *(result for result, _ in self._results_of(self._calls[name]))}
+            ):
                 nodes[value.id].attrs["own"] = True
 
     def call_of_loss(self) -> Call:

@@ -24,7 +24,9 @@ class TypeRecorder(Observer):
     def __init__(self) -> None:
         self.types: dict[str, Any] = {}
         self.shares: dict[str, bool] = {}
-        self.strides: dict[str, tuple[tuple[int, ...], int, int]] = {}  # and offset, and how many elements the memory holds
+        self.strides: dict[
+            str, tuple[tuple[int, ...], int, int]
+        ] = {}  # and offset, and how many elements the memory holds
         self._memory: dict[str, int] = {}
         self.layouts: dict[str, torch.Tensor] = {}
 
@@ -75,7 +77,9 @@ class Snapshots(Observer):
 
     def before(self, call: Call, value: Callable[[str], Any]) -> None:
         needed = self._versions.live | self._versions.for_choices
-        if (self._versions.kind[call.name] != GRAPH or call.name not in needed) and call.name not in self._versions.weighed:
+        if (
+            self._versions.kind[call.name] != GRAPH or call.name not in needed
+        ) and call.name not in self._versions.weighed:
             return
         for ref in iterate_refs(self._versions.reads[call.name]):
             if self._versions.kind.get(ref.name) != GRAPH and ref.name not in self.values:
@@ -89,21 +93,30 @@ class Snapshots(Observer):
             if call.name in self._versions.weighed:
                 self.values[call.name] = self.decisions[call.name]
         if call.name in self._versions.started:
-            self.values[started_as(call.name)] = torch.zeros_like(result) if is_new_empty(call) else result.detach().clone()
+            self.values[started_as(call.name)] = (
+                torch.zeros_like(result) if is_new_empty(call) else result.detach().clone()
+            )
         if self._versions.kind[call.name] == GRAPH and picks(call):
             self.values[places_of(call)] = result[1].detach().clone()
 
 
-def analyse(program: Program, params: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor],
-            leaves: list[Any], *, single: bool = False) -> tuple[Versions, TypeRecorder]:
+def analyse(
+    program: Program,
+    params: Mapping[str, torch.Tensor],
+    buffers: Mapping[str, torch.Tensor],
+    leaves: list[Any],
+    *,
+    single: bool = False,
+) -> tuple[Versions, TypeRecorder]:
     """Types by a run of the program that draws its own random numbers and leaves the global generators alone.
 
     single: the model has narrower weights, and runs in FP32.
     """
     recorder = TypeRecorder()
     with torch.no_grad(), torch.random.fork_rng():
-        Interpreter(program, params, buffers, leaves, None, decisions=program.decisions, observer=recorder,
-                    single=single).run()
+        Interpreter(
+            program, params, buffers, leaves, None, decisions=program.decisions, observer=recorder, single=single
+        ).run()
     versions = versions_of(program, recorder.is_float(), recorder.shares)
     weigh(program, versions)
     return versions, recorder

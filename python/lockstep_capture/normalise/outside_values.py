@@ -16,15 +16,30 @@ from .ssa import CONST, GRAPH, Versions, value_name
 
 MASK_LIMIT = 1e30  # constants beyond are masks (-FLT_MAX, -inf), not weights of anything
 _RENAMES = {"aten.alias.default", "aten.type_as.default"}
-_DTYPES = {torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-           torch.uint8, torch.bool}
+_DTYPES = {
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+}
 
 
 class OutsideValues:
     """Adds constants and inputs to the graph, each once. snapshots: their content in the traced run."""
 
-    def __init__(self, graph: Graph, program: Program, versions: Versions, snapshots: Mapping[str, torch.Tensor],
-                 paths: Sequence[str]):
+    def __init__(
+        self,
+        graph: Graph,
+        program: Program,
+        versions: Versions,
+        snapshots: Mapping[str, torch.Tensor],
+        paths: Sequence[str],
+    ):
         self._graph, self._program, self._versions = graph, program, versions
         self._snapshots, self._paths = snapshots, paths
         self._calls = {call.name: call for call in program.calls}
@@ -32,8 +47,9 @@ class OutsideValues:
 
     def operands(self, besides: set[str]) -> set[str]:
         """The values that Python made something of, for other graph values than these."""
-        return {name for (_, names), made in self._made.items() if made.id not in besides or made.is_empty
-                for name in names}
+        return {
+            name for (_, names), made in self._made.items() if made.id not in besides or made.is_empty for name in names
+        }
 
     def constant(self, ref: Ref) -> torch.Tensor | None:
         """The tensor, if it depends on neither batch nor weights."""
@@ -68,8 +84,7 @@ class OutsideValues:
             return self.derive("float", lambda x: x.float(), [Ref(name)], None)
         return self.derive("", lambda x: x, [Ref(name)], None)
 
-    def derive(self, what: str, body: Callable[..., torch.Tensor], operands: Sequence[Any],
-               call: Call | None) -> Value:
+    def derive(self, what: str, body: Callable[..., torch.Tensor], operands: Sequence[Any], call: Call | None) -> Value:
         """A constant, or an input, that is body(*operands); operands: Refs of constant or derived values, or numbers."""
         names = tuple(ref.name for ref in operands if isinstance(ref, Ref))
         if any(self._versions.kind[name] == GRAPH or name not in self._snapshots for name in names):
@@ -86,8 +101,9 @@ class OutsideValues:
                 self._made[key] = Value("empty", tuple(example.shape), element_type(example.dtype))
                 return self._made[key]
             constant = all(self._versions.kind[name] == CONST for name in names)
-            self._made[key] = self._constant(names, what, example) if constant \
-                else self._input(names, what, example, compute)
+            self._made[key] = (
+                self._constant(names, what, example) if constant else self._input(names, what, example, compute)
+            )
         return self._made[key]
 
     def _constant(self, names: tuple[str, ...], what: str, tensor: torch.Tensor) -> Value:
@@ -111,13 +127,20 @@ class OutsideValues:
             call = self._calls.get(name)
         return value_name(name)
 
-    def _input(self, names: tuple[str, ...], what: str, example: torch.Tensor,
-               compute: Callable[..., torch.Tensor]) -> Value:
+    def _input(
+        self, names: tuple[str, ...], what: str, example: torch.Tensor, compute: Callable[..., torch.Tensor]
+    ) -> Value:
         path = self._path_of(names, what)
         self._check_dtype(example, path)
-        entry = GraphInput(path, tuple(example.shape), element_type(example.dtype),
-                           str(example.dtype).removeprefix("torch."), names, compute,
-                           stat_exempt=path.startswith("derived:") and _is_mask(example))
+        entry = GraphInput(
+            path,
+            tuple(example.shape),
+            element_type(example.dtype),
+            str(example.dtype).removeprefix("torch."),
+            names,
+            compute,
+            stat_exempt=path.startswith("derived:") and _is_mask(example),
+        )
         self._graph.inputs.append(entry)
         return Value(f"in{len(self._graph.inputs) - 1}", entry.shape, entry.dtype)
 
@@ -136,8 +159,11 @@ class OutsideValues:
 
     def _check_dtype(self, tensor: torch.Tensor, what: str) -> None:
         if tensor.dtype not in _DTYPES:
-            raise Unsupported(f"{what}: is {str(tensor.dtype).removeprefix('torch.')}", "floats of 32 bits or fewer, "
-                              "integers and booleans can be captured; call .float() on it before the block")
+            raise Unsupported(
+                f"{what}: is {str(tensor.dtype).removeprefix('torch.')}",
+                "floats of 32 bits or fewer, "
+                "integers and booleans can be captured; call .float() on it before the block",
+            )
 
 
 def _is_mask(tensor: torch.Tensor) -> bool:

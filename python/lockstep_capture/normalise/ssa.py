@@ -81,8 +81,12 @@ class Versions:
         elif short in _SHAPE_ONLY | _NOISE_LIKE:
             refs = refs[:1]
         # What only noise was drawn with is not in the graph: what it was made from is.
-        found = [ref.name if self.kind[ref.name] == GRAPH and self._is_there(ref.name, calls)
-                 else self.example_of(ref.name, calls, is_float) for ref in refs]
+        found = [
+            ref.name
+            if self.kind[ref.name] == GRAPH and self._is_there(ref.name, calls)
+            else self.example_of(ref.name, calls, is_float)
+            for ref in refs
+        ]
         return None if None in found else next(iter(found), None)
 
     def _is_there(self, version: str, calls: Mapping[str, Call]) -> bool:
@@ -265,7 +269,8 @@ class _Walk:
             if base_name(call) == ATTENTION and isinstance(mask := arguments(call)["attn_mask"], Ref):
                 forced.add(mask.name)
             unknown = not self._is_float.get(call.name, True) or (
-                not call.is_getitem and (find_rule(call) is None or self._writes_to_view(call)))
+                not call.is_getitem and (find_rule(call) is None or self._writes_to_view(call))
+            )
             if call.name not in inside and (unknown or call.name in forced):
                 forced |= {call.name, *_refs_by_value(call)}
         return forced
@@ -301,7 +306,7 @@ class _Walk:
             return DERIVED if site.kind == "noise" else GRAPH
         if call.op in _BY_EXAMPLE and self._rounds_as(call, *names):
             return GRAPH
-        names = names[:len(_refs_by_value(call))]
+        names = names[: len(_refs_by_value(call))]
         kinds = {self.result.kind[name] for name in names}
         if GRAPH in kinds:
             return DERIVED if call.name in self._chosen else GRAPH
@@ -318,8 +323,14 @@ class _Walk:
     def _rounds_as(self, call: Call, x: str, example: str | None = None) -> bool:
         """A table of cosines in q's dtype is rounded as q's format in a lane says, not as in the loop."""
         empty = x in self._calls and base_name(self._calls[x]).split(".")[1] in _EMPTY
-        return (example is not None and self.result.kind[example] == GRAPH and self._is_float.get(example, False)
-                and self._is_float.get(x, False) and call.name not in self._forced and not empty)
+        return (
+            example is not None
+            and self.result.kind[example] == GRAPH
+            and self._is_float.get(example, False)
+            and self._is_float.get(x, False)
+            and call.name not in self._forced
+            and not empty
+        )
 
     def _from_float_input(self, name: str) -> bool:
         return name in self._program.inputs and self._is_float.get(name, False)
@@ -351,8 +362,11 @@ class _Walk:
         if target != root and not self._is_float.get(root, False):
             return self._problem(call, "in-place on a view of integers", hint)
         if target != root and call.nograd and root in self._calls and not self._calls[root].nograd:
-            return self._problem(call, "in-place on a view without gradient",
-                                 "the gradient passes by such a write; write to a detached copy")
+            return self._problem(
+                call,
+                "in-place on a view without gradient",
+                "the gradient passes by such a write; write to a detached copy",
+            )
         self._rebind(index, call, target)
         if root in program.buffers:
             if target == root:
@@ -403,8 +417,9 @@ class _Walk:
         wanted, count = {result.loss}, -1
         while len(wanted) > count:
             count = len(wanted)
-            result.read_buffers = {buffers[name] for name in needed_for(self._program, result, wanted)[1]
-                                   if name in buffers}
+            result.read_buffers = {
+                buffers[name] for name in needed_for(self._program, result, wanted)[1] if name in buffers
+            }
             wanted |= {result.mutations[path] for path in result.read_buffers if path in result.mutations}
 
 

@@ -57,8 +57,10 @@ class StoredValues:
     def _buffer_path(self, ref: Ref) -> str:
         path = self._program.buffers.get(value_name(ref.name))
         if path is None:
-            raise Unsupported("running statistics outside of the model", "the network of that batch_norm must be a "
-                              "submodule of the model, or in evaluation mode")
+            raise Unsupported(
+                "running statistics outside of the model",
+                "the network of that batch_norm must be a submodule of the model, or in evaluation mode",
+            )
         return path
 
     def mutate_batch_norm(self, node: Node, mean: Ref, var: Ref, count: Value | None) -> None:

@@ -14,10 +14,47 @@ from ..ir.program import Call, Program
 from ..ir.random_ops import base_name
 
 # Ops whose result may show elements of their first operand.
-_VIEWS = {"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "transpose", "permute", "t", "view_as",
-          "reshape_as", "_unsafe_view", "contiguous", "alias", "detach", "movedim", "moveaxis", "swapaxes", "to", "type_as",
-          "numpy_T", "mT", "mH", "adjoint", "matrix_H", "select", "slice", "narrow", "split", "split_with_sizes", "chunk",
-          "unbind", "expand", "expand_as", "broadcast_to", "diagonal", "unfold", "tensor_split", "as_strided"}
+_VIEWS = {
+    "view",
+    "reshape",
+    "flatten",
+    "unflatten",
+    "unsqueeze",
+    "squeeze",
+    "transpose",
+    "permute",
+    "t",
+    "view_as",
+    "reshape_as",
+    "_unsafe_view",
+    "contiguous",
+    "alias",
+    "detach",
+    "movedim",
+    "moveaxis",
+    "swapaxes",
+    "to",
+    "type_as",
+    "numpy_T",
+    "mT",
+    "mH",
+    "adjoint",
+    "matrix_H",
+    "select",
+    "slice",
+    "narrow",
+    "split",
+    "split_with_sizes",
+    "chunk",
+    "unbind",
+    "expand",
+    "expand_as",
+    "broadcast_to",
+    "diagonal",
+    "unfold",
+    "tensor_split",
+    "as_strided",
+}
 
 
 @dataclass(frozen=True)

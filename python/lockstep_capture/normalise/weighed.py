@@ -25,13 +25,27 @@ def weigh(program: Program, versions: Versions) -> None:
 
 def _weighed(program: Program, versions: Versions) -> set[str]:
     branches = _branches(program, versions)
-    places = {call.args[0].name for call in program.calls if call.is_getitem and call.args[1] == 1
-              and call.name in versions.recorded and (call.name in versions.live or call.name in program.read)}
-    return {call.name for call in program.calls
-            if can_be_weighed(call) and not call.backward_of  # a backward pass takes what the forward pass chose
-            and (call.name in places or call.name in branches or call.name in versions.live
-                 and (picks(call) or call.name in versions.recorded))
-            and any(versions.kind.get(name) == GRAPH for name in call.refs())}
+    places = {
+        call.args[0].name
+        for call in program.calls
+        if call.is_getitem
+        and call.args[1] == 1
+        and call.name in versions.recorded
+        and (call.name in versions.live or call.name in program.read)
+    }
+    return {
+        call.name
+        for call in program.calls
+        if can_be_weighed(call)
+        and not call.backward_of  # a backward pass takes what the forward pass chose
+        and (
+            call.name in places
+            or call.name in branches
+            or call.name in versions.live
+            and (picks(call) or call.name in versions.recorded)
+        )
+        and any(versions.kind.get(name) == GRAPH for name in call.refs())
+    }
 
 
 def _branches(program: Program, versions: Versions) -> set[str]:
@@ -40,8 +54,7 @@ def _branches(program: Program, versions: Versions) -> set[str]:
     for call in reversed(program.calls):
         if call.name in truths and not call.is_getitem and call.op.split(".")[1] in _TRUTHS:
             truths |= set(call.refs())
-    return {call.name for call in program.calls
-            if call.name in truths & versions.recorded and is_comparison(call)}
+    return {call.name for call in program.calls if call.name in truths & versions.recorded and is_comparison(call)}
 
 
 def followed(versions: Versions, calls: Mapping[str, Call], used: set[str]) -> set[str]:

@@ -28,8 +28,10 @@ def sdpa(c: RuleContext) -> Value:
     scale = c.a["scale"]
     # Fused kernels take (N,H,T,E) only, one width, no dropout that the capture must see.
     fused = site is None and q.rank == k.rank == v.rank == 4 and q.shape[-1] == v.shape[-1]
-    attrs: dict[str, Any] = {"scale": 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale),
-                             "model": "flash" if fused and not c.plain_attention else "math"}
+    attrs: dict[str, Any] = {
+        "scale": 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale),
+        "model": "flash" if fused and not c.plain_attention else "math",
+    }
     if c.a["is_causal"]:
         attrs["causal"] = True
     if c.a["enable_gqa"]:
@@ -55,7 +57,9 @@ def _with_learned_mask(c: RuleContext, q: Value, k: Value, v: Value, mask: Value
         added = c.binary("add", scores.value(), mask)
         weights = c.same("softmax", added, {"dim": added.rank - 1})
         if site is not None:
-            weights = c.node("dropout", [weights], [(weights.shape, "f32"), (weights.shape, "i32")], {"p": site.p, "training": True}).value()
+            weights = c.node(
+                "dropout", [weights], [(weights.shape, "f32"), (weights.shape, "i32")], {"p": site.p, "training": True}
+            ).value()
         return c.node("matmul", [weights, v], c.out_shape()).value()
 
     found: Value = c.kernel("sdpa", [q, k, v], body, [mask])
@@ -66,4 +70,6 @@ def _repeated(c: RuleContext, x: Value, heads: int) -> Value:
     """(N, G, T, E) with every group's head repeated: (N, H, T, E)."""
     times = heads // x.shape[-3]
     wide = (*x.shape[:-2], times, *x.shape[-2:])
-    return c.reshape(c.expand(c.reshape(x, (*x.shape[:-2], 1, *x.shape[-2:])), wide), (*x.shape[:-3], heads, *x.shape[-2:]))
+    return c.reshape(
+        c.expand(c.reshape(x, (*x.shape[:-2], 1, *x.shape[-2:])), wide), (*x.shape[:-3], heads, *x.shape[-2:])
+    )

@@ -25,8 +25,9 @@ def embedding_bag(c: RuleContext) -> list[Any]:
         return _ragged(c, mode, row)
     weight, flat = c.value("weight"), c.a["indices"]
     indices = c.derive(f"bags{length}", lambda i: i.reshape(-1, length), [flat])
-    x = c.node("embedding", [weight, indices], (*indices.shape, weight.shape[1]),
-               {"padding_idx": row} if row >= 0 else {}).value()
+    x = c.node(
+        "embedding", [weight, indices], (*indices.shape, weight.shape[1]), {"padding_idx": row} if row >= 0 else {}
+    ).value()
     if row >= 0:
         keep = c.derive(f"kept{length}_{row}", lambda i: (i.reshape(-1, length, 1) != row).float(), [flat])
         x = c.binary("mul", x, keep)
@@ -39,8 +40,11 @@ def embedding_bag(c: RuleContext) -> list[Any]:
     total = c.reduce("sum", x, [1])
     if mode == "sum":
         return [total]
-    count = c.derive(f"counts{length}_{row}",
-                     lambda i: (i.reshape(-1, length) != row).sum(1, keepdim=True).clamp(min=1).float(), [flat])
+    count = c.derive(
+        f"counts{length}_{row}",
+        lambda i: (i.reshape(-1, length) != row).sum(1, keepdim=True).clamp(min=1).float(),
+        [flat],
+    )
     return [c.binary("div", total, count)]
 
 
@@ -57,8 +61,12 @@ def _ragged(c: RuleContext, mode: str, row: int) -> list[Any]:
         kept = bag_of(indices, offsets)[indices != row]
         return torch.bincount(kept, minlength=bags).clamp(min=1).float().reshape(bags, 1)
 
-    x = c.node("embedding", [weight, c.integer("indices")], (*c.shape_of("indices"), weight.shape[1]),
-               {"padding_idx": row} if row >= 0 else {}).value()
+    x = c.node(
+        "embedding",
+        [weight, c.integer("indices")],
+        (*c.shape_of("indices"), weight.shape[1]),
+        {"padding_idx": row} if row >= 0 else {},
+    ).value()
     if mode == "max":
         return [_largest(c, x, bags, row, bag_of, refs)]
     if row >= 0:
@@ -79,7 +87,9 @@ def _largest(c: RuleContext, x: Value, bags: int, row: int, bag_of: Any, refs: l
         return found.reshape(-1, 1).expand(-1, width)
 
     shape = (bags + 1, width)
-    found = c.node("scatter_amax", [x, c.derive(f"bags_for_max{row}", places, refs)], shape, {"dim": 0, "shape": shape}).value()
+    found = c.node(
+        "scatter_amax", [x, c.derive(f"bags_for_max{row}", places, refs)], shape, {"dim": 0, "shape": shape}
+    ).value()
     return c.slice(found, 0, 0, bags)
 
 

@@ -73,10 +73,11 @@ def rnn(c: RuleContext) -> list[Value]:
         outputs = []
         for direction in range(directions):
             cell = layer * directions + direction
-            w_ih, w_hh, *biases = weights[cell * per_cell:(cell + 1) * per_cell]
+            w_ih, w_hh, *biases = weights[cell * per_cell : (cell + 1) * per_cell]
             h = c.reshape(c.slice(starts, 0, cell, cell + 1), starts.shape[1:])
-            steps = _rnn_steps(c, x, h, (w_ih, w_hh), biases or [None, None], bool(direction),
-                               separate_bias=layer == 0 and scattered)  # as in linear
+            steps = _rnn_steps(
+                c, x, h, (w_ih, w_hh), biases or [None, None], bool(direction), separate_bias=layer == 0 and scattered
+            )  # as in linear
             ends.append(steps[0] if direction else steps[-1])
             outputs.append(joined(c, [leading(c, step) for step in steps], 0))
         x = joined(c, outputs, 2)
@@ -84,14 +85,23 @@ def rnn(c: RuleContext) -> list[Value]:
     return [y, joined(c, [leading(c, end) for end in ends], 0)]
 
 
-def _rnn_steps(c: RuleContext, x: Value, h: Value, weights: tuple[Value, Value], biases: Any,
-               backwards: bool, *, separate_bias: bool) -> list[Value]:
+def _rnn_steps(
+    c: RuleContext,
+    x: Value,
+    h: Value,
+    weights: tuple[Value, Value],
+    biases: Any,
+    backwards: bool,
+    *,
+    separate_bias: bool,
+) -> list[Value]:
     """The hidden states in the order of time. x (T,N,C), h (N,H)."""
     own = gates(c, x, weights[0], biases[0], separate_bias=separate_bias)
     time = x.shape[0]
     found: dict[int, Value] = {}
     for step in reversed(range(time)) if backwards else range(time):
-        total = c.binary("add", c.reshape(c.slice(own, 0, step, step + 1), own.shape[1:]),
-                         gates(c, h, weights[1], biases[1]))
+        total = c.binary(
+            "add", c.reshape(c.slice(own, 0, step, step + 1), own.shape[1:]), gates(c, h, weights[1], biases[1])
+        )
         found[step] = h = c.same("tanh" if "tanh" in c.call.op else "relu", total)
     return [found[step] for step in range(time)]

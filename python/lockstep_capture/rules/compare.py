@@ -39,13 +39,23 @@ def _truth(c: RuleContext, name: str) -> Value:
 
 
 def _only_masks(c: RuleContext) -> None:
-    if "logical" not in c.call.op and any(c.dtype_of(name) != torch.bool for name in ("self", "other")
-                                          if c.is_tensor(name)):
+    if "logical" not in c.call.op and any(
+        c.dtype_of(name) != torch.bool for name in ("self", "other") if c.is_tensor(name)
+    ):
         raise c.unsupported("bits of integers; only masks are joined")
 
 
-@rule("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "__and__", "__or__",
-      "__xor__")
+@rule(
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "__and__",
+    "__or__",
+    "__xor__",
+)
 def joined(c: RuleContext) -> Value:
     _only_masks(c)
     if not c.is_tensor("other"):

@@ -14,8 +14,11 @@ def glu(c: RuleContext) -> Value:
     x = c.value("self")
     dim = c.a["dim"] % x.rank
     half = x.shape[dim] // 2
-    return c.kernel("glu", [x], lambda x: c.binary("mul", c.slice(x, dim, 0, half),
-                                                   c.same("sigmoid", c.slice(x, dim, half, 2 * half))))
+    return c.kernel(
+        "glu",
+        [x],
+        lambda x: c.binary("mul", c.slice(x, dim, 0, half), c.same("sigmoid", c.slice(x, dim, half, 2 * half))),
+    )
 
 
 @rule("log2", "log10")

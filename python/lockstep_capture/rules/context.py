@@ -113,8 +113,13 @@ class RuleContext:
         return self.builder.type_of(self.call.name, slot)[0]
 
     # Nodes
-    def node(self, op: str, inputs: Sequence[Value], shapes: Sequence[tuple[Shape, str]] | Shape,
-             attrs: dict[str, Any] | None = None) -> Node:
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[Value],
+        shapes: Sequence[tuple[Shape, str]] | Shape,
+        attrs: dict[str, Any] | None = None,
+    ) -> Node:
         """shapes: of one floating output, or (shape, dtype) of every output."""
         if not shapes or isinstance(shapes[0], int):
             shapes = [(cast(Shape, tuple(shapes)), "f32")]
@@ -184,6 +189,7 @@ class RuleContext:
         Autocast treats it as `op`, whatever classes the parts have (lockstep list ops). masks: numbers that PyTorch's
         kernel makes of integers, whose format says nothing about the result's.
         """
+
         def rounded(y: Value) -> Value:
             return self.node("composed_result", [y, *operands], y.shape, {"of": op}).value()
 
@@ -239,11 +245,13 @@ HINTS: dict[str, str] = {}  # of ops without a rule: what to write instead
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
     """Registers a rule for `aten.<name>`."""
+
     def register(body: Rule) -> Rule:
         for name in names:
             assert f"aten.{name}" not in RULES, name
             RULES[f"aten.{name}"] = body
         return body
+
     return register
 
 

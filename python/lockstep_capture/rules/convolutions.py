@@ -10,8 +10,16 @@ from .context import RuleContext, pair, rule
 from .volumes import same_padding
 
 
-@rule("conv2d", "conv1d", "convolution", "_convolution", "conv_transpose2d", "conv_transpose1d",
-      "conv3d", "conv_transpose3d")
+@rule(
+    "conv2d",
+    "conv1d",
+    "convolution",
+    "_convolution",
+    "conv_transpose2d",
+    "conv_transpose1d",
+    "conv3d",
+    "conv_transpose3d",
+)
 def convolution(c: RuleContext) -> Value:
     """One-dimensional ones are images of one row."""
     name = c.call.op

@@ -32,19 +32,27 @@ def _carrying(c: RuleContext, name: str, operands: list[Value], found: list[str]
     """A node that carries the backward pass of that name. operands: results, then what `found` are the gradients of."""
     count = len(operands) - len(found)
     types = {item.id: (item.shape, item.dtype) for item in operands}
-    backward = _Backward([node for node in c.builder.graph.nodes if node.backward_of == name],
-                         [item.id for item in operands])
+    backward = _Backward(
+        [node for node in c.builder.graph.nodes if node.backward_of == name], [item.id for item in operands]
+    )
     gradients = [backward.use(item) if item else "" for item in found]
-    node = c.builder.add("custom_gradient", [item.id for item in operands], {"results": count},
-                             [types[item.id] for item in operands[:count]], c.call)
+    node = c.builder.add(
+        "custom_gradient",
+        [item.id for item in operands],
+        {"results": count},
+        [types[item.id] for item in operands[:count]],
+        c.call,
+    )
     node.inputs = backward.operands
-    node.backward = RecordedBackward(backward.finished(), [
-        *[""] * count, *gradients, *[""] * (len(backward.operands) - len(operands))])
+    node.backward = RecordedBackward(
+        backward.finished(), [*[""] * count, *gradients, *[""] * (len(backward.operands) - len(operands))]
+    )
     return [node.value(slot) for slot in range(count)]
 
 
-def with_gradient(c: RuleContext, y: Value, operands: list[Value],
-                  body: Callable[[RuleContext, Value], list[Value]]) -> Value:
+def with_gradient(
+    c: RuleContext, y: Value, operands: list[Value], body: Callable[[RuleContext, Value], list[Value]]
+) -> Value:
     """y, whose gradient dy makes those of the operands: body(context, dy), outside of autocast; each of its nodes rounds."""
     if c.call.nograd:
         return y
@@ -63,9 +71,11 @@ def _check_values(c: RuleContext) -> None:
         from_gradient |= {call.name} if reads else set()
         draws = random_site(call) is not None
         if c.builder.is_live(call) and (draws or (reads and c.builder.is_recorded(call))):
-            raise Unsupported("a custom autograd.Function whose backward pass " + (
-                "draws random numbers" if draws else "picks elements by the values of the gradient"),
-                "torch.where(condition, a, b) chooses between values")
+            raise Unsupported(
+                "a custom autograd.Function whose backward pass "
+                + ("draws random numbers" if draws else "picks elements by the values of the gradient"),
+                "torch.where(condition, a, b) chooses between values",
+            )
 
 
 class _Backward:

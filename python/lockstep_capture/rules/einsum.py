@@ -23,7 +23,7 @@ def einsum_product(c: Any, equation: str, operands: list[Value]) -> Value:
     wide = [c.expand(x, [extent[letter] for letter in term]) for term, x in zip(terms, operands, strict=True)]
     x, term = wide[0], terms[0]
     for i in range(1, len(terms)):
-        x, term = _product(c, (x, term), (wide[i], terms[i]), result + "".join(terms[i + 1:]))
+        x, term = _product(c, (x, term), (wide[i], terms[i]), result + "".join(terms[i + 1 :]))
     x, term = _summed(c, x, term, result)
     return _arranged(c, x, term, result)
 
@@ -33,7 +33,7 @@ def _letters(equation: str, operands: list[Value]) -> tuple[list[str], str]:
     left, arrow, result = equation.partition("->")
     terms = left.split(",")
     ranks = [x.rank - len(term.replace("...", "")) for term, x in zip(terms, operands, strict=True) if "..." in term]
-    free = [letter for letter in ascii_letters if letter not in equation][:max(ranks, default=0)]
+    free = [letter for letter in ascii_letters if letter not in equation][: max(ranks, default=0)]
     dots = "".join(free)
     if not arrow:
         letters = left.replace(",", "").replace(".", "")
@@ -41,7 +41,7 @@ def _letters(equation: str, operands: list[Value]) -> tuple[list[str], str]:
 
     def spelled(term: str, rank: int) -> str:
         own = len(term.replace("...", ""))
-        return term.replace("...", dots[len(dots) - (rank - own):] if rank > own else "")
+        return term.replace("...", dots[len(dots) - (rank - own) :] if rank > own else "")
 
     return ([spelled(term, x.rank) for term, x in zip(terms, operands, strict=True)], result.replace("...", dots))
 

@@ -56,8 +56,9 @@ def _by_tensors(c: RuleContext, shape: Any) -> Any:
 def _straight_through(c: RuleContext, x: Value, y: Value, steps: Value, limited: Value) -> Value:
     """y, whose gradient goes to x where no limit was passed."""
     outside = c.mask("not_equal", [steps, limited], x.shape)
-    return with_gradient(c, y, [x], lambda inside, dy: [
-        inside.node("masked_fill", [dy, outside], x.shape, {"value": 0.0}).value()])
+    return with_gradient(
+        c, y, [x], lambda inside, dy: [inside.node("masked_fill", [dy, outside], x.shape, {"value": 0.0}).value()]
+    )
 
 
 def _result(c: RuleContext, y: Value) -> Any:

@@ -18,8 +18,28 @@ def _unary(name: str) -> None:
     rule(name)(same)
 
 
-for _name in ("erf", "expm1", "log1p", "exp2", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh",
-              "atanh", "lgamma", "digamma", "floor", "ceil", "trunc"):
+for _name in (
+    "erf",
+    "expm1",
+    "log1p",
+    "exp2",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "lgamma",
+    "digamma",
+    "floor",
+    "ceil",
+    "trunc",
+):
     _unary(_name)
 
 
@@ -108,10 +128,12 @@ def remainder(c: RuleContext) -> Value:
     whole = "trunc" if "fmod" in c.call.op else "floor"
     x, y = c.value("self"), _operand(c, "other")
     if not isinstance(y, Value):
-        return c.kernel("remainder", [x], lambda x: c.binary(
-            "sub", x, c.scalar("mul", c.same(whole, c.scalar("div", x, y)), y)))
-    found: Value = c.kernel("remainder", [x, y], lambda x, y: c.binary(
-        "sub", x, c.binary("mul", c.same(whole, c.binary("div", x, y)), y)))
+        return c.kernel(
+            "remainder", [x], lambda x: c.binary("sub", x, c.scalar("mul", c.same(whole, c.scalar("div", x, y)), y))
+        )
+    found: Value = c.kernel(
+        "remainder", [x, y], lambda x, y: c.binary("sub", x, c.binary("mul", c.same(whole, c.binary("div", x, y)), y))
+    )
     return found
 
 
@@ -124,8 +146,11 @@ def degrees(c: RuleContext) -> Value:
 def nan_to_num(c: RuleContext) -> Value:
     """Numbers in the place of NaN and of infinities; no gradient through these."""
     x = c.value("self")
-    for op, operand, given, number in (("not_equal", None, "nan", 0.0), ("equal", math.inf, "posinf", _LARGEST),
-                                       ("equal", -math.inf, "neginf", -_LARGEST)):
+    for op, operand, given, number in (
+        ("not_equal", None, "nan", 0.0),
+        ("equal", math.inf, "posinf", _LARGEST),
+        ("equal", -math.inf, "neginf", -_LARGEST),
+    ):
         filled = number if c.a.get(given) is None else float(c.a[given])
         mask = c.mask(op, [x, x], x.shape) if operand is None else c.mask(op, [x], x.shape, {"scalar": operand})
         x = c.node("masked_fill", [x, mask], x.shape, {"value": filled}).value()
@@ -197,6 +222,8 @@ def nansum(c: RuleContext) -> Value:
     def body(x: Value) -> Value:
         missing = c.mask("not_equal", [x, x], x.shape)
         known = c.node("masked_fill", [x, missing], x.shape, {"value": 0.0}).value()
-        return c.reduce("sum", known, None if dim is None else ([dim] if isinstance(dim, int) else dim), bool(c.a["keepdim"]))
+        return c.reduce(
+            "sum", known, None if dim is None else ([dim] if isinstance(dim, int) else dim), bool(c.a["keepdim"])
+        )
 
     return c.kernel("nansum", [x], body)

@@ -20,5 +20,5 @@ def joined(c: RuleContext, parts: list[Value], dim: int) -> Value:
     if len(parts) == 1:
         return parts[0]
     extent = sum(part.shape[dim] for part in parts)
-    shape = parts[0].shape[:dim] + (extent,) + parts[0].shape[dim + 1:]
+    shape = parts[0].shape[:dim] + (extent,) + parts[0].shape[dim + 1 :]
     return c.node("cat", parts, shape, {"dim": dim}).value()

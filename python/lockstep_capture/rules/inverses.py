@@ -80,6 +80,7 @@ def _eliminated(c: RuleContext, rows: Value, column: Value, pivot: Value, k: int
 @rule("matrix_exp", "linalg_matrix_exp")
 def matrix_exp(c: RuleContext) -> Value:
     """By the series. Matrices of a norm above 16 give NaN."""
+
     def body(a: Value) -> Value:
         n = a.shape[-1]
         identity = c.derive(f"identity{n}", torch.eye, [n])

@@ -40,8 +40,9 @@ def _classes(c: RuleContext, x: Value, attrs: dict[str, Any]) -> Value:
 def _with_probabilities(c: RuleContext) -> Value:
     """-sum over classes of weight target log_softmax(x); the mean is over positions. Smoothing s leaves 1 - s of the
     target and spreads s over the classes."""
-    x, target, *weight = c.listed("cross_entropy", c.value("self"), c.value("target"),
-                                  *([c.value("weight")] if c.has("weight") else []))
+    x, target, *weight = c.listed(
+        "cross_entropy", c.value("self"), c.value("target"), *([c.value("weight")] if c.has("weight") else [])
+    )
     dim = 1 if x.rank > 1 else 0
     smoothing = float(c.a["label_smoothing"])
     if smoothing:
@@ -60,8 +61,11 @@ def nll_loss(c: RuleContext) -> Value:
     x, target, left_out = c.value("self"), c.integer("target"), int(c.a["ignore_index"])
     if x.rank < 2:
         x, target = c.reshape(x, (1, *x.shape)), c.reshape(target, (1,))
-    place = c.derive(f"place{left_out}", lambda t: t.masked_fill(t == left_out, 0).reshape(target.shape).unsqueeze(1),
-                     [c.a["target"]])
+    place = c.derive(
+        f"place{left_out}",
+        lambda t: t.masked_fill(t == left_out, 0).reshape(target.shape).unsqueeze(1),
+        [c.a["target"]],
+    )
     ignored = c.derive(f"ignored{left_out}", lambda t: (t == left_out).long().reshape(target.shape), [c.a["target"]])
     counted = c.derive(f"counted{left_out}", lambda t: (t != left_out).float().reshape(target.shape), [c.a["target"]])
     reduction = reduction_of(c)["reduction"]
@@ -147,8 +151,9 @@ def bce(c: RuleContext) -> Value:
         t = c.same("detach", t) if c.is_computed("target") else t
         others = c.scalar("add", c.same("neg", fixed), 1.0)
         loss = c.binary("sub", c.binary("mul", c.scalar("add", t, -1.0), log(others)), c.binary("mul", t, log(fixed)))
-        slope = c.binary("div", c.binary("sub", fixed, t),
-                         c.same("clamp", c.binary("mul", fixed, others), {"min": _LEAST_SLOPE}))
+        slope = c.binary(
+            "div", c.binary("sub", fixed, t), c.same("clamp", c.binary("mul", fixed, others), {"min": _LEAST_SLOPE})
+        )
         loss = c.binary("add", loss, c.binary("mul", c.binary("sub", x, fixed), slope))
         if given.id != t.id:  # its gradient is log(1 - x) - log(x)
             logit = c.binary("sub", log(others), log(fixed))

@@ -36,11 +36,15 @@ def multi_margin_loss(c: RuleContext) -> Value:
         beyond = c.node("masked_fill", [beyond, own], beyond.shape, {"value": 0.0}).value()
         for w in weight:
             line = c.reshape(place, (place.shape[0],))
-            beyond = c.binary("mul", beyond, c.reshape(c.node("index_select", [w, line], line.shape, {"dim": 0}).value(), place.shape))
+            beyond = c.binary(
+                "mul", beyond, c.reshape(c.node("index_select", [w, line], line.shape, {"dim": 0}).value(), place.shape)
+            )
         terms = c.reshape(c.scalar("div", c.reduce("sum", beyond, [1]), count), c.shape_of("target"))
         return _reduced(c, terms)
 
-    found: Value = c.kernel("multi_margin_loss", [c.value("self"), *([c.value("weight")] if c.has("weight") else [])], losses)
+    found: Value = c.kernel(
+        "multi_margin_loss", [c.value("self"), *([c.value("weight")] if c.has("weight") else [])], losses
+    )
     return found
 
 

@@ -75,8 +75,21 @@ def _unary(name: str) -> None:
     rule(name)(same)
 
 
-for _name in ("relu", "neg", "abs", "sqrt", "rsqrt", "reciprocal", "exp", "log", "tanh", "sigmoid", "silu",
-              "hardswish", "hardsigmoid"):
+for _name in (
+    "relu",
+    "neg",
+    "abs",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "exp",
+    "log",
+    "tanh",
+    "sigmoid",
+    "silu",
+    "hardswish",
+    "hardsigmoid",
+):
     _unary(_name)
 
 
@@ -127,15 +140,17 @@ def softplus(c: RuleContext) -> Value:
 def log_sigmoid(c: RuleContext) -> Value:
     """ln sigma(x) = -softplus(-x)."""
     attrs = {"beta": 1.0, "threshold": 1e30}
-    return c.kernel("log_sigmoid", [c.value("self")],
-                    lambda x: c.same("neg", c.same("softplus", c.same("neg", x), attrs)))
+    return c.kernel(
+        "log_sigmoid", [c.value("self")], lambda x: c.same("neg", c.same("softplus", c.same("neg", x), attrs))
+    )
 
 
 @rule("mish")
 def mish(c: RuleContext) -> Value:
     attrs = {"beta": 1.0, "threshold": 20.0}
-    return c.kernel("mish", [c.value("self")],
-                    lambda x: c.binary("mul", x, c.same("tanh", c.same("softplus", x, attrs))))
+    return c.kernel(
+        "mish", [c.value("self")], lambda x: c.binary("mul", x, c.same("tanh", c.same("softplus", x, attrs)))
+    )
 
 
 @rule("clamp", "clip", "hardtanh", "relu6", "clamp_min", "clamp_max")
@@ -212,8 +227,12 @@ def _constant_like(c: RuleContext, part: Value | float) -> Value:
 
 @rule("masked_fill")
 def masked_fill(c: RuleContext) -> Value:
-    return c.node("masked_fill", [c.expand(c.value("self"), c.out_shape()), c.integer("mask")], c.out_shape(),
-                  {"value": c.number("value")}).value()
+    return c.node(
+        "masked_fill",
+        [c.expand(c.value("self"), c.out_shape()), c.integer("mask")],
+        c.out_shape(),
+        {"value": c.number("value")},
+    ).value()
 
 
 @rule("softmax", "log_softmax", "special_softmax", "special_log_softmax", "_softmax", "_log_softmax")
@@ -280,7 +299,10 @@ def extremes(c: RuleContext) -> Any:
 @rule("aminmax")
 def both_extremes(c: RuleContext) -> list[Value]:
     x, keepdim = c.value("self"), bool(c.a.get("keepdim"))
-    return [c.same("neg", c.reduce("amax", c.same("neg", x), _dims(c), keepdim)), c.reduce("amax", x, _dims(c), keepdim)]
+    return [
+        c.same("neg", c.reduce("amax", c.same("neg", x), _dims(c), keepdim)),
+        c.reduce("amax", x, _dims(c), keepdim),
+    ]
 
 
 @rule("var", "std", "var_mean", "std_mean")
@@ -387,8 +409,11 @@ def addcmul(c: RuleContext) -> Value:
     op = "mul" if "addcmul" in c.call.op else "div"
     value = float(c.a["value"])
     attrs = {} if value == 1 else {"alpha": value}
-    return c.kernel(f"addc{op}", [c.value(name) for name in ("self", "tensor1", "tensor2")],
-                    lambda x, y, z: c.binary("add", x, c.binary(op, y, z), attrs))
+    return c.kernel(
+        f"addc{op}",
+        [c.value(name) for name in ("self", "tensor1", "tensor2")],
+        lambda x, y, z: c.binary("add", x, c.binary(op, y, z), attrs),
+    )
 
 
 @rule("lerp")

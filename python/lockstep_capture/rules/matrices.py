@@ -49,7 +49,9 @@ def addr(c: RuleContext) -> Value:
 def trace(c: RuleContext) -> Value:
     def total(x: Value) -> Value:
         rows, columns = x.shape
-        places = c.derive(f"diagonal{rows}x{columns}_0", lambda r, n: torch.arange(r * n).reshape(r, n).diagonal(), [rows, columns])
+        places = c.derive(
+            f"diagonal{rows}x{columns}_0", lambda r, n: torch.arange(r * n).reshape(r, n).diagonal(), [rows, columns]
+        )
         flat = c.reshape(x, (rows * columns,))
         return c.reduce("sum", c.node("index_select", [flat, places], places.shape, {"dim": 0}).value(), None)
 
@@ -113,8 +115,13 @@ def pdist(c: RuleContext) -> Value:
     rows = x.shape[0]
 
     def body(x: Value) -> Value:
-        sides = [c.derive(f"pair{side}_{rows}", lambda n, side=side: torch.triu_indices(n, n, 1)[side], [rows]) for side in (0, 1)]
-        left, right = (c.node("index_select", [x, side], (*side.shape, x.shape[1]), {"dim": 0}).value() for side in sides)
+        sides = [
+            c.derive(f"pair{side}_{rows}", lambda n, side=side: torch.triu_indices(n, n, 1)[side], [rows])
+            for side in (0, 1)
+        ]
+        left, right = (
+            c.node("index_select", [x, side], (*side.shape, x.shape[1]), {"dim": 0}).value() for side in sides
+        )
         return length_of(c, c.binary("sub", left, right), order, [1], False)
 
     found: Value = c.kernel("pdist", [x], body)
@@ -124,8 +131,11 @@ def pdist(c: RuleContext) -> Value:
 @rule("dist")
 def dist(c: RuleContext) -> Value:
     order = float(c.a["p"])
-    found: Value = c.kernel("dist", [c.value("self"), c.value("other")],
-                            lambda x, y: length_of(c, c.binary("sub", x, y), order, None, False))
+    found: Value = c.kernel(
+        "dist",
+        [c.value("self"), c.value("other")],
+        lambda x, y: length_of(c, c.binary("sub", x, y), order, None, False),
+    )
     return found
 
 
@@ -146,9 +156,35 @@ def renorm(c: RuleContext) -> Value:
     return found
 
 
-for _name in ("linalg_det", "_linalg_det", "linalg_slogdet", "_linalg_slogdet", "linalg_cholesky",
-              "linalg_cholesky_ex", "cholesky", "_linalg_solve_ex", "linalg_solve_ex", "linalg_solve_triangular",
-              "triangular_solve", "linalg_qr", "linalg_svd", "_linalg_svd", "linalg_svdvals", "linalg_eigh",
-              "_linalg_eigh", "linalg_eigvalsh", "linalg_pinv", "linalg_lstsq", "det", "slogdet", "svd", "qr", "linalg_lu", "linalg_lu_factor", "cholesky_inverse",
-              "cholesky_solve", "linalg_householder_product"):
+for _name in (
+    "linalg_det",
+    "_linalg_det",
+    "linalg_slogdet",
+    "_linalg_slogdet",
+    "linalg_cholesky",
+    "linalg_cholesky_ex",
+    "cholesky",
+    "_linalg_solve_ex",
+    "linalg_solve_ex",
+    "linalg_solve_triangular",
+    "triangular_solve",
+    "linalg_qr",
+    "linalg_svd",
+    "_linalg_svd",
+    "linalg_svdvals",
+    "linalg_eigh",
+    "_linalg_eigh",
+    "linalg_eigvalsh",
+    "linalg_pinv",
+    "linalg_lstsq",
+    "det",
+    "slogdet",
+    "svd",
+    "qr",
+    "linalg_lu",
+    "linalg_lu_factor",
+    "cholesky_inverse",
+    "cholesky_solve",
+    "linalg_householder_product",
+):
     HINTS[f"aten.{_name}"] = "factorisations are not replayed; train their result as a parameter, or detach() it"

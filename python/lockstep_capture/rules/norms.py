@@ -23,16 +23,21 @@ def batch_norm(c: RuleContext) -> Any:
     affine = c.has("weight") or c.has("bias")
     operands = [x]
     if affine:  # one of them alone: the other is a constant
-        operands += [c.value(name) if c.has(name) else c.derive(f"no_{name}", torch.full, [channel, neutral])
-                     for name, neutral in (("weight", 1.0), ("bias", 0.0))]
+        operands += [
+            c.value(name) if c.has(name) else c.derive(f"no_{name}", torch.full, [channel, neutral])
+            for name, neutral in (("weight", 1.0), ("bias", 0.0))
+        ]
     if isinstance(mean, Ref):
         operands += [c.value("running_mean"), c.value("running_var")]
     else:  # track_running_stats=False: the op's are constants, and their new values are dropped
         operands += [c.derive(f"running_{start}", torch.full, [channel, start]) for start in (0.0, 1.0)]
     cumulative = c.a["momentum"] == CUMULATIVE
     attrs: dict[str, Any] = {"training": training, "eps": float(c.a["eps"])}
-    attrs |= {"cumulative": True} if cumulative and training else \
-        {"momentum": 0.0 if cumulative else float(c.a["momentum"] or 0)}
+    attrs |= (
+        {"cumulative": True}
+        if cumulative and training
+        else {"momentum": 0.0 if cumulative else float(c.a["momentum"] or 0)}
+    )
     if not affine:
         attrs["affine"] = False
     outputs = [(x.shape, "f32")] + [(channel, "f32")] * 4
@@ -50,9 +55,13 @@ def batch_norm(c: RuleContext) -> Any:
 @rule("layer_norm", "native_layer_norm")
 def layer_norm(c: RuleContext) -> Any:
     x, ndim = c.value("input"), len(c.a["normalized_shape"])
-    statistics = (x.shape[:x.rank - ndim], "f32")
-    node = c.node("layer_norm", _affine(c, x), [(x.shape, "f32"), statistics, statistics],
-                  {"normalized_ndim": ndim, "eps": float(c.a["eps"])})
+    statistics = (x.shape[: x.rank - ndim], "f32")
+    node = c.node(
+        "layer_norm",
+        _affine(c, x),
+        [(x.shape, "f32"), statistics, statistics],
+        {"normalized_ndim": ndim, "eps": float(c.a["eps"])},
+    )
     return node.value()
 
 
@@ -67,7 +76,7 @@ def rms_norm(c: RuleContext) -> Value:
     x, ndim = c.value("input"), len(c.a["normalized_shape"])
     eps = c.a["eps"]
     attrs = {"normalized_ndim": ndim, "eps": RMS_NORM_EPS if eps is None else float(eps)}
-    outputs = [(x.shape, "f32"), (x.shape[:x.rank - ndim], "f32")]
+    outputs = [(x.shape, "f32"), (x.shape[: x.rank - ndim], "f32")]
     return c.node("rms_norm", _affine(c, x), outputs, attrs).value()
 
 
@@ -82,5 +91,9 @@ def group_norm(c: RuleContext) -> Value:
     else:
         groups = int(c.a["num_groups"])
     statistics = ((x.shape[0], groups), "f32")
-    return c.node("group_norm", _affine(c, x), [(x.shape, "f32"), statistics, statistics],
-                  {"groups": groups, "eps": float(c.a["eps"])}).value()
+    return c.node(
+        "group_norm",
+        _affine(c, x),
+        [(x.shape, "f32"), statistics, statistics],
+        {"groups": groups, "eps": float(c.a["eps"])},
+    ).value()

@@ -24,8 +24,11 @@ def observing_form(func: Any, args: Any, kwargs: dict[str, Any]) -> Callable[[],
     observes, quantises = (bool(a[name].item()) for name in ("observer_on", "fake_quant_on"))
     low = a["running_min"]
     if low.numel() == 0:
-        raise Unsupported("an observer without a size", "run the model once before the capture: in its first "
-                          "forward pass PyTorch gives observers of channels their size")
+        raise Unsupported(
+            "an observer without a size",
+            "run the model once before the capture: in its first "
+            "forward pass PyTorch gives observers of channels their size",
+        )
     unseen = low.isinf()
     if bool(unseen.any() != unseen.all()):
         raise Unsupported("an observer that has seen some of its channels")

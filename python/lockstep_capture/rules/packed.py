@@ -58,7 +58,11 @@ def pad(c: RuleContext) -> list[Any]:
     width = shape[0] if c.a["batch_first"] else shape[1]
     total = shape[1] if c.a["batch_first"] else shape[0]
     index = c.derive(f"padded{width}", lambda sizes: _padded_places(sizes.cpu(), width), [sizes])
-    ended = c.derive(f"ended{width}_{x.rank}", lambda sizes: ~_running(sizes.cpu(), width).reshape(-1, width, *[1] * (x.rank - 1)), [sizes])
+    ended = c.derive(
+        f"ended{width}_{x.rank}",
+        lambda sizes: ~_running(sizes.cpu(), width).reshape(-1, width, *[1] * (x.rank - 1)),
+        [sizes],
+    )
     y = _rows(c, x, index, (steps, width, *x.shape[1:]))
     filling = float(c.a["padding_value"])
     y = c.node("masked_fill", [y, ended], y.shape, {"value": filling}).value()
@@ -88,7 +92,7 @@ def recurrent(c: RuleContext, kind: str) -> list[Value]:
         for direction in range(directions):
             cell = layer * directions + direction
             states = [c.reshape(c.slice(start, 0, cell, cell + 1), start.shape[1:]) for start in starts]
-            found, last = _run(c, kind, x, states, weights[cell * each:(cell + 1) * each], masks, bool(direction))
+            found, last = _run(c, kind, x, states, weights[cell * each : (cell + 1) * each], masks, bool(direction))
             for end, state in zip(ends, last, strict=True):
                 end.append(leading(c, state))
             outputs.append(joined(c, [leading(c, y) for y in found], 0))
@@ -97,8 +101,9 @@ def recurrent(c: RuleContext, kind: str) -> list[Value]:
     return [_rows(c, flat, back, c.out_shape(0)), *(joined(c, end, 0) for end in ends)]
 
 
-def _run(c: RuleContext, kind: str, x: Value, states: list[Value], weights: list[Value], masks: list[Value],
-         backwards: bool) -> tuple[list[Value], list[Value]]:
+def _run(
+    c: RuleContext, kind: str, x: Value, states: list[Value], weights: list[Value], masks: list[Value], backwards: bool
+) -> tuple[list[Value], list[Value]]:
     """The hidden states in the order of time, and the last states."""
     w_ih, w_hh, *biases = weights
     b_ih, b_hh = biases or (None, None)
@@ -108,8 +113,10 @@ def _run(c: RuleContext, kind: str, x: Value, states: list[Value], weights: list
         given = c.reshape(c.slice(own, 0, step, step + 1), own.shape[1:])
         new = _cell(c, kind, given, gates(c, states[0], w_hh, b_hh), states)
         found[step] = new[0]
-        states = [c.node("where", [masks[step], after, before], before.shape).value()
-                  for after, before in zip(new, states, strict=True)]
+        states = [
+            c.node("where", [masks[step], after, before], before.shape).value()
+            for after, before in zip(new, states, strict=True)
+        ]
     return [found[step] for step in range(len(masks))], states
 
 

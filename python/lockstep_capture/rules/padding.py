@@ -30,6 +30,6 @@ def padded(c: Any, x: Value, pads: Sequence[int], mode: str) -> Value:
         if (before, after) != (0, 0):
             extent = x.shape[dim]
             index = c.derive(f"pad_{mode}_{extent}_{before}_{after}", places, [extent, before, after])
-            shape = x.shape[:dim] + index.shape + x.shape[dim + 1:]
+            shape = x.shape[:dim] + index.shape + x.shape[dim + 1 :]
             x = c.node("index_select", [x, index], shape, {"dim": dim}).value()
     return x

@@ -31,16 +31,21 @@ def _window(c: RuleContext, name: str, neutral: int) -> list[int]:
 @rule("max_pool2d", "max_pool2d_with_indices", "max_pool1d", "max_pool1d_with_indices")
 def max_pool(c: RuleContext) -> Any:
     kernel = _window(c, "kernel_size", 1)
-    attrs = {"kernel": kernel, "stride": _window(c, "stride", 1) if c.a["stride"] else kernel,
-             "padding": _window(c, "padding", 0), "dilation": _window(c, "dilation", 1),
-             "ceil_mode": bool(c.a["ceil_mode"])}
+    attrs = {
+        "kernel": kernel,
+        "stride": _window(c, "stride", 1) if c.a["stride"] else kernel,
+        "padding": _window(c, "padding", 0),
+        "dilation": _window(c, "dilation", 1),
+        "ceil_mode": bool(c.a["ceil_mode"]),
+    }
     return _pooled(c, "max_pool2d", attrs, True)
 
 
 def _max_pool_places(attrs: Attributes, image: torch.Tensor) -> torch.Tensor:
     """PyTorch gives them by a second op."""
-    _, places = torch.ops.aten.max_pool2d_with_indices(image, attrs["kernel"], attrs["stride"], attrs["padding"],
-                                                      attrs["dilation"], attrs["ceil_mode"])
+    _, places = torch.ops.aten.max_pool2d_with_indices(
+        image, attrs["kernel"], attrs["stride"], attrs["padding"], attrs["dilation"], attrs["ceil_mode"]
+    )
     return places
 
 
@@ -50,9 +55,13 @@ WINNERS["max_pool2d"] = _max_pool_places
 @rule("avg_pool2d", "avg_pool1d")
 def avg_pool(c: RuleContext) -> Any:
     kernel = _window(c, "kernel_size", 1)
-    attrs = {"kernel": kernel, "stride": _window(c, "stride", 1) if c.a["stride"] else kernel,
-             "padding": _window(c, "padding", 0), "ceil_mode": bool(c.a["ceil_mode"]),
-             "count_include_pad": bool(c.a["count_include_pad"])}
+    attrs = {
+        "kernel": kernel,
+        "stride": _window(c, "stride", 1) if c.a["stride"] else kernel,
+        "padding": _window(c, "padding", 0),
+        "ceil_mode": bool(c.a["ceil_mode"]),
+        "count_include_pad": bool(c.a["count_include_pad"]),
+    }
     if c.a.get("divisor_override"):
         attrs["divisor_override"] = int(c.a["divisor_override"])
     return _pooled(c, "avg_pool2d", attrs, False)

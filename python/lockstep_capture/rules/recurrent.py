@@ -23,8 +23,12 @@ def recurrent(c: RuleContext) -> Any:
     layers, directions = int(c.a["num_layers"]), 2 if c.a["bidirectional"] else 1
     hidden, state = states[-1].shape[-1], states[0].shape[-1]
     batch_first, bias = bool(c.a["batch_first"]), bool(c.a["has_biases"])
-    attrs: dict[str, Any] = {"layers": layers, "bidirectional": directions == 2, "batch_first": batch_first,
-                             "has_bias": bias}
+    attrs: dict[str, Any] = {
+        "layers": layers,
+        "bidirectional": directions == 2,
+        "batch_first": batch_first,
+        "has_bias": bias,
+    }
     if bias and c.is_scattered("input", (1, 0, 2) if batch_first else (0, 1, 2)):
         attrs["separate_bias"] = True  # as in linear, where a cell's products are ATen's
     site = random_site(c.call)

@@ -11,8 +11,12 @@ from .products import product
 
 def roi_align(c: RuleContext) -> Value:
     """Each lane reads at its own boxes; they get no gradient, as in torchvision."""
-    attrs = {"size": [int(c.a["pooled_height"]), int(c.a["pooled_width"])], "scale": float(c.a["spatial_scale"]),
-             "sampling": max(int(c.a["sampling_ratio"]), 0), "aligned": bool(c.a["aligned"])}
+    attrs = {
+        "size": [int(c.a["pooled_height"]), int(c.a["pooled_width"])],
+        "scale": float(c.a["spatial_scale"]),
+        "sampling": max(int(c.a["sampling_ratio"]), 0),
+        "aligned": bool(c.a["aligned"]),
+    }
     return c.node("roi_align", [c.value("input"), c.value("rois")], c.out_shape(), attrs).value()
 
 
@@ -37,8 +41,12 @@ def deform_conv2d(c: RuleContext) -> Value:
         turned = c.derive("x_and_y", lambda: torch.tensor([1, 0]), [])
         places = c.node("index_select", [c.binary("add", moved, base), turned], moved.shape, {"dim": 4}).value()
         images = c.reshape(x, (n * offsets, channels // offsets, *x.shape[2:]))
-        read = c.node("grid_sample", [images, c.reshape(places, (n * offsets, taps * height, width, 2))],
-                      (*images.shape[:2], taps * height, width), {"in_pixels": True}).value()
+        read = c.node(
+            "grid_sample",
+            [images, c.reshape(places, (n * offsets, taps * height, width, 2))],
+            (*images.shape[:2], taps * height, width),
+            {"in_pixels": True},
+        ).value()
         if c.a["use_mask"]:
             read = c.reshape(read, (n, offsets, channels // offsets, taps, height, width))
             read = c.binary("mul", read, c.reshape(more[0], (n, offsets, 1, taps, height, width)))
@@ -57,7 +65,7 @@ def _places(*numbers: int) -> torch.Tensor:
     """
     kernel, extents, lines = numbers[:2], numbers[8:], []
     for d in range(2):
-        stride, pad, dilation, extent = numbers[2 + d::2]
+        stride, pad, dilation, extent = numbers[2 + d :: 2]
         lines.append(torch.arange(kernel[d])[:, None] * dilation + torch.arange(extent) * stride - pad)
     shape = (*kernel, *extents)
     both = [lines[0][:, None, :, None].expand(shape), lines[1][None, :, None, :].expand(shape)]

@@ -70,6 +70,7 @@ def scatter(c: RuleContext) -> Value:
 
 def _mask(c: RuleContext, name: str, count: Callable[..., torch.Tensor], operands: list[Any], *, twice: bool) -> Value:
     """Where something is written. twice: it matters whether that happens twice."""
+
     def mask(*values: torch.Tensor) -> torch.Tensor:
         found = count(*values)
         if twice and bool((found > 1).any()):
@@ -85,14 +86,20 @@ def index_put(c: RuleContext) -> Value:
     shape = c.out_shape()
     given = list(c.a["indices"])
     refs = [item for item in given if item is not None]
-    if len(refs) == len(given) == 1 and c.dtype_of_index(refs[0]) == torch.bool and not c.a["accumulate"] \
-            and torch.Size(c.shape_of("values")).numel() == 1:
+    if (
+        len(refs) == len(given) == 1
+        and c.dtype_of_index(refs[0]) == torch.bool
+        and not c.a["accumulate"]
+        and torch.Size(c.shape_of("values")).numel() == 1
+    ):
         return _filled(c, refs[0], shape)
     rows = torch.Size(shape).numel()
 
     def places(*values: torch.Tensor) -> torch.Tensor:
         left = list(values)
-        return torch.arange(rows).reshape(shape)[tuple(slice(None) if item is None else left.pop(0).cpu() for item in given)]
+        return torch.arange(rows).reshape(shape)[
+            tuple(slice(None) if item is None else left.pop(0).cpu() for item in given)
+        ]
 
     def count(*values: torch.Tensor) -> torch.Tensor:
         return torch.bincount(places(*values).reshape(-1), minlength=rows).reshape(shape)
@@ -113,6 +120,7 @@ def index_put(c: RuleContext) -> Value:
 
 def _filled(c: RuleContext, mask: Ref, shape: tuple[int, ...]) -> Value:
     """x[mask] = v with one value."""
+
     def whole(mask: torch.Tensor) -> torch.Tensor:
         return mask.reshape(*mask.shape, *[1] * (len(shape) - mask.dim())).expand(shape)
 
@@ -120,7 +128,9 @@ def _filled(c: RuleContext, mask: Ref, shape: tuple[int, ...]) -> Value:
     fill = c.constant("values")
     if fill is not None:
         return c.node("masked_fill", [c.value("self"), at], shape, {"value": float(fill)}).value()
-    return c.node("where", [at, c.expand(c.reshape(c.value("values"), [1] * len(shape)), shape), c.value("self")], shape).value()
+    return c.node(
+        "where", [at, c.expand(c.reshape(c.value("values"), [1] * len(shape)), shape), c.value("self")], shape
+    ).value()
 
 
 @rule("masked_scatter")

@@ -17,8 +17,11 @@ def scatter_reduce(c: RuleContext) -> Value:
         return c.value("self")
     shape, keeps = c.out_shape(), bool(c.a["include_self"])
     dim = int(c.a["dim"]) % max(len(shape), 1)
-    found = _extreme(c, shape, dim, kind == "amin", keeps) if kind in ("amax", "amin") else \
-        _total(c, shape, dim, kind == "mean", keeps)
+    found = (
+        _extreme(c, shape, dim, kind == "amin", keeps)
+        if kind in ("amax", "amin")
+        else _total(c, shape, dim, kind == "mean", keeps)
+    )
     if keeps:
         return found
     untouched = c.derive(f"untouched{dim}", lambda index: _counts(shape, dim, index) == 0, [c.a["index"]])
@@ -48,7 +51,9 @@ def _total(c: RuleContext, shape: tuple[int, ...], dim: int, mean: bool, keeps: 
         total = c.binary("add", c.value("self"), total)
     if not mean:
         return total
-    divisor = c.derive(f"counts{dim}_{keeps}", lambda index: (_counts(shape, dim, index) + keeps).clamp(min=1.0), [c.a["index"]])
+    divisor = c.derive(
+        f"counts{dim}_{keeps}", lambda index: (_counts(shape, dim, index) + keeps).clamp(min=1.0), [c.a["index"]]
+    )
     return c.binary("div", total, divisor)
 
 
@@ -62,7 +67,9 @@ def _extreme(c: RuleContext, shape: tuple[int, ...], dim: int, low: bool, keeps:
                 raise c.unsupported("an index that does not reach all of self; give include_self=False")
 
         def with_own(index: torch.Tensor) -> torch.Tensor:
-            line = torch.arange(shape[dim], device=index.device).reshape([-1 if d == dim else 1 for d in range(len(shape))])
+            line = torch.arange(shape[dim], device=index.device).reshape(
+                [-1 if d == dim else 1 for d in range(len(shape))]
+            )
             return torch.cat([index, line.expand(shape)], dim)
 
         index = c.derive(f"with_self{dim}", with_own, [c.a["index"]])

@@ -20,7 +20,9 @@ def ctc_loss(c: RuleContext) -> Value:
         x = c.reshape(x, (x.shape[0], 1, x.shape[1]))
     samples = x.shape[1]
     times, counts = (_lengths(c, name) for name in ("input_lengths", "target_lengths"))
-    inputs = [c.derive(f"{name}{key}", made, refs) for name, (refs, made, key) in (("times", times), ("labels", counts))]
+    inputs = [
+        c.derive(f"{name}{key}", made, refs) for name, (refs, made, key) in (("times", times), ("labels", counts))
+    ]
     lines = c.a["targets"]
 
     def padded(targets: torch.Tensor, *lengths: torch.Tensor) -> torch.Tensor:
@@ -29,7 +31,7 @@ def ctc_loss(c: RuleContext) -> Value:
             return targets
         found = torch.zeros(samples, max(targets.numel(), 1), dtype=torch.int64)
         for row, part in enumerate(targets.cpu().split(counts[1](*lengths).tolist())):
-            found[row, :len(part)] = part
+            found[row, : len(part)] = part
         return found
 
     refs = [lines, *counts[0]]

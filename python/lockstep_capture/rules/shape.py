@@ -59,8 +59,10 @@ def transpose(c: RuleContext) -> Value:
 @rule("movedim", "moveaxis")
 def movedim(c: RuleContext) -> Value:
     x = c.any_value("self")
+
     def listed(value: Any) -> list[int]:
         return [d % x.rank for d in (value if isinstance(value, (list, tuple)) else [value])]
+
     source, to = listed(c.a["source"]), listed(c.a["destination"])
     left = [d for d in range(x.rank) if d not in source]
     dims = [dict(zip(to, source)).get(d, -1) for d in range(x.rank)]
@@ -99,8 +101,8 @@ def repeat_interleave(c: RuleContext) -> Value:
     if dim is None:
         x, dim = c.reshape(x, [torch.Size(x.shape).numel()]), 0
     dim %= x.rank
-    wide = x.shape[:dim + 1] + (count,) + x.shape[dim + 1:]
-    narrow = x.shape[:dim + 1] + (1,) + x.shape[dim + 1:]
+    wide = x.shape[: dim + 1] + (count,) + x.shape[dim + 1 :]
+    narrow = x.shape[: dim + 1] + (1,) + x.shape[dim + 1 :]
     return c.reshape(c.expand(c.reshape(x, narrow), wide), c.out_shape())
 
 
@@ -108,8 +110,13 @@ def _repeated_by(c: RuleContext, x: Value, dim: int | None) -> Value:
     """Each element as often as its own number says."""
     x, dim = (c.reshape(x, [torch.Size(x.shape).numel()]), 0) if dim is None else (x, dim % x.rank)
     extent = x.shape[dim]
-    index = c.derive(f"repeated{extent}", lambda repeats: torch.repeat_interleave(
-        torch.arange(extent, device=repeats.device), repeats.expand(extent) if repeats.numel() == 1 else repeats), [c.a["repeats"]])
+    index = c.derive(
+        f"repeated{extent}",
+        lambda repeats: torch.repeat_interleave(
+            torch.arange(extent, device=repeats.device), repeats.expand(extent) if repeats.numel() == 1 else repeats
+        ),
+        [c.a["repeats"]],
+    )
     return c.node("index_select", [x, index], c.out_shape(), {"dim": dim}).value()
 
 
@@ -236,8 +243,11 @@ def diagonal(c: RuleContext) -> Value:
     left = [dim for dim in range(x.rank) if dim not in (first, second)]
     rows, columns = x.shape[first], x.shape[second]
     flat = c.reshape(c.permute(x, [*left, first, second]), [*(x.shape[dim] for dim in left), rows * columns])
-    places = c.derive(f"diagonal{rows}x{columns}_{offset}",
-                      lambda r, n, k: torch.arange(r * n).reshape(r, n).diagonal(k), [rows, columns, offset])
+    places = c.derive(
+        f"diagonal{rows}x{columns}_{offset}",
+        lambda r, n, k: torch.arange(r * n).reshape(r, n).diagonal(k),
+        [rows, columns, offset],
+    )
     return c.node("index_select", [flat, places], c.out_shape(), {"dim": flat.rank - 1}).value()
 
 
@@ -280,7 +290,7 @@ def index(c: RuleContext) -> Value:
     if not together:  # their common shape comes first
         left = [dim for dim in range(x.rank) if dim not in indexed]
         x, first, last = c.permute(x, [*indexed, *left]), 0, len(indexed) - 1
-    extents = x.shape[first:last + 1]
+    extents = x.shape[first : last + 1]
 
     def flat(*indices: torch.Tensor) -> torch.Tensor:
         found: list[torch.Tensor] = []
@@ -293,8 +303,8 @@ def index(c: RuleContext) -> Value:
 
     joined = c.derive(f"index{tuple(extents)}", flat, [item for item in given if item is not None])
     rows = torch.Size(extents).numel()
-    x = c.reshape(x, x.shape[:first] + (rows,) + x.shape[last + 1:])
-    shape = x.shape[:first] + joined.shape + x.shape[first + 1:]
+    x = c.reshape(x, x.shape[:first] + (rows,) + x.shape[last + 1 :])
+    shape = x.shape[:first] + joined.shape + x.shape[first + 1 :]
     picked = c.node("index_select", [x, joined], shape, {"dim": first}).value()
     return c.reshape(picked, c.out_shape())
 

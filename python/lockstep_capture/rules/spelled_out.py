@@ -9,16 +9,84 @@ from typing import Any
 
 import torch
 
-_JOINED_OR_CUT = {"atleast_1d", "atleast_2d", "atleast_3d", "block_diag", "cartesian_prod", "column_stack", "combinations",
-                  "diagflat", "dsplit", "dstack", "fliplr", "flipud", "hsplit", "hstack", "meshgrid", "msort", "pad_sequence",
-                  "ravel", "row_stack", "swapdims", "take_along_dim", "unsafe_chunk", "vander", "vsplit", "vstack"}
-_ARITHMETIC = {"corrcoef", "cov", "cumulative_trapezoid", "diff", "float_power", "gradient", "inner", "kron", "ldexp",
-               "linalg_matmul", "linalg_matrix_norm", "linalg_matrix_power", "linalg_norm", "linalg_vander", "logdet", "matrix_power", "nanmean",
-               "norm_except_dim", "positive", "special_logit", "special_logsumexp", "special_multigammaln", "special_xlogy",
-               "sum_to_size", "trapezoid", "trapz"}
-_OTHER_NAMES = {"absolute", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "fix",
-                "special_digamma", "special_erf", "special_erfc", "special_erfinv", "special_exp2", "special_expit",
-                "special_expm1", "special_gammaln", "special_log1p", "special_psi", "special_round", "special_sinc"}
+_JOINED_OR_CUT = {
+    "atleast_1d",
+    "atleast_2d",
+    "atleast_3d",
+    "block_diag",
+    "cartesian_prod",
+    "column_stack",
+    "combinations",
+    "diagflat",
+    "dsplit",
+    "dstack",
+    "fliplr",
+    "flipud",
+    "hsplit",
+    "hstack",
+    "meshgrid",
+    "msort",
+    "pad_sequence",
+    "ravel",
+    "row_stack",
+    "swapdims",
+    "take_along_dim",
+    "unsafe_chunk",
+    "vander",
+    "vsplit",
+    "vstack",
+}
+_ARITHMETIC = {
+    "corrcoef",
+    "cov",
+    "cumulative_trapezoid",
+    "diff",
+    "float_power",
+    "gradient",
+    "inner",
+    "kron",
+    "ldexp",
+    "linalg_matmul",
+    "linalg_matrix_norm",
+    "linalg_matrix_power",
+    "linalg_norm",
+    "linalg_vander",
+    "logdet",
+    "matrix_power",
+    "nanmean",
+    "norm_except_dim",
+    "positive",
+    "special_logit",
+    "special_logsumexp",
+    "special_multigammaln",
+    "special_xlogy",
+    "sum_to_size",
+    "trapezoid",
+    "trapz",
+}
+_OTHER_NAMES = {
+    "absolute",
+    "arccos",
+    "arccosh",
+    "arcsin",
+    "arcsinh",
+    "arctan",
+    "arctan2",
+    "arctanh",
+    "fix",
+    "special_digamma",
+    "special_erf",
+    "special_erfc",
+    "special_erfinv",
+    "special_exp2",
+    "special_expit",
+    "special_expm1",
+    "special_gammaln",
+    "special_log1p",
+    "special_psi",
+    "special_round",
+    "special_sinc",
+}
 _OF_NEW_TENSORS = {"dtype", "layout", "device", "pin_memory"}
 _NAMES = {f"aten::{name}{end}" for name in _JOINED_OR_CUT | _ARITHMETIC | _OTHER_NAMES for end in ("", "_")}
 
@@ -27,7 +95,10 @@ def is_spelled_out(func: Any) -> bool:
     """Is the op recorded as the ops that func.decompose() calls?"""
     if func._schema.name not in _NAMES or not _has_kernel(func, "CompositeImplicitAutograd"):
         return False
-    return not any(torch.is_autocast_enabled(device) and _has_kernel(func, f"Autocast{device.upper()}") for device in ("cpu", "cuda"))
+    return not any(
+        torch.is_autocast_enabled(device) and _has_kernel(func, f"Autocast{device.upper()}")
+        for device in ("cpu", "cuda")
+    )
 
 
 def _has_kernel(func: Any, key: str) -> bool:
@@ -88,9 +159,14 @@ def layer_by_layer(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[torch.
     each = len(a["params"]) // layers
     ends: list[list[torch.Tensor]] = [[] for _ in states]
     for layer in range(layers):
-        own = [state[layer * directions:(layer + 1) * directions] for state in states]
-        given = a | {next(iter(a)): x, "hx": own if is_lstm else own[0], "num_layers": 1, "dropout": 0.0,
-                     "params": a["params"][layer * each:(layer + 1) * each]}
+        own = [state[layer * directions : (layer + 1) * directions] for state in states]
+        given = a | {
+            next(iter(a)): x,
+            "hx": own if is_lstm else own[0],
+            "num_layers": 1,
+            "dropout": 0.0,
+            "params": a["params"][layer * each : (layer + 1) * each],
+        }
         x, *last = func(*given.values())
         for end, state in zip(ends, last, strict=True):
             end.append(state)

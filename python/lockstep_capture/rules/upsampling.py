@@ -45,8 +45,13 @@ def interpolated(c: RuleContext, x: Value, mode: str, antialias: bool = False) -
             dim = x.rank - 1 - i
             factor = float(factors[dim - 2]) if factors else None
             if x.shape[dim] != out[dim] or factor not in (None, 1.0):
-                x = _along(c, x, dim, _weights(x.shape[dim], out[dim], factor, mode, corners, antialias),
-                           f"{mode}{'_aa' * antialias}_{x.shape[dim]}_{out[dim]}_{factor}_{corners}")
+                x = _along(
+                    c,
+                    x,
+                    dim,
+                    _weights(x.shape[dim], out[dim], factor, mode, corners, antialias),
+                    f"{mode}{'_aa' * antialias}_{x.shape[dim]}_{out[dim]}_{factor}_{corners}",
+                )
         return x
 
     found: Value = c.kernel("upsample", [x], body)
@@ -60,8 +65,14 @@ def _weights(extent: int, out: int, factor: float | None, mode: str, corners: bo
     if mode == "bicubic" or antialias:
         scale = (1.0, factor) if factor else None
         images = units.reshape(extent, 1, 1, extent)
-        given = F.interpolate(images, size, scale, mode="bicubic" if mode == "bicubic" else "bilinear", align_corners=corners,
-                              antialias=antialias)
+        given = F.interpolate(
+            images,
+            size,
+            scale,
+            mode="bicubic" if mode == "bicubic" else "bilinear",
+            align_corners=corners,
+            antialias=antialias,
+        )
     else:
         given = F.interpolate(units.reshape(extent, 1, extent), size, factor, mode="linear", align_corners=corners)
     return given.reshape(extent, out).T.contiguous()
@@ -72,13 +83,17 @@ def _along(c: RuleContext, x: Value, dim: int, weights: torch.Tensor, name: str)
     taps = int((weights != 0).sum(1).max())
     largest = weights.abs().topk(taps, 1).indices.sort(1).values
     out = weights.shape[0]
-    shape = x.shape[:dim] + (out,) + x.shape[dim + 1:]
+    shape = x.shape[:dim] + (out,) + x.shape[dim + 1 :]
     total: Any = None
     for k in range(taps):
         places = largest[:, k]
         index = c.derive(f"{name}_place{k}", lambda *_, places=places: places, [])
         taken = c.node("index_select", [x, index], shape, {"dim": dim}).value()
-        share = exact_constant(c, f"{name}_share{k}_{x.rank - 1 - dim}", weights.gather(1, places[:, None])[:, 0].reshape([-1] + [1] * (x.rank - 1 - dim)))
+        share = exact_constant(
+            c,
+            f"{name}_share{k}_{x.rank - 1 - dim}",
+            weights.gather(1, places[:, None])[:, 0].reshape([-1] + [1] * (x.rank - 1 - dim)),
+        )
         term = c.binary("mul", taken, share)
         total = term if total is None else c.binary("add", total, term)
     return total

@@ -22,15 +22,18 @@ def written_to(c: RuleContext, old: Value, part: Value, shape: Shape, path: Sequ
     if flat.numel() == rows:
         return _rearranged(c, part, places, old.shape)
     for dim, extent in enumerate(old.shape):
-        below = torch.Size(old.shape[dim + 1:]).numel()
+        below = torch.Size(old.shape[dim + 1 :]).numel()
         start, count = int(flat[0]) // below % extent, flat.numel() * extent // rows
         box = torch.arange(rows).reshape(old.shape).narrow(dim, start, min(count, extent - start))
         if torch.equal(box.reshape(-1), flat):
             return _in_box(c, old, c.reshape(part, box.shape), dim, start)
     name = hashlib.sha256(flat.numpy().tobytes()).hexdigest()[:8]
     at = c.derive(f"places_{name}", lambda rows: flat, [rows])
-    mask = c.derive(f"written_{name}", lambda rows: torch.zeros(rows, dtype=torch.bool).index_fill(0, flat, True)
-                    .reshape(old.shape), [rows])
+    mask = c.derive(
+        f"written_{name}",
+        lambda rows: torch.zeros(rows, dtype=torch.bool).index_fill(0, flat, True).reshape(old.shape),
+        [rows],
+    )
     total = c.node("index_add", [c.reshape(part, at.shape), at], (rows,), {"dim": 0, "shape": (rows,)}).value()
     return c.node("where", [mask, c.reshape(total, old.shape), old], old.shape).value()
 
@@ -62,6 +65,9 @@ def _rearranged(c: RuleContext, part: Value, places: torch.Tensor, shape: Shape)
 
 def _in_box(c: RuleContext, old: Value, part: Value, dim: int, start: int) -> Value:
     end = start + part.shape[dim]
-    pieces = [c.slice(old, dim, 0, start)] * (start > 0) + [part] + \
-        ([c.slice(old, dim, end, old.shape[dim])] if end < old.shape[dim] else [])
+    pieces = (
+        [c.slice(old, dim, 0, start)] * (start > 0)
+        + [part]
+        + ([c.slice(old, dim, end, old.shape[dim])] if end < old.shape[dim] else [])
+    )
     return c.node("cat", pieces, old.shape, {"dim": dim}).value()

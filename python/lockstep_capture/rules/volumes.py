@@ -33,7 +33,9 @@ def _stacked(c: RuleContext, x: Value, places: torch.Tensor, groups: int) -> Val
     """(N,C,D,H,W) with D indexed by places (out, window): (N out, groups window C/groups, H, W)."""
     n, channels, _, height, width = x.shape
     out, window = places.shape
-    index = c.derive(f"depths{out}x{window}_{int(places[-1, -1])}", lambda *flat: torch.tensor(flat), places.reshape(-1).tolist())
+    index = c.derive(
+        f"depths{out}x{window}_{int(places[-1, -1])}", lambda *flat: torch.tensor(flat), places.reshape(-1).tolist()
+    )
     x = c.node("index_select", [x, index], (n, channels, out * window, height, width), {"dim": 2}).value()
     x = c.reshape(x, (n, groups, channels // groups, out, window, height, width))
     return c.reshape(c.permute(x, [0, 3, 1, 4, 2, 5, 6]), (n * out, window * channels, height, width))
@@ -58,8 +60,11 @@ def convolution(c: RuleContext) -> Value:
     stride, dilation = triple(c.a["stride"]), triple(c.a["dilation"])
     depth, *kernel = w.shape[2:]
     padding = c.a["padding"]
-    sides = same_padding(list(w.shape[2:]), dilation) if padding == "same" else \
-        [side for side in triple(0 if padding == "valid" else padding) for _ in range(2)]
+    sides = (
+        same_padding(list(w.shape[2:]), dilation)
+        if padding == "same"
+        else [side for side in triple(0 if padding == "valid" else padding) for _ in range(2)]
+    )
     x = _padded(c, x, sides[0], sides[1])
     out = (x.shape[2] - dilation[0] * (depth - 1) - 1) // stride[0] + 1
     places = torch.arange(out).reshape(-1, 1) * stride[0] + torch.arange(depth) * dilation[0]
@@ -74,12 +79,16 @@ def convolution(c: RuleContext) -> Value:
 def transposed(c: RuleContext) -> Value:
     """Each output depth gathers from the inputs between whose copies zeros lie, its kernel mirrored."""
     x, w, groups = _batched(c, c.value("input")), c.value("weight"), int(c.a["groups"])
-    stride, dilation, padding, extra = (triple(c.a[name]) for name in ("stride", "dilation", "padding", "output_padding"))
+    stride, dilation, padding, extra = (
+        triple(c.a[name]) for name in ("stride", "dilation", "padding", "output_padding")
+    )
     depth, *kernel = w.shape[2:]
     out, reach = c.out_shape()[-3], dilation[0] * (depth - 1)
     x = _padded(c, x, 0, 1)  # a depth of zeros, for the places between
     zeros = x.shape[2] - 1
-    before = torch.arange(out).reshape(-1, 1) + padding[0] - torch.arange(depth) * dilation[0]  # stride times the input's place
+    before = (
+        torch.arange(out).reshape(-1, 1) + padding[0] - torch.arange(depth) * dilation[0]
+    )  # stride times the input's place
     inside = (before >= 0) & (before % stride[0] == 0) & (before // stride[0] < zeros)
     places = torch.where(inside, before // stride[0], zeros)
     assert reach >= 0
@@ -87,7 +96,13 @@ def transposed(c: RuleContext) -> Value:
     channels, each = w.shape[0], w.shape[1]
     flat = c.reshape(w, (groups, channels // groups, each, depth, *kernel))
     flat = c.reshape(c.permute(flat, [0, 3, 1, 2, 4, 5]), (depth * channels, each, *kernel))
-    attrs = {"stride": stride[1:], "padding": padding[1:], "dilation": dilation[1:], "groups": groups, "output_padding": extra[1:]}
+    attrs = {
+        "stride": stride[1:],
+        "padding": padding[1:],
+        "dilation": dilation[1:],
+        "groups": groups,
+        "output_padding": extra[1:],
+    }
     shape = (images.shape[0], each * groups, *c.out_shape()[-2:])
     y = c.node("conv_transpose2d", [images, flat, *([c.value("bias")] if c.has("bias") else [])], shape, attrs).value()
     return _volume(c, y, x.shape[0])
@@ -110,8 +125,11 @@ def _planes(c: RuleContext, x: Value, op: str, image: dict[str, Any], line: dict
 
 def _pool(c: RuleContext, name: str, op: str, more: dict[str, Any], dilates: bool) -> Any:
     kernel = triple(c.a["kernel_size"])
-    windows = {"kernel": (kernel, 1), "stride": (triple(c.a["stride"]) if c.a["stride"] else kernel, 1),
-               "padding": (triple(c.a["padding"]), 0)} | ({"dilation": (triple(c.a["dilation"]), 1)} if dilates else {})
+    windows = {
+        "kernel": (kernel, 1),
+        "stride": (triple(c.a["stride"]) if c.a["stride"] else kernel, 1),
+        "padding": (triple(c.a["padding"]), 0),
+    } | ({"dilation": (triple(c.a["dilation"]), 1)} if dilates else {})
     more = more | {"ceil_mode": bool(c.a["ceil_mode"])}
     image = {key: value[1:] for key, (value, _) in windows.items()} | more
     line = {key: [value[0], neutral] for key, (value, neutral) in windows.items()} | more
@@ -129,11 +147,18 @@ def avg_pool(c: RuleContext) -> Any:
     padded, override = any(triple(c.a["padding"])) or bool(c.a["ceil_mode"]), c.a.get("divisor_override")
     if override:
         raise c.unsupported("divisor_override")
-    return _pool(c, "avg_pool3d", "avg_pool2d", {"count_include_pad": bool(c.a["count_include_pad"]) if padded else True}, False)
+    return _pool(
+        c, "avg_pool3d", "avg_pool2d", {"count_include_pad": bool(c.a["count_include_pad"]) if padded else True}, False
+    )
 
 
 @rule("adaptive_avg_pool3d", "_adaptive_avg_pool3d")
 def adaptive_avg_pool(c: RuleContext) -> Any:
     out = c.out_shape()
-    return c.kernel("adaptive_avg_pool3d", [c.value("self")], lambda x: _planes(
-        c, x, "adaptive_avg_pool2d", {"size": list(out[-2:])}, {"size": [out[-3], out[-2] * out[-1]]}, False))
+    return c.kernel(
+        "adaptive_avg_pool3d",
+        [c.value("self")],
+        lambda x: _planes(
+            c, x, "adaptive_avg_pool2d", {"size": list(out[-2:])}, {"size": [out[-3], out[-2] * out[-1]]}, False
+        ),
+    )

@@ -42,7 +42,7 @@ def _largest_of_windows(c: RuleContext, x: Value, shape: tuple[int, ...], spatia
     for dim in range(lead, x.rank):
         index = c.derive(f"adaptive{x.shape[dim]}_{shape[dim]}", places, [x.shape[dim], shape[dim]])
         sizes.append(index.shape[0] // shape[dim])
-        taken = x.shape[:dim] + index.shape + x.shape[dim + 1:]
+        taken = x.shape[:dim] + index.shape + x.shape[dim + 1 :]
         x = c.node("index_select", [x, index], taken, {"dim": dim}).value()
     split = [extent for dim, size in enumerate(sizes, lead) for extent in (shape[dim], size)]
     x = c.reshape(x, (*x.shape[:lead], *split))
@@ -61,9 +61,9 @@ def unfold(c: RuleContext) -> Value:
         return (torch.arange(count).reshape(-1, 1) * step + torch.arange(size)).reshape(-1)
 
     index = c.derive(f"windows{out[dim]}_{size}_{step}", places, [out[dim], size, step])
-    shape = x.shape[:dim] + index.shape + x.shape[dim + 1:]
+    shape = x.shape[:dim] + index.shape + x.shape[dim + 1 :]
     taken = c.node("index_select", [x, index], shape, {"dim": dim}).value()
-    taken = c.reshape(taken, x.shape[:dim] + (out[dim], size) + x.shape[dim + 1:])
+    taken = c.reshape(taken, x.shape[:dim] + (out[dim], size) + x.shape[dim + 1 :])
     return c.permute(taken, [*range(dim + 1), *range(dim + 2, taken.rank), dim + 1])
 
 
@@ -87,8 +87,13 @@ def image_windows(c: RuleContext) -> Value:
     return c.reshape(taken, c.out_shape())
 
 
-@rule("upsample_nearest1d", "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
-      "_upsample_nearest_exact3d")
+@rule(
+    "upsample_nearest1d",
+    "upsample_nearest3d",
+    "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d",
+    "_upsample_nearest_exact3d",
+)
 def nearest(c: RuleContext) -> Value:
     """The places that PyTorch takes: its own result for an image of the places 0, 1, ..."""
     x, out = c.value("input" if "input" in c.a else "self"), c.out_shape()
@@ -98,15 +103,17 @@ def nearest(c: RuleContext) -> Value:
     if not factors and any(c.a.get(name) for name in ("scales", "scales_h", "scales_w")):
         raise c.unsupported("call torch.nn.functional.interpolate")
     for i, dim in enumerate(dims):
+
         def places(extent: int, size: int, factor: Any) -> torch.Tensor:
             line = torch.arange(extent, dtype=torch.float64).reshape(1, 1, -1)
-            taken = F.interpolate(line, scale_factor=factor, mode=mode) if factor \
-                else F.interpolate(line, size, mode=mode)
+            taken = (
+                F.interpolate(line, scale_factor=factor, mode=mode) if factor else F.interpolate(line, size, mode=mode)
+            )
             return taken.reshape(-1).long()
 
         operands = [x.shape[dim], out[dim], float(factors[i]) if factors else None]
         index = c.derive("_".join(map(str, ["nearest", *operands])), places, operands)
-        shape = x.shape[:dim] + index.shape + x.shape[dim + 1:]
+        shape = x.shape[:dim] + index.shape + x.shape[dim + 1 :]
         x = c.node("index_select", [x, index], shape, {"dim": dim}).value()
     return x
 

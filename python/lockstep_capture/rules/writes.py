@@ -9,8 +9,11 @@ from ..ir.program import Call, Ref
 from .context import RuleContext, rule
 from .view_writes import written_to
 
-_SHOWN_BY = {"select_scatter": torch.ops.aten.select.int, "slice_scatter": torch.ops.aten.slice.Tensor,
-             "diagonal_scatter": torch.ops.aten.diagonal.default}
+_SHOWN_BY = {
+    "select_scatter": torch.ops.aten.select.int,
+    "slice_scatter": torch.ops.aten.slice.Tensor,
+    "diagonal_scatter": torch.ops.aten.diagonal.default,
+}
 
 
 @rule(*_SHOWN_BY)

@@ -23,24 +23,63 @@ Event = tuple[Any, ...]
 
 _NAMED = {torch.Tensor.float: torch.float32, torch.Tensor.half: torch.float16, torch.Tensor.bfloat16: torch.bfloat16}
 _CASTS = {torch.Tensor.to, torch.Tensor.type, torch.Tensor.type_as, *_NAMED}
-_FACTORIES = {torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, torch.ones, torch.tensor, torch.zeros,
-              torch.scalar_tensor, torch.as_tensor, torch.rand, torch.randn, torch.zeros_like, torch.ones_like,
-              torch.full_like, torch.empty_like, torch.rand_like, torch.randn_like, torch.Tensor.new_zeros,
-              torch.Tensor.new_ones, torch.Tensor.new_full, torch.Tensor.new_empty, torch.Tensor.new_tensor}
+_FACTORIES = {
+    torch.arange,
+    torch.empty,
+    torch.eye,
+    torch.full,
+    torch.linspace,
+    torch.ones,
+    torch.tensor,
+    torch.zeros,
+    torch.scalar_tensor,
+    torch.as_tensor,
+    torch.rand,
+    torch.randn,
+    torch.zeros_like,
+    torch.ones_like,
+    torch.full_like,
+    torch.empty_like,
+    torch.rand_like,
+    torch.randn_like,
+    torch.Tensor.new_zeros,
+    torch.Tensor.new_ones,
+    torch.Tensor.new_full,
+    torch.Tensor.new_empty,
+    torch.Tensor.new_tensor,
+}
 # Random numbers are drawn as the loop draws them.
-_DRAWN = {torch.rand, torch.randn, torch.rand_like, torch.randn_like, torch.empty, torch.empty_like,
-          torch.Tensor.new_empty}
+_DRAWN = {
+    torch.rand,
+    torch.randn,
+    torch.rand_like,
+    torch.randn_like,
+    torch.empty,
+    torch.empty_like,
+    torch.Tensor.new_empty,
+}
 # Their numbers need not be numbers of a low dtype.
 _FILLED = {torch.full_like, torch.Tensor.new_full, torch.Tensor.new_tensor}
 # softmax(x, dtype=y.dtype) casts x first, and its result has that dtype.
-_COMPUTED_IN = {torch.nn.functional.softmax, torch.nn.functional.log_softmax,
-                *(getattr(owner, name) for owner in (torch, torch.Tensor)
-                  for name in ("softmax", "log_softmax", "sum", "mean", "cumsum", "cumprod", "prod"))}
+_COMPUTED_IN = {
+    torch.nn.functional.softmax,
+    torch.nn.functional.log_softmax,
+    *(
+        getattr(owner, name)
+        for owner in (torch, torch.Tensor)
+        for name in ("softmax", "log_softmax", "sum", "mean", "cumsum", "cumprod", "prod")
+    ),
+}
 _SELF: Event = ("self",)  # the example is the operand itself
 # Types of tensors as text: x.type("torch.FloatTensor").
-_TYPE_NAMES = {"torch.FloatTensor": torch.float32, "torch.cuda.FloatTensor": torch.float32,
-               "torch.HalfTensor": torch.float16, "torch.cuda.HalfTensor": torch.float16,
-               "torch.BFloat16Tensor": torch.bfloat16, "torch.cuda.BFloat16Tensor": torch.bfloat16}
+_TYPE_NAMES = {
+    "torch.FloatTensor": torch.float32,
+    "torch.cuda.FloatTensor": torch.float32,
+    "torch.HalfTensor": torch.float16,
+    "torch.cuda.HalfTensor": torch.float16,
+    "torch.BFloat16Tensor": torch.bfloat16,
+    "torch.cuda.BFloat16Tensor": torch.bfloat16,
+}
 
 
 @dataclass
@@ -56,8 +95,11 @@ def following(loops: Asked, other: Asked) -> dict[Event, Event]:
 
     What names its dtype asks for the same one in both runs.
     """
-    return {event: other.example[event] for event in loops.dtype
-            if event in other.example and other.dtype[event] != loops.dtype[event]}
+    return {
+        event: other.example[event]
+        for event in loops.dtype
+        if event in other.example and other.dtype[event] != loops.dtype[event]
+    }
 
 
 class AskedDtypes(TorchFunctionMode):

@@ -18,7 +18,9 @@ from ..errors import CaptureError, first_line
 from ..ir.custom_functions import CUSTOM_GRADIENT, GRADIENT_OF
 from ..ir.program import Place, Ref
 
-_OUT_OF_PYTORCH = "compute it with ops of PyTorch: the work of NumPy, a kernel of your own or another library leaves no trace"
+_OUT_OF_PYTORCH = (
+    "compute it with ops of PyTorch: the work of NumPy, a kernel of your own or another library leaves no trace"
+)
 
 
 class Recording(Protocol):
@@ -61,6 +63,7 @@ def _trampoline() -> types.CodeType:
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         __class__  # noqa: B018
         from lockstep_capture.trace import custom_functions
+
         return custom_functions.applied(cls, args, kwargs)
 
     return apply.__code__
@@ -120,23 +123,41 @@ def _record(recording: Recording, cls: Any, args: list[Any], results: Any) -> No
     try:
         gradients = _gradients(recording, cls, name, [str(one) for one in names], all_results, args, wanted, place)
     except Exception as error:
-        hint = "use_reentrant=False" if "heckpoint" in cls.__name__ else \
-            "its backward must compute the gradients from saved tensors, with ops of PyTorch"
+        hint = (
+            "use_reentrant=False"
+            if "heckpoint" in cls.__name__
+            else "its backward must compute the gradients from saved tensors, with ops of PyTorch"
+        )
         text = str(error).split(" (")[0] if isinstance(error, CaptureError) else first_line(error)
         return recording.refuse(f"{what}: its backward could not be recorded: {text}", place, hint)
     unknown = [number for number, gradient in gradients.items() if gradient is None]
     if unknown:
         return recording.refuse(f"{what}, whose backward returns a gradient that no op made", place, _OUT_OF_PYTORCH)
     operands = [recording.known(args[number]) for number in wanted]
-    call = recording.add_call(CUSTOM_GRADIENT, (
-        [Ref(str(one)) for one in names], [Ref(str(one)) for one in operands],
-        [Ref(str(gradients[number])) if number in gradients else None for number in wanted]), place, name)
+    call = recording.add_call(
+        CUSTOM_GRADIENT,
+        (
+            [Ref(str(one)) for one in names],
+            [Ref(str(one)) for one in operands],
+            [Ref(str(gradients[number])) if number in gradients else None for number in wanted],
+        ),
+        place,
+        name,
+    )
     for slot, result in enumerate(made):
         recording.add_item(call, slot, result, place)
 
 
-def _gradients(recording: Recording, cls: Any, name: str, results: list[str], all_results: list[Any], args: list[Any],
-               wanted: list[int], place: Place) -> dict[int, str | None]:
+def _gradients(
+    recording: Recording,
+    cls: Any,
+    name: str,
+    results: list[str],
+    all_results: list[Any],
+    args: list[Any],
+    wanted: list[int],
+    place: Place,
+) -> dict[int, str | None]:
     """By number of the operand; those that get none are missing."""
     with recording.backward(name), torch.no_grad(), _no_autocast():
         left, seeds, context = list(results), [], None

@@ -45,15 +45,28 @@ from .step_function import check_result
 from .untouched import untouched
 from .user_code import running_lines, user_line
 
-_NO_RESULT = {"aten::_assert_async", "aten::_assert_tensor_metadata", "aten::sym_constrain_range",
-              "aten::retain_grad", "aten::requires_grad_", "aten::_backward"}
+_NO_RESULT = {
+    "aten::_assert_async",
+    "aten::_assert_tensor_metadata",
+    "aten::sym_constrain_range",
+    "aten::retain_grad",
+    "aten::requires_grad_",
+    "aten::_backward",
+}
 _PASSES_THROUGH = {"profiler", "prim", "inductor", "streams"}
 _DETACHES, _RESIZES = "aten::detach_", "aten::resize_"
 _NEW = {"aten::lift_fresh"}  # what torch.tensor() ends with
-_IN_PLACE = {"__iand__": "bitwise_and_", "__ior__": "bitwise_or_", "__ixor__": "bitwise_xor_",
-             "__ilshift__": "bitwise_left_shift_", "__irshift__": "bitwise_right_shift_"}
-_WRITES_OUT = {"aten::embedding_renorm_": "leave out max_norm=m, and scale the rows e that were read: "
-               "e * (m / e.norm(dim=-1, keepdim=True)).clamp(max=1)"}
+_IN_PLACE = {
+    "__iand__": "bitwise_and_",
+    "__ior__": "bitwise_or_",
+    "__ixor__": "bitwise_xor_",
+    "__ilshift__": "bitwise_left_shift_",
+    "__irshift__": "bitwise_right_shift_",
+}
+_WRITES_OUT = {
+    "aten::embedding_renorm_": "leave out max_norm=m, and scale the rows e that were read: "
+    "e * (m / e.norm(dim=-1, keepdim=True)).clamp(max=1)"
+}
 _TORCH = os.path.dirname(torch.__file__)  # what it makes there is nothing that a user could spell otherwise
 MADE_ELSEWHERE = "a tensor that no op here made (torch.func.vmap, another thread, a C++ extension)"
 
@@ -81,8 +94,9 @@ class Observed:
 Around = Callable[[ModuleStack], Any]  # a context manager: what else a caller looks for in the run
 
 
-def observe(step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None,
-            around: Around | None = None) -> Observed:
+def observe(
+    step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None, around: Around | None = None
+) -> Observed:
     """Runs step(batch) under the loop's autocast, None: it has none. Nothing of the run remains.
 
     Its program has a key and no content: what it chose is not kept. Throws: what step_fn throws; UnsupportedModelError for
@@ -91,8 +105,13 @@ def observe(step: StepModule, batch: Any, device: torch.device, autocast: torch.
     return _run(step, batch, device, autocast, {}, set(), around, keeps=False)
 
 
-def trace(step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None = None,
-          narrow: torch.dtype | None = None) -> Observed:
+def trace(
+    step: StepModule,
+    batch: Any,
+    device: torch.device,
+    autocast: torch.dtype | None = None,
+    narrow: torch.dtype | None = None,
+) -> Observed:
     """The same, with casts that follow a tensor recorded as such. narrow: the dtype of weights below FP32.
 
     Runs anew although the pass was observed before: caches that only the first pass fills are full now, as in the loop.
@@ -105,15 +124,18 @@ def trace(step: StepModule, batch: Any, device: torch.device, autocast: torch.dt
         if low in (autocast, narrow):
             continue
         try:
-            other, narrows = _probe(step, batch, device, low, first.answers, narrow,
-                                    autocasts=autocast is not None or narrow is None)
+            other, narrows = _probe(
+                step, batch, device, low, first.answers, narrow, autocasts=autocast is not None or narrow is None
+            )
         except Exception as error:  # an op that PyTorch lacks in that dtype
             failure = error
             continue
         follows = following(first.asked, other)
         if not follows and not narrows:
             return first
-        return _run(step, batch, device, autocast, follows, narrows, None, stays_fp32=autocast is None and narrow is None)
+        return _run(
+            step, batch, device, autocast, follows, narrows, None, stays_fp32=autocast is None and narrow is None
+        )
     events = [event for event in first.asked.dtype if not event[1].co_filename.startswith(_TORCH)]
     if events:
         _warn_of_fixed_casts(events, failure)
@@ -130,22 +152,36 @@ def _warn_of_fixed_casts(events: list[Event], error: Exception) -> None:
     warnings.warn(
         f"lockstep_capture: {what} (first: {lines[0]}) of the dtype of this loop will have that dtype in all lanes, "
         f"although the model may take it from another tensor: the forward pass does not run under another autocast "
-        f"({': '.join([type(error).__name__, *str(error).splitlines()[:1]])})", stacklevel=6)
+        f"({': '.join([type(error).__name__, *str(error).splitlines()[:1]])})",
+        stacklevel=6,
+    )
 
 
 def _has_sums_in_place(program: Program) -> bool:
-    return any(not call.is_getitem and call.target._schema.name.endswith("_") and len(call.refs()) > 1
-               for call in program.calls)
+    return any(
+        not call.is_getitem and call.target._schema.name.endswith("_") and len(call.refs()) > 1
+        for call in program.calls
+    )
 
 
 def copied(batch: Any, device: torch.device) -> Any:
     """The batch as tensors that step_fn may write to."""
-    return pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach().to(device, copy=True)
-                                .requires_grad_(leaf.requires_grad), batch)
+    return pytree.tree_map_only(
+        torch.Tensor, lambda leaf: leaf.detach().to(device, copy=True).requires_grad_(leaf.requires_grad), batch
+    )
 
 
-def _run(step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None, follows: dict[Event, Event],
-         narrows: set[Event], around: Around | None, stays_fp32: bool = False, keeps: bool = True) -> Observed:
+def _run(
+    step: StepModule,
+    batch: Any,
+    device: torch.device,
+    autocast: torch.dtype | None,
+    follows: dict[Event, Event],
+    narrows: set[Event],
+    around: Around | None,
+    stays_fp32: bool = False,
+    keeps: bool = True,
+) -> Observed:
     batch = copied(batch, device)
     modules, asked = ModuleStack(step.model), AskedDtypes(autocast, follows, stays_fp32)
     held = list(reachable(step.step_fn, step.model))
@@ -157,32 +193,56 @@ def _run(step: StepModule, batch: Any, device: torch.device, autocast: torch.dty
         stack.callback(recorder.put_back)
         if around is not None:
             stack.enter_context(around(modules))
-        stack.enter_context(torch.autocast(device.type, dtype=autocast, enabled=autocast is not None,
-                                           cache_enabled=False))
-        for context in (modules.watch(), recorder.blocks(), custom_functions.functions(recorder),
-                        enable_python_dispatcher(), recorder,
-                        PassedBy(recorder.answers, force=False, note=recorder.note_read, set_data=recorder.set_data),
-                        asked):
+        stack.enter_context(
+            torch.autocast(device.type, dtype=autocast, enabled=autocast is not None, cache_enabled=False)
+        )
+        for context in (
+            modules.watch(),
+            recorder.blocks(),
+            custom_functions.functions(recorder),
+            enable_python_dispatcher(),
+            recorder,
+            PassedBy(recorder.answers, force=False, note=recorder.note_read, set_data=recorder.set_data),
+            asked,
+        ):
             stack.enter_context(context)
         loss = step(batch)
         check_result(step.step_fn, loss)
         left = tensors_of(step.step_fn, step.model) if recorder.program.constants else {}
-        cast = {path: parameter.dtype for path, parameter in step.model.named_parameters()
-                if parameter.dtype != dtypes.get(path)}
+        cast = {
+            path: parameter.dtype
+            for path, parameter in step.model.named_parameters()
+            if parameter.dtype != dtypes.get(path)
+        }
         read = {place_of(tensor) for tensor in recorder.program.constants.values()}
         state = [attribute for attribute, tensor in plain.changed().items() if place_of(tensor) in read]
     program = recorder.finish(loss, step)
     return Observed(program, recorder.key(), modules.calls, asked.asked, recorder.answers, left, cast, state)
 
 
-def _probe(step: StepModule, batch: Any, device: torch.device, low: torch.dtype, answers: Answers,
-           narrow: torch.dtype | None, *, autocasts: bool) -> tuple[Asked, set[Event]]:
+def _probe(
+    step: StepModule,
+    batch: Any,
+    device: torch.device,
+    low: torch.dtype,
+    answers: Answers,
+    narrow: torch.dtype | None,
+    *,
+    autocasts: bool,
+) -> tuple[Asked, set[Event]]:
     """What a run in `low` asks for, with every integer and every choice that of the loop's own run: under autocast, with
     weights of that dtype in the place of narrow ones, or both."""
     batch, asked, probe = batch_as(copied(batch, device), narrow, low), AskedDtypes(low, {}, False), _Probe(answers)
-    with weights_as(step, narrow, low), untouched(step), torch.enable_grad(), \
-            torch.autocast(device.type, dtype=low, enabled=autocasts, cache_enabled=False), \
-            enable_python_dispatcher(), probe, PassedBy(answers, force=True), asked:
+    with (
+        weights_as(step, narrow, low),
+        untouched(step),
+        torch.enable_grad(),
+        torch.autocast(device.type, dtype=low, enabled=autocasts, cache_enabled=False),
+        enable_python_dispatcher(),
+        probe,
+        PassedBy(answers, force=True),
+        asked,
+    ):
         step(batch)
     return asked.asked, probe.narrows
 
@@ -240,8 +300,17 @@ def _narrows(func: Any, args: Any) -> bool:
 class _Recorder(_PreDispatch):
     """Writes the program while step_fn runs."""
 
-    def __init__(self, step: StepModule, batch: Any, modules: ModuleStack, asked: AskedDtypes,
-                 outside: list[torch.Tensor], narrows: set[Event], keeps: bool, device: str):
+    def __init__(
+        self,
+        step: StepModule,
+        batch: Any,
+        modules: ModuleStack,
+        asked: AskedDtypes,
+        outside: list[torch.Tensor],
+        narrows: set[Event],
+        keeps: bool,
+        device: str,
+    ):
         super().__init__()
         self._device = device
         self._asked, self._keeps = asked, keeps  # answers and decisions
@@ -255,14 +324,19 @@ class _Recorder(_PreDispatch):
         self._regions: list[Autocast] = []
         self._made: list[int] = []  # checksums of tensors that the run made from nothing that it shows
         self._types: list[str] = []
-        self._classes = {path: f"{type(module).__module__}.{type(module).__qualname__}"
-                         for path, module in step.model.named_modules()}
+        self._classes = {
+            path: f"{type(module).__module__}.{type(module).__qualname__}"
+            for path, module in step.model.named_modules()
+        }
         self._problems: list[Problem] = []
         self._leaves = batch  # keeps the batch's own copies alive
         self._buffers = {id(tensor) for tensor, _ in self._names.buffers}
         self._datas: list[torch.Tensor] = []  # that became the buffers': alive, so that they keep their names
-        self._parameters = {tensor.untyped_storage().data_ptr(): tensor for tensor, _ in self._names.params
-                            if tensor.layout == torch.strided and tensor.numel() > 0}
+        self._parameters = {
+            tensor.untyped_storage().data_ptr(): tensor
+            for tensor, _ in self._names.params
+            if tensor.layout == torch.strided and tensor.numel() > 0
+        }
         self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # parameters that the run writes to
         self._backward_of, self.paused = "", False
         self._from_gradient: set[str] = set()  # values of that backward pass that depend on its gradients
@@ -337,16 +411,18 @@ class _Recorder(_PreDispatch):
         if tensor.layout != torch.strided and (tensor.layout != torch.sparse_coo or tensor.requires_grad):
             self._refuse("a sparse tensor", place, "use its to_dense()")
             tensor = tensor.detach().to_dense()
-        elif tensor.grad_fn is not None or (self._backward_of and tensor not in self._fresh
-                                            and place_of(tensor) not in self._outside):
-            self._refuse(MADE_ELSEWHERE, place,
-                         "compute it with ops of PyTorch in the thread of the forward pass")
+        elif tensor.grad_fn is not None or (
+            self._backward_of and tensor not in self._fresh and place_of(tensor) not in self._outside
+        ):
+            self._refuse(MADE_ELSEWHERE, place, "compute it with ops of PyTorch in the thread of the forward pass")
         else:
             sharing = self._sharing(tensor)
             if sharing is not None and place_of(sharing) == place_of(tensor):  # y.data, or NumPy's view of y
                 return self._add("detach", torch.ops.aten.detach.default, (Ref(self._bound[sharing]),), {}, place)
             if sharing is not None:
-                self._refuse("a view of another tensor that no op made (.data, NumPy)", place, "detach() before the view")
+                self._refuse(
+                    "a view of another tensor that no op made (.data, NumPy)", place, "detach() before the view"
+                )
         name = self._new("c")
         known = place_of(tensor) in self._outside
         self.program.constants[name] = tensor.detach() if known else tensor.detach().clone()
@@ -360,9 +436,13 @@ class _Recorder(_PreDispatch):
         if tensor.layout != torch.strided or tensor.numel() == 0:
             return None
         storage = tensor.untyped_storage().data_ptr()
-        sharing = [known for known in self._bound
-                   if known.layout == torch.strided and known.device == tensor.device
-                   and known.untyped_storage().data_ptr() == storage]
+        sharing = [
+            known
+            for known in self._bound
+            if known.layout == torch.strided
+            and known.device == tensor.device
+            and known.untyped_storage().data_ptr() == storage
+        ]
         return next((known for known in sharing if place_of(known) == place_of(tensor)), next(iter(sharing), None))
 
     def _refuse(self, what: str, place: Place, hint: str) -> None:
@@ -377,7 +457,9 @@ class _Recorder(_PreDispatch):
             return tuple(self._operands(item) for item in value)
         if isinstance(value, list):
             return [self._operands(item) for item in value]
-        return None if isinstance(value, torch.Generator) else value  # what is drawn is recorded, wherever it comes from
+        return (
+            None if isinstance(value, torch.Generator) else value
+        )  # what is drawn is recorded, wherever it comes from
 
     def _place(self) -> Place:
         path, lines = self._modules.path, running_lines()
@@ -431,8 +513,11 @@ class _Recorder(_PreDispatch):
             self._answer(event, result)
         if not isinstance(result, (torch.Tensor, list, tuple)):
             if {ref.name for ref in iterate_refs(operands)} & self._from_gradient:
-                self._refuse("a backward pass that reads values of its gradient", place,
-                             "torch.where(condition, a, b) chooses between values")
+                self._refuse(
+                    "a backward pass that reads values of its gradient",
+                    place,
+                    "torch.where(condition, a, b) chooses between values",
+                )
             if result is None and func._schema.is_mutable:
                 self._refuse(f"{func}, which returns nothing", place, "write it out, op by op")
             names = [ref.name for ref in iterate_refs(operands)]
@@ -490,8 +575,10 @@ class _Recorder(_PreDispatch):
     def _take(self, func: Any, args: Any, operands: Any, result: Any, place: Place, event: Event) -> None:
         func, (read, options) = _spelled(func), operands
         short = func._schema.name.split("::")[1]
-        if any(isinstance(item, torch.Tensor) and item.is_complex() and item.requires_grad
-               for item in pytree.tree_leaves(result)):
+        if any(
+            isinstance(item, torch.Tensor) and item.is_complex() and item.requires_grad
+            for item in pytree.tree_leaves(result)
+        ):
             self._refuse(f"complex numbers ({func})", place, "write the real and the imaginary part as two tensors")
         if isinstance(result, torch.Tensor):
             given = [item for item in pytree.tree_leaves((args,)) if item is result]
@@ -520,8 +607,13 @@ class _Recorder(_PreDispatch):
 
     def _decide(self, name: str, args: Any, result: torch.Tensor) -> None:
         """Integers that are chosen from floats depend on the run's roundings."""
-        if self._keeps and _is_discrete(result) and any(isinstance(item, torch.Tensor) and item.dtype.is_floating_point
-                                        for item in pytree.tree_leaves((args,))):
+        if (
+            self._keeps
+            and _is_discrete(result)
+            and any(
+                isinstance(item, torch.Tensor) and item.dtype.is_floating_point for item in pytree.tree_leaves((args,))
+            )
+        ):
             self.program.decisions[name] = result.detach().clone()
 
     def _add(self, wanted: str, target: Any, args: Any, kwargs: Any, place: Place, narrows: bool = False) -> str:
@@ -596,8 +688,10 @@ class _Recorder(_PreDispatch):
         """Of two runs with equal keys, one program serves for both: tensors made of Python's numbers are the same too."""
         digest = hashlib.sha256()
         for call in self.program.calls:
-            digest.update(f"{call.name} {call.op} {call.args} {call.kwargs} {call.autocast} {call.nograd} "
-                          f"{call.place.module}\n".encode())
+            digest.update(
+                f"{call.name} {call.op} {call.args} {call.kwargs} {call.autocast} {call.nograd} "
+                f"{call.place.module}\n".encode()
+            )
         digest.update(repr((self._types, self._made, self.program.loss, self.program.assigned)).encode())
         return digest.hexdigest()
 
@@ -620,5 +714,7 @@ def _counted(schema: str, args: Any) -> list[str]:
 
 def _is_batched(value: Any) -> bool:
     """torch.func.vmap and the like: what leaves them is a tensor like any other."""
-    return any(isinstance(item, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(item)
-               for item in pytree.tree_leaves(value))
+    return any(
+        isinstance(item, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(item)
+        for item in pytree.tree_leaves(value)
+    )

@@ -21,8 +21,9 @@ def weights_as(step: StepModule, narrow: torch.dtype | None, other: torch.dtype)
     def twin(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in made:
             copy = tensor.detach().to(other)
-            made[id(tensor)] = torch.nn.Parameter(copy, tensor.requires_grad) \
-                if isinstance(tensor, torch.nn.Parameter) else copy
+            made[id(tensor)] = (
+                torch.nn.Parameter(copy, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else copy
+            )
         return made[id(tensor)]
 
     try:

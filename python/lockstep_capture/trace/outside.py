@@ -39,8 +39,9 @@ class Outside:
         paths = {place_of(tensor): path for path, tensor in self._tensors().items()}
         self._paths = {name: paths.get(place_of(tensor), "") for name, tensor in program.constants.items()}
         self._before = {name: checksum(tensor) for name, tensor in program.constants.items()}
-        self._after = {name: checksum(left.get(self._paths[name], tensor))
-                       for name, tensor in program.constants.items()}
+        self._after = {
+            name: checksum(left.get(self._paths[name], tensor)) for name, tensor in program.constants.items()
+        }
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         return tensors_of(self._step_fn, self._model) if self._constants else {}
@@ -55,15 +56,19 @@ class Outside:
 
     def _check(self, expected: Mapping[str, int]) -> None:
         now = self._tensors()
-        changed = [name for name, tensor in self._constants.items()
-                   if checksum(tensor) != self._before[name]
-                   or checksum(now.get(self._paths[name], tensor)) != expected[name]]
+        changed = [
+            name
+            for name, tensor in self._constants.items()
+            if checksum(tensor) != self._before[name] or checksum(now.get(self._paths[name], tensor)) != expected[name]
+        ]
         if changed:
             known = [self._paths[name] for name in changed if self._paths[name]]
             shown = known[0] if known else f"one of shape {list(self._constants[changed[0]].shape)}"
-            raise CaptureError(f"{len(changed)} tensors outside of the model changed during the capture, e.g. {shown}: a "
-                               "capture holds them once, as constants; put them in the batch, or make them buffers that "
-                               "the forward pass updates (an average of weights that the loop updates cannot be replayed)")
+            raise CaptureError(
+                f"{len(changed)} tensors outside of the model changed during the capture, e.g. {shown}: a "
+                "capture holds them once, as constants; put them in the batch, or make them buffers that "
+                "the forward pass updates (an average of weights that the loop updates cannot be replayed)"
+            )
 
 
 def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -34,8 +34,14 @@ class Lines:
 class PassedBy(TorchFunctionMode):
     """note: is called for what is read; set_data: does what `tensor.data = data` does. force: reads get the answers."""
 
-    def __init__(self, answers: Answers, *, force: bool, note: Callable[[torch.Tensor], None] = lambda tensor: None,
-                 set_data: Callable[[torch.Tensor, torch.Tensor], None] = SETS_DATA):
+    def __init__(
+        self,
+        answers: Answers,
+        *,
+        force: bool,
+        note: Callable[[torch.Tensor], None] = lambda tensor: None,
+        set_data: Callable[[torch.Tensor, torch.Tensor], None] = SETS_DATA,
+    ):
         super().__init__()
         self._answers, self._force, self._lines = answers, force, Lines()
         self._note, self._set_data = note, set_data

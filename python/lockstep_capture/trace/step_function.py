@@ -17,8 +17,16 @@ from .user_code import is_user_file
 StepFunction = Callable[[Any, Any], torch.Tensor]
 
 _LONGEST = 160  # characters of a batch or a result in a message
-_SHORT = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
-          torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8", torch.bool: "b1"}
+_SHORT = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.uint8: "u8",
+    torch.bool: "b1",
+}
 
 
 def type_of(tensor: torch.Tensor) -> str:
@@ -28,24 +36,30 @@ def type_of(tensor: torch.Tensor) -> str:
 
 def raised(step_fn: StepFunction, batch: Any, error: Exception) -> CaptureError:
     """step_fn(model, batch) raised `error`, without tracing."""
-    made = CaptureError(f"step_fn raised {first_line(error)}{_at(_innermost(error) or _defined(step_fn))}; it is called "
-                        f"as step_fn(model, batch), here with batch = {_shown(batch)}, and must return the loss")
+    made = CaptureError(
+        f"step_fn raised {first_line(error)}{_at(_innermost(error) or _defined(step_fn))}; it is called "
+        f"as step_fn(model, batch), here with batch = {_shown(batch)}, and must return the loss"
+    )
     made.__cause__ = error
     return made
 
 
 def raised_in_fp32(step_fn: StepFunction, batch: Any, error: Exception) -> CaptureError:
     """step_fn(model, batch) works under the loop's autocast and raised `error` without."""
-    made = CaptureError(f"step_fn needs the loop's autocast, without it it raised {first_line(error)}"
-                        f"{_at(_innermost(error))}, here with batch = {_shown(batch)}; a capture computes it in FP32, too: "
-                        "pass FP32 batches, and leave casts to autocast")
+    made = CaptureError(
+        f"step_fn needs the loop's autocast, without it it raised {first_line(error)}"
+        f"{_at(_innermost(error))}, here with batch = {_shown(batch)}; a capture computes it in FP32, too: "
+        "pass FP32 batches, and leave casts to autocast"
+    )
     made.__cause__ = error
     return made
 
 
 def calls_backward(line: str) -> CaptureError:
-    return CaptureError(f"step_fn calls backward(){_at(line)}, must compute the loss and return it: backward(), "
-                        "optimizer.step() and zero_grad() belong in the loop")
+    return CaptureError(
+        f"step_fn calls backward(){_at(line)}, must compute the loss and return it: backward(), "
+        "optimizer.step() and zero_grad() belong in the loop"
+    )
 
 
 def check_result(step_fn: StepFunction, result: Any) -> None:
@@ -58,13 +72,16 @@ def check_result(step_fn: StepFunction, result: Any) -> None:
 def _wrong_tensor(loss: torch.Tensor) -> list[str]:
     wrong = []
     if loss.numel() != 1:
-        wrong.append(f"a loss of shape {list(loss.shape)}, must have one element: take its mean() or sum(), as the "
-                     "loop does")
+        wrong.append(
+            f"a loss of shape {list(loss.shape)}, must have one element: take its mean() or sum(), as the loop does"
+        )
     if not loss.dtype.is_floating_point:
         wrong.append(f"a tensor of {str(loss.dtype).removeprefix('torch.')}, must be the loss, a floating number")
     elif not loss.requires_grad:
-        wrong.append("a loss without gradient, must depend on weights that train: is it detached or computed under "
-                     "torch.no_grad(), is every parameter frozen?")
+        wrong.append(
+            "a loss without gradient, must depend on weights that train: is it detached or computed under "
+            "torch.no_grad(), is every parameter frozen?"
+        )
     return wrong
 
 

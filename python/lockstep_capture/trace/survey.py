@@ -1,5 +1,4 @@
-"""One run of step_fn that finds what a program cannot hold: gradients of gradients; and mistakes in step_fn itself (step_function.py).
-"""
+"""One run of step_fn that finds what a program cannot hold: gradients of gradients; and mistakes in step_fn itself (step_function.py)."""
 
 from __future__ import annotations
 
@@ -18,11 +17,14 @@ from .untouched import untouched
 from .user_code import user_line
 
 _GRADIENT = "torch.autograd.grad in the forward pass"
-_GRADIENT_HINT = "a loss of gradients (gradient penalty) is not replayed; take differences: (f(x + h) - f(x - h)) / (2 * h)"
+_GRADIENT_HINT = (
+    "a loss of gradients (gradient penalty) is not replayed; take differences: (f(x + h) - f(x - h)) / (2 * h)"
+)
 
 
-def survey(step: StepModule, batch: Any, device: torch.device,
-           autocast: torch.dtype | None) -> tuple[Observed, list[Problem]]:
+def survey(
+    step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None
+) -> tuple[Observed, list[Problem]]:
     """The path of step_fn under the loop's autocast, and what in it is unsupported.
 
     Throws: CaptureError for step_fn's own errors, for a backward() in it, and for a result that is no loss.
@@ -50,8 +52,11 @@ def check_in_fp32(step: StepModule, batch: Any, device: torch.device) -> None:
 
 
 def _check_unwatched(step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None) -> None:
-    with untouched(step), torch.enable_grad(), \
-            torch.autocast(device.type, dtype=autocast, enabled=autocast is not None, cache_enabled=False):
+    with (
+        untouched(step),
+        torch.enable_grad(),
+        torch.autocast(device.type, dtype=autocast, enabled=autocast is not None, cache_enabled=False),
+    ):
         try:
             step.step_fn(step.model, copied(batch, device))
         except CaptureError:

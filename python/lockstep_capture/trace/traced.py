@@ -33,8 +33,7 @@ from .untouched import untouched
 def leaves_of(batch: Any, device: torch.device | None = None) -> tuple[list[Any], list[str]]:
     """The batch's leaves in pytree order and their paths, "batch[0]" or "batch['ids']"."""
     found, _ = pytree.tree_flatten_with_path(batch)
-    values = [leaf.to(device) if device is not None and isinstance(leaf, torch.Tensor) else leaf
-              for _, leaf in found]
+    values = [leaf.to(device) if device is not None and isinstance(leaf, torch.Tensor) else leaf for _, leaf in found]
     return values, ["batch" + pytree.keystr(path) for path, _ in found]
 
 
@@ -44,8 +43,11 @@ def signature_of(leaves: list[Any]) -> str:
 
 
 def _check_leaves(leaves: list[Any], paths: list[str]) -> None:
-    strange = [f"{path} is a {type(leaf).__name__}" for leaf, path in zip(leaves, paths, strict=True)
-               if not isinstance(leaf, (torch.Tensor, bool, int, float, str, type(None)))]
+    strange = [
+        f"{path} is a {type(leaf).__name__}"
+        for leaf, path in zip(leaves, paths, strict=True)
+        if not isinstance(leaf, (torch.Tensor, bool, int, float, str, type(None)))
+    ]
     if strange:
         raise CaptureError(f"batch: {', '.join(strange)}; must be tensors in tuples, lists and dicts, e.g. dict(batch)")
 
@@ -101,9 +103,12 @@ class Traced:
         self.program, self.module_calls = observed.program, observed.calls
         self.outside = Outside(self.program, step.step_fn, subject.model, observed.left)
         buffers = subject.buffer_values()
-        self._buffers = {path: torch.empty(buffer.shape, dtype=buffer.dtype, device="meta") for path, buffer in buffers.items()}
-        self.versions, self._types = analyse(self.program, subject.params, buffers, seen.leaves,
-                                              single=subject.narrow is not None)
+        self._buffers = {
+            path: torch.empty(buffer.shape, dtype=buffer.dtype, device="meta") for path, buffer in buffers.items()
+        }
+        self.versions, self._types = analyse(
+            self.program, subject.params, buffers, seen.leaves, single=subject.narrow is not None
+        )
         self.sites: list[RandomSite] = random_sites(self.program)
         self.factor: float | None = None  # of the last micro-batch's loss, see loss_factor.py
         self.graph: Graph | None = None
@@ -120,8 +125,11 @@ class Traced:
     @property
     def computes_narrow(self) -> bool:
         """What the model draws or makes may have fewer than 32 bits, where the FP32 reference has all."""
-        return self.subject.narrow is not None or self._autocast is not None or \
-            any(call.autocast is not None for call in self.program.calls)
+        return (
+            self.subject.narrow is not None
+            or self._autocast is not None
+            or any(call.autocast is not None for call in self.program.calls)
+        )
 
     def notes(self) -> dict[str, str]:
         """What a user should know of the graph, by its line: floats that Python read from activations."""
@@ -131,8 +139,10 @@ class Traced:
                 continue
             what = "numbers" if number.value is None else f"{number.value:.6g}"
             layer = f" from layer {number.place.module}" if number.place.module else ""
-            found[number.place.source] = (f"Python read {what}{layer} ({number.place.source}): whatever the model computes with it "
-                                          "is PyTorch's number in every lane")
+            found[number.place.source] = (
+                f"Python read {what}{layer} ({number.place.source}): whatever the model computes with it "
+                "is PyTorch's number in every lane"
+            )
         return found
 
     def snapshots(self) -> Snapshots:
@@ -142,8 +152,16 @@ class Traced:
         """fused_attention: how many fused kernels ran, None: unknown. Throws: UnsupportedModelError with all that
         cannot be replayed."""
         math = fused_attention == 0 and self.attention_count() > 0
-        made = Normaliser(self.program, self.versions, self._types, snapshots, self.subject.model,
-                          self._buffers, self.paths, plain_attention=math)
+        made = Normaliser(
+            self.program,
+            self.versions,
+            self._types,
+            snapshots,
+            self.subject.model,
+            self._buffers,
+            self.paths,
+            plain_attention=math,
+        )
         self.graph, self.ir_of = made.graph, made.ir_of
         if self._autocast is None:
             self.graph.close_regions()
@@ -152,9 +170,17 @@ class Traced:
         """What is not supported; empty when all is."""
         snapshots = self.snapshots()
         with torch.no_grad(), torch.random.fork_rng():
-            Interpreter(self.program, self.subject.params, self.subject.buffer_values(), leaves, None,
-                        decisions=self.program.decisions, observer=snapshots,
-                        single=self.subject.narrow is not None, kind=self.versions.kind).run()
+            Interpreter(
+                self.program,
+                self.subject.params,
+                self.subject.buffer_values(),
+                leaves,
+                None,
+                decisions=self.program.decisions,
+                observer=snapshots,
+                single=self.subject.narrow is not None,
+                kind=self.versions.kind,
+            ).run()
         try:
             self.normalise(snapshots)
         except UnsupportedModelError as error:

@@ -81,6 +81,7 @@ def _attributes(module: torch.nn.Module) -> Undo:
         own.update(attributes)
         module._buffers.clear()
         module._buffers.update(buffers)
+
     return undo
 
 
@@ -92,6 +93,7 @@ def _data(tensor: torch.Tensor) -> Undo:
         now = tensor.data
         if now.dtype != before.dtype or (now.layout == torch.strided and now.data_ptr() != before.data_ptr()):
             tensor.data = before
+
     return undo
 
 
@@ -101,6 +103,7 @@ def _content(tensor: torch.Tensor) -> Undo:
     def undo() -> None:
         if not torch.equal(tensor, before):  # a write to .data leaves tensor._version as it is
             tensor.copy_(before)
+
     return undo
 
 
@@ -114,12 +117,15 @@ def _items(container: Any) -> Undo:
             if len(container) != len(before) or any(a is not b for a, b in zip(container, before)):
                 container[:] = before
         elif isinstance(container, dict):
-            if list(container) != list(before) or any(dict.__getitem__(container, key) is not before[key] for key in before):
+            if list(container) != list(before) or any(
+                dict.__getitem__(container, key) is not before[key] for key in before
+            ):
                 container.clear()
                 container.update(before)
         elif container != before:
             container.clear()
             container.update(before)
+
     return undo
 
 
@@ -133,4 +139,5 @@ def _variables(function: types.FunctionType) -> Iterator[Undo]:
         for name, value in named.items():
             if function.__globals__.get(name) is not value:
                 function.__globals__[name] = value
+
     yield undo

@@ -18,8 +18,9 @@ _STANDARD = os.path.join(sysconfig.get_paths()["stdlib"], "")
 
 
 def is_user_file(file: str) -> bool:
-    return file == "<stdin>" or not (file.startswith((_TORCH_FOLDER, _OWN_FOLDER, "<")) or "/importlib/" in file
-                                     or file.endswith("contextlib.py"))
+    return file == "<stdin>" or not (
+        file.startswith((_TORCH_FOLDER, _OWN_FOLDER, "<")) or "/importlib/" in file or file.endswith("contextlib.py")
+    )
 
 
 @dataclass(frozen=True)

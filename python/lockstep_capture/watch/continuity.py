@@ -39,7 +39,7 @@ def _print_of(words: torch.Tensor) -> torch.Tensor:
     places = _odd.get(words.device)
     if places is None or places.numel() < words.numel():
         places = _odd[words.device] = torch.arange(1, 2 * words.numel(), 2, dtype=torch.int32, device=words.device)
-    places = places[:words.numel()]
+    places = places[: words.numel()]
     # A CPU's dot makes no copies, CUDA has none for integers.
     return torch.dot(words, places) if words.device.type == "cpu" else (words * places).sum(dtype=torch.int32)
 
@@ -110,27 +110,41 @@ class Continuity:
 
     def holds(self) -> bool:
         """Whether everything is as it was noted."""
-        return prints_of(self._subject.weights()) == self._weights \
+        return (
+            prints_of(self._subject.weights()) == self._weights
             and prints_of(self._subject.buffer_values()) == self._buffers
+        )
 
     def check_masters(self) -> None:
         """Where the optimizer steps FP32 masters, the model computes with these, rounded."""
         if unrounded := self._subject.masters.unrounded():
-            raise CaptureError(f"{len(unrounded)} weights are not their FP32 masters, rounded, e.g. {unrounded[0]}: the loop "
-                               "must copy the optimizer's tensors into the model after each step, in the block")
+            raise CaptureError(
+                f"{len(unrounded)} weights are not their FP32 masters, rounded, e.g. {unrounded[0]}: the loop "
+                "must copy the optimizer's tensors into the model after each step, in the block"
+            )
 
     def check_weights(self, when: str) -> None:
-        self._compare("weights", self._weights, prints_of(self._subject.weights()), when,
-                      "optimizer.step() must be called in the block, on the optimizer that was given; a second "
-                      "optimizer, or weights changed by hand, cannot be replayed")
+        self._compare(
+            "weights",
+            self._weights,
+            prints_of(self._subject.weights()),
+            when,
+            "optimizer.step() must be called in the block, on the optimizer that was given; a second "
+            "optimizer, or weights changed by hand, cannot be replayed",
+        )
 
     def check_buffers(self, when: str) -> None:
-        self._compare("buffers", self._buffers, prints_of(self._subject.buffer_values()), when,
-                      "only the forward pass in the block may change them; was the model run in training mode "
-                      "outside of it?")
+        self._compare(
+            "buffers",
+            self._buffers,
+            prints_of(self._subject.buffer_values()),
+            when,
+            "only the forward pass in the block may change them; was the model run in training mode outside of it?",
+        )
 
-    def check_forward(self, graph: Graph, versions: Versions, before: Mapping[str, torch.Tensor],
-                      repeated: Mapping[str, torch.Tensor]) -> None:
+    def check_forward(
+        self, graph: Graph, versions: Versions, before: Mapping[str, torch.Tensor], repeated: Mapping[str, torch.Tensor]
+    ) -> None:
         """After the forward pass: the graph, or the program with integers, changes the buffers as the model did.
 
         Buffers that no loss depends on (a counter of calls) may change freely. before: all of them before it; repeated:
@@ -143,12 +157,16 @@ class Continuity:
         off = {path: _off_by(now[path], repeated[path]) for path in sorted(mutated)}
         wrong = [path for path, distance in off.items() if not distance <= BUFFER_BOUND]
         if lost := sorted(self._unseen & self._read):
-            raise CaptureError(f"{len(lost)} buffers are changed by the forward pass in ways that its graph does not show, "
-                               f"e.g. {lost[0]}: {_HINT.format(lost[0].rpartition('.')[2])}")
+            raise CaptureError(
+                f"{len(lost)} buffers are changed by the forward pass in ways that its graph does not show, "
+                f"e.g. {lost[0]}: {_HINT.format(lost[0].rpartition('.')[2])}"
+            )
         if wrong:
-            raise CaptureError(f"{len(wrong)} buffers differ from the graph's, e.g. {wrong[0]}: relative "
-                               f"difference {off[wrong[0]]:.1e}, must be at most {BUFFER_BOUND:.0e}; "
-                               f"{_HINT.format(wrong[0].rpartition('.')[2])}")
+            raise CaptureError(
+                f"{len(wrong)} buffers differ from the graph's, e.g. {wrong[0]}: relative "
+                f"difference {off[wrong[0]]:.1e}, must be at most {BUFFER_BOUND:.0e}; "
+                f"{_HINT.format(wrong[0].rpartition('.')[2])}"
+            )
 
     def check_gradients(self, when: str) -> None:
         """The gradients must still be those of backward(). A replay of a few steps would not show a change."""
@@ -157,15 +175,19 @@ class Continuity:
             return
         now = self._subject.gradients()
         prints = prints_of(now)
-        found = [f"{path} is gone" if path not in now else f"{path} (norm now {float(now[path].double().norm()):.3g})"
-                 for path in {**before, **prints} if before.get(path) != prints.get(path)]
+        found = [
+            f"{path} is gone" if path not in now else f"{path} (norm now {float(now[path].double().norm()):.3g})"
+            for path in {**before, **prints}
+            if before.get(path) != prints.get(path)
+        ]
         if found:
             more = f" and {len(found) - MOST_NAMES} more" if len(found) > MOST_NAMES else ""
             raise CaptureError(
                 f"{len(found)} of {len(prints)} gradients changed {when}: {', '.join(found[:MOST_NAMES])}{more}; between "
                 "backward() and optimizer.step() only GradScaler.unscale_, torch.nn.utils.clip_grad_norm_ and "
                 "clip_grad_value_ may change them. A weight decay is the optimizer's weight_decay, a factor belongs "
-                "before the loss")
+                "before the loss"
+            )
 
     @staticmethod
     def _compare(what: str, before: Prints | None, now: Prints, when: str, hint: str) -> None:

@@ -30,8 +30,10 @@ class ForwardPass:
 
     def __init__(self, subject: Subject, traced: Traced, batch: Any, autocast: Region | None):
         self._subject, self._traced, self._autocast = subject, traced, autocast
-        self._leaves = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
-                        for leaf in leaves_of(batch, subject.device)[0]]
+        self._leaves = [
+            leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+            for leaf in leaves_of(batch, subject.device)[0]
+        ]
         self._buffers = {path: buffer.clone() for path, buffer in subject.buffer_values().items()}
         self.tap = MaskTap()
 
@@ -41,32 +43,47 @@ class ForwardPass:
         traced.outside.check_after()
         snapshots = Snapshots(traced.versions)
         # Names of their own, so that hooks on the weights are not called.
-        params = {path: tensor.detach().requires_grad_(tensor.requires_grad)
-                  for path, tensor in self._subject.params.items()}
+        params = {
+            path: tensor.detach().requires_grad_(tensor.requires_grad) for path, tensor in self._subject.params.items()
+        }
         # With gradients, as in the loop: without them some kernels (LSTM on the CPU) compute other bits.
         with torch.enable_grad(), sdpa_if(traced.hides_masks or self._ran_math_alone()):
-            run = Interpreter(traced.program, params, self._buffers, self._leaves, draws, autocast=self._autocast,
-                              cache_enabled=cache_enabled, observer=snapshots)
+            run = Interpreter(
+                traced.program,
+                params,
+                self._buffers,
+                self._leaves,
+                draws,
+                autocast=self._autocast,
+                cache_enabled=cache_enabled,
+                observer=snapshots,
+            )
             replayed = run.run()
             step.reached |= reached(replayed, params)
             traced.factor = factor = loss_factor(replayed, loss, traced.factor)
             if step.replayed is not None:
                 one_number = len(written_factors(loss, replayed)) <= 1
-                step.replayed.add(replayed, params, factor,
-                                        one_number and is_repeatable(traced.program, self._subject.device))
+                step.replayed.add(
+                    replayed, params, factor, one_number and is_repeatable(traced.program, self._subject.device)
+                )
         if traced.graph is None:
             traced.normalise(snapshots, len(self.tap.attention))
         assert traced.graph is not None
         continuity.check_forward(traced.graph, traced.versions, self._buffers, run.buffers)
-        inputs = [entry.compute(*[snapshots.values[name] for name in entry.operands])
-                  for entry in traced.graph.inputs]
+        inputs = [entry.compute(*[snapshots.values[name] for name in entry.operands]) for entry in traced.graph.inputs]
         torch_ops = {site.call: op for site, op in zip(traced.sites, self._ops(), strict=True)}
         kinds = {site.call: site.kind for site in traced.sites}
         masks = {call: [kept(draw, kinds[call]) for draw in values] for call, values in draws.items()}
         self.tap.draws.clear()  # a block lasts until the optimizer has stepped
-        return Micro(MicroBatch(traced, self._leaves, masks, factor, snapshots.decisions), 0,
-                     float(replayed.detach().double()), inputs,
-                     torch_ops, self._attention(), self.tap.backends)
+        return Micro(
+            MicroBatch(traced, self._leaves, masks, factor, snapshots.decisions),
+            0,
+            float(replayed.detach().double()),
+            inputs,
+            torch_ops,
+            self._attention(),
+            self.tap.backends,
+        )
 
     def _ran_math_alone(self) -> bool:
         """Where some calls took a fused kernel, PyTorch chooses for each call as it did in the loop."""
@@ -79,13 +96,17 @@ class ForwardPass:
     def _draws(self) -> dict[str, list[torch.Tensor]]:
         """The k-th draw belongs to the k-th call that draws."""
         if self.tap.hides_dropout:
-            raise CaptureError("dropout between the layers of an LSTM, GRU or RNN: cuDNN draws it where the capture cannot record "
-                               "it; run the captured steps under torch.backends.cudnn.flags(enabled=False)")
+            raise CaptureError(
+                "dropout between the layers of an LSTM, GRU or RNN: cuDNN draws it where the capture cannot record "
+                "it; run the captured steps under torch.backends.cudnn.flags(enabled=False)"
+            )
         left = list(self.tap.draws)
         wanted = sum(site.draws for site in self._traced.sites)
         if len(left) != wanted:
-            raise CaptureError(f"random numbers: {len(left)} draws were seen, the graph has {wanted}; the forward "
-                               "pass in the block must be step_fn's, once, before backward")
+            raise CaptureError(
+                f"random numbers: {len(left)} draws were seen, the graph has {wanted}; the forward "
+                "pass in the block must be step_fn's, once, before backward"
+            )
         found = {}
         for site in self._traced.sites:
             found[site.call] = [left.pop(0).value for _ in range(site.draws)]

@@ -101,6 +101,7 @@ def _watch_autocast(stack: contextlib.ExitStack, events: Events) -> None:
             if block._enabled and not events.backward_count:
                 events.cache_enabled = events.cache_enabled and bool(block._cache_enabled)
             return original(block)
+
         return enter
 
     replace(stack, torch.autocast, "__enter__", wrap)
@@ -117,8 +118,10 @@ def _watch_backward(stack: contextlib.ExitStack, subject: Subject, events: Event
             events.backward_count += 1
             is_the_first = events.backward_count == 1 and not events.ended
             if events.ended:
-                events.refuse("backward() after optimizer.step() in one block",
-                              "the block must hold forward pass, backward() and then the step of one micro-batch")
+                events.refuse(
+                    "backward() after optimizer.step() in one block",
+                    "the block must hold forward pass, backward() and then the step of one micro-batch",
+                )
             elif is_the_first:
                 listener.on_backward(events.loss if events.loss is not None else root)
             running.append(True)
@@ -129,6 +132,7 @@ def _watch_backward(stack: contextlib.ExitStack, subject: Subject, events: Event
             if is_the_first:
                 listener.on_backward_done()
             return result
+
         return backward
 
     replace(stack, torch.autograd, "backward", wrap)
@@ -141,14 +145,19 @@ def _watch_clipping(stack: contextlib.ExitStack, subject: Subject, events: Event
     def note(what: str, grads: list[torch.Tensor]) -> None:
         seen.stage = "scaled" if subject.scales and not events.unscaled else "unscaled"
         if {id(grad) for grad in grads} != {id(grad) for grad in subject.raw_gradients()}:
-            events.refuse(f"{what} on other gradients than the optimizer's",
-                          "a replay clips all that the optimizer steps, together")
+            events.refuse(
+                f"{what} on other gradients than the optimizer's",
+                "a replay clips all that the optimizer steps, together",
+            )
 
     def wrap_total(original: Any) -> Any:
-        def total(tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False, *rest: Any, **more: Any) -> Any:
+        def total(
+            tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False, *rest: Any, **more: Any
+        ) -> Any:
             seen.norm_type = float(norm_type)
             seen.error_if_nonfinite = bool(error_if_nonfinite)
             return original(tensors, norm_type, error_if_nonfinite, *rest, **more)
+
         return total
 
     def wrap_clip(original: Any) -> Any:
@@ -168,6 +177,7 @@ def _watch_clipping(stack: contextlib.ExitStack, subject: Subject, events: Event
             note("clip_grad_norm_", [p.grad for p in parameters if p.grad is not None])
             with listener.known_change():
                 return original(parameters, max_norm, total_norm, *rest, **more)
+
         return clip
 
     def wrap_grouping(original: Any) -> Any:
@@ -178,11 +188,13 @@ def _watch_clipping(stack: contextlib.ExitStack, subject: Subject, events: Event
                     events.refuse("clip_grad_value_ called twice", "a replay clips values once")
                 seen.max_value = float(caller.f_locals["clip_value"])
                 if not 0 < seen.max_value < math.inf:
-                    events.refuse(f"clip_grad_value_ with clip_value {seen.max_value:g}",
-                                  "it must be positive and finite")
+                    events.refuse(
+                        f"clip_grad_value_ with clip_value {seen.max_value:g}", "it must be positive and finite"
+                    )
                 note("clip_grad_value_", tensors[0])
                 listener.on_clamp(seen.max_value)
             return original(tensors, *rest, **more)
+
         return group
 
     replace(stack, clip_grad, "_get_total_norm", wrap_total)
@@ -196,6 +208,7 @@ def _watch_scalers(stack: contextlib.ExitStack, subject: Subject, events: Events
             if scaler is not subject.scaler and scaler.is_enabled():
                 events.refuse("a GradScaler that the capture does not know", "Capture(..., scaler=scaler)")
             return original(scaler, outputs)
+
         return scale
 
     replace(stack, torch.amp.GradScaler, "scale", wrap_any_scale)
@@ -207,6 +220,7 @@ def _watch_scalers(stack: contextlib.ExitStack, subject: Subject, events: Events
             if isinstance(outputs, torch.Tensor):
                 events.loss = outputs
             return original(outputs)
+
         return scale
 
     def wrap_unscale(original: Any) -> Any:
@@ -217,6 +231,7 @@ def _watch_scalers(stack: contextlib.ExitStack, subject: Subject, events: Events
                 result = original(optimizer)
             events.unscaled = True
             return result
+
         return unscale
 
     def wrap_step(original: Any) -> Any:
@@ -226,6 +241,7 @@ def _watch_scalers(stack: contextlib.ExitStack, subject: Subject, events: Events
                 events.found_inf = events.ended = True
                 listener.on_gradients()
             return result
+
         return step
 
     replace(stack, subject.scaler, "scale", wrap_scale)
@@ -239,8 +255,10 @@ def _watch_optimizer(stack: contextlib.ExitStack, subject: Subject, events: Even
 
     def reached() -> None:
         if events.ended:
-            events.refuse("two optimizer steps in one block, or a closure that runs twice",
-                          "one cap.step block per step; LBFGS and other line searches are not replayed")
+            events.refuse(
+                "two optimizer steps in one block, or a closure that runs twice",
+                "one cap.step block per step; LBFGS and other line searches are not replayed",
+            )
             return
         found_inf = getattr(optimizer, "found_inf", None)  # fused optimizers decide themselves
         events.found_inf = found_inf is not None and float(found_inf) > 0

@@ -41,7 +41,8 @@ def loss_factor(replayed: torch.Tensor, seen: torch.Tensor, earlier: float | Non
         f"gate V0: the traced graph gives the loss {float(replayed):.9g}, the loop called backward on "
         f"{float(value):.9g}; step_fn(model, batch) must compute the loop's loss bit for bit. Does the loop open "
         "torch.autocast (autocast=...)? Is its batch the block's? Does the forward pass depend on values, or on state "
-        "outside of the model?")
+        "outside of the model?"
+    )
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -14,8 +14,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .precision import attention_backends
 
 _IN_PLACE = ("bernoulli_", "normal_", "uniform_", "exponential_", "random_")
-_NOISE = ("randn", "rand", "randn_like", "rand_like", "randint", "randint_like", "randperm",
-          "normal", "bernoulli", "multinomial")
+_NOISE = (
+    "randn",
+    "rand",
+    "randn_like",
+    "rand_like",
+    "randint",
+    "randint_like",
+    "randperm",
+    "normal",
+    "bernoulli",
+    "multinomial",
+)
 
 
 @dataclass

@@ -14,8 +14,14 @@ _BACKENDS: Any = torch.backends  # its switches are made at run time
 
 def _switches() -> list[tuple[Any, str, Any]]:
     """(owner, attribute, value that means full FP32). torch.backends' older names may not be mixed with these."""
-    units = [_BACKENDS.cuda.matmul, _BACKENDS.cudnn.conv, _BACKENDS.cudnn.rnn,
-             _BACKENDS.mkldnn.matmul, _BACKENDS.mkldnn.conv, _BACKENDS.mkldnn.rnn]
+    units = [
+        _BACKENDS.cuda.matmul,
+        _BACKENDS.cudnn.conv,
+        _BACKENDS.cudnn.rnn,
+        _BACKENDS.mkldnn.matmul,
+        _BACKENDS.mkldnn.conv,
+        _BACKENDS.mkldnn.rnn,
+    ]
     return [(unit, "fp32_precision", "ieee") for unit in units]
 
 
@@ -37,11 +43,14 @@ def full_fp32() -> Iterator[None]:
 def shortcuts() -> dict[str, Any]:
     """What is allowed now, and how many threads CPU kernels have, as attributes of /amp in a capture file."""
     matmul = _BACKENDS.cuda.matmul
-    return {"allow_tf32_matmul": matmul.fp32_precision == "tf32",
-            "allow_tf32_cudnn": _BACKENDS.cudnn.conv.fp32_precision == "tf32",
-            "cpu_products": _BACKENDS.mkldnn.matmul.fp32_precision, "threads": np.int32(torch.get_num_threads()),
-            "fp16_reduced_precision_reduction": bool(matmul.allow_fp16_reduced_precision_reduction),
-            "bf16_reduced_precision_reduction": bool(matmul.allow_bf16_reduced_precision_reduction)}
+    return {
+        "allow_tf32_matmul": matmul.fp32_precision == "tf32",
+        "allow_tf32_cudnn": _BACKENDS.cudnn.conv.fp32_precision == "tf32",
+        "cpu_products": _BACKENDS.mkldnn.matmul.fp32_precision,
+        "threads": np.int32(torch.get_num_threads()),
+        "fp16_reduced_precision_reduction": bool(matmul.allow_fp16_reduced_precision_reduction),
+        "bf16_reduced_precision_reduction": bool(matmul.allow_bf16_reduced_precision_reduction),
+    }
 
 
 def attention_backends() -> str:

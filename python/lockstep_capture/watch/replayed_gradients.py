@@ -19,15 +19,17 @@ from ..errors import CaptureError
 from ..ir.program import Program
 from ..ir.random_ops import base_name
 
-ROOM = 2.0**-4      # of a parameter's gradient, where bits may differ: 16 times the unit roundoff of BF16
+ROOM = 2.0**-4  # of a parameter's gradient, where bits may differ: 16 times the unit roundoff of BF16
 SMALLEST = 2.0**-6  # of the largest norm: anything smaller may be rounding only
 _ATOMIC_ON_CPUS = "aten.index"  # x[i, j]; its backward pass adds up with atomics in several threads
 
 
 def is_repeatable(program: Program, device: torch.device) -> bool:
     """Whether a backward pass has the same bits every time."""
-    return device.type == "cpu" and (torch.get_num_threads() == 1
-                                     or all(call.is_getitem or base_name(call) != _ATOMIC_ON_CPUS for call in program.calls))
+    return device.type == "cpu" and (
+        torch.get_num_threads() == 1
+        or all(call.is_getitem or base_name(call) != _ATOMIC_ON_CPUS for call in program.calls)
+    )
 
 
 @dataclass
@@ -42,8 +44,9 @@ class Replayed:
 
     def add(self, loss: torch.Tensor, params: Mapping[str, torch.Tensor], factor: float, repeatable: bool) -> None:
         wanted = {path: tensor for path, tensor in params.items() if path in self.paths and tensor.requires_grad}
-        found = torch.autograd.grad(loss, list(wanted.values()), torch.full_like(loss, factor * self.scale),
-                                    allow_unused=True)
+        found = torch.autograd.grad(
+            loss, list(wanted.values()), torch.full_like(loss, factor * self.scale), allow_unused=True
+        )
         for path, grad in zip(wanted, found, strict=True):
             if grad is not None:
                 self.grads[path] = self.grads[path] + grad if path in self.grads else grad
@@ -76,4 +79,5 @@ def check_gradients(replayed: Replayed, seen: Mapping[str, torch.Tensor]) -> Non
         limit = f"be within {room:.2g} of it" if room else "have its bits"
         raise CaptureError(
             f"the loop's gradient of {next(iter(far.values()))}; must {limit} ({len(far)} parameters do not): hooks that "
-            "change gradients and backward passes written by hand cannot be replayed")
+            "change gradients and backward passes written by hand cannot be replayed"
+        )

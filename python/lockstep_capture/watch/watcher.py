@@ -24,8 +24,9 @@ from .step import Micro, Step
 
 
 class Watcher(Listener):
-    def __init__(self, subject: Subject, step: Step, traced: Traced, batch: Any, continuity: Continuity,
-                 autocast: Region | None):
+    def __init__(
+        self, subject: Subject, step: Step, traced: Traced, batch: Any, continuity: Continuity, autocast: Region | None
+    ):
         self._subject, self._step, self._traced = subject, step, traced
         self._continuity = continuity
         self._forward, self.events = ForwardPass(subject, traced, batch, autocast), Events()
@@ -111,15 +112,25 @@ class Watcher(Listener):
         if self.events.problems:
             raise UnsupportedModelError(self.events.problems)
         if self.events.backward_count > 1:
-            raise CaptureError(f"the block of cap.step() called backward() {self.events.backward_count} times, must "
-                               "call it once: give every micro-batch a block of its own")
+            raise CaptureError(
+                f"the block of cap.step() called backward() {self.events.backward_count} times, must "
+                "call it once: give every micro-batch a block of its own"
+            )
         if self._error is not None:
             raise self._error
         if self._micro is None:
             raise CaptureError("the block of cap.step() called no backward(), must call it once")
         if self.events.clipping.stage != "none" and not self.events.ended:
-            raise UnsupportedModelError([Problem("clipping before the step's last micro-batch", "the loop", "",
-                                                 "a replay clips once, before the optimizer's step")])
+            raise UnsupportedModelError(
+                [
+                    Problem(
+                        "clipping before the step's last micro-batch",
+                        "the loop",
+                        "",
+                        "a replay clips once, before the optimizer's step",
+                    )
+                ]
+            )
         self._continuity.check_weights("in the block, after optimizer.step()")
         self._continuity.check_buffers("in the block, after the forward pass")
         self._step.has_gradients = any(bool(grad.any()) for grad in self._subject.accumulated())

@@ -28,8 +28,15 @@ def json_text(value: Any) -> str:
 
 
 class Recorder:
-    def __init__(self, path: str, subject: Subject, first: Traced, initial: State,
-                 hyper: list[dict[str, Any]], autocast: tuple[str, torch.dtype] | None):
+    def __init__(
+        self,
+        path: str,
+        subject: Subject,
+        first: Traced,
+        initial: State,
+        hyper: list[dict[str, Any]],
+        autocast: tuple[str, torch.dtype] | None,
+    ):
         self.writer = Writer(path)
         self._subject, self._graphs = subject, 0
         self._order: list[str] = []  # parameters, as the graphs name them one after the other
@@ -43,43 +50,69 @@ class Recorder:
             self.writer.abandon()
             raise
 
-    def _start(self, first: Traced, initial: State, hyper: list[dict[str, Any]],
-               autocast: tuple[str, torch.dtype] | None) -> None:
+    def _start(
+        self, first: Traced, initial: State, hyper: list[dict[str, Any]], autocast: tuple[str, torch.dtype] | None
+    ) -> None:
         subject, writer = self._subject, self.writer
         device = str(subject.device)
         if subject.device.type == "cuda":
             device = f"cuda:{torch.cuda.get_device_name(subject.device)}"
-        writer.attributes("", {
-            "capture_version": __version__, "torch_version": str(torch.__version__),
-            "frontend": first.program.frontend, "device": device,
-            "model_class": f"{type(subject.model).__module__}.{type(subject.model).__qualname__}",
-            "replay_mode": "full" if subject.replays_optimizer else "gradients-only", "v0": "bit-exact",
-            "world_size": np.int32(world_size())})
+        writer.attributes(
+            "",
+            {
+                "capture_version": __version__,
+                "torch_version": str(torch.__version__),
+                "frontend": first.program.frontend,
+                "device": device,
+                "model_class": f"{type(subject.model).__module__}.{type(subject.model).__qualname__}",
+                "replay_mode": "full" if subject.replays_optimizer else "gradients-only",
+                "v0": "bit-exact",
+                "world_size": np.int32(world_size()),
+            },
+        )
         self._modules(first)
         for tensor, paths in subject.names.params:
             place = f"params/{escape(paths[0])}"
             writer.tensor(place, initial.params[paths[0]], owned=True)
-            writer.attributes(place, {"torch_dtype": str(tensor.dtype).removeprefix("torch."),
-                                      "requires_grad": bool(tensor.requires_grad), "aliases": paths[1:],
-                                      "opt_group": np.int32(subject.group_of(paths[0]))})
+            writer.attributes(
+                place,
+                {
+                    "torch_dtype": str(tensor.dtype).removeprefix("torch."),
+                    "requires_grad": bool(tensor.requires_grad),
+                    "aliases": paths[1:],
+                    "opt_group": np.int32(subject.group_of(paths[0])),
+                },
+            )
         self._optimizer(initial, hyper)
         self._amp(autocast, first.graph.region() if first.graph else None, initial)
         self._initial_buffers = initial.buffers
 
     def _modules(self, first: Traced) -> None:
-        modules = [{"fqn": path, "class": f"{type(module).__module__}.{type(module).__qualname__}",
-                    "children": [name for name, _ in module.named_children()],
-                    "training": bool(module.training), "calls": first.module_calls.get(path, 0)}
-                   for path, module in self._subject.model.named_modules()]
+        modules = [
+            {
+                "fqn": path,
+                "class": f"{type(module).__module__}.{type(module).__qualname__}",
+                "children": [name for name, _ in module.named_children()],
+                "training": bool(module.training),
+                "calls": first.module_calls.get(path, 0),
+            }
+            for path, module in self._subject.model.named_modules()
+        ]
         self.writer.json("modules", modules)
 
     def _optimizer(self, initial: State, hyper: list[dict[str, Any]]) -> None:
         subject, optimizer = self._subject, self._subject.optimizer
         group = subject.groups()[0]
         impl = "fused" if group.get("fused") else "foreach" if group.get("foreach") else "for-loop"
-        self.writer.attributes("optimizer", {"class": type(optimizer).__name__,
-                                             "module": type(optimizer).__module__, "impl": impl,
-                                             "master_weights": bool(subject.masters.held)})
+        self.writer.attributes(
+            "optimizer",
+            {
+                "class": type(optimizer).__name__,
+                "module": type(optimizer).__module__,
+                "impl": impl,
+                "master_weights": bool(subject.masters.held),
+            },
+        )
         for number, (own, values) in enumerate(zip(subject.groups(), hyper, strict=True)):
             paths = [subject.paths[id(tensor)] for tensor in own["params"]]
             self.writer.attributes(f"optimizer/groups/{number}", {"params": paths, "hyper": json_text(values)})
@@ -90,7 +123,9 @@ class Recorder:
         """region: a block of the model, which gives the dtype if the loop has none."""
         values: dict[str, Any] = {
             "autocast": autocast is not None,
-            "device_type": autocast[0] if autocast else self._subject.device.type, **shortcuts()}
+            "device_type": autocast[0] if autocast else self._subject.device.type,
+            **shortcuts(),
+        }
         if autocast is not None:
             values["dtype"] = str(autocast[1]).removeprefix("torch.")
         elif region is not None:
@@ -100,10 +135,13 @@ class Recorder:
         scaler: dict[str, Any] = {"enabled": subject.scales}
         if subject.scales:
             kept = subject.scaler.state_dict()
-            scaler |= {"scale": initial.scale, "growth_factor": float(kept["growth_factor"]),
-                       "backoff_factor": float(kept["backoff_factor"]),
-                       "growth_interval": np.int32(kept["growth_interval"]),
-                       "growth_tracker": np.int32(initial.growth_tracker)}
+            scaler |= {
+                "scale": initial.scale,
+                "growth_factor": float(kept["growth_factor"]),
+                "backoff_factor": float(kept["backoff_factor"]),
+                "growth_interval": np.int32(kept["growth_interval"]),
+                "growth_tracker": np.int32(initial.growth_tracker),
+            }
         self.writer.attributes("amp/scaler", scaler)
 
     def add_graph(self, traced: Traced) -> int:
@@ -124,18 +162,30 @@ class Recorder:
 
     def step(self, step: Step) -> None:
         if step.number == 0:
-            self.writer.attributes("amp", {"cache_enabled": step.events.cache_enabled,
-                                           "sdpa_backends": step.micro[0].backends})
+            self.writer.attributes(
+                "amp", {"cache_enabled": step.events.cache_enabled, "sdpa_backends": step.micro[0].backends}
+            )
         place, events, clipping = f"steps/{step.number:06d}", step.events, step.events.clipping
         subject, writer = self._subject, self.writer
-        writer.attributes(place, {
-            "loss": float(np.mean([micro.loss for micro in step.micro])),
-            "loss_dtype": str(events.loss.dtype).removeprefix("torch.") if events.loss is not None else "float32",
-            "scale_before": step.scale_before, "scale_after": subject.scale(),
-            "growth_tracker_after": np.int32(subject.growth_tracker()), "found_inf": events.found_inf,
-            "stepped": events.stepped, "clip_max_norm": clipping.max_norm, "clip_norm_type": clipping.norm_type,
-            "clip_total_norm": clipping.total_norm, "clip_error_if_nonfinite": clipping.error_if_nonfinite,
-            "clip_max_value": clipping.max_value, "clip_stage": clipping.stage, "hyper": json_text(step.hyper)})
+        writer.attributes(
+            place,
+            {
+                "loss": float(np.mean([micro.loss for micro in step.micro])),
+                "loss_dtype": str(events.loss.dtype).removeprefix("torch.") if events.loss is not None else "float32",
+                "scale_before": step.scale_before,
+                "scale_after": subject.scale(),
+                "growth_tracker_after": np.int32(subject.growth_tracker()),
+                "found_inf": events.found_inf,
+                "stepped": events.stepped,
+                "clip_max_norm": clipping.max_norm,
+                "clip_norm_type": clipping.norm_type,
+                "clip_total_norm": clipping.total_norm,
+                "clip_error_if_nonfinite": clipping.error_if_nonfinite,
+                "clip_max_value": clipping.max_value,
+                "clip_stage": clipping.stage,
+                "hyper": json_text(step.hyper),
+            },
+        )
         for number, micro in enumerate(step.micro):
             self._micro(f"{place}/micro/{number:03d}", micro)
         if world_size() == 1:
@@ -153,15 +203,19 @@ class Recorder:
         graph, writer = micro.batch.traced.graph, self.writer
         assert graph is not None
         self._attention |= micro.attention
-        writer.attributes(place, {"graph": np.int32(micro.graph), "loss": micro.loss,
-                                  "loss_mult": micro.batch.loss_mult, "v0": True})
+        writer.attributes(
+            place, {"graph": np.int32(micro.graph), "loss": micro.loss, "loss_mult": micro.batch.loss_mult, "v0": True}
+        )
         for number, (entry, tensor) in enumerate(zip(graph.inputs, micro.inputs, strict=True)):
             writer.tensor(f"{place}/inputs/{number}", tensor, {"path": entry.path}, packed=True)
         sites = {site.call: site for site in micro.batch.traced.sites}
         for number, (node, call) in enumerate(graph.rng):
             site = sites[call]
-            writer.bits(f"{place}/rng/{number}", self._mask(graph, node, micro.batch.draws[call], site.kind),
-                        {"node": node, "p": site.p, "kind": site.kind, "torch_op": micro.torch_ops[call]})
+            writer.bits(
+                f"{place}/rng/{number}",
+                self._mask(graph, node, micro.batch.draws[call], site.kind),
+                {"node": node, "p": site.p, "kind": site.kind, "torch_op": micro.torch_ops[call]},
+            )
 
     @staticmethod
     def _mask(graph: Graph, node: str, draws: list[Kept], kind: str) -> torch.Tensor:
@@ -188,8 +242,10 @@ class Recorder:
         writer.tensors(f"{place}/ref32/grads", ref32.grads, owned=True)
         writer.tensors(f"{place}/ref64/grads", ref64.grads, owned=True)
         writer.tensors(f"{place}/ref32/post/buffers", ref32.buffers)
-        writer.tensors(f"{place}/ref64/post/buffers",
-                       {path: tensor for path, tensor in ref64.buffers.items() if tensor.dtype == torch.float64})
+        writer.tensors(
+            f"{place}/ref64/post/buffers",
+            {path: tensor for path, tensor in ref64.buffers.items() if tensor.dtype == torch.float64},
+        )
         if subject.replays_optimizer:
             params, states = reference.stepped(subject, pre, step.hyper, ref32)
             writer.tensors(f"{place}/ref32/post/params", params, owned=True)
@@ -224,8 +280,9 @@ class Recorder:
             path = paths[0]
             place = f"buffers/{escape(path)}"
             writer.tensor(place, self._initial_buffers[path])
-            writer.attributes(place, {"persistent": path in persistent, "role": _role(path),
-                                      "mutated": path in self._buffers_mutated})
+            writer.attributes(
+                place, {"persistent": path in persistent, "role": _role(path), "mutated": path in self._buffers_mutated}
+            )
         if is_final:
             writer.tensors("final/params", subject.weights(), owned=True)  # before the loop goes on
             writer.tensors("final/buffers", subject.buffer_values())
@@ -239,7 +296,8 @@ def _same_bits(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(
         a[path].dtype == b[path].dtype == torch.float32
         and torch.equal(a[path].view(torch.int32), b[path].to(a[path].device).contiguous().view(torch.int32))
-        for path in a)
+        for path in a
+    )
 
 
 def _role(path: str) -> str:

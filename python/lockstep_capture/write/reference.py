@@ -71,8 +71,12 @@ class _Looker(Observer):
         nonzero = magnitude[magnitude > 0]
         least = float(nonzero.min()) if nonzero.numel() else 0.0
         if y.numel():
-            self._into.acts[node.id] = [float(y.double().norm()), float(magnitude.max()),
-                                        float(y.double().mean()), least]
+            self._into.acts[node.id] = [
+                float(y.double().norm()),
+                float(magnitude.max()),
+                float(y.double().mean()),
+                least,
+            ]
 
 
 class _Pools(_Looker):
@@ -95,8 +99,10 @@ def compute(subject: Subject, state: State, micro: list[MicroBatch], *, double: 
     """Gradients of sum(loss_mult * loss) from `state`. double: in FP64, on the CPU."""
     device = torch.device("cpu") if double else subject.device
     dtype = torch.float64 if double else torch.float32
-    params = {path: tensor.to(device, dtype, copy=True).requires_grad_(subject.params[path].requires_grad)
-              for path, tensor in state.params.items()}
+    params = {
+        path: tensor.to(device, dtype, copy=True).requires_grad_(subject.params[path].requires_grad)
+        for path, tensor in state.params.items()
+    }
     buffers = {path: _stored(tensor).to(device) for path, tensor in state.buffers.items()}
     found: list[MicroReference] = []
     total = 0.0
@@ -105,10 +111,19 @@ def compute(subject: Subject, state: State, micro: list[MicroBatch], *, double: 
             seen = MicroReference()
             leaves = [leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf for leaf in one.leaves]
             draws = {name: [unpacked(draw).to(device) for draw in values] for name, values in one.draws.items()}
-            run = Interpreter(one.traced.program, params, buffers, leaves, draws, double=double,
-                              single=not double and one.traced.computes_narrow,
-                              kind=one.traced.versions.kind, device=device, decisions=one.decisions,
-                              observer=None if double else _Pools(one.traced, seen)).without_autocast()
+            run = Interpreter(
+                one.traced.program,
+                params,
+                buffers,
+                leaves,
+                draws,
+                double=double,
+                single=not double and one.traced.computes_narrow,
+                kind=one.traced.versions.kind,
+                device=device,
+                decisions=one.decisions,
+                observer=None if double else _Pools(one.traced, seen),
+            ).without_autocast()
             loss = run.run()
             (loss * one.loss_mult).sum().backward()
             seen.loss = float(loss.detach().double())
@@ -131,21 +146,25 @@ def noise(ref32: Reference, ref64: Reference) -> dict[str, torch.Tensor]:
 
 def _is_noise(narrow: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
     found = torch.empty(wide.shape, dtype=torch.bool)
-    parts = zip(*(each.reshape(-1).split(_AT_ONCE) for each in (narrow, wide)), found.view(-1).split(_AT_ONCE), strict=True)
+    parts = zip(
+        *(each.reshape(-1).split(_AT_ONCE) for each in (narrow, wide)), found.view(-1).split(_AT_ONCE), strict=True
+    )
     for g32, g64, into in parts:
         torch.gt((g32.double() - g64).abs(), NOISE_RATIO * g64.abs(), out=into)
     return found
 
 
-def stepped(subject: Subject, state: State, hyper: list[dict[str, Any]],
-            reference: Reference) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, torch.Tensor]]]:
+def stepped(
+    subject: Subject, state: State, hyper: list[dict[str, Any]], reference: Reference
+) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, torch.Tensor]]]:
     """Weights and optimizer state after one step from the reference's gradients."""
     optimizer, params = replica(subject, state, hyper)
     for path, grad in reference.grads.items():
         params[path].grad = grad.detach().cpu().float()
     optimizer.step()
     paths = {id(tensor): path for path, tensor in params.items()}
-    states = {paths[id(tensor)]: {key: torch.as_tensor(value) for key, value in kept.items()
-                                  if value is not None}
-              for tensor, kept in optimizer.state.items()}
+    states = {
+        paths[id(tensor)]: {key: torch.as_tensor(value) for key, value in kept.items() if value is not None}
+        for tensor, kept in optimizer.state.items()
+    }
     return {path: tensor.detach() for path, tensor in params.items()}, states

@@ -67,10 +67,12 @@ class _Disk(io.RawIOBase):
     def write(self, data: Any) -> int:
         view, at = memoryview(data).cast("B"), self._file.tell()
         if self.error is None:
+
             def all_of_it() -> None:
                 left = view
                 while left:
-                    left = left[self._file.write(left):]
+                    left = left[self._file.write(left) :]
+
             self._tried(all_of_it)
         self._file.seek(at + len(view))
         return len(view)
@@ -110,12 +112,19 @@ class Writer:
         self._path, self._partial = os.fspath(path), f"{os.fspath(path)}.partial"
         with self._writing():
             self._disk = _Disk(self._partial)
-            self._file = h5py.File(self._disk, "w", userblock_size=BLOCK_BYTES, track_order=False,
-                                   libver=("v108", "v110"))
+            self._file = h5py.File(
+                self._disk, "w", userblock_size=BLOCK_BYTES, track_order=False, libver=("v108", "v110")
+            )
         self._background = Background()
-        self.attributes("", {"format": "lockstep-capture", "format_version": np.int32(FORMAT_VERSION),
-                             "created_utc": datetime.datetime.now(datetime.timezone.utc)
-                             .strftime("%Y-%m-%dT%H:%M:%SZ"), "complete": np.uint8(0)})
+        self.attributes(
+            "",
+            {
+                "format": "lockstep-capture",
+                "format_version": np.int32(FORMAT_VERSION),
+                "created_utc": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                "complete": np.uint8(0),
+            },
+        )
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -125,8 +134,10 @@ class Writer:
                 raise self._disk.error
         except (OSError, RuntimeError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise CaptureError(f"{self._path} could not be written, no file was left: {reason}. Is the disk "
-                               "full, or another capture writing there?") from error
+            raise CaptureError(
+                f"{self._path} could not be written, no file was left: {reason}. Is the disk "
+                "full, or another capture writing there?"
+            ) from error
 
     @property
     def is_in_background(self) -> bool:
@@ -137,6 +148,7 @@ class Writer:
         def tried() -> None:
             with self._writing():
                 job()
+
         self._background.put(tried, size)
 
     def flush(self) -> None:
@@ -144,11 +156,13 @@ class Writer:
 
     def attributes(self, group: str, values: Mapping[str, Any]) -> None:
         """Of a group, which is made, or of a dataset. Texts are UTF-8, booleans u8; numbers keep their numpy type, floats are f64."""
+
         def job() -> None:
             target: Any = self._file
             if group:
                 target = self._file[group] if group in self._file else self._file.create_group(group)
             self._set(target, values)
+
         self._later(job)
 
     @staticmethod
@@ -163,17 +177,28 @@ class Writer:
             else:
                 target.attrs[name] = value
 
-    def tensor(self, place: str, tensor: torch.Tensor, attributes: Mapping[str, Any] | None = None,
-               *, packed: bool = False, owned: bool = False) -> None:
+    def tensor(
+        self,
+        place: str,
+        tensor: torch.Tensor,
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        packed: bool = False,
+        owned: bool = False,
+    ) -> None:
         """packed: shuffled and compressed, one chunk; for batches and the like. owned: nobody changes it any more; others
         are copied."""
         array = array_of(tensor, place)
         if not owned and tensor.numel() and array.ctypes.data == tensor.data_ptr():
             array = array.copy()
-        options: dict[str, Any] = dict(chunks=array.shape, shuffle=True, compression="gzip", compression_opts=1) \
-            if packed and array.size and array.ndim else {}  # HDF5 stores a number without dimensions whole
-        self._dataset(place, array, {"torch_dtype": str(tensor.dtype).removeprefix("torch."), **(attributes or {})},
-                      options)
+        options: dict[str, Any] = (
+            dict(chunks=array.shape, shuffle=True, compression="gzip", compression_opts=1)
+            if packed and array.size and array.ndim
+            else {}
+        )  # HDF5 stores a number without dimensions whole
+        self._dataset(
+            place, array, {"torch_dtype": str(tensor.dtype).removeprefix("torch."), **(attributes or {})}, options
+        )
 
     def scalar(self, place: str, value: float) -> None:
         self._dataset(place, np.float64(value), {}, {})
@@ -185,12 +210,12 @@ class Writer:
     def _dataset(self, place: str, data: Any, attributes: Mapping[str, Any], options: Mapping[str, Any]) -> None:
         def job() -> None:
             self._set(self._file.create_dataset(place, data=data, track_times=False, **options), attributes)
+
         self._later(job, data.nbytes)
 
     def bits(self, place: str, mask: torch.Tensor, attributes: Mapping[str, Any] | None = None) -> None:
         """numpy.packbits of a mask, with its shape."""
-        self.array(place, packed(mask),
-                   {"shape": np.array(tuple(mask.shape), dtype=np.int64), **(attributes or {})})
+        self.array(place, packed(mask), {"shape": np.array(tuple(mask.shape), dtype=np.int64), **(attributes or {})})
 
     def json(self, place: str, value: Any, attributes: Mapping[str, Any] | None = None) -> None:
         text = value if isinstance(value, str) else json.dumps(value)

@@ -30,8 +30,15 @@ function markPoint(panel, series, [index, at, text]) {
 
 function bandSeries(panel, band, index) {
   return {
-    type: "custom", name: band.name, xAxisIndex: index, yAxisIndex: index, silent: true, clip: true, z: 1,
-    data: [[0, null]], tooltip: {show: false},
+    type: "custom",
+    name: band.name,
+    xAxisIndex: index,
+    yAxisIndex: index,
+    silent: true,
+    clip: true,
+    z: 1,
+    data: [[0, null]],
+    tooltip: {show: false},
     renderItem: (params, api) => {
       const top = [], bottom = [];
       band.low.forEach((low, x) => {
@@ -48,11 +55,25 @@ function bandSeries(panel, band, index) {
 
 function lineSeries(panel, series, index, style) {
   return {
-    type: "line", name: series.name, xAxisIndex: index, yAxisIndex: index, z: 2, symbol: "circle", symbolSize: 5,
-    showSymbol: false, step: panel.scale === kPowers ? "end" : false,
-    data: series.values.map((value) => placed(panel, value)), itemStyle: {color: style.color},
-    lineStyle: {color: style.color, width: style.width, type: style.dash.length ? style.dash : "solid", opacity: series.isPoints ? 0 : 1},
-    emphasis: {disabled: true}, connectNulls: false,
+    type: "line",
+    name: series.name,
+    xAxisIndex: index,
+    yAxisIndex: index,
+    z: 2,
+    symbol: "circle",
+    symbolSize: 5,
+    showSymbol: false,
+    step: panel.scale === kPowers ? "end" : false,
+    data: series.values.map((value) => placed(panel, value)),
+    itemStyle: {color: style.color},
+    lineStyle: {
+      color: style.color,
+      width: style.width,
+      type: style.dash.length ? style.dash : "solid",
+      opacity: series.isPoints ? 0 : 1
+    },
+    emphasis: {disabled: true},
+    connectNulls: false,
   };
 }
 
@@ -62,17 +83,32 @@ function pointSeries(panel, series, index, style) {
   const isAlone = (i) => (values[i - 1] ?? null) === null && (values[i + 1] ?? null) === null;
   const isPoint = (i) => values[i] !== null && (series.isPoints || isAlone(i));
   return {
-    type: "scatter", name: series.name, xAxisIndex: index, yAxisIndex: index, z: 2, symbol: series.isPoints ? "diamond" : "circle",
-    symbolSize: series.isPoints ? 8 : 6, data: values.flatMap((value, i) => (isPoint(i) ? [[i, value]] : [])),
-    itemStyle: {color: style.color}, emphasis: {disabled: true},
+    type: "scatter",
+    name: series.name,
+    xAxisIndex: index,
+    yAxisIndex: index,
+    z: 2,
+    symbol: series.isPoints ? "diamond" : "circle",
+    symbolSize: series.isPoints ? 8 : 6,
+    data: values.flatMap((value, i) => (isPoint(i) ? [[i, value]] : [])),
+    itemStyle: {color: style.color},
+    emphasis: {disabled: true},
   };
 }
 
 function markSeries(panel, series, index, style) {
   return {
-    type: "scatter", name: series.name, xAxisIndex: index, yAxisIndex: index, z: 3, symbol: `path://${markShape(panel)}`,
-    symbolSize: [12, 10], symbolOffset: [0, panel.scale === kPowers ? -8 : 0], data: series.marks.map((mark) => markPoint(panel, series, mark)).filter(Boolean),
-    itemStyle: {color: style.color, borderColor: color("paper"), borderWidth: 1}, emphasis: {disabled: true},
+    type: "scatter",
+    name: series.name,
+    xAxisIndex: index,
+    yAxisIndex: index,
+    z: 3,
+    symbol: `path://${markShape(panel)}`,
+    symbolSize: [12, 10],
+    symbolOffset: [0, panel.scale === kPowers ? -8 : 0],
+    data: series.marks.map((mark) => markPoint(panel, series, mark)).filter(Boolean),
+    itemStyle: {color: style.color, borderColor: color("paper"), borderWidth: 1},
+    emphasis: {disabled: true},
   };
 }
 
@@ -80,25 +116,40 @@ function markSeries(panel, series, index, style) {
 function cursorSeries(data, panel, index) {
   const least = Math.min(...valuesOf(panel));
   return {
-    type: "line", xAxisIndex: index, yAxisIndex: index, silent: true, symbol: "none", lineStyle: {opacity: 0},
+    type: "line",
+    xAxisIndex: index,
+    yAxisIndex: index,
+    silent: true,
+    symbol: "none",
+    lineStyle: {opacity: 0},
     data: data.x.map(() => (Number.isFinite(least) ? least : "-")),
   };
 }
 
 const valuesOf = (panel) =>
-  panel.series.flatMap((one) => one.values.map((value) => placed(panel, value))).filter((value) => value !== null);
+    panel.series.flatMap((one) => one.values.map((value) => placed(panel, value))).filter((value) => value !== null);
 
 function yAxis(panel, index) {
   const values = valuesOf(panel);
   const common = {
-    gridIndex: index, name: panel.title, nameLocation: "end", nameGap: 10,
+    gridIndex: index,
+    name: panel.title,
+    nameLocation: "end",
+    nameGap: 10,
     nameTextStyle: {align: "left", fontWeight: 600, color: color("ink"), padding: [0, 0, 0, 0]},
-    splitLine: gridLines, splitNumber: index === 0 ? 5 : 3, scale: true, axisLine: {show: false},
+    splitLine: gridLines,
+    splitNumber: index === 0 ? 5 : 3,
+    scale: true,
+    axisLine: {show: false},
   };
   if (panel.scale === kPowers) {
     const low = Math.floor(Math.min(...values)), high = Math.ceil(Math.max(...values));
     return axis({
-      ...common, type: "value", minInterval: 1, min: values.length ? low - 1 : 0, max: values.length ? high + 1 : 1,
+      ...common,
+      type: "value",
+      minInterval: 1,
+      min: values.length ? low - 1 : 0,
+      max: values.length ? high + 1 : 1,
       axisLabel: {formatter: (k) => `2^${k}`, showMinLabel: false, showMaxLabel: false},
     });
   }
@@ -133,8 +184,8 @@ function tipOf(data, shown, swatches, at) {
   return {title: `${data.xTitle} ${data.x[at]}`, rows, notes};
 }
 
-const hasValues = (panel) => valuesOf(panel).length > 0 ||
-  panel.bands.some((band) => band.low.some((value) => placed(panel, value) !== null));
+const hasValues = (panel) =>
+    valuesOf(panel).length > 0 || panel.bands.some((band) => band.low.some((value) => placed(panel, value) !== null));
 
 export function drawCurves(place, data, label) {
   if (!data.panels.some(hasValues)) {
@@ -143,10 +194,13 @@ export function drawCurves(place, data, label) {
   }
   const names = [...new Set(data.panels.flatMap((panel) => panel.series.map((series) => series.name)))];
   const bands = [...new Set(data.panels.flatMap((panel) => panel.bands.map((band) => band.name)))];
-  const points = new Set(data.panels.flatMap((panel) => panel.series.filter((one) => one.isPoints).map((one) => one.name)));
+  const points =
+      new Set(data.panels.flatMap((panel) => panel.series.filter((one) => one.isPoints).map((one) => one.name)));
   const styleOf = laneStyles(names);
   const swatches = new Map([
-    ...names.map((name) => [name, points.has(name) ? signSwatch(kDiamond, styleOf.get(name).color) : lineSwatch(styleOf.get(name))]),
+    ...names.map(
+        (name) =>
+            [name, points.has(name) ? signSwatch(kDiamond, styleOf.get(name).color) : lineSwatch(styleOf.get(name))]),
     ...bands.map((name) => [name, boxSwatch(color("band"), color("noise"))]),
   ]);
   const hidden = new Set();
@@ -158,29 +212,38 @@ export function drawCurves(place, data, label) {
   const options = (width) => ({
     grid: tops.map((top, index) => ({top, height: heights[index], left: 52, right: isNarrow(width) ? 12 : 20})),
     xAxis: tops.map((_, index) => axis({
-      type: "category", gridIndex: index, data: data.x, boundaryGap: data.x.length < 2,
-      name: index === last ? data.xTitle : "", nameLocation: "middle", nameGap: 26,
-      axisLabel: {show: index === last, formatter: (text) => ending(text, 12)},
-      axisPointer: {label: {show: false}},
-    })),
+                      type: "category",
+                      gridIndex: index,
+                      data: data.x,
+                      boundaryGap: data.x.length < 2,
+                      name: index === last ? data.xTitle : "",
+                      nameLocation: "middle",
+                      nameGap: 26,
+                      axisLabel: {show: index === last, formatter: (text) => ending(text, 12)},
+                      axisPointer: {label: {show: false}},
+                    })),
     yAxis: data.panels.map(yAxis),
     axisPointer: {link: [{xAxisIndex: "all"}], lineStyle: {color: color("accent"), width: 1, type: "solid"}},
     tooltip: tooltip({
       trigger: "axis",
       formatter: (params) => tip(tipOf(data, shown, swatches, params[0].dataIndex)),
     }),
-    series: data.panels.flatMap((panel, index) => [
-      ...panel.bands.filter((band) => shown(band.name)).map((band) => bandSeries(panel, band, index)),
-      cursorSeries(data, panel, index),
-      ...panel.series.filter((one) => shown(one.name)).flatMap((one) => {
-        const style = styleOf.get(one.name);
-        return [lineSeries, pointSeries, markSeries].map((make) => make(panel, one, index, style));
-      }),
-    ]),
+    series: data.panels.flatMap(
+        (panel, index) =>
+            [...panel.bands.filter((band) => shown(band.name)).map((band) => bandSeries(panel, band, index)),
+             cursorSeries(data, panel, index),
+             ...panel.series.filter((one) => shown(one.name)).flatMap((one) => {
+               const style = styleOf.get(one.name);
+               return [lineSeries, pointSeries, markSeries].map((make) => make(panel, one, index, style));
+             }),
+  ]),
   });
 
   const toggle = (name) => (isShown) => {
-    if (isShown) hidden.delete(name); else hidden.add(name);
+    if (isShown)
+      hidden.delete(name);
+    else
+      hidden.add(name);
     made.redraw();
   };
   const signs = data.panels.filter((panel) => panel.markName);
@@ -189,12 +252,15 @@ export function drawCurves(place, data, label) {
     ...signs.map((panel) => ({swatch: signSwatch(markShape(panel), color("soft")), name: panel.markName})),
   ]));
   const height = tops[last] + heights[last] + kBottom;
-  const made = plot(place, {label: `${label}. Arrow keys: values of one ${data.xTitle} after the other.`, height, options});
+  const made =
+      plot(place, {label: `${label}. Arrow keys: values of one ${data.xTitle} after the other.`, height, options});
   const spoken = element("p", {class: "spoken", "aria-live": "polite"});
   place.append(spoken);
   if (data.joined) {
-    place.append(element("p", {class: "note"},
-      `${data.joined} steps are drawn as ${data.x.length} equal parts: means of curves, the last loss scale of each part, extremes of bands.`));
+    place.append(element(
+        "p", {class: "note"},
+        `${data.joined} steps are drawn as ${
+            data.x.length} equal parts: means of curves, the last loss scale of each part, extremes of bands.`));
   }
 
   let at = -1;
@@ -205,8 +271,10 @@ export function drawCurves(place, data, label) {
     spoken.textContent = sentence(tipOf(data, shown, swatches, at));
   };
   onKeys(made.box, {
-    ArrowLeft: () => show(at < 0 ? data.x.length - 1 : at - 1), ArrowRight: () => show(at + 1),
-    Home: () => show(0), End: () => show(data.x.length - 1),
+    ArrowLeft: () => show(at < 0 ? data.x.length - 1 : at - 1),
+    ArrowRight: () => show(at + 1),
+    Home: () => show(0),
+    End: () => show(data.x.length - 1),
     Escape: () => made.chart.dispatchAction({type: "hideTip"}),
   });
   return {};

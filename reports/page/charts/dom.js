@@ -4,8 +4,10 @@
 export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (value === true) made.setAttribute(name, "");
-    else if (value !== false && value !== undefined) made.setAttribute(name, value);
+    if (value === true)
+      made.setAttribute(name, "");
+    else if (value !== false && value !== undefined)
+      made.setAttribute(name, value);
   }
   made.append(...children);
   return made;
@@ -24,7 +26,8 @@ let fields = 0;
 export function field(text, input) {
   fields += 1;
   input.id = `field-${fields}`;
-  return element("div", {class: "field"}, element("label", {for: input.id}, text), input);
+  return element("div", {class: "field"}, element("label", {for: input.id
+                 }, text), input);
 }
 
 // A labelled <select>; options are {value, text}.
@@ -43,11 +46,15 @@ export function fill(select, options) {
 // element, and as a sentence for screen readers.
 export function tip({title, rows = [], notes = []}) {
   return element(
-    "div", {class: "tip"}, element("b", {}, title),
-    element("dl", {}, ...rows.flatMap(({swatch, name, value}) => [
-      element("dt", {}, ...(swatch ? [swatch.cloneNode(true)] : []), name), element("dd", {}, value),
-    ])),
-    ...notes.map((note) => element("p", {}, note)));
+      "div", {class: "tip"}, element("b", {}, title),
+      element(
+          "dl", {},
+          ...rows.flatMap(
+              ({swatch, name, value}) =>
+                  [element("dt", {}, ...(swatch ? [swatch.cloneNode(true)] : []), name),
+                   element("dd", {}, value),
+  ])),
+      ...notes.map((note) => element("p", {}, note)));
 }
 
 export function sentence({title, rows = [], notes = []}) {

@@ -42,10 +42,10 @@ export function drawHeatMap(place, data, label, figure) {
   // What was chosen by hand: a view that lacks a role or lane does not forget it for the next.
   const wanted = [...view.choice];
   const selectors = data.selectors.map((name, i) => choice(name, [], (value) => {
-    wanted[i] = value;
-    show(viewFor(data.views, [...view.choice.slice(0, i), ...wanted.slice(i)], i));
-    remember(figure);
-  }));
+                                         wanted[i] = value;
+                                         show(viewFor(data.views, [...view.choice.slice(0, i), ...wanted.slice(i)], i));
+                                         remember(figure);
+                                       }));
   const rowOrder = choice("rows", data.orderNames.map((text, value) => ({value: `${value}`, text})), (value) => {
     order = orders[Number(value)];
     show(view);
@@ -67,8 +67,8 @@ export function drawHeatMap(place, data, label, figure) {
     return list;
   }
 
-  const leftOf = (width) => Math.min(isNarrow(width) ? 110 : 240,
-    10 + kCharacter * Math.max(...data.rows.map((name) => name.length)));
+  const leftOf = (width) =>
+      Math.min(isNarrow(width) ? 110 : 240, 10 + kCharacter * Math.max(...data.rows.map((name) => name.length)));
   const options = (width) => {
     const left = leftOf(width);
     const renderItem = (params, api) => {
@@ -80,27 +80,64 @@ export function drawHeatMap(place, data, label, figure) {
         emphasisDisabled: true,  // a cell lifted above its neighbours moves in the document, and a click on it is lost
         shape: {x: x - w / 2, y: y - h / 2, width: Math.max(1, w - (w > 6 ? 1 : 0)), height: Math.max(1, h - 1)},
         style: {
-          fill: color(`heat-${api.value(2)}`), stroke: isMeasured ? color("ink") : "none", lineWidth: isMeasured ? 1.5 : 0,
+          fill: color(`heat-${api.value(2)}`),
+          stroke: isMeasured ? color("ink") : "none",
+          lineWidth: isMeasured ? 1.5 : 0,
         },
       };
     };
     return {
-      grid: {left, right: rows > shown ? 34 : 8, top: kTop, height: shown * kRowHeight, show: true, borderWidth: 0, backgroundColor: color("panel")},
+      grid: {
+        left,
+        right: rows > shown ? 34 : 8,
+        top: kTop,
+        height: shown * kRowHeight,
+        show: true,
+        borderWidth: 0,
+        backgroundColor: color("panel")
+      },
       xAxis: axis({
-        type: "category", data: data.columns, name: data.xTitle, nameLocation: "middle", nameGap: 28,
+        type: "category",
+        data: data.columns,
+        name: data.xTitle,
+        nameLocation: "middle",
+        nameGap: 28,
       }),
       yAxis: axis({
-        type: "category", data: order.map((row) => data.rows[row]), inverse: true, axisLine: {show: false},
+        type: "category",
+        data: order.map((row) => data.rows[row]),
+        inverse: true,
+        axisLine: {show: false},
         axisLabel: {interval: 0, formatter: (name) => ending(name, Math.floor((left - 10) / kCharacter))},
       }),
       dataZoom: rows > shown ? [{
-        type: "slider", yAxisIndex: 0, startValue: first, endValue: first + shown - 1, zoomLock: true, right: 4, width: 14,
-        filterMode: "filter", showDetail: false, showDataShadow: false, brushSelect: false, handleSize: 0,
-        borderColor: color("line"), fillerColor: color("noise"), backgroundColor: color("panel"), moveHandleSize: 0,
-      }] : [],
+        type: "slider",
+        yAxisIndex: 0,
+        startValue: first,
+        endValue: first + shown - 1,
+        zoomLock: true,
+        right: 4,
+        width: 14,
+        filterMode: "filter",
+        showDetail: false,
+        showDataShadow: false,
+        brushSelect: false,
+        handleSize: 0,
+        borderColor: color("line"),
+        fillerColor: color("noise"),
+        backgroundColor: color("panel"),
+        moveHandleSize: 0,
+      }] :
+                               [],
       tooltip: tooltip({trigger: "item", formatter: ({data: cell}) => tip(tipOf(cells.get(keyOf(cell[1], cell[0]))))}),
       series: [{
-        type: "custom", clip: true, encode: {x: 0, y: 1}, data: inView(), renderItem, z: 2, emphasis: {disabled: true},
+        type: "custom",
+        clip: true,
+        encode: {x: 0, y: 1},
+        data: inView(),
+        renderItem,
+        z: 2,
+        emphasis: {disabled: true},
         progressive: 0,  // draws all cells at once, because showTip needs the cell's element
         cursor: canOpenHistogram() ? "pointer" : "default",
       }],
@@ -114,7 +151,8 @@ export function drawHeatMap(place, data, label, figure) {
 
   const made = plot(place, {
     label: `${label}. Arrow keys: from cell to cell. Enter: the cell's histogram.`,
-    height: kTop + shown * kRowHeight + kBottom, options: () => ({series: []}),
+    height: kTop + shown * kRowHeight + kBottom,
+    options: () => ({series: []}),
   });
   const spoken = element("p", {class: "spoken", "aria-live": "polite"});
   place.append(spoken);
@@ -143,8 +181,12 @@ export function drawHeatMap(place, data, label, figure) {
     made.redraw();
   }
 
-  const open = (cell) => { if (cell && cell[3] >= 0) openHistogram(view.lane, cell[3]); };
-  made.chart.on("click", ({data: cell}) => { if (Array.isArray(cell)) open(cells.get(keyOf(cell[1], cell[0]))); });
+  const open = (cell) => {
+    if (cell && cell[3] >= 0) openHistogram(view.lane, cell[3]);
+  };
+  made.chart.on("click", ({data: cell}) => {
+    if (Array.isArray(cell)) open(cells.get(keyOf(cell[1], cell[0])));
+  });
   made.chart.on("datazoom", () => {
     first = Math.round(made.chart.getOption().dataZoom[0].startValue);
     made.chart.setOption({series: [{data: inView()}]});
@@ -159,11 +201,17 @@ export function drawHeatMap(place, data, label, figure) {
   // A frame around the cell of the keyboard.
   const mark = element("div", {class: "cell", hidden: true});
   made.box.append(mark);
-  made.box.addEventListener("blur", () => { mark.hidden = true; });
+  made.box.addEventListener("blur", () => {
+    mark.hidden = true;
+  });
   const frame = ([x, y]) => {
-    const width = Math.abs(made.chart.convertToPixel({xAxisIndex: 0}, 1) - made.chart.convertToPixel({xAxisIndex: 0}, 0)) || 20;
+    const width =
+        Math.abs(made.chart.convertToPixel({xAxisIndex: 0}, 1) - made.chart.convertToPixel({xAxisIndex: 0}, 0)) || 20;
     Object.assign(mark.style, {
-      left: `${x - width / 2}px`, top: `${y - kRowHeight / 2}px`, width: `${width}px`, height: `${kRowHeight}px`,
+      left: `${x - width / 2}px`,
+      top: `${y - kRowHeight / 2}px`,
+      width: `${width}px`,
+      height: `${kRowHeight}px`,
     });
     mark.hidden = false;
   };
@@ -178,15 +226,22 @@ export function drawHeatMap(place, data, label, figure) {
     frame([x, y]);
     const cell = cells.get(keyOf(cursor.row, cursor.column));
     const index = inView().findIndex(([column, row]) => column === cursor.column && row === cursor.row);
-    if (index >= 0) showTip(made.chart, 0, index);
-    else made.chart.dispatchAction({type: "hideTip"});
-    spoken.textContent = cell ? sentence(tipOf(cell))
-      : `${nameAt(cursor.row)}, ${data.xTitle} ${data.columns[cursor.column]}: nothing`;
+    if (index >= 0)
+      showTip(made.chart, 0, index);
+    else
+      made.chart.dispatchAction({type: "hideTip"});
+    spoken.textContent =
+        cell ? sentence(tipOf(cell)) : `${nameAt(cursor.row)}, ${data.xTitle} ${data.columns[cursor.column]}: nothing`;
   };
   onKeys(made.box, {
-    ArrowDown: () => go(1, 0), ArrowUp: () => go(-1, 0), ArrowRight: () => go(0, 1), ArrowLeft: () => go(0, -1),
-    PageDown: () => go(shown, 0), PageUp: () => go(-shown, 0),
-    Home: () => go(0, -data.columns.length), End: () => go(0, data.columns.length),
+    ArrowDown: () => go(1, 0),
+    ArrowUp: () => go(-1, 0),
+    ArrowRight: () => go(0, 1),
+    ArrowLeft: () => go(0, -1),
+    PageDown: () => go(shown, 0),
+    PageUp: () => go(-shown, 0),
+    Home: () => go(0, -data.columns.length),
+    End: () => go(0, data.columns.length),
     Enter: () => cursor && open(cells.get(keyOf(cursor.row, cursor.column))),
     Escape: () => made.chart.dispatchAction({type: "hideTip"}),
   });

@@ -47,9 +47,10 @@ export function heatScale(data, unit) {
     while (i > 0 && value < ends[i]) i -= 1;
     return indexOf(i);
   };
-  const classes = ends.map((end, i) => ({
-    index: indexOf(i),
-    text: i === 0 && ends.length > 1 ? `below ${textOf(unit, ends[1])}` : `from ${textOf(unit, end)}`,
-  }));
+  const classes =
+      ends.map((end, i) => ({
+                 index: indexOf(i),
+                 text: i === 0 && ends.length > 1 ? `below ${textOf(unit, ends[1])}` : `from ${textOf(unit, end)}`,
+               }));
   return {classOf, classes, text: (value) => textOf(unit, value)};
 }

@@ -6,7 +6,7 @@ import {axis, color, gridLines, isNarrow} from "./theme.js";
 const kStripRow = 18, kHeight = 240, kTop = 6, kGap = 14, kBottom = 44;
 const kNarrowWindow = 48;  // exponents: windows up to here are shown as a whole
 const kMargin = 2, kRoomAbove = 6;
-const kLogFloor = -0.3;    // of log10(count), so that a single value can be seen
+const kLogFloor = -0.3;  // of log10(count), so that a single value can be seen
 
 export const heightOf = (windows) => kTop + windows.length * kStripRow + kGap + kHeight + kBottom;
 
@@ -14,7 +14,8 @@ const lastOf = (counts) => counts.first + counts.counts.length - 1;
 
 // The exponents to show: of the values, of the unscaled reference, of the narrow formats.
 export function rangeOf(view, gradient, windows) {
-  const ends = windows.filter((one) => one.max - one.minSubnormal <= kNarrowWindow).flatMap((one) => [one.minSubnormal, one.max]);
+  const ends = windows.filter((one) => one.max - one.minSubnormal <= kNarrowWindow)
+                   .flatMap((one) => [one.minSubnormal, one.max]);
   for (const counts of [view.seen, gradient?.reference]) {
     if (counts?.counts.length) ends.push(counts.first, lastOf(counts));
   }
@@ -33,20 +34,30 @@ export function fateOf(window, exponent) {
 }
 
 export const kFates = {
-  kept: "kept", subnormal: "subnormal: fewer bits", zero: "becomes zero", overflow: "exceeds the largest number",
+  kept: "kept",
+  subnormal: "subnormal: fewer bits",
+  zero: "becomes zero",
+  overflow: "exceeds the largest number",
 };
 
 // Both parts of a format's window, cut off at the ends of the chart.
 function windowParts({first, last}, window) {
   const cut = (exponent) => Math.max(first, Math.min(last + 1, exponent));
   return {
-    start: cut(window.minSubnormal), normal: cut(window.minNormal), end: cut(window.max + 1),
+    start: cut(window.minSubnormal),
+    normal: cut(window.minNormal),
+    end: cut(window.max + 1),
   };
 }
 
 function stripSeries(range, windows, own) {
   return {
-    type: "custom", xAxisIndex: 0, yAxisIndex: 0, silent: true, clip: true, tooltip: {show: false},
+    type: "custom",
+    xAxisIndex: 0,
+    yAxisIndex: 0,
+    silent: true,
+    clip: true,
+    tooltip: {show: false},
     data: windows.map((_, i) => [range.first, i]),
     renderItem: (params, api) => {
       const window = windows[params.dataIndex];
@@ -55,7 +66,8 @@ function stripSeries(range, windows, own) {
       const bar = (from, to, fill) => {
         const [x, y] = api.coord([from, params.dataIndex]);
         return {
-          type: "rect", style: {fill: color(fill)},
+          type: "rect",
+          style: {fill: color(fill)},
           shape: {x, y: y - 5, width: Math.max(0, api.coord([to, 0])[0] - x), height: 10},
         };
       };
@@ -67,7 +79,13 @@ function stripSeries(range, windows, own) {
 // The lane's own format behind the bars.
 function shadeSeries(range, window) {
   return {
-    type: "custom", xAxisIndex: 1, yAxisIndex: 1, silent: true, clip: true, z: 1, tooltip: {show: false},
+    type: "custom",
+    xAxisIndex: 1,
+    yAxisIndex: 1,
+    silent: true,
+    clip: true,
+    z: 1,
+    tooltip: {show: false},
     data: window ? [[range.first, 0]] : [],
     renderItem: (params, api) => {
       const {start, normal, end} = windowParts(range, window);
@@ -83,7 +101,13 @@ function shadeSeries(range, window) {
 
 function barSeries(points, window) {
   return {
-    type: "custom", xAxisIndex: 1, yAxisIndex: 1, clip: true, z: 2, data: points, emphasis: {disabled: true},
+    type: "custom",
+    xAxisIndex: 1,
+    yAxisIndex: 1,
+    clip: true,
+    z: 2,
+    data: points,
+    emphasis: {disabled: true},
     renderItem: (params, api) => {
       const exponent = Math.floor(api.value(0));
       const [x, top] = api.coord([exponent, api.value(1)]);
@@ -91,7 +115,8 @@ function barSeries(points, window) {
       const bottom = params.coordSys.y + params.coordSys.height;
       const fate = fateOf(window, exponent);
       return {
-        type: "rect", style: {fill: color(`fate-${fate}`)},
+        type: "rect",
+        style: {fill: color(`fate-${fate}`)},
         shape: {x: x + 0.5, y: top, width: Math.max(1, width - 1), height: Math.max(0, bottom - top)},
       };
     },
@@ -101,7 +126,13 @@ function barSeries(points, window) {
 // The reference's values at a loss scale, as an outline.
 function outlineSeries(range, reference, shift, measure) {
   return {
-    type: "custom", xAxisIndex: 1, yAxisIndex: 1, silent: true, clip: true, z: 3, tooltip: {show: false},
+    type: "custom",
+    xAxisIndex: 1,
+    yAxisIndex: 1,
+    silent: true,
+    clip: true,
+    z: 3,
+    tooltip: {show: false},
     data: reference ? [[range.first, 0]] : [],
     renderItem: (params, api) => {
       const points = [];
@@ -132,15 +163,18 @@ export function histogramOptions(width, windows, state, tipAt) {
   }
   const left = 84, right = isNarrow(width) ? 8 : 16;
   const strip = windows.length * kStripRow;
-  const exponents = {type: "value", min: range.first, max: range.last + 1, minInterval: 1, splitNumber: isNarrow(width) ? 4 : 10};
-  const most = Math.max(1, ...points.map((point) => point[1]), ...(gradient ? gradient.reference.counts.map(measure) : []));
+  const exponents =
+      {type: "value", min: range.first, max: range.last + 1, minInterval: 1, splitNumber: isNarrow(width) ? 4 : 10};
+  const most =
+      Math.max(1, ...points.map((point) => point[1]), ...(gradient ? gradient.reference.counts.map(measure) : []));
   const decades = Array.from({length: 1 + Math.max(1, Math.ceil(most))}, (_, k) => k);
-  const counts = isLogarithmic
-    ? {
-      min: kLogFloor, max: Math.max(1, Math.ceil(most)), axisTick: {show: false, customValues: decades},
-      axisLabel: {customValues: decades, formatter: (k) => grouped(10 ** k)},
-    }
-    : {min: 0, max: roundUp(most), minInterval: 1, axisLabel: {formatter: grouped}};
+  const counts = isLogarithmic ? {
+    min: kLogFloor,
+    max: Math.max(1, Math.ceil(most)),
+    axisTick: {show: false, customValues: decades},
+    axisLabel: {customValues: decades, formatter: (k) => grouped(10 ** k)},
+  } :
+                                 {min: 0, max: roundUp(most), minInterval: 1, axisLabel: {formatter: grouped}};
   return {
     grid: [
       {left, right, top: kTop, height: strip},
@@ -149,16 +183,26 @@ export function histogramOptions(width, windows, state, tipAt) {
     xAxis: [
       axis({...exponents, gridIndex: 0, show: false}),
       axis({
-        ...exponents, gridIndex: 1, axisLine: {onZero: false, lineStyle: {color: color("soft")}}, name: "magnitude", nameLocation: "middle", nameGap: 26,
+        ...exponents,
+        gridIndex: 1,
+        axisLine: {onZero: false, lineStyle: {color: color("soft")}},
+        name: "magnitude",
+        nameLocation: "middle",
+        nameGap: 26,
         axisLabel: {formatter: (k) => `2^${k}`, hideOverlap: true, showMinLabel: false, showMaxLabel: false},
         axisPointer: {label: {show: false}, lineStyle: {color: color("accent"), type: "solid"}},
       }),
     ],
     yAxis: [
       axis({
-        type: "category", gridIndex: 0, inverse: true, data: windows.map((one) => one.name), axisLine: {show: false},
+        type: "category",
+        gridIndex: 0,
+        inverse: true,
+        data: windows.map((one) => one.name),
+        axisLine: {show: false},
         axisLabel: {
-          interval: 0, formatter: (name) => (name === view.format ? `{own|${name}}` : name),
+          interval: 0,
+          formatter: (name) => (name === view.format ? `{own|${name}}` : name),
           rich: {own: {color: color("accent"), fontWeight: 700}},
         },
       }),
@@ -166,7 +210,9 @@ export function histogramOptions(width, windows, state, tipAt) {
     ],
     tooltip: tooltip({trigger: "axis", formatter: (params) => tipAt(range.first + params[0].dataIndex)}),
     series: [
-      stripSeries(range, windows, view.format), shadeSeries(range, own), barSeries(points, own),
+      stripSeries(range, windows, view.format),
+      shadeSeries(range, own),
+      barSeries(points, own),
       outlineSeries(range, gradient?.reference, shift, measure),
     ],
   };

@@ -8,12 +8,15 @@ import {announceHistogram, followLinks} from "./links.js";
 import {drawScatter} from "./scatter.js";
 
 const draw = {
-  curves: drawCurves, "heat map": drawHeatMap, histograms: drawHistograms, intervals: drawIntervals,
+  curves: drawCurves,
+  "heat map": drawHeatMap,
+  histograms: drawHistograms,
+  intervals: drawIntervals,
   scatter: drawScatter,
 };
 
-const figures = [...document.querySelectorAll("figure.chart")].map((figure) => (
-  {figure, data: JSON.parse(figure.querySelector("script").textContent)}));
+const figures = [...document.querySelectorAll("figure.chart")].map(
+    (figure) => ({figure, data: JSON.parse(figure.querySelector("script").textContent)}));
 for (const {figure, data} of figures) {
   if (data.kind === "histograms") announceHistogram(figure);
 }

@@ -11,7 +11,11 @@ const plots = [];
 // redraw() and when the width changes. Returns {chart, box, options, redraw}.
 export function plot(parent, {label, height, options}) {
   const box = element("div", {
-    class: "plot", tabindex: "0", role: "application", "aria-roledescription": "chart", "aria-label": label,
+    class: "plot",
+    tabindex: "0",
+    role: "application",
+    "aria-roledescription": "chart",
+    "aria-label": label,
   });
   parent.append(box);
   const sizeNow = (width) => ({width, height: typeof height === "function" ? height(width) : height});
@@ -31,7 +35,9 @@ export function plot(parent, {label, height, options}) {
   made.redraw();
   // The axes' own lines and labels repeat what the label and the table say.
   box.firstElementChild.setAttribute("aria-hidden", "true");
-  new ResizeObserver(() => { if (!isPrinting) made.resize(box.clientWidth); }).observe(box);
+  new ResizeObserver(() => {
+    if (!isPrinting) made.resize(box.clientWidth);
+  }).observe(box);
   plots.push(made);
   return made;
 }
@@ -42,8 +48,13 @@ function common() {
 
 // What all tooltips have in common.
 export const tooltip = (more) => ({
-  confine: true, transitionDuration: 0, backgroundColor: color("paper"), borderColor: color("soft"),
-  borderWidth: 1, padding: [6, 10], textStyle: {color: color("ink"), fontSize: kFontSize, fontFamily: kFont},
+  confine: true,
+  transitionDuration: 0,
+  backgroundColor: color("paper"),
+  borderColor: color("soft"),
+  borderWidth: 1,
+  padding: [6, 10],
+  textStyle: {color: color("ink"), fontSize: kFontSize, fontFamily: kFont},
   extraCssText: "box-shadow: none; border-radius: 4px; max-width: 30rem; white-space: normal;",
   ...more,
 });

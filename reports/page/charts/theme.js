@@ -36,9 +36,15 @@ export const axis = (more) => ({
   ...more,
   axisLabel: {color: color("soft"), fontFamily: kFont, fontSize: kFontSize, ...more.axisLabel},
   nameTextStyle: {
-    color: color("soft"), fontFamily: kFont, fontSize: kFontSize, ...more.nameTextStyle,
+    color: color("soft"),
+    fontFamily: kFont,
+    fontSize: kFontSize,
+    ...more.nameTextStyle,
   },
 });
-export const gridLines = {show: true, lineStyle: {color: color("line"), width: 1}};
+export const gridLines = {
+  show: true,
+  lineStyle: {color: color("line"), width: 1}
+};
 
 export const isNarrow = (width) => width < 560;

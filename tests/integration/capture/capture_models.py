@@ -32,10 +32,12 @@ def sgd(model, steps):
 
 def seeded(function):
     """make_batches from a function of a generator: the same batches at every call."""
+
     def make_batches(count, seed=0):
         generator = torch.Generator().manual_seed(seed)
         for _ in range(count):
             yield function(generator)
+
     return make_batches
 
 
@@ -47,16 +49,17 @@ def padded_mask(generator, batch, length):
 
 # ---- depthwise convolutions, squeeze and excite, hardswish (MobileNetV3)
 
+
 class InvertedResidual(nn.Module):
     def __init__(self, channels, expanded):
         super().__init__()
-        self.expand = nn.Sequential(nn.Conv2d(channels, expanded, 1, bias=False),
-                                    nn.BatchNorm2d(expanded), nn.Hardswish(inplace=True))
+        self.expand = nn.Sequential(
+            nn.Conv2d(channels, expanded, 1, bias=False), nn.BatchNorm2d(expanded), nn.Hardswish(inplace=True)
+        )
         self.depthwise = nn.Conv2d(expanded, expanded, 5, padding=2, groups=expanded, bias=False)
         self.bn = nn.BatchNorm2d(expanded)
         self.squeeze, self.excite = nn.Conv2d(expanded, 8, 1), nn.Conv2d(8, expanded, 1)
-        self.project = nn.Sequential(nn.Conv2d(expanded, channels, 1, bias=False),
-                                     nn.BatchNorm2d(channels))
+        self.project = nn.Sequential(nn.Conv2d(expanded, channels, 1, bias=False), nn.BatchNorm2d(channels))
 
     def forward(self, x):
         y = F.hardswish(self.bn(self.depthwise(self.expand(x))))
@@ -67,11 +70,11 @@ class InvertedResidual(nn.Module):
 class Mobile(nn.Module):
     def __init__(self, dropout):
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2, padding=1, bias=False),
-                                  nn.BatchNorm2d(16), nn.ReLU6(inplace=True))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 16, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU6(inplace=True)
+        )
         self.blocks = nn.Sequential(InvertedResidual(16, 32), InvertedResidual(16, 48))
-        self.classifier = nn.Sequential(nn.Linear(16, 32), nn.Hardswish(), nn.Dropout(dropout),
-                                        nn.Linear(32, 10))
+        self.classifier = nn.Sequential(nn.Linear(16, 32), nn.Hardswish(), nn.Dropout(dropout), nn.Linear(32, 10))
 
     def forward(self, x):
         return self.classifier(self.blocks(self.stem(x)).mean([2, 3]))
@@ -89,6 +92,7 @@ def classify(model, batch):
 
 
 # ---- group norm and SiLU, a time embedding, nearest upsampling (a denoiser)
+
 
 class Denoiser(nn.Module):
     def __init__(self, dropout, width=16):
@@ -124,6 +128,7 @@ def denoise(model, batch):
 
 # ---- GRU
 
+
 class GruTagger(nn.Module):
     def __init__(self, dropout):
         super().__init__()
@@ -148,6 +153,7 @@ def tag(model, batch):
 
 # ---- encoder-decoder attention with masks, written by hand
 
+
 class Attention(nn.Module):
     def __init__(self, width, heads, dropout):
         super().__init__()
@@ -171,8 +177,9 @@ class Seq2Seq(nn.Module):
         self.position = nn.Parameter(0.1 * torch.randn(length, width))
         self.encode, self.look_back, self.look_across = (Attention(width, heads, dropout) for _ in range(3))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(5))
-        self.ff = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Dropout(dropout),
-                                nn.Linear(2 * width, width))
+        self.ff = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(2 * width, width)
+        )
         self.head = nn.Linear(width, 40)
 
     def forward(self, source, target):
@@ -201,25 +208,26 @@ def translate(model, batch):
 
 # ---- a recommender: many embeddings, gather, index_select, pairwise products (DLRM)
 
+
 class Recommender(nn.Module):
     def __init__(self, dropout, width=12):
         super().__init__()
-        self.tables = nn.ModuleDict({name: nn.Embedding(size, width) for name, size in
-                                     {"user": 60, "item": 90, "shop/region": 11}.items()})
+        self.tables = nn.ModuleDict(
+            {name: nn.Embedding(size, width) for name, size in {"user": 60, "item": 90, "shop/region": 11}.items()}
+        )
         self.dense = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, width), nn.ReLU())
         self.history = nn.Parameter(0.1 * torch.randn(40, width))
-        self.register_buffer("pairs", torch.tensor([[0, 0, 0, 0, 1, 1, 1, 2, 2, 3],
-                                                    [1, 2, 3, 4, 2, 3, 4, 3, 4, 4]]))
-        self.top = nn.Sequential(nn.Linear(width + 10, 16), nn.LeakyReLU(0.1), nn.Dropout(dropout),
-                                 nn.Linear(16, 1))
+        self.register_buffer("pairs", torch.tensor([[0, 0, 0, 0, 1, 1, 1, 2, 2, 3], [1, 2, 3, 4, 2, 3, 4, 3, 4, 4]]))
+        self.top = nn.Sequential(nn.Linear(width + 10, 16), nn.LeakyReLU(0.1), nn.Dropout(dropout), nn.Linear(16, 1))
 
     def forward(self, dense, user, item, shop, seen, last):
         x = self.dense(dense)
         history = self.history.index_select(0, seen.flatten()).view(*seen.shape, -1)  # (B,H,C)
         final = history.gather(1, last[:, None, None].expand(-1, 1, history.shape[2])).squeeze(1)
         t = self.tables
-        features = torch.stack([x, t["user"](user), t["item"](item), t["shop/region"](shop),
-                                final + history.mean(1)], 1)  # (B,5,C)
+        features = torch.stack(
+            [x, t["user"](user), t["item"](item), t["shop/region"](shop), final + history.mean(1)], 1
+        )  # (B,5,C)
         products = torch.bmm(features, features.transpose(1, 2)).flatten(1)  # (B,25)
         chosen = products[:, 5 * self.pairs[0] + self.pairs[1]]
         return self.top(torch.cat([x, chosen], 1)).squeeze(1)
@@ -229,9 +237,17 @@ class Recommender(nn.Module):
 def clicks(g):
     def ids(count, *shape):
         return torch.randint(count, shape, generator=g)
+
     user, item = ids(60, 16), ids(90, 16)
-    return (torch.randn(16, 5, generator=g), user, item, ids(11, 16), ids(40, 16, 7), ids(7, 16),
-            ((user + item) % 3 == 0).float())
+    return (
+        torch.randn(16, 5, generator=g),
+        user,
+        item,
+        ids(11, 16),
+        ids(40, 16, 7),
+        ids(7, 16),
+        ((user + item) % 3 == 0).float(),
+    )
 
 
 def predict_clicks(model, batch):
@@ -239,6 +255,7 @@ def predict_clicks(model, batch):
 
 
 # ---- nn.MultiheadAttention and nn.TransformerEncoderLayer as PyTorch ships them
+
 
 class ShippedAttention(nn.Module):
     def __init__(self, dropout, width=32):
@@ -258,9 +275,11 @@ class ShippedEncoder(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(40, width)
         self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=dropout, batch_first=True,
-                                       activation=activation, norm_first=norm_first)
-            for activation, norm_first in (("relu", False), ("gelu", True)))
+            nn.TransformerEncoderLayer(
+                width, 4, 2 * width, dropout=dropout, batch_first=True, activation=activation, norm_first=norm_first
+            )
+            for activation, norm_first in (("relu", False), ("gelu", True))
+        )
         self.head = nn.Linear(width, 40)
 
     def forward(self, tokens, kept):
@@ -281,6 +300,7 @@ def tag_padded(model, batch):
 
 
 # ---- one-dimensional convolutions, PReLU, ELU, maximum over time
+
 
 class Waves(nn.Module):
     def __init__(self, dropout):

@@ -11,19 +11,61 @@ import torch
 import torch.nn.functional as F
 
 FUNCTIONS = {
-    "neg": torch.neg, "abs": torch.abs, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "reciprocal": torch.reciprocal,
-    "exp": torch.exp, "log": torch.log, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "silu": F.silu,
-    "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid, "relu": F.relu, "detach": torch.detach,
-    "cast": lambda x, dtype: x, "cast_like": lambda x, like: x,
-    "composed_operand": lambda x, of, dtype=None: x, "composed_result": lambda x, *operands, of: x, "minimum": torch.minimum, "maximum": torch.maximum,
-    **{name: getattr(torch, name) for name in ("erf", "expm1", "log1p", "exp2", "sin", "cos", "tan", "asin", "acos", "atan", "atan2",
-                                               "sinh", "cosh", "asinh", "acosh", "atanh", "lgamma", "digamma", "floor", "ceil", "round", "trunc")},
+    "neg": torch.neg,
+    "abs": torch.abs,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "reciprocal": torch.reciprocal,
+    "exp": torch.exp,
+    "log": torch.log,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "silu": F.silu,
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "relu": F.relu,
+    "detach": torch.detach,
+    "cast": lambda x, dtype: x,
+    "cast_like": lambda x, like: x,
+    "composed_operand": lambda x, of, dtype=None: x,
+    "composed_result": lambda x, *operands, of: x,
+    "minimum": torch.minimum,
+    "maximum": torch.maximum,
+    **{
+        name: getattr(torch, name)
+        for name in (
+            "erf",
+            "expm1",
+            "log1p",
+            "exp2",
+            "sin",
+            "cos",
+            "tan",
+            "asin",
+            "acos",
+            "atan",
+            "atan2",
+            "sinh",
+            "cosh",
+            "asinh",
+            "acosh",
+            "atanh",
+            "lgamma",
+            "digamma",
+            "floor",
+            "ceil",
+            "round",
+            "trunc",
+        )
+    },
     "gelu": lambda x, approximate="none": F.gelu(x, approximate=approximate),
     "leaky_relu": lambda x, negative_slope=0.01: F.leaky_relu(x, negative_slope),
     "elu": lambda x, alpha=1.0: F.elu(x, alpha),
     "softplus": lambda x, beta=1.0, threshold=20.0: F.softplus(x, beta, threshold),
     "clamp": lambda x, min=-math.inf, max=math.inf: torch.clamp(x, min, max),
-    "prelu": F.prelu, "linear": lambda x, w, b=None, separate_bias=False: F.linear(x, w, b), "matmul": lambda x, y, of="": torch.matmul(x, y),
+    "prelu": F.prelu,
+    "linear": lambda x, w, b=None, separate_bias=False: F.linear(x, w, b),
+    "matmul": lambda x, y, of="": torch.matmul(x, y),
     "addmm": lambda a, b, c, alpha=1, beta=1: beta * c + alpha * (a @ b),
     "mul": lambda x, y=None, scalar=None: x * (scalar if y is None else y),
     "add": lambda x, y=None, scalar=None, alpha=1: x + alpha * (scalar if y is None else y),
@@ -38,14 +80,16 @@ FUNCTIONS = {
     "less_equal": lambda x, y=None, scalar=None: (x <= (scalar if y is None else y)).long(),
     "equal": lambda x, y=None, scalar=None: (x == (scalar if y is None else y)).long(),
     "not_equal": lambda x, y=None, scalar=None: (x != (scalar if y is None else y)).long(),
-    "softmax": lambda x, dim: x.softmax(dim), "log_softmax": lambda x, dim: x.log_softmax(dim),
+    "softmax": lambda x, dim: x.softmax(dim),
+    "log_softmax": lambda x, dim: x.log_softmax(dim),
     "sum": lambda x, dims=None, keepdim=False: x.sum(dims or tuple(range(x.dim())), keepdim),
     "mean": lambda x, dims=None, keepdim=False: x.mean(dims or tuple(range(x.dim())), keepdim),
     "amax": lambda x, dims=None, keepdim=False: x.amax(dims or tuple(range(x.dim())), keepdim),
     "logsumexp": lambda x, dims=None, keepdim=False: x.logsumexp(dims or tuple(range(x.dim())), keepdim),
     "max_dim": lambda x, dim=-1, keepdim=False: tuple(x.max(dim, keepdim)),
     "cumsum": lambda x, dim: x.cumsum(dim),
-    "reshape": lambda x, shape: x.reshape(shape), "permute": lambda x, dims: x.permute(dims),
+    "reshape": lambda x, shape: x.reshape(shape),
+    "permute": lambda x, dims: x.permute(dims),
     "expand": lambda x, shape: x.expand(shape),
     "slice": lambda x, dim, start, end, step=1: x[(slice(None),) * dim + (slice(start, end, step),)],
     "cat": lambda *x, dim=0: torch.cat(x, dim),
@@ -54,29 +98,38 @@ FUNCTIONS = {
     "index_select": lambda x, index, dim=0: x.index_select(dim, index),
     "scatter_add": lambda src, index, dim, shape: src.new_zeros(shape).scatter_add(dim, index.long(), src),
     "index_add": lambda src, index, dim, shape: src.new_zeros(shape).index_add(dim, index, src),
-    "scatter_amax": lambda src, index, dim, shape: src.new_zeros(shape).scatter_reduce(dim, index.long(), src, "amax", include_self=False),
-    "ctc_loss": lambda x, t, times, labels, blank=0, zero_infinity=False: F.ctc_loss(x, t, times, labels, blank, "none", zero_infinity),
+    "scatter_amax": lambda src, index, dim, shape: src.new_zeros(shape).scatter_reduce(
+        dim, index.long(), src, "amax", include_self=False
+    ),
+    "ctc_loss": lambda x, t, times, labels, blank=0, zero_infinity=False: F.ctc_loss(
+        x, t, times, labels, blank, "none", zero_infinity
+    ),
     "embedding": lambda w, index, padding_idx=None: F.embedding(index, w, padding_idx),
     "pixel_shuffle": lambda x, factor: F.pixel_shuffle(x, factor),
     "pixel_unshuffle": lambda x, factor: F.pixel_unshuffle(x, factor),
-    "avg_pool2d": lambda x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override=None:
-        F.avg_pool2d(x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override),
+    "avg_pool2d": lambda x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override=None: F.avg_pool2d(
+        x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override
+    ),
     "adaptive_avg_pool2d": lambda x, size: F.adaptive_avg_pool2d(x, size),
     "upsample_nearest2d": lambda x, size=None, scale=None: F.interpolate(x, size, scale),
-    "upsample_bilinear2d": lambda x, size=None, scale=None, align_corners=False:
-        F.interpolate(x, size, scale, mode="bilinear", align_corners=align_corners),
+    "upsample_bilinear2d": lambda x, size=None, scale=None, align_corners=False: F.interpolate(
+        x, size, scale, mode="bilinear", align_corners=align_corners
+    ),
     "decision": lambda *operands, **by: operands[-1],
     "mse_loss": lambda x, t, reduction: F.mse_loss(x, t, reduction=reduction),
     "l1_loss": lambda x, t, reduction: F.l1_loss(x, t, reduction=reduction),
     "smooth_l1_loss": lambda x, t, reduction, beta: F.smooth_l1_loss(x, t, reduction=reduction, beta=beta),
     "huber_loss": lambda x, t, reduction, delta: F.huber_loss(x, t, reduction=reduction, delta=delta),
     "kl_div": lambda x, t, reduction, log_target: F.kl_div(x, t, reduction=reduction, log_target=log_target),
-    "bce_with_logits": lambda x, t, w=None, p=None, reduction="mean":
-        F.binary_cross_entropy_with_logits(x, t, w, pos_weight=p, reduction=reduction),
-    "cross_entropy": lambda x, t, w=None, reduction="mean", ignore_index=-100, label_smoothing=0.0:
-        F.cross_entropy(x, t, w, reduction=reduction, ignore_index=ignore_index, label_smoothing=label_smoothing),
-    "conv_transpose2d": lambda x, w, b=None, stride=1, padding=0, dilation=1, groups=1, output_padding=0:
-        F.conv_transpose2d(x, w, b, stride, padding, output_padding, groups, dilation),
+    "bce_with_logits": lambda x, t, w=None, p=None, reduction="mean": F.binary_cross_entropy_with_logits(
+        x, t, w, pos_weight=p, reduction=reduction
+    ),
+    "cross_entropy": lambda x, t, w=None, reduction="mean", ignore_index=-100, label_smoothing=0.0: F.cross_entropy(
+        x, t, w, reduction=reduction, ignore_index=ignore_index, label_smoothing=label_smoothing
+    ),
+    "conv_transpose2d": lambda x, w, b=None, stride=1, padding=0, dilation=1, groups=1, output_padding=0: (
+        F.conv_transpose2d(x, w, b, stride, padding, output_padding, groups, dilation)
+    ),
 }
 
 
@@ -95,6 +148,7 @@ def grid_sample(x, grid, mode="bilinear", padding="zeros", align_corners=False, 
 
 def roi_align(x, boxes, size, scale, sampling, aligned):
     """Box by box; a side's reading is a matrix (bins, extent), the mean over its places of their weights."""
+
     def side(start, end, bins, extent):
         length = end - start if aligned else max(end - start, 1.0)
         count = sampling or math.ceil(length / bins)
@@ -118,11 +172,11 @@ def statistics(x, dims, eps):
 
 
 def layer_norm(x, w=None, b=None, normalized_ndim=1, eps=1e-5):
-    return F.layer_norm(x, x.shape[x.dim() - normalized_ndim:], w, b, eps)
+    return F.layer_norm(x, x.shape[x.dim() - normalized_ndim :], w, b, eps)
 
 
 def rms_norm(x, w=None, normalized_ndim=1, eps=1e-5):
-    return F.rms_norm(x, x.shape[x.dim() - normalized_ndim:], w, eps)
+    return F.rms_norm(x, x.shape[x.dim() - normalized_ndim :], w, eps)
 
 
 def max_pool2d(x, kernel, stride, padding, dilation, ceil_mode):
@@ -162,8 +216,9 @@ def sdpa(q, k, v, *rest, scale, model, causal=False, gqa=False, dropout_p=0.0):
     return (weights if keep is None else weights * keep / (1 - dropout_p)) @ v, weights
 
 
-def recurrent(kind, x, *operands, layers, bidirectional, batch_first, has_bias, dropout=0.0, training=False,
-              proj_size=0):
+def recurrent(
+    kind, x, *operands, layers, bidirectional, batch_first, has_bias, dropout=0.0, training=False, proj_size=0
+):
     operands = list(operands)
     masks = operands.pop() if dropout else None
     states = [operands.pop(0) for _ in range(2 if kind == "lstm" else 1)]
@@ -172,8 +227,8 @@ def recurrent(kind, x, *operands, layers, bidirectional, batch_first, has_bias, 
     x = x.transpose(0, 1) if batch_first else x
     ends = [[] for _ in states]
     for layer in range(layers):
-        weights = operands[layer * per_layer:(layer + 1) * per_layer]
-        own = [s[layer * directions:(layer + 1) * directions] for s in states]
+        weights = operands[layer * per_layer : (layer + 1) * per_layer]
+        own = [s[layer * directions : (layer + 1) * directions] for s in states]
         common = (weights, has_bias, 1, 0.0, False, bidirectional, False)
         x, *last = torch.lstm(x, own, *common) if kind == "lstm" else torch.gru(x, own[0], *common)
         for end, state in zip(ends, last):
@@ -183,11 +238,21 @@ def recurrent(kind, x, *operands, layers, bidirectional, batch_first, has_bias, 
     return (x.transpose(0, 1) if batch_first else x, *map(torch.cat, ends))
 
 
-FUNCTIONS |= {"conv2d": conv2d, "grid_sample": grid_sample, "roi_align": roi_align, "layer_norm": layer_norm,
-              "rms_norm": rms_norm, "max_pool2d": max_pool2d,
-              "var_mean": var_mean, "batch_norm": batch_norm, "dropout": dropout, "sdpa": sdpa,
-              "group_norm": lambda x, w=None, b=None, groups=1, eps=1e-5: F.group_norm(x, groups, w, b, eps),
-              "lstm": lambda *a, **k: recurrent("lstm", *a, **k), "gru": lambda *a, **k: recurrent("gru", *a, **k)}
+FUNCTIONS |= {
+    "conv2d": conv2d,
+    "grid_sample": grid_sample,
+    "roi_align": roi_align,
+    "layer_norm": layer_norm,
+    "rms_norm": rms_norm,
+    "max_pool2d": max_pool2d,
+    "var_mean": var_mean,
+    "batch_norm": batch_norm,
+    "dropout": dropout,
+    "sdpa": sdpa,
+    "group_norm": lambda x, w=None, b=None, groups=1, eps=1e-5: F.group_norm(x, groups, w, b, eps),
+    "lstm": lambda *a, **k: recurrent("lstm", *a, **k),
+    "gru": lambda *a, **k: recurrent("gru", *a, **k),
+}
 
 
 class Recorded(torch.autograd.Function):
@@ -196,7 +261,7 @@ class Recorded(torch.autograd.Function):
     @staticmethod
     def forward(ctx, node, *operands):
         ctx.node, ctx.operands = node, operands
-        return tuple(operand.detach().clone() for operand in operands[:node["attrs"]["results"]])
+        return tuple(operand.detach().clone() for operand in operands[: node["attrs"]["results"]])
 
     @staticmethod
     def backward(ctx, *gradients):
@@ -236,8 +301,9 @@ def evaluate(nodes, values, masks):
         results = result if isinstance(result, tuple) else (result,)
         for slot, (one, out) in enumerate(zip(results, node["out"])):
             if one is not None:
-                assert list(one.shape) == out["shape"], f"{node['id']} ({node['op']}) output {slot}: " \
-                    f"{list(one.shape)}, the graph says {out['shape']}"
+                assert list(one.shape) == out["shape"], (
+                    f"{node['id']} ({node['op']}) output {slot}: {list(one.shape)}, the graph says {out['shape']}"
+                )
                 values[node["id"] if slot == 0 else f"{node['id']}.{slot}"] = one
 
 

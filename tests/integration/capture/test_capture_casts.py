@@ -50,8 +50,12 @@ def test_casts_say_whom_they_follow(tmp_path, autocast):
     assert all(read == [y] for _, read in casts[:3]), "each cast reads the layer, no cast stands in for it"
     assert by_id[casts[3][1][0]]["op"] == "cast_like"
     likes = [node["in"] for node in graph["nodes"] if node["op"] == "cast_like"]
-    assert [by_id[x]["op"] if x in by_id else x.split("-")[0] for x, _ in likes] \
-        == ["softmax", "softmax", "add", "c:zeros"]
+    assert [by_id[x]["op"] if x in by_id else x.split("-")[0] for x, _ in likes] == [
+        "softmax",
+        "softmax",
+        "add",
+        "c:zeros",
+    ]
     assert all(like == y for _, like in likes)
     product = [node for node in graph["nodes"] if node["op"] == "mul"][-1]
     assert y in product["in"]
@@ -61,6 +65,7 @@ def test_casts_say_whom_they_follow(tmp_path, autocast):
 @pytest.mark.parametrize("autocast", LOOPS)
 def test_ops_with_a_dtype_say_whom_they_follow(lockstep, tmp_path, autocast):
     """softmax(x, dtype=y.dtype) is softmax of x in y's format, and so is the result."""
+
     class Asks(Casts):
         def forward(self, x):
             y = self.fc(x)
@@ -81,6 +86,7 @@ def test_ops_with_a_dtype_say_whom_they_follow(lockstep, tmp_path, autocast):
 
 def test_dtypes_that_are_mixed_under_autocast_alone(lockstep, tmp_path):
     """Products of a BF16 and an FP32 operand, which PyTorch refuses without autocast: references widen."""
+
     class Mixes(Casts):
         def forward(self, x):
             y = self.fc(x)
@@ -111,6 +117,7 @@ def test_a_cast_in_a_block_of_the_model(tmp_path):
 @pytest.mark.parametrize("autocast", LOOPS)
 def test_in_place_keeps_the_dtype(lockstep, tmp_path, autocast):
     """y += x stays y's dtype, however wide x is; two of one dtype need no cast."""
+
     class Sums(Casts):
         def forward(self, x):
             y = self.fc(x)
@@ -128,6 +135,7 @@ def test_in_place_keeps_the_dtype(lockstep, tmp_path, autocast):
 
 def test_only_the_model_uses_autocast(lockstep, tmp_path):
     """V7 takes the dtype of the block, and what stands outside of it is FP32 in every lane."""
+
     class Inside(Casts):
         def forward(self, x):
             with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -203,8 +211,16 @@ def test_what_is_made_in_the_dtype_of_an_activation(lockstep, tmp_path, kind, au
     torch.manual_seed(0)
     model, path = InItsDtype(kind), tmp_path / "a.lscap.h5"
     batches = [(torch.randn(4, 6, 12), torch.randint(3, (4,))) for _ in range(2)]
-    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), batches,
-            lambda m, b: F.cross_entropy(m(b[0]), b[1]), steps=2, verify=range(2), autocast=autocast)
+    capture(
+        str(path),
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        batches,
+        lambda m, b: F.cross_entropy(m(b[0]), b[1]),
+        steps=2,
+        verify=range(2),
+        autocast=autocast,
+    )
     lockstep("verify", path)
     with h5py.File(path) as file:
         graph = json.loads(bytes(file["graphs/0/json"][()]).decode())
@@ -213,8 +229,11 @@ def test_what_is_made_in_the_dtype_of_an_activation(lockstep, tmp_path, kind, au
     count = {"attention": 0, "rotary": 2, "filled": 2}.get(kind, 1)  # attention knows its mask's format
     assert len(likes) == count and all(by_id[like]["op"] == "linear" or kind == "filled" for _, like in likes)
     shown = lockstep("explain", path, "--policy", "torch-autocast-fp16").stdout
-    sums = [line for line in shown.splitlines() if line.split()[1:2] and line.split()[1] in ("mul", "add", "concat")
-            and "_to " not in line]
+    sums = [
+        line
+        for line in shown.splitlines()
+        if line.split()[1:2] and line.split()[1] in ("mul", "add", "concat") and "_to " not in line
+    ]
     assert sums or kind in ("attention", "state")
     assert all("fp32" not in line for line in sums)
 
@@ -236,8 +255,15 @@ class Counts(torch.nn.Module):
 def test_integers_widen_no_activation(lockstep, tmp_path, autocast):
     torch.manual_seed(0)
     model, path = Counts(), tmp_path / "a.lscap.h5"
-    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(8, 12) for _ in range(2)],
-            lambda m, b: m(b).mean(), steps=2, autocast=autocast)
+    capture(
+        str(path),
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        [torch.randn(8, 12) for _ in range(2)],
+        lambda m, b: m(b).mean(),
+        steps=2,
+        autocast=autocast,
+    )
     lockstep("verify", path)
     shown = lockstep("explain", path, "--policy", "torch-autocast-bf16-cpu").stdout.partition("backward")[0]
     joined = [line for line in map(str.split, shown.splitlines()) if {*line[1:2]} & {"div", "add", "mul"}]
@@ -246,6 +272,7 @@ def test_integers_widen_no_activation(lockstep, tmp_path, autocast):
 
 def test_what_a_product_adds_is_cast_as_its_operands(lockstep, tmp_path):
     """addmm and baddbmm are on autocast's list, with all three operands."""
+
     class Adds(Casts):
         def forward(self, x):
             y = torch.addmm(self.scale, x, self.fc.weight)
@@ -279,8 +306,16 @@ class Draws(torch.nn.Module):
 def test_what_is_drawn_under_autocast_is_no_bf16_in_the_fp32_reference(lockstep, tmp_path, kind):
     torch.manual_seed(0)
     model, path = Draws(kind), tmp_path / "a.lscap.h5"
-    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(8, 12) for _ in range(2)],
-            lambda m, b: m(b).mean(), steps=2, verify=range(2), autocast=torch.bfloat16)
+    capture(
+        str(path),
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        [torch.randn(8, 12) for _ in range(2)],
+        lambda m, b: m(b).mean(),
+        steps=2,
+        verify=range(2),
+        autocast=torch.bfloat16,
+    )
     lockstep("verify", path)
 
 
@@ -302,8 +337,14 @@ class OnlyHere(torch.nn.Module):
 def test_casts_that_cannot_be_looked_into_are_told(tmp_path, casts, recwarn):
     model = OnlyHere(casts)
     batches = [(torch.randn(4, 12), torch.randint(3, (4,)))]
-    capture(str(tmp_path / "a.lscap.h5"), model, torch.optim.SGD(model.parameters(), 0.1), batches,
-            lambda m, b: F.cross_entropy(m(b[0]), b[1]), steps=1)
+    capture(
+        str(tmp_path / "a.lscap.h5"),
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        batches,
+        lambda m, b: F.cross_entropy(m(b[0]), b[1]),
+        steps=1,
+    )
     told = [str(warning.message) for warning in recwarn if "will have that dtype in all lanes" in str(warning.message)]
     assert bool(told) == casts, told
     if casts:
@@ -327,6 +368,9 @@ class SwitchesOffTwice(torch.nn.Module):
 def test_a_block_for_another_device_leaves_the_loops_own_in_force(tmp_path):
     """Gate V0 repeats the loop on the CPU, where the blocks for CUDA do nothing."""
     graph = graph_of(tmp_path / "a.lscap.h5", SwitchesOffTwice(), torch.bfloat16)
-    regions = {node["module"]: (node["autocast"]["device"], node["autocast"]["enabled"])
-               for node in graph["nodes"] if node["op"] == "linear"}
+    regions = {
+        node["module"]: (node["autocast"]["device"], node["autocast"]["enabled"])
+        for node in graph["nodes"]
+        if node["op"] == "linear"
+    }
     assert regions == {"a": ("cpu", False), "b": ("cuda", False)}

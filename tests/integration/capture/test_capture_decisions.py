@@ -100,8 +100,21 @@ def sampled(m, x):
     return y.gather(1, torch.multinomial(y.softmax(-1), 2))
 
 
-BODIES = [branch, number, dropped_layers, picked_by_mask, joined_masks, largest, in_order, neighbours, median, experts, share, written,
-          sampled]
+BODIES = [
+    branch,
+    number,
+    dropped_layers,
+    picked_by_mask,
+    joined_masks,
+    largest,
+    in_order,
+    neighbours,
+    median,
+    experts,
+    share,
+    written,
+    sampled,
+]
 
 
 class Deciding(nn.Module):
@@ -218,8 +231,13 @@ def test_attention_with_a_learned_mask(lockstep, tmp_path, heads):
     model = Relative()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     step = lambda m, b: m(b).square().mean()
-    train(model, optimizer, step, [torch.randn(2, 5, 8) for _ in range(2)],
-          Capture(tmp_path / "a.h5", model, optimizer, step, steps=2))
+    train(
+        model,
+        optimizer,
+        step,
+        [torch.randn(2, 5, 8) for _ in range(2)],
+        Capture(tmp_path / "a.h5", model, optimizer, step, steps=2),
+    )
     assert "V1  PASS" in lockstep("verify", tmp_path / "a.h5").stdout
 
 
@@ -259,14 +277,21 @@ def masked_data(model, y):
     return y * z
 
 
-@pytest.mark.parametrize("body,ops", [
-    (lambda model, y: y / y.data.abs().max(), {"div", "amax"}), (masked_data, {"masked_fill", "mul"}),
-    (lambda model, y: y * torch.from_numpy(y.detach().numpy()).abs().max(), {"amax", "mul"}), (router, {"gather"}),
-    (lambda model, y: y + model.b(y).max(-1, keepdim=True).values, {"max_dim"}),
-    (lambda model, y: y + torch.normal(y.detach() * 3, 0.1), set()),
-    (lambda model, y: y + torch.distributions.Normal(y, 0.1).sample(), set()),
-    (lambda model, y: y * torch.bernoulli(y.sigmoid()), set()), (lambda model, y: y + torch.randn_like(y * 2), set()),
-], ids=["data", "masked data", "numpy", "router", "max", "normal", "distribution", "bernoulli", "randn_like"])
+@pytest.mark.parametrize(
+    "body,ops",
+    [
+        (lambda model, y: y / y.data.abs().max(), {"div", "amax"}),
+        (masked_data, {"masked_fill", "mul"}),
+        (lambda model, y: y * torch.from_numpy(y.detach().numpy()).abs().max(), {"amax", "mul"}),
+        (router, {"gather"}),
+        (lambda model, y: y + model.b(y).max(-1, keepdim=True).values, {"max_dim"}),
+        (lambda model, y: y + torch.normal(y.detach() * 3, 0.1), set()),
+        (lambda model, y: y + torch.distributions.Normal(y, 0.1).sample(), set()),
+        (lambda model, y: y * torch.bernoulli(y.sigmoid()), set()),
+        (lambda model, y: y + torch.randn_like(y * 2), set()),
+    ],
+    ids=["data", "masked data", "numpy", "router", "max", "normal", "distribution", "bernoulli", "randn_like"],
+)
 def test_activations_stay_each_lanes_own(lockstep, tmp_path, body, ops):
     """What shares an activation's memory is that activation, and what is picked by value goes with its place."""
     path = tmp_path / "a.lscap.h5"
@@ -281,8 +306,13 @@ def test_paths_through_other_modules_are_other_graphs(tmp_path):
     def body(model, y):
         model.turn = not getattr(model, "turn", False)
         return (model.first if model.turn else model.second)(y)
-    layers = {node["module"] for graph in captured_graphs(tmp_path / "a.lscap.h5", Around(body))
-              for node in graph["nodes"] if node["op"] == "relu"}
+
+    layers = {
+        node["module"]
+        for graph in captured_graphs(tmp_path / "a.lscap.h5", Around(body))
+        for node in graph["nodes"]
+        if node["op"] == "relu"
+    }
     assert layers == {"first", "second"}
 
 
@@ -303,19 +333,26 @@ def halves(model, y):
     return y * z
 
 
-@pytest.mark.parametrize("body,said", [
-    (decays, "in-place on a parameter"), (decays_data, "in-place on a parameter"), (halves, "which returns nothing"),
-    (lambda model, y: torch.vmap(torch.tanh)(y) + y, "a tensor that no op here made"),
-    (lambda model, y: y @ model.b.weight.T.data, "a view of another tensor that no op made"),
-    (lambda model, y: (y.T @ model.table).T, "a sparse tensor"),
-], ids=["decays", "decays data", "foreach", "vmap", "view", "sparse"])
+@pytest.mark.parametrize(
+    "body,said",
+    [
+        (decays, "in-place on a parameter"),
+        (decays_data, "in-place on a parameter"),
+        (halves, "which returns nothing"),
+        (lambda model, y: torch.vmap(torch.tanh)(y) + y, "a tensor that no op here made"),
+        (lambda model, y: y @ model.b.weight.T.data, "a view of another tensor that no op made"),
+        (lambda model, y: (y.T @ model.table).T, "a sparse tensor"),
+    ],
+    ids=["decays", "decays data", "foreach", "vmap", "view", "sparse"],
+)
 def test_refused_and_nothing_disturbed(tmp_path, body, said):
     def train(observed):
         model = Around(body)
         model.table = torch.eye(8).to_sparse()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        recorder = lockstep_capture.Capture(tmp_path / "a.lscap.h5", model, optimizer, around_loss, steps=2,
-                                            on_unsupported="report")
+        recorder = lockstep_capture.Capture(
+            tmp_path / "a.lscap.h5", model, optimizer, around_loss, steps=2, on_unsupported="report"
+        )
         dice = torch.Generator().manual_seed(3)
         for _ in range(3):
             batch = (torch.randn(8, 5, generator=dice), torch.randint(6, (8,), generator=dice))
@@ -324,6 +361,7 @@ def test_refused_and_nothing_disturbed(tmp_path, body, said):
                 optimizer.step()
                 optimizer.zero_grad()
         return list(model.parameters())
+
     with pytest.warns(UserWarning, match=said):
         observed = train(True)
     assert all(torch.equal(a, b) for a, b in zip(observed, train(False)))
@@ -388,7 +426,9 @@ def routed(m, x):
     """All that the choice leads to is in the graph."""
     y = m.a(x)
     weights, chosen = m.router(y).softmax(-1).topk(2, -1)
-    return (m.layers[0](y).view(-1, 3, 2).gather(1, chosen.unsqueeze(-1).expand(-1, -1, 2)) * weights[..., None]).flatten(1)
+    return (
+        m.layers[0](y).view(-1, 3, 2).gather(1, chosen.unsqueeze(-1).expand(-1, -1, 2)) * weights[..., None]
+    ).flatten(1)
 
 
 def taken(m, x):
@@ -416,16 +456,20 @@ def decisions(path):
     return [(node["attrs"], node["aten"]) for node in graphs(path)[0]["nodes"] if node["op"] == "decision"]
 
 
-@pytest.mark.parametrize("body,expected", [
-    (largest, [{"by": "largest", "dim": 1}]),
-    (routed, [{"by": "largest", "dim": 1, "own": True}]),
-    (taken, [{"by": "greater", "scalar": 0.0}]),
-    (weighed_apart, [{"by": "largest", "dim": 1, "own": True}]),
-    (picked_by_mask, [{"by": "greater", "scalar": 0.0}, {"by": "less", "scalar": -0.5}]),
-    (median, [{"by": "rank", "rank": 2, "dim": 1, "own": True}]),
-    (experts, [{"by": "largest", "dim": 1}]),
-    (unknown_scores, []),
-], ids=lambda item: getattr(item, "__name__", ""))
+@pytest.mark.parametrize(
+    "body,expected",
+    [
+        (largest, [{"by": "largest", "dim": 1}]),
+        (routed, [{"by": "largest", "dim": 1, "own": True}]),
+        (taken, [{"by": "greater", "scalar": 0.0}]),
+        (weighed_apart, [{"by": "largest", "dim": 1, "own": True}]),
+        (picked_by_mask, [{"by": "greater", "scalar": 0.0}, {"by": "less", "scalar": -0.5}]),
+        (median, [{"by": "rank", "rank": 2, "dim": 1, "own": True}]),
+        (experts, [{"by": "largest", "dim": 1}]),
+        (unknown_scores, []),
+    ],
+    ids=lambda item: getattr(item, "__name__", ""),
+)
 def test_choices_are_nodes_and_lanes_may_take_those_that_stay_in_the_graph(lockstep, tmp_path, body, expected):
     trained(tmp_path / "a.h5", body)
     assert [attrs for attrs, _ in decisions(tmp_path / "a.h5")] == expected
@@ -508,9 +552,12 @@ def test_an_order_that_bf16_would_change_is_a_finding(lockstep, tmp_path):
     assert flips(run, "fp32")["flipped"].max() <= 2, "PyTorch's FP32 and ours differ by an ulp"
     assert theirs > 0.01 * expected.numel()
     # Sums in another order move few numbers across a rounding: five standard deviations of a count.
-    assert abs(int(found["flipped"][0]) - theirs) <= 5 * theirs ** 0.5
-    lane = next(lane for lane in json.loads(lockstep("report", run, "--format", "json").stdout)["lanes"]
-                if lane["name"] == "torch-autocast-bf16")
+    assert abs(int(found["flipped"][0]) - theirs) <= 5 * theirs**0.5
+    lane = next(
+        lane
+        for lane in json.loads(lockstep("report", run, "--format", "json").stdout)["lanes"]
+        if lane["name"] == "torch-autocast-bf16"
+    )
     finding = next(item for item in lane["findings"] if item["kind"] == "flipped decisions")
     total = int(found["flipped"].sum())
     assert finding["sentence"].startswith("sort (test_capture_decisions.py:")

@@ -53,8 +53,10 @@ def observed(qconfig, seen=True):
 CHANNELS, TENSOR = (quantization.get_default_qat_qconfig(name) for name in ("fbgemm", "qnnpack"))
 UNFUSED = quantization.QConfig(quantization.default_fake_quant, quantization.default_per_channel_weight_fake_quant)
 MODULES = {
-    "fused_channels": lambda: observed(CHANNELS), "fused_tensor": lambda: observed(TENSOR),
-    "fused_tensor_unseen": lambda: observed(TENSOR, seen=False), "modules": lambda: observed(UNFUSED),
+    "fused_channels": lambda: observed(CHANNELS),
+    "fused_tensor": lambda: observed(TENSOR),
+    "fused_tensor_unseen": lambda: observed(TENSOR, seen=False),
+    "modules": lambda: observed(UNFUSED),
     "observers_off": lambda: observed(CHANNELS).apply(quantization.disable_observer),
     "rounding_off": lambda: observed(CHANNELS).apply(quantization.disable_fake_quant),
 }
@@ -66,6 +68,7 @@ def train(model, batches, path=None, autocast=None):
 
     def loss_of(m, b):
         return F.cross_entropy(m(b[0]), b[1])
+
     capture = Capture(str(path), model, optimizer, loss_of, steps=3, autocast=autocast) if path else None
     for batch in batches:
         with capture.step(batch) if capture else contextlib.nullcontext():
@@ -120,11 +123,14 @@ def test_observers_without_a_size_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
-@pytest.mark.parametrize("low,high", [(-1.5, 2.5), (-3.0, 1.0), (0.5, 2.0), (-2.0, -0.5), (0.0, 0.0), (-1e-7, 3e-7),
-                                      (0.0, 1e-6), (-1e-42, 0.0)])
+@pytest.mark.parametrize(
+    "low,high",
+    [(-1.5, 2.5), (-3.0, 1.0), (0.5, 2.0), (-2.0, -0.5), (0.0, 0.0), (-1e-7, 3e-7), (0.0, 1e-6), (-1e-42, 0.0)],
+)
 def test_scale_of_an_interval(low, high, symmetric):
     """The FP64 formula against PyTorch's own, and the graph's bounds."""
     from lockstep_capture.ir.observers import OBSERVED_SCALE
+
     ends = [torch.tensor([low]), torch.tensor([high])]
     single = OBSERVED_SCALE(*ends, 0, 127, symmetric)
     double = OBSERVED_SCALE(*(end.double() for end in ends), 0, 127, symmetric)

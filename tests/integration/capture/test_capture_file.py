@@ -25,8 +25,16 @@ def captured(path, kind="images", steps=3, batches=None, optimizer=None, **loop)
     model, loss_fn = (Images(), image_loss) if kind == "images" else (Text(), text_loss)
     made = batches or (image_batches(12) if kind == "images" else text_batches(12))
     optimizer = optimizer(model) if optimizer else torch.optim.AdamW(model.parameters(), 1e-2)
-    cap = Capture(path, model, optimizer, loss_fn, scaler=loop.get("scaler"), autocast=loop.get("dtype"), steps=steps,
-                  verify=range(steps))
+    cap = Capture(
+        path,
+        model,
+        optimizer,
+        loss_fn,
+        scaler=loop.get("scaler"),
+        autocast=loop.get("dtype"),
+        steps=steps,
+        verify=range(steps),
+    )
     losses = train(model, optimizer, loss_fn, made, cap, **loop)
     assert cap.finished
     return model, losses
@@ -39,9 +47,11 @@ def text_of(dataset):
 def micro_values(file, step, micro, state="pre"):
     """Values by id for graph_in_torch.run, in FP64, and the masks."""
     graph = json.loads(text_of(file[f"graphs/{micro.attrs['graph']}/json"]))
+
     def wide(array):
         tensor = torch.tensor(array)
         return tensor.double() if tensor.dtype.is_floating_point else tensor.long()
+
     values = {f"in{i}": wide(data[()]) for i, data in ((int(k), v) for k, v in micro["inputs"].items())}
     at = "" if file[f"verify/{step}/{state}"].attrs.get("is_start") else f"verify/{step}/{state}/"
     for letter, group in (("p", f"{at}params"), ("b", f"{at}buffers"), ("c", "constants")):
@@ -101,8 +111,9 @@ def test_layout(tmp_path):
         assert state["step"][()] == 1 and state["exp_avg"].shape == weight.shape
 
 
-@pytest.mark.parametrize("kind,loop", [
-    ("images", {}), ("text", {"accumulate": 2, "clip": 1.0}), ("text", {"dtype": torch.bfloat16})])
+@pytest.mark.parametrize(
+    "kind,loop", [("images", {}), ("text", {"accumulate": 2, "clip": 1.0}), ("text", {"dtype": torch.bfloat16})]
+)
 def test_the_file_alone_gives_pytorchs_loss_and_gradients(tmp_path, kind, loop):
     """Gate V1 without Lockstep: the graph run from the file in FP64, compared with ref64."""
     path = tmp_path / "a.lscap.h5"
@@ -145,8 +156,9 @@ def test_ref32_and_what_the_loop_did_agree(tmp_path):
         assert file["verify/000000/pre"].attrs["is_start"] == 1 and not len(file["verify/000000/pre"])
         for kind in ("params", "buffers"):
             for name, data in file[f"verify/000001/pre/{kind}"].items():
-                assert np.allclose(data[()], file[f"verify/000000/ref32/post/{kind}/{name}"][()],
-                                   rtol=1e-6, atol=1e-7), name
+                assert np.allclose(
+                    data[()], file[f"verify/000000/ref32/post/{kind}/{name}"][()], rtol=1e-6, atol=1e-7
+                ), name
         momentum = file["verify/000000/ref32/post/opt_state/fc.weight/momentum_buffer"][()]
         assert np.array_equal(momentum, file["verify/000001/pre/opt_state/fc.weight/momentum_buffer"][()])
 
@@ -169,8 +181,11 @@ def test_kinks_acts_and_noise(tmp_path):
         assert bias.attrs["count"] == 4 and unpacked(bias).sum() == 4
         assert file["verify/000000/noise/fc.weight"].attrs["count"] < 5 * 64
         roles = {name: (data.attrs["role"], data.attrs["mutated"]) for name, data in file["buffers"].items()}
-        assert roles == {"bn.running_mean": ("bn_mean", 1), "bn.running_var": ("bn_var", 1),
-                         "bn.num_batches_tracked": ("bn_count", 1)}
+        assert roles == {
+            "bn.running_mean": ("bn_mean", 1),
+            "bn.running_var": ("bn_var", 1),
+            "bn.num_batches_tracked": ("bn_count", 1),
+        }
 
 
 def test_a_short_last_batch_is_a_second_graph(tmp_path):
@@ -184,8 +199,9 @@ def test_a_short_last_batch_is_a_second_graph(tmp_path):
 def test_skipped_steps_and_the_scalers_state(tmp_path):
     path = tmp_path / "a.lscap.h5"
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=3)
-    model, _ = captured(path, "images", steps=6, scaler=scaler, batches=[
-        (images * 100, labels) for images, labels in image_batches(8)])
+    model, _ = captured(
+        path, "images", steps=6, scaler=scaler, batches=[(images * 100, labels) for images, labels in image_batches(8)]
+    )
     with h5py.File(path) as file:
         scale, tracker, skipped = 2.0**127, 0, 0
         for step in file["steps"].values():

@@ -176,15 +176,19 @@ def test_weights_that_each_pass_casts_anew(tmp_path):
     model, loss = TakesTheDtypeOfItsInput(), lambda m, x: m(x).square().mean()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     cap = Capture(tmp_path / "a.h5", model, optimizer, loss, steps=2, autocast=torch.bfloat16)
-    with pytest.warns(UserWarning, match="begins with the next step"), \
-            pytest.raises(CaptureError, match=r"proxies to bfloat16, and not in the first step alone.*proxies.to\("):
+    with (
+        pytest.warns(UserWarning, match="begins with the next step"),
+        pytest.raises(CaptureError, match=r"proxies to bfloat16, and not in the first step alone.*proxies.to\("),
+    ):
         loop()
 
 
 def test_an_error_of_step_fn_is_told_as_its_own():
     text = refusal(Net(), wants_a_dict)
-    assert text.startswith("step_fn raised TypeError: tuple indices must be integers or slices, not str "
-                           f"{line_of('model(batch[' + chr(34) + 'x')}")
+    assert text.startswith(
+        "step_fn raised TypeError: tuple indices must be integers or slices, not str "
+        f"{line_of('model(batch[' + chr(34) + 'x')}"
+    )
     assert "with batch = (f32[5,4], i64[5])" in text
     assert "KeyError: 0" in (other := refusal(Net(), loss_of, {"x": BATCH[0], "y": BATCH[1]}))
     assert "with batch = {'x': f32[5,4], 'y': i64[5]}" in other
@@ -193,7 +197,8 @@ def test_an_error_of_step_fn_is_told_as_its_own():
 
 def test_an_error_of_the_models_is_told_with_its_innermost_line():
     assert refusal(Broken(), loss_of).startswith(
-        f"step_fn raised RuntimeError: shape '[3, 7]' is invalid for input of size 40 {line_of('reshape(3, 7)')}")
+        f"step_fn raised RuntimeError: shape '[3, 7]' is invalid for input of size 40 {line_of('reshape(3, 7)')}"
+    )
 
 
 def test_a_batch_that_only_values_spoil():
@@ -206,23 +211,38 @@ def test_a_batch_that_only_values_spoil():
 
 def test_a_step_that_only_autocast_lets_pass():
     text = refusal(Net(), loss_of, (BATCH[0].half(), BATCH[1]), autocast="bfloat16")
-    assert text.startswith("step_fn needs the loop's autocast, without it it raised RuntimeError: mat1 and mat2 must have "
-                           f"the same dtype, but got Half and Float {line_of('return self.b(torch.relu(')}"), text
+    assert text.startswith(
+        "step_fn needs the loop's autocast, without it it raised RuntimeError: mat1 and mat2 must have "
+        f"the same dtype, but got Half and Float {line_of('return self.b(torch.relu(')}"
+    ), text
     assert "with batch = (f16[5,4], i64[5]); a capture computes it in FP32, too" in text
     assert check(Net(), loss_of, BATCH, autocast="bfloat16").ok
 
 
-@pytest.mark.parametrize("result,expected", [
-    (lambda loss: None, "None, must return the loss alone, a tensor: is a `return` missing?"),
-    (lambda loss: (loss, torch.ones(2)), "a tuple, (f32[], f32[2]), must return the loss alone, a tensor: return result[0]"),
-    (lambda loss: {"loss": loss}, "a dict, {'loss': f32[]}, must return the loss alone, a tensor: return result['loss']"),
-    (lambda loss: loss.item(), "a float, must return the loss alone, a tensor: item() and float()"),
-    (lambda loss: loss.detach(), "a loss without gradient, must depend on weights that train: is it detached"),
-    (lambda loss: loss.expand(5), "a loss of shape [5], must have one element: take its mean()"),
-    (lambda loss: loss.argmax(), "a tensor of int64, must be the loss, a floating number"),
-    (lambda loss: loss.detach().expand(2), "a loss of shape [2], must have one element: take its mean() or sum(), as the "
-     "loop does; a loss without gradient"),
-], ids=["nothing", "tuple", "dict", "float", "detached", "vector", "integer", "vector-detached"])
+@pytest.mark.parametrize(
+    "result,expected",
+    [
+        (lambda loss: None, "None, must return the loss alone, a tensor: is a `return` missing?"),
+        (
+            lambda loss: (loss, torch.ones(2)),
+            "a tuple, (f32[], f32[2]), must return the loss alone, a tensor: return result[0]",
+        ),
+        (
+            lambda loss: {"loss": loss},
+            "a dict, {'loss': f32[]}, must return the loss alone, a tensor: return result['loss']",
+        ),
+        (lambda loss: loss.item(), "a float, must return the loss alone, a tensor: item() and float()"),
+        (lambda loss: loss.detach(), "a loss without gradient, must depend on weights that train: is it detached"),
+        (lambda loss: loss.expand(5), "a loss of shape [5], must have one element: take its mean()"),
+        (lambda loss: loss.argmax(), "a tensor of int64, must be the loss, a floating number"),
+        (
+            lambda loss: loss.detach().expand(2),
+            "a loss of shape [2], must have one element: take its mean() or sum(), as the "
+            "loop does; a loss without gradient",
+        ),
+    ],
+    ids=["nothing", "tuple", "dict", "float", "detached", "vector", "integer", "vector-detached"],
+)
 def test_a_result_that_is_no_loss(result, expected):
     def step_fn(model, batch):  # defined
         return result(loss_of(model, batch))
@@ -247,12 +267,16 @@ def test_a_loss_of_gradients():
     def step_fn(model, batch):
         x = batch[0].clone().requires_grad_()
         y = model(x)
-        slope, = torch.autograd.grad(y.sum(), x, create_graph=True)
+        (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
         return F.cross_entropy(y, batch[1]) + slope.square().sum()
 
     problems = check(Net(), step_fn, BATCH).problems
     assert [(p.what, p.hint) for p in problems] == [
-        ("torch.autograd.grad in the forward pass", "a loss of gradients (gradient penalty) is not replayed; take differences: (f(x + h) - f(x - h)) / (2 * h)")]
+        (
+            "torch.autograd.grad in the forward pass",
+            "a loss of gradients (gradient penalty) is not replayed; take differences: (f(x + h) - f(x - h)) / (2 * h)",
+        )
+    ]
 
 
 def test_gradients_that_are_there_stay_when_step_fn_zeroes_them():
@@ -289,17 +313,24 @@ def test_all_wrong_arguments_are_listed_at_once(tmp_path):
     assert str(error.value) == (
         "path: is '', must be the name of a file, e.g. 'run.lscap.h5'; scaler: is a int, must be a torch.amp.GradScaler "
         "or None; autocast: is 'fp8', must be one of float16, fp16, half, bfloat16, bf16 or None; steps: is 0, must be a "
-        "whole number of at least 1")
-    for arguments, expected in (({"steps": 2.0}, "steps: is 2.0, must be a whole number"),
-                                ({"steps": "2"}, "steps: is '2', must be a whole number"),
-                                ({"verify": 1}, "verify: is 1, must be numbers of steps")):
+        "whole number of at least 1"
+    )
+    for arguments, expected in (
+        ({"steps": 2.0}, "steps: is 2.0, must be a whole number"),
+        ({"steps": "2"}, "steps: is '2', must be a whole number"),
+        ({"verify": 1}, "verify: is 1, must be numbers of steps"),
+    ):
         with pytest.raises(CaptureError, match=expected):
             Capture(tmp_path / "a.h5", model, optimizer, image_loss, **arguments)
     with pytest.raises(CaptureError, match="path: is a Images, must be the name of a file"):
         Capture(model, "a.h5", optimizer, image_loss)
     with pytest.raises(CaptureError) as error:
         capture(tmp_path / "a.h5", model, optimizer, None, image_loss, accumulate=0, clip_grad_norm=0)
-    for part in ("loader: is a NoneType, must give batches", "accumulate: is 0", "clip_grad_norm: is 0, must be positive"):
+    for part in (
+        "loader: is a NoneType, must give batches",
+        "accumulate: is 0",
+        "clip_grad_norm: is 0, must be positive",
+    ):
         assert part in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -308,7 +339,9 @@ def test_only_a_capture_is_replaced(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with open("thesis.h5", "w") as file:
         file.write("all of it")
-    with pytest.raises(CaptureError, match="thesis.h5 exists and is not a capture, must be a new name or an older capture"):
+    with pytest.raises(
+        CaptureError, match="thesis.h5 exists and is not a capture, must be a new name or an older capture"
+    ):
         Loop("thesis.h5")
     open("mine.h5", "w").close()  # as tempfile leaves one
     for seed in range(2):
@@ -321,7 +354,9 @@ def test_only_a_capture_is_replaced(tmp_path, monkeypatch):
 def test_capture_trains_under_no_grad(tmp_path):
     model = Images()
     with torch.no_grad():
-        capture(tmp_path / "a.h5", model, torch.optim.SGD(model.parameters(), 0.1), image_batches(1), image_loss, steps=1)
+        capture(
+            tmp_path / "a.h5", model, torch.optim.SGD(model.parameters(), 0.1), image_batches(1), image_loss, steps=1
+        )
     assert (tmp_path / "a.h5").exists()
 
 
@@ -361,11 +396,15 @@ def test_a_loop_that_never_steps(tmp_path):
         loop.cap.finish()
 
 
-@pytest.mark.parametrize("clip,expected", [
-    (lambda p: clip_grad_norm_(p, 0.0), "clip_grad_norm_ with max_norm 0 "),
-    (lambda p: clip_grad_norm_(p, 1.0, norm_type=-1.0), "clip_grad_norm_ with norm_type -1 .*positive, or inf"),
-    (lambda p: clip_grad_value_(p, 0.0), "clip_grad_value_ with clip_value 0 "),
-], ids=["zero", "negative-norm", "value-zero"])
+@pytest.mark.parametrize(
+    "clip,expected",
+    [
+        (lambda p: clip_grad_norm_(p, 0.0), "clip_grad_norm_ with max_norm 0 "),
+        (lambda p: clip_grad_norm_(p, 1.0, norm_type=-1.0), "clip_grad_norm_ with norm_type -1 .*positive, or inf"),
+        (lambda p: clip_grad_value_(p, 0.0), "clip_grad_value_ with clip_value 0 "),
+    ],
+    ids=["zero", "negative-norm", "value-zero"],
+)
 def test_bounds_that_no_replay_could_read(tmp_path, clip, expected):
     loop = Loop(tmp_path / "a.h5")
     with pytest.raises(UnsupportedModelError, match=expected):
@@ -387,4 +426,6 @@ def test_a_norm_that_is_only_looked_at(lockstep, tmp_path):
     lockstep("verify", path)
     lockstep("replay", path, "--lanes", "fp32", "--quiet", "-o", tmp_path / "run.h5")
     with h5py.File(path) as file:
-        assert [(step.attrs["clip_max_norm"], step.attrs["clip_norm_type"]) for step in file["steps"].values()] == [(0.1, 2)] * 2
+        assert [(step.attrs["clip_max_norm"], step.attrs["clip_norm_type"]) for step in file["steps"].values()] == [
+            (0.1, 2)
+        ] * 2

@@ -19,8 +19,15 @@ def normalised(path, per_group, seed=0):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(6, 8), nn.GroupNorm(8 // per_group, 8), nn.Tanh(), nn.Linear(8, 3))
     batches = [(torch.randn(16, 6), torch.randint(3, (16,))) for _ in range(3)]
-    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), batches,
-            lambda m, b: F.cross_entropy(m(b[0]), b[1]), steps=3, verify=range(3))
+    capture(
+        str(path),
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        batches,
+        lambda m, b: F.cross_entropy(m(b[0]), b[1]),
+        steps=3,
+        verify=range(3),
+    )
     return path
 
 
@@ -82,8 +89,15 @@ def mirrored(path):
     for _ in range(3):
         rows = torch.randn(256, 6)
         batches.append((torch.cat([rows, -rows])[torch.randperm(512)], torch.randint(3, (512,))))
-    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), batches,
-            lambda m, b: F.cross_entropy(m(b[0]), b[1]), steps=3, verify=range(3))
+    capture(
+        str(path),
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        batches,
+        lambda m, b: F.cross_entropy(m(b[0]), b[1]),
+        steps=3,
+        verify=range(3),
+    )
     return path
 
 
@@ -145,8 +159,15 @@ def test_a_sum_of_thousands_of_terms_is_judged_by_the_larger_error(lockstep, tmp
     torch.manual_seed(1)
     path, terms = tmp_path / "net.h5", 40_000
     model = Scaled(terms)
-    capture(str(path), model, torch.optim.SGD(model.parameters(), 1e-4), [(torch.rand(terms) + 0.1,) for _ in range(3)],
-            lambda m, b: torch.cumsum(m(b[0]), 0)[-1] / terms, steps=3, verify=range(3))
+    capture(
+        str(path),
+        model,
+        torch.optim.SGD(model.parameters(), 1e-4),
+        [(torch.rand(terms) + 0.1,) for _ in range(3)],
+        lambda m, b: torch.cumsum(m(b[0]), 0)[-1] / terms,
+        steps=3,
+        verify=range(3),
+    )
     line = verify(lockstep, path)[0]["V3"]
     assert "PASS" in line and "judged by a floor: 3 times the error of FP32 against FP64" in line
     assert float(line.split("loss ")[1].split()[0]) > 1e-6, "or the plain bound would do"
@@ -168,8 +189,10 @@ def test_the_counts_are_those_of_the_file(lockstep, tmp_path):
     expected = {name: dict.fromkeys(counts, 0) for name in ("V1", "V3", "V5")}
     with h5py.File(path) as file:
         for step in file["verify"].values():
-            noise = {name: np.unpackbits(bits[()])[:np.prod(bits.attrs["shape"], dtype=int)]
-                     for name, bits in step["noise"].items()}
+            noise = {
+                name: np.unpackbits(bits[()])[: np.prod(bits.attrs["shape"], dtype=int)]
+                for name, bits in step["noise"].items()
+            }
             for gate, group, share in (("V1", "ref64", 1e-3), ("V3", "ref32", 1e-1)):  # absolute to relative bound
                 grads = {name: g[()].astype(np.float64).ravel() for name, g in step[f"{group}/grads"].items()}
                 largest = max(np.linalg.norm(g) for g in grads.values())
@@ -188,7 +211,10 @@ def test_the_counts_are_those_of_the_file(lockstep, tmp_path):
     assert 0 < found["noise"] < found["elements"] and 0 < found["by_floor"] < found["tensors"]
     for gate in ("V1", "V3"):
         e = expected[gate]
-        assert f"{e['by_floor']} of {e['tensors']} by the absolute floor, {e['noise']} of {e['elements']} elements" in lines[gate]
+        assert (
+            f"{e['by_floor']} of {e['tensors']} by the absolute floor, {e['noise']} of {e['elements']} elements"
+            in lines[gate]
+        )
     assert f"{floor['V7']['noise']} of {floor['V7']['elements']} elements left out as noise" in lines["V7"]
     assert floor["V4"]["by_torch"] == 0 and floor["V4"]["tensors"] == 6 and floor["V6"] == {}
 
@@ -208,8 +234,15 @@ class Difference(nn.Module):
 def test_a_loss_that_fp32_does_not_determine_is_judged_by_one_ulp(lockstep, tmp_path, factor, passes):
     """Both compute it exactly here: no error of theirs allows for PyTorch's other loss."""
     path, model = tmp_path / "net.h5", Difference()
-    capture(str(path), model, torch.optim.SGD(model.parameters(), 1e-4), [(torch.ones(2),)] * 3,
-            lambda m, b: m(b[0]).square(), steps=3, verify=[0])
+    capture(
+        str(path),
+        model,
+        torch.optim.SGD(model.parameters(), 1e-4),
+        [(torch.ones(2),)] * 3,
+        lambda m, b: m(b[0]).square(),
+        steps=3,
+        verify=[0],
+    )
     with h5py.File(path, "r+") as file:
         file["verify/000000/ref32"].attrs["loss"] *= factor
     tiny.seal(path)

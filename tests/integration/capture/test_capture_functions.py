@@ -15,7 +15,9 @@ torch.set_num_threads(1)
 
 
 def function(forward, backward):
-    return type("Own", (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
+    return type(
+        "Own", (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    )
 
 
 def saving(result):
@@ -23,17 +25,18 @@ def saving(result):
         ctx.save_for_backward(x)
         ctx.numbers = numbers
         return result(x, *numbers)
+
     return forward
 
 
 def clipped(ctx, dy):
-    x, = ctx.saved_tensors
+    (x,) = ctx.saved_tensors
     return dy * (x.abs() <= 1)
 
 
 def written(ctx, dy):
     """The tutorial's relu."""
-    x, = ctx.saved_tensors
+    (x,) = ctx.saved_tensors
     dx = dy.clone()
     dx[x < 0] = 0
     return dx
@@ -80,7 +83,7 @@ class Pair(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dy, dz):
-        y, = ctx.saved_tensors
+        (y,) = ctx.saved_tensors
         return (dy * y).clamp(-0.01, 0.01) + 3 * dz
 
 
@@ -90,8 +93,9 @@ ONE_OPERAND = {
     "reversal": function(lambda ctx, x: x.view_as(x), lambda ctx, dy: -0.5 * dy),
     "returns_its_operand": function(lambda ctx, x: x, lambda ctx, dy: 2 * dy),
     "tutorial_relu": function(saving(lambda x: x.clamp(min=0)), written),
-    "surrogate": function(saving(lambda x: (x > 0.5).to(x.dtype)),
-                          lambda ctx, dy: dy / (1 + 10 * (ctx.saved_tensors[0] - 0.5).abs()) ** 2),
+    "surrogate": function(
+        saving(lambda x: (x > 0.5).to(x.dtype)), lambda ctx, dy: dy / (1 + 10 * (ctx.saved_tensors[0] - 0.5).abs()) ** 2
+    ),
 }
 
 
@@ -125,7 +129,8 @@ BODIES = {name: (lambda own: lambda m, h: own.apply(h))(own) for name, own in ON
     "twice_in_a_row": lambda m, h: Pair.apply(ONE_OPERAND["reversal"].apply(h).tanh())[1] * m.scale,
     "frozen": lambda m, h: h + Pair.apply(h.detach())[0] * m.scale,
     "reentrant_checkpoint": lambda m, h: torch.utils.checkpoint.checkpoint(
-        lambda h: m.scale * F.dropout(h.tanh(), 0.2), h, use_reentrant=True),
+        lambda h: m.scale * F.dropout(h.tanh(), 0.2), h, use_reentrant=True
+    ),
 }
 
 
@@ -188,14 +193,21 @@ def inner_gradient(ctx, dy):
     return x.grad
 
 
-@pytest.mark.parametrize("own, what", [
-    (function(numpy_forward, lambda ctx, dy: dy), "whose result no op made"),
-    (function(lambda ctx, x: 2 * x, lambda ctx, dy: torch.from_numpy(dy.numpy() * 2)), "whose backward returns a gradient that no op"),
-    (function(lambda ctx, x: 2 * x, by_value), "a backward pass that reads values of its gradient"),
-    (function(in_place, lambda ctx, dy: dy), "which changes its operand"),
-    (function(saving(torch.sin), inner_gradient), "its backward could not be recorded"),
-    (function(lambda ctx, x: 2 * x, lambda ctx, dy: dy * torch.rand_like(dy)), "draws random numbers"),
-], ids=["numpy", "numpy_backward", "by_value", "in_place", "inner_gradient", "random"])
+@pytest.mark.parametrize(
+    "own, what",
+    [
+        (function(numpy_forward, lambda ctx, dy: dy), "whose result no op made"),
+        (
+            function(lambda ctx, x: 2 * x, lambda ctx, dy: torch.from_numpy(dy.numpy() * 2)),
+            "whose backward returns a gradient that no op",
+        ),
+        (function(lambda ctx, x: 2 * x, by_value), "a backward pass that reads values of its gradient"),
+        (function(in_place, lambda ctx, dy: dy), "which changes its operand"),
+        (function(saving(torch.sin), inner_gradient), "its backward could not be recorded"),
+        (function(lambda ctx, x: 2 * x, lambda ctx, dy: dy * torch.rand_like(dy)), "draws random numbers"),
+    ],
+    ids=["numpy", "numpy_backward", "by_value", "in_place", "inner_gradient", "random"],
+)
 def test_what_cannot_be_recorded_is_refused_with_its_line(own, what):
     support = check(made(lambda m, h: own.apply(h * 1)), loss_of, batches()[0])
     assert not support.ok and what in str(support) and "test_capture_functions.py:" in str(support), str(support)
@@ -222,6 +234,7 @@ def test_a_number_that_changes_is_another_graph(tmp_path, lockstep):
 
 def test_a_changed_backward_pass_is_found_on_a_verify_step(tmp_path):
     """What is recorded is compared with the loop's own gradients."""
+
     class Odd(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):

@@ -39,14 +39,20 @@ def captured(path, f, autocast=None, steps=2, scale=1.0):
 
 # One kernel: f, and the format of its result under CUDA autocast (fp16), from its operands' formats.
 KERNELS = {
-    "mish": (lambda y, m: F.mish(y), "fp16"), "log_sigmoid": (lambda y, m: F.logsigmoid(y), "fp16"),
-    "selu": (lambda y, m: F.selu(y), "fp16"), "glu": (lambda y, m: F.glu(y, 1), "fp16"),
-    "std": (lambda y, m: y.std(1), "fp16"), "std_mean": (lambda y, m: torch.std_mean(y, 1)[0], "fp16"),
-    "lerp": (lambda y, m: y.lerp(y * y, 0.3), "fp16"), "lerp_weights": (lambda y, m: y.lerp(y * y, y), "fp16"),
-    "norm": (lambda y, m: y.norm(dim=1), "fp32"), "norm_1": (lambda y, m: y.norm(p=1, dim=1), "fp32"),
+    "mish": (lambda y, m: F.mish(y), "fp16"),
+    "log_sigmoid": (lambda y, m: F.logsigmoid(y), "fp16"),
+    "selu": (lambda y, m: F.selu(y), "fp16"),
+    "glu": (lambda y, m: F.glu(y, 1), "fp16"),
+    "std": (lambda y, m: y.std(1), "fp16"),
+    "std_mean": (lambda y, m: torch.std_mean(y, 1)[0], "fp16"),
+    "lerp": (lambda y, m: y.lerp(y * y, 0.3), "fp16"),
+    "lerp_weights": (lambda y, m: y.lerp(y * y, y), "fp16"),
+    "norm": (lambda y, m: y.norm(dim=1), "fp32"),
+    "norm_1": (lambda y, m: y.norm(p=1, dim=1), "fp32"),
     "norm_all": (lambda y, m: torch.linalg.vector_norm(y), "fp32"),
     "norm_inf": (lambda y, m: y.norm(p=float("inf"), dim=1), "fp32"),
-    "log2": (lambda y, m: (y * y + 1).log2(), "fp32"), "log10": (lambda y, m: (y * y + 1).log10(), "fp32"),
+    "log2": (lambda y, m: (y * y + 1).log2(), "fp32"),
+    "log10": (lambda y, m: (y * y + 1).log10(), "fp32"),
     "addcmul": (lambda y, m: y.addcmul(y, y, value=0.3), "fp16"),
     "addcmul_wide": (lambda y, m: torch.addcmul(y.float(), y, y), "fp32"),
     "addcdiv": (lambda y, m: y.addcdiv(y, y * y + 1), "fp16"),
@@ -80,7 +86,7 @@ class Explained:
 
     def between_borders(self):
         inside = [i for i, op in enumerate(self.ops) if op["op"].startswith("composed_")]
-        return [op for op in self.ops[inside[0]:inside[-1]] if not op["op"].startswith("composed_")]
+        return [op for op in self.ops[inside[0] : inside[-1]] if not op["op"].startswith("composed_")]
 
 
 def in_torch(f):
@@ -102,9 +108,17 @@ def test_result_has_the_class_of_the_whole(lockstep, tmp_path, name):
         assert Explained(lockstep, path, "pure-fp16").result == "fp16"
 
 
-IN_TORCH = {"norm": "linalg_vector_norm", "std": "std.correction", "lerp": "lerp.Scalar", "weight_norm": "_weight_norm",
-            "upsample": "upsample_bicubic2d", "sparse_mm": "addmm", "fake_quantize": "fake_quantize_per_tensor_affine",
-            "fake_quantize_by_tensors": "fake_quantize_per_channel_affine", "grouped_mm": "_grouped_mm"}
+IN_TORCH = {
+    "norm": "linalg_vector_norm",
+    "std": "std.correction",
+    "lerp": "lerp.Scalar",
+    "weight_norm": "_weight_norm",
+    "upsample": "upsample_bicubic2d",
+    "sparse_mm": "addmm",
+    "fake_quantize": "fake_quantize_per_tensor_affine",
+    "fake_quantize_by_tensors": "fake_quantize_per_channel_affine",
+    "grouped_mm": "_grouped_mm",
+}
 
 
 def test_table_agrees_with_pytorchs_own(lockstep):
@@ -122,7 +136,9 @@ def test_table_agrees_with_pytorchs_own(lockstep):
 def test_a_kernel_is_fp32_inside(lockstep, tmp_path, name, policy):
     def body(y, m):
         z = KERNELS[name][0](y, m)
-        return F.mse_loss(z, torch.ones(z.shape)) if policy == "apex-o2" else z.float().square()  # its model ends in a loss
+        return (
+            F.mse_loss(z, torch.ones(z.shape)) if policy == "apex-o2" else z.float().square()
+        )  # its model ends in a loss
 
     parts = Explained(lockstep, captured(tmp_path / "a.lscap.h5", body, steps=1), policy).between_borders()
     assert parts
@@ -144,16 +160,20 @@ def test_nothing_is_rounded_before_the_whole_is_widened(lockstep, tmp_path):
 
 def residual(f):
     """A number from the result that depends on each element, after a product of the sum of both."""
+
     def body(y, m):
         z = f(y, m)
         return m(y + z).square() if z.shape == y.shape else z.square()
+
     return body
 
 
 REVIEWED = {
     **{name: residual(f) for name, (f, _) in (KERNELS | LISTED).items()},
-    "normalize": lambda y, m: m(F.normalize(y, dim=-1)), "softmin": lambda y, m: F.softmin(y, 1).square(),
-    "log_softmax": lambda y, m: y.log_softmax(1).square(), "log_softmax_first": lambda y, m: y.log_softmax(0).square(),
+    "normalize": lambda y, m: m(F.normalize(y, dim=-1)),
+    "softmin": lambda y, m: F.softmin(y, 1).square(),
+    "log_softmax": lambda y, m: y.log_softmax(1).square(),
+    "log_softmax_first": lambda y, m: y.log_softmax(0).square(),
     "distillation": lambda y, m: F.kl_div((y * 4).log_softmax(1), SIGNS.softmax(1), reduction="batchmean"),
 }
 
@@ -172,9 +192,16 @@ def test_powers_round_where_pytorch_does(lockstep, tmp_path, exponent):
     gradients are 0.002 to 0.02 of their bound away."""
     torch.manual_seed(0)
     model, path = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Linear(32, 8)), tmp_path / "a.lscap.h5"
-    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(64, 16) for _ in range(3)],
-            lambda m, x: m[1]((m[0](x).abs() + 0.5) ** exponent).float().square().mean(), steps=3, verify=range(3),
-            autocast=torch.bfloat16)
+    capture(
+        str(path),
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        [torch.randn(64, 16) for _ in range(3)],
+        lambda m, x: m[1]((m[0](x).abs() + 0.5) ** exponent).float().square().mean(),
+        steps=3,
+        verify=range(3),
+        autocast=torch.bfloat16,
+    )
     line = next(line for line in lockstep("verify", path).stdout.splitlines() if line.startswith("V7"))
     assert float(line.split("gradients ")[1].split()[0]) < 1e-3, line
 
@@ -185,8 +212,16 @@ def test_norms_without_weights_save_statistics_in_bf16(lockstep, tmp_path, norm)
     torch.manual_seed(0)
     model, path = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Linear(32, 8)), tmp_path / "a.lscap.h5"
     f = {"layer": lambda y: F.layer_norm(y, (32,)), "group": lambda y: F.group_norm(y, 4)}[norm]
-    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(64, 16) for _ in range(3)],
-            lambda m, x: m[1](f(m[0](x) + 2)).float().square().mean(), steps=3, verify=range(3), autocast=torch.bfloat16)
+    capture(
+        str(path),
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        [torch.randn(64, 16) for _ in range(3)],
+        lambda m, x: m[1](f(m[0](x) + 2)).float().square().mean(),
+        steps=3,
+        verify=range(3),
+        autocast=torch.bfloat16,
+    )
     line = next(line for line in lockstep("verify", path).stdout.splitlines() if line.startswith("V7"))
     assert float(line.split("gradients ")[1].split()[0]) < 3e-3, line
 
@@ -194,18 +229,30 @@ def test_norms_without_weights_save_statistics_in_bf16(lockstep, tmp_path, norm)
 def v7(lockstep, path, code=0):
     """(distance of the losses, distance of captured and FP32, gradients' share of their bound)"""
     line = next(line for line in lockstep("verify", path, code=code).stdout.splitlines() if line.startswith("V7"))
-    return tuple(float(line.split(before)[1].split()[0].rstrip(",;)")) for before in ("loss ", "captured to FP32 ", "gradients "))
+    return tuple(
+        float(line.split(before)[1].split()[0].rstrip(",;)")) for before in ("loss ", "captured to FP32 ", "gradients ")
+    )
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_layer_norm_adds_weight_gradients_in_bf16(lockstep, tmp_path, threads):
     """Every thread rounds after each of its rows. Summed in FP32, the gradients would be 2 times their bound away."""
     torch.manual_seed(0)
-    model, path = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.LayerNorm(32), torch.nn.Linear(32, 8)), tmp_path / "a.h5"
+    model, path = (
+        torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.LayerNorm(32), torch.nn.Linear(32, 8)),
+        tmp_path / "a.h5",
+    )
     torch.set_num_threads(threads)
     try:
-        capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(1000, 16) for _ in range(2)],
-                lambda m, x: m(x).float().square().mean(), steps=2, autocast=torch.bfloat16)
+        capture(
+            str(path),
+            model,
+            torch.optim.SGD(model.parameters(), 0.1),
+            [torch.randn(1000, 16) for _ in range(2)],
+            lambda m, x: m(x).float().square().mean(),
+            steps=2,
+            autocast=torch.bfloat16,
+        )
     finally:
         torch.set_num_threads(1)
     assert v7(lockstep, path)[2] < 0.05
@@ -215,11 +262,24 @@ def test_layer_norm_adds_weight_gradients_in_bf16(lockstep, tmp_path, threads):
 def test_batch_statistics_without_weights_are_bf16(lockstep, tmp_path, norm):
     """PyTorch's CPU normalises with rounded statistics. In FP32 the losses would be 0.1 to 0.6 of the rounding apart."""
     torch.manual_seed(0)
-    f = {"batch of rows": lambda y: F.batch_norm(y.flatten(1)[:, :32].contiguous(), None, None, training=True).unflatten(1, (32, 1, 1)),
-         "batch of images": lambda y: F.batch_norm(y, None, None, training=True), "instance": F.instance_norm}[norm]
+    f = {
+        "batch of rows": lambda y: F.batch_norm(y.flatten(1)[:, :32].contiguous(), None, None, training=True).unflatten(
+            1, (32, 1, 1)
+        ),
+        "batch of images": lambda y: F.batch_norm(y, None, None, training=True),
+        "instance": F.instance_norm,
+    }[norm]
     model, path = torch.nn.Sequential(torch.nn.Conv2d(3, 32, 3), torch.nn.Conv2d(32, 4, 1)), tmp_path / "a.lscap.h5"
-    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(20, 3, 9, 9) for _ in range(3)],
-            lambda m, x: (m[1](f(m[0](x) + 3)) + 1).float().square().mean(), steps=3, verify=range(3), autocast=torch.bfloat16)
+    capture(
+        str(path),
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        [torch.randn(20, 3, 9, 9) for _ in range(3)],
+        lambda m, x: (m[1](f(m[0](x) + 3)) + 1).float().square().mean(),
+        steps=3,
+        verify=range(3),
+        autocast=torch.bfloat16,
+    )
     own, rounding, _ = v7(lockstep, path)
     assert own < rounding / 16, (own, rounding)
 
@@ -234,8 +294,15 @@ def test_a_batch_norm_of_constant_channels(lockstep, tmp_path, training):
     constant = torch.randn(64, 1, 1).bfloat16().float()
     model[0].running_mean.copy_(constant.flatten())
     model[0].train(training)
-    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [constant.expand(4, 64, 3, 3).contiguous()] * 2,
-            lambda m, x: (m[1](m[0](x).relu()) + 1).float().square().mean(), steps=2, autocast=torch.bfloat16)
+    capture(
+        str(path),
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        [constant.expand(4, 64, 3, 3).contiguous()] * 2,
+        lambda m, x: (m[1](m[0](x).relu()) + 1).float().square().mean(),
+        steps=2,
+        autocast=torch.bfloat16,
+    )
     assert v7(lockstep, path, code=1)[2] < 0.5
 
 
@@ -246,8 +313,15 @@ def test_running_statistics_are_read_as_they_are(lockstep, tmp_path):
     torch.nn.init.uniform_(model[1].running_var, 0.1, 0.3)
     model, path = model.bfloat16(), tmp_path / "a.lscap.h5"
     model[1].eval()
-    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(20, 3, 9, 9).bfloat16() for _ in range(3)],
-            lambda m, x: (m(x).float() + 1).square().mean(), steps=3, verify=range(3))
+    capture(
+        str(path),
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        [torch.randn(20, 3, 9, 9).bfloat16() for _ in range(3)],
+        lambda m, x: (m(x).float() + 1).square().mean(),
+        steps=3,
+        verify=range(3),
+    )
     own, rounding, _ = v7(lockstep, path)
     assert own < rounding / 16, (own, rounding)
 
@@ -257,7 +331,11 @@ class Times(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.a, self.v, self.s = torch.nn.Linear(16, 32), torch.nn.Parameter(torch.randn(32)), torch.nn.Parameter(torch.randn(64))
+        self.a, self.v, self.s = (
+            torch.nn.Linear(16, 32),
+            torch.nn.Parameter(torch.randn(32)),
+            torch.nn.Parameter(torch.randn(64)),
+        )
 
     def forward(self, x):
         return torch.dot(torch.mv(self.a(x).float(), self.v), self.s)
@@ -267,12 +345,21 @@ def test_mv_and_dot_have_classes_of_their_own(lockstep, tmp_path):
     """CPU autocast lists neither; CUDA autocast casts mv's operands and promotes dot's."""
     torch.manual_seed(0)
     model, path = Times(), tmp_path / "a.lscap.h5"
-    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.01), [torch.randn(64, 16)], lambda m, x: m(x), steps=1,
-            autocast=torch.bfloat16)
+    capture(
+        str(path),
+        model,
+        torch.optim.SGD(model.parameters(), 0.01),
+        [torch.randn(64, 16)],
+        lambda m, x: m(x),
+        steps=1,
+        autocast=torch.bfloat16,
+    )
     own, rounding, _ = v7(lockstep, path)
     assert own < rounding / 16, (own, rounding)
-    made = {policy: [op["outputs"][0]["format"] for op in Explained(lockstep, path, policy).named("matmul")]
-            for policy in ("torch-autocast-bf16-cpu", "torch-autocast-fp16")}
+    made = {
+        policy: [op["outputs"][0]["format"] for op in Explained(lockstep, path, policy).named("matmul")]
+        for policy in ("torch-autocast-bf16-cpu", "torch-autocast-fp16")
+    }
     assert made == {"torch-autocast-bf16-cpu": ["fp32", "fp32"], "torch-autocast-fp16": ["fp16", "fp32"]}
 
 
@@ -295,8 +382,16 @@ def test_numbers_are_read_as_pytorchs_cpu_reads_them(lockstep, tmp_path, op, fir
     torch.manual_seed(0)
     f, path = getattr(torch, op), tmp_path / "a.lscap.h5"
     model = Scaled((lambda y, s: f(s, y)) if first else f)
-    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(64, 16) for _ in range(3)],
-            lambda m, x: m(x).float().square().mean(), steps=3, verify=range(3), autocast=torch.bfloat16)
+    capture(
+        str(path),
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        [torch.randn(64, 16) for _ in range(3)],
+        lambda m, x: m(x).float().square().mean(),
+        steps=3,
+        verify=range(3),
+        autocast=torch.bfloat16,
+    )
     line = next(line for line in lockstep("verify", path).stdout.splitlines() if line.startswith("V7"))
     own, rounding = (float(line.split(before)[1].split()[0].rstrip(",;)")) for before in ("loss ", "captured to FP32 "))
     assert own < rounding / 16, line
@@ -318,11 +413,20 @@ class Between(torch.nn.Module):
 def judged(lockstep, path, model, rows=64):
     """Two steps in BF16 on the CPU: how far V7's loss is as a share of what rounding did, its gradients, its line."""
     torch.manual_seed(0)
-    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(rows, 16) for _ in range(2)],
-            lambda m, x: m(x).float().square().mean(), steps=2, verify=range(2), autocast=torch.bfloat16)
+    capture(
+        str(path),
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        [torch.randn(rows, 16) for _ in range(2)],
+        lambda m, x: m(x).float().square().mean(),
+        steps=2,
+        verify=range(2),
+        autocast=torch.bfloat16,
+    )
     line = next(line for line in lockstep("verify", path).stdout.splitlines() if line.startswith("V7"))
-    loss, rounding, gradients = (float(line.split(before)[1].split()[0].rstrip(",;)"))
-                                 for before in ("loss ", "captured to FP32 ", "gradients "))
+    loss, rounding, gradients = (
+        float(line.split(before)[1].split()[0].rstrip(",;)")) for before in ("loss ", "captured to FP32 ", "gradients ")
+    )
     return loss / rounding, gradients, line
 
 
@@ -332,8 +436,11 @@ ADDED_PRODUCTS = {
     "addmm_alpha": (lambda m, y: torch.addmm(m.c, y, m.w, alpha=0.7), (32, 32), (64, 32)),
     "addmm_both": (lambda m, y: torch.addmm(m.c, y, m.w, beta=0.3, alpha=0.7), (32, 32), (64, 32)),
     "baddbmm": (lambda m, y: torch.baddbmm(m.c, y.view(4, 16, 32), m.w).view(64, 32), (4, 32, 32), (4, 1, 32)),
-    "baddbmm_both": (lambda m, y: torch.baddbmm(m.c, y.view(4, 16, 32), m.w, beta=0.3, alpha=0.7).view(64, 32),
-                     (4, 32, 32), (4, 16, 32)),
+    "baddbmm_both": (
+        lambda m, y: torch.baddbmm(m.c, y.view(4, 16, 32), m.w, beta=0.3, alpha=0.7).view(64, 32),
+        (4, 32, 32),
+        (4, 16, 32),
+    ),
     "addbmm": (lambda m, y: torch.addbmm(m.c, y.view(4, 16, 32), m.w).repeat(4, 1), (4, 32, 32), (16, 32)),
 }
 
@@ -347,11 +454,17 @@ def test_a_product_and_what_is_added_round_once(lockstep, tmp_path, name):
     assert loss < 1 / 64 and gradients < 1e-3, line
 
 
-NUMBERS = {"add": lambda m, y: y + 0.5723, "sub": lambda m, y: y - 0.5723, "rsub": lambda m, y: 0.5723 - y,
-           "mul": lambda m, y: y * 0.5723, "div": lambda m, y: y / 0.5723,
-           "rdiv": lambda m, y: 0.5723 / (y.abs() + 0.5),
-           "alpha": lambda m, y: torch.add(m.w, y, alpha=0.5723), "pow": lambda m, y: (y.abs() + 0.5) ** 0.5723,
-           "greater": lambda m, y: y * (y.detach().clamp(-1, 1) > 0.5723).type_as(y)}
+NUMBERS = {
+    "add": lambda m, y: y + 0.5723,
+    "sub": lambda m, y: y - 0.5723,
+    "rsub": lambda m, y: 0.5723 - y,
+    "mul": lambda m, y: y * 0.5723,
+    "div": lambda m, y: y / 0.5723,
+    "rdiv": lambda m, y: 0.5723 / (y.abs() + 0.5),
+    "alpha": lambda m, y: torch.add(m.w, y, alpha=0.5723),
+    "pow": lambda m, y: (y.abs() + 0.5) ** 0.5723,
+    "greater": lambda m, y: y * (y.detach().clamp(-1, 1) > 0.5723).type_as(y),
+}
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -400,11 +513,15 @@ def test_what_is_made_in_an_activations_type_has_its_format(lockstep, tmp_path, 
 
 
 SEVERAL_KERNELS = {
-    **{name: lambda m, y, f=getattr(torch, name): f(y.abs() + 0.5)
-       for name in ("reciprocal", "rsqrt", "log1p", "expm1", "exp2", "sinh", "cosh", "asinh", "lgamma")},
+    **{
+        name: lambda m, y, f=getattr(torch, name): f(y.abs() + 0.5)
+        for name in ("reciprocal", "rsqrt", "log1p", "expm1", "exp2", "sinh", "cosh", "asinh", "lgamma")
+    },
     **{name: lambda m, y, f=getattr(torch, name): f(y * 0.7) for name in ("sin", "cos", "tan", "atan", "erf")},
-    "acosh": lambda m, y: torch.acosh(y.abs() + 1.5), "div": lambda m, y: y / (m.w * y.abs() + 1),
-    "norm": lambda m, y: y * y.norm(dim=1, keepdim=True), "norm_all": lambda m, y: y / torch.linalg.vector_norm(y),
+    "acosh": lambda m, y: torch.acosh(y.abs() + 1.5),
+    "div": lambda m, y: y / (m.w * y.abs() + 1),
+    "norm": lambda m, y: y * y.norm(dim=1, keepdim=True),
+    "norm_all": lambda m, y: y / torch.linalg.vector_norm(y),
     "normalize": lambda m, y: F.normalize(y, dim=1),
     "cosine": lambda m, y: y.detach() * F.cosine_similarity(y, y.detach().flip(0))[:, None],
     "pairwise": lambda m, y: y * F.pairwise_distance(y, y.flip(0), keepdim=True),
@@ -430,23 +547,33 @@ def test_integers_do_not_widen_what_they_are_added_to(lockstep, tmp_path):
 @pytest.mark.parametrize("loops", [None, torch.bfloat16])
 def test_the_smallest_number_of_a_type_is_that_of_the_lane(lockstep, tmp_path, loops):
     """Fully masked rows: with an infinity in FP16 they would be NaN."""
+
     def f(m, y):
         mask = torch.zeros_like(y).masked_fill(torch.ones(32, dtype=torch.bool), torch.finfo(y.dtype).min)
         return (y * 0 + mask).softmax(-1).type_as(y) * y
 
     path, model = tmp_path / "a.lscap.h5", Between(f)
-    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), [torch.randn(8, 16)],
-            lambda m, x: m(x).float().square().mean(), steps=1, autocast=loops)
-    said = lockstep("replay", path, "--lanes", "fp32,torch-autocast-fp16,torch-autocast-bf16,pure-fp16",
-                    "-o", tmp_path / "a.h5").stdout
+    capture(
+        str(path),
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        [torch.randn(8, 16)],
+        lambda m, x: m(x).float().square().mean(),
+        steps=1,
+        autocast=loops,
+    )
+    said = lockstep(
+        "replay", path, "--lanes", "fp32,torch-autocast-fp16,torch-autocast-bf16,pure-fp16", "-o", tmp_path / "a.h5"
+    ).stdout
     assert "NaN" not in said and "non-finite" not in said.replace("No non-finite", ""), said
 
 
 def test_a_norm_of_large_activations_does_not_overflow(lockstep, tmp_path):
     """Squares of 300 are beyond FP16; the norm is computed in FP32 by PyTorch."""
     path = captured(tmp_path / "a.lscap.h5", lambda y, m: m(F.normalize(y, dim=-1)), scale=600.0)
-    said = lockstep("replay", path, "--lanes", "fp32,torch-autocast-fp16,torch-autocast-fp16-cpu,pure-fp16",
-                    "-o", tmp_path / "a.h5").stdout
+    said = lockstep(
+        "replay", path, "--lanes", "fp32,torch-autocast-fp16,torch-autocast-fp16-cpu,pure-fp16", "-o", tmp_path / "a.h5"
+    ).stdout
     assert "infinity" not in said and "non-finite" not in said.replace("No non-finite", "")
 
 

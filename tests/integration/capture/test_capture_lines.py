@@ -38,5 +38,7 @@ def test_the_users_line_comes_first(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(package.parent))
     model = Model(importlib.import_module("oddities").Odd())
     text = str(check(model, lambda m, x: m(x), torch.ones(2, 3)))
-    assert f"in part  (test_capture_lines.py:{line_of('# the user' + chr(39) + 's')}, in oddities __init__.py:7)" in text, text
+    assert (
+        f"in part  (test_capture_lines.py:{line_of('# the user' + chr(39) + 's')}, in oddities __init__.py:7)" in text
+    ), text
     sys.modules.pop("oddities")

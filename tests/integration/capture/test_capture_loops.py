@@ -13,26 +13,42 @@ from lockstep_capture import Capture, CaptureError, capture
 nn = torch.nn
 
 
-@pytest.mark.parametrize("loop", [
-    {}, {"dtype": torch.bfloat16}, {"accumulate": 2, "clip": 0.5},
-    {"scale": 2.0**10, "dtype": torch.bfloat16, "clip": 1.0}, {"scale": 2.0**127, "accumulate": 2}])
+@pytest.mark.parametrize(
+    "loop",
+    [
+        {},
+        {"dtype": torch.bfloat16},
+        {"accumulate": 2, "clip": 0.5},
+        {"scale": 2.0**10, "dtype": torch.bfloat16, "clip": 1.0},
+        {"scale": 2.0**127, "accumulate": 2},
+    ],
+)
 @pytest.mark.parametrize("kind", ["images", "text"])
 def test_training_is_the_same_with_and_without(tmp_path, loop, kind):
     """Losses, weights, buffers, optimizer state, scale and random state, bit for bit, during and after the window."""
+
     def trained(watched):
         torch.manual_seed(3)
         options = dict(loop)
         scale = options.pop("scale", None)
-        model, loss_fn, batches = (Images(), image_loss, image_batches(8)) if kind == "images" else \
-            (Text(), text_loss, text_batches(8))
+        model, loss_fn, batches = (
+            (Images(), image_loss, image_batches(8)) if kind == "images" else (Text(), text_loss, text_batches(8))
+        )
         optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
         scaler = None if scale is None else torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
-        cap = Capture(tmp_path / "a.h5", model, optimizer, loss_fn, scaler=scaler, autocast=options.get("dtype"),
-                      steps=2) if watched else None
+        cap = (
+            Capture(tmp_path / "a.h5", model, optimizer, loss_fn, scaler=scaler, autocast=options.get("dtype"), steps=2)
+            if watched
+            else None
+        )
         losses = train(model, optimizer, loss_fn, batches, cap, scaler=scaler, **options)
         state = [t for s in optimizer.state.values() for t in s.values()]
-        return losses, [*model.state_dict().values(), *state], torch.random.get_rng_state(), \
-            scaler.get_scale() if scaler else None
+        return (
+            losses,
+            [*model.state_dict().values(), *state],
+            torch.random.get_rng_state(),
+            scaler.get_scale() if scaler else None,
+        )
 
     watched, alone = trained(True), trained(False)
     assert watched[0] == alone[0] and watched[3] == alone[3]
@@ -79,8 +95,18 @@ def test_the_offline_call_leaves_the_model_alone(tmp_path):
     model = Text()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    capture(tmp_path / "a.h5", model, optimizer, text_batches(6), text_loss, steps=2, accumulate=2,
-            autocast="bfloat16", clip_grad_norm=1.0, scaler=torch.amp.GradScaler("cpu", init_scale=1024.0))
+    capture(
+        tmp_path / "a.h5",
+        model,
+        optimizer,
+        text_batches(6),
+        text_loss,
+        steps=2,
+        accumulate=2,
+        autocast="bfloat16",
+        clip_grad_norm=1.0,
+        scaler=torch.amp.GradScaler("cpu", init_scale=1024.0),
+    )
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items()) and not optimizer.state
     with h5py.File(tmp_path / "a.h5") as file:
         assert file.attrs["n_steps"] == 2 and file["steps/000001"].attrs["clip_max_norm"] == 1.0
@@ -101,6 +127,7 @@ def test_a_loop_that_ends_early(tmp_path):
 @pytest.mark.parametrize("norm_type", [2.0, "inf", 1, 2.5])
 def test_clipping_is_seen_however_it_was_imported(tmp_path, norm_type):
     from torch.nn.utils import clip_grad_norm_
+
     model = Images()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     batch = image_batches(1)[0]
@@ -133,13 +160,25 @@ def test_clipping_of_scaled_gradients_is_said(tmp_path):
 def test_frozen_parameters_and_parameter_groups(tmp_path):
     model = Images()
     model.conv.weight.requires_grad_(False)
-    optimizer = torch.optim.AdamW([{"params": [model.fc.weight], "lr": 0.1},
-                                   {"params": [model.fc.bias, *model.bn.parameters()], "weight_decay": 0.0}], lr=1e-3)
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": [model.fc.weight], "lr": 0.1},
+            {"params": [model.fc.bias, *model.bn.parameters()], "weight_decay": 0.0},
+        ],
+        lr=1e-3,
+    )
     cap = Capture(tmp_path / "a.h5", model, optimizer, image_loss, steps=1)
     train(model, optimizer, image_loss, image_batches(1), cap)
     with h5py.File(tmp_path / "a.h5") as file:
         groups = {name: data.attrs["opt_group"] for name, data in file["params"].items()}
-        assert groups == {"conv.weight": -1, "conv.bias": -1, "bn.weight": 1, "bn.bias": 1, "fc.weight": 0, "fc.bias": 1}
+        assert groups == {
+            "conv.weight": -1,
+            "conv.bias": -1,
+            "bn.weight": 1,
+            "bn.bias": 1,
+            "fc.weight": 0,
+            "fc.bias": 1,
+        }
         assert file["params/conv.weight"].attrs["requires_grad"] == 0
         hyper = json.loads(file["steps/000000"].attrs["hyper"])
         assert [group["lr"] for group in hyper] == [0.1, 1e-3] and hyper[1]["weight_decay"] == 0.0

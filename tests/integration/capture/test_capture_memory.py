@@ -72,8 +72,9 @@ def test_a_captures_memory_does_not_grow_with_the_masks_of_a_step(tmp_path):
     assert many - few < BOUND
 
 
-@pytest.mark.parametrize("command", [["verify"], ["replay", "--lanes", "fp32", "--quiet", "--overwrite"]],
-                         ids=["verify", "replay"])
+@pytest.mark.parametrize(
+    "command", [["verify"], ["replay", "--lanes", "fp32", "--quiet", "--overwrite"]], ids=["verify", "replay"]
+)
 def test_a_readers_memory_grows_with_the_file_alone(binary_dir, tmp_path, captures, command):
     output = ["-o", tmp_path / "run.h5"] if command[0] == "replay" else []
     few, many = (peak(binary_dir / "lockstep", *command, path, *output) for path in captures[0])
@@ -88,5 +89,6 @@ def test_a_capture_that_is_over_holds_nothing(tmp_path):
     assert cap.finished
     gc.collect()
     held = [thing for thing in gc.get_objects() if type(thing) in (Recorder, Traced)]
-    assert not [thing for thing in held
-                if (thing._subject if isinstance(thing, Recorder) else thing.subject).model is model]
+    assert not [
+        thing for thing in held if (thing._subject if isinstance(thing, Recorder) else thing.subject).model is model
+    ]

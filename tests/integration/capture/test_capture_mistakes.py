@@ -21,9 +21,15 @@ BATCHES = image_batches(6)
 
 def patched():
     """All that a block replaces."""
-    return [torch.autograd.backward, torch.autocast.__enter__, torch.amp.GradScaler.scale, clip_grad._get_total_norm,
-            clip_grad._clip_grads_with_norm_, clip_grad._group_tensors_by_device_and_dtype,
-            torch.autograd.Function.__dict__["apply"].__func__.__code__]
+    return [
+        torch.autograd.backward,
+        torch.autocast.__enter__,
+        torch.amp.GradScaler.scale,
+        clip_grad._get_total_norm,
+        clip_grad._clip_grads_with_norm_,
+        clip_grad._group_tensors_by_device_and_dtype,
+        torch.autograd.Function.__dict__["apply"].__func__.__code__,
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -302,10 +308,14 @@ def test_what_a_replay_would_not_do_is_an_error(tmp_path, mistake):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("mistake", [m for m in MISTAKES if m not in (block_in_a_block, line_search, another_group)],
-                         ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "mistake",
+    [m for m in MISTAKES if m not in (block_in_a_block, line_search, another_group)],
+    ids=lambda f: f.__name__,
+)
 def test_and_reported_it_leaves_the_loop_alone(tmp_path, mistake):
     """on_unsupported="report": one warning; weights and random numbers as without a capture."""
+
     def trained(path, **options):
         loop = Loop(path, steps=3, **options)
         for batch in BATCHES[:3]:
@@ -333,9 +343,16 @@ def test_gradients_changed_in_a_step_without_references(tmp_path, change):
 # ---- failures of the capture itself
 
 
-@pytest.mark.parametrize("place", ["lockstep_capture.watch.forward_pass.ForwardPass.replay", "lockstep_capture.watch.watcher.check_gradients",
-                                   "lockstep_capture.write.recorder.Recorder._verify", "lockstep_capture.trace.traced.analyse",
-                                   "lockstep_capture.watch.hooks._watch_clipping"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "lockstep_capture.watch.forward_pass.ForwardPass.replay",
+        "lockstep_capture.watch.watcher.check_gradients",
+        "lockstep_capture.write.recorder.Recorder._verify",
+        "lockstep_capture.trace.traced.analyse",
+        "lockstep_capture.watch.hooks._watch_clipping",
+    ],
+)
 def test_a_failure_of_the_capture_is_no_failure_of_the_loop(tmp_path, monkeypatch, place):
     def fail(*args, **kwargs):
         raise RuntimeError("no more memory")
@@ -375,8 +392,18 @@ print([loop(batch) for batch in image_batches(6)])
 
 def test_a_full_disk(tmp_path):
     """A limit on the file's size in its place: HDF5 cannot even close the file then."""
-    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path / "a.h5"), str(SOURCE / "tests/integration/support"),
-                           str(SOURCE / "python")], capture_output=True, text=True)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            FULL,
+            str(tmp_path / "a.h5"),
+            str(SOURCE / "tests/integration/support"),
+            str(SOURCE / "python"),
+        ],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     loop = Loop(None)
     assert json.loads(done.stdout) == [loop(batch) for batch in BATCHES]
@@ -387,8 +414,13 @@ def test_paths_and_objects_are_judged_before_training(tmp_path):
     model = Images()
     with pytest.raises(CaptureError) as error:
         Capture(tmp_path / "no" / "a.h5", model, model, None, scaler=1.0, autocast=torch.float8_e5m2)
-    for part in ("no does not exist", "optimizer: is a Images, must be a torch.optim.Optimizer", "scaler: is a float",
-                 "step_fn: is a NoneType", "autocast: is torch.float8_e5m2"):
+    for part in (
+        "no does not exist",
+        "optimizer: is a Images, must be a torch.optim.Optimizer",
+        "scaler: is a float",
+        "step_fn: is a NoneType",
+        "autocast: is torch.float8_e5m2",
+    ):
         assert part in str(error.value)
     with pytest.raises(CaptureError, match="is a folder"):
         Loop(tmp_path)

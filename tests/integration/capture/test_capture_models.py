@@ -16,8 +16,8 @@ from cpu_kernels import MODELLED_BF16, need_low_precision_lstm
 from lockstep_capture.read_run import read_run
 
 STEPS = 8
-FLOOR = 1e-6          # of the loss: distances below are FP32's last digits
-TWIN_TIMES = 3        # a free run may be so many twin distances away
+FLOOR = 1e-6  # of the loss: distances below are FP32's last digits
+TWIN_TIMES = 3  # a free run may be so many twin distances away
 OVERFLOWING = 2.0**24  # of FP16: gradients beyond 2^16 / 2^24 = 0.004 are infinite
 HAS_RUNNING_STATISTICS = {"cnn", "unet", "mobile"}
 # Gradients of these jump when one activation rounds the other way; V7's floor (analysis/faithful/gates_amp.cc) is one
@@ -42,16 +42,19 @@ def captured(tmp_path_factory):
             losses = capture_models.train(TASKS[name], STEPS, amp, dropout, capture=path, **options)
             made[key] = path, losses
         return made[key]
+
     return get
 
 
 @pytest.fixture(scope="session")
 def verify(binary_dir):
     """What `lockstep verify` prints; its exit code says whether a gate failed."""
+
     def run(path):
         done = subprocess.run([str(binary_dir / "lockstep"), "verify", str(path)], capture_output=True, text=True)
         assert done.returncode == (1 if " FAIL" in done.stdout else 0), done.stdout + done.stderr
         return done.stdout
+
     return run
 
 

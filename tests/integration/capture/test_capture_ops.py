@@ -56,8 +56,11 @@ def compare(model, step_fn, batch, monkeypatch=None):
     snapshots = traced.snapshots()
     Interpreter(traced.program, subject.params, subject.buffers, leaves, draws, observer=snapshots).run()
     wide = {name: p.detach().double().requires_grad_() for name, p in subject.params.items()}
-    expected = Interpreter(traced.program, wide, subject.buffers, leaves, draws, double=True,
-                           kind=traced.versions.kind).without_autocast().run()
+    expected = (
+        Interpreter(traced.program, wide, subject.buffers, leaves, draws, double=True, kind=traced.versions.kind)
+        .without_autocast()
+        .run()
+    )
     expected.backward()
     graph = json.loads(traced.graph.json())
     own = {name: p.detach().double().requires_grad_() for name, p in subject.params.items()}
@@ -106,46 +109,108 @@ def labels(*shape, below=5):
 
 S = (4, 6)
 UNARY = {
-    "relu": F.relu, "relu6": lambda t: F.relu6(3 * t), "silu": F.silu, "gelu": F.gelu, "mish": F.mish,
-    "gelu_tanh": lambda t: F.gelu(t, approximate="tanh"), "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid,
-    "hardtanh": F.hardtanh, "leaky_relu": F.leaky_relu, "elu": F.elu, "selu": F.selu, "celu": F.celu,
-    "softplus": F.softplus, "logsigmoid": F.logsigmoid, "tanh": torch.tanh, "sigmoid": torch.sigmoid,
-    "exp": torch.exp, "log": lambda t: torch.log(t.abs() + 1), "sqrt": lambda t: (t * t + 1).sqrt(),
-    "rsqrt": lambda t: (t * t + 1).rsqrt(), "reciprocal": lambda t: 1.0 / (t.abs() + 1), "abs": torch.abs,
-    "neg": lambda t: -t, "square": torch.square, "pow": lambda t: (t.abs() + 1) ** 1.5, "cube": lambda t: t ** 3,
-    "rsub": lambda t: 1 - t, "rsub_alpha": lambda t: torch.rsub(t, 2.0, alpha=3), "add_alpha": lambda t: torch.add(t, t * t, alpha=0.5),
-    "sub_alpha": lambda t: torch.sub(t, t * t, alpha=2), "sub": lambda t: t - 0.5, "div": lambda t: t / 3,
-    "div_tensor": lambda t: t / (t * t + 1), "clamp": lambda t: t.clamp(-0.5, 0.7), "clamp_min": lambda t: t.clamp(min=0.1),
-    "softmax": lambda t: t.softmax(-1), "log_softmax": lambda t: t.log_softmax(0),
+    "relu": F.relu,
+    "relu6": lambda t: F.relu6(3 * t),
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "mish": F.mish,
+    "gelu_tanh": lambda t: F.gelu(t, approximate="tanh"),
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "hardtanh": F.hardtanh,
+    "leaky_relu": F.leaky_relu,
+    "elu": F.elu,
+    "selu": F.selu,
+    "celu": F.celu,
+    "softplus": F.softplus,
+    "logsigmoid": F.logsigmoid,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "exp": torch.exp,
+    "log": lambda t: torch.log(t.abs() + 1),
+    "sqrt": lambda t: (t * t + 1).sqrt(),
+    "rsqrt": lambda t: (t * t + 1).rsqrt(),
+    "reciprocal": lambda t: 1.0 / (t.abs() + 1),
+    "abs": torch.abs,
+    "neg": lambda t: -t,
+    "square": torch.square,
+    "pow": lambda t: (t.abs() + 1) ** 1.5,
+    "cube": lambda t: t**3,
+    "rsub": lambda t: 1 - t,
+    "rsub_alpha": lambda t: torch.rsub(t, 2.0, alpha=3),
+    "add_alpha": lambda t: torch.add(t, t * t, alpha=0.5),
+    "sub_alpha": lambda t: torch.sub(t, t * t, alpha=2),
+    "sub": lambda t: t - 0.5,
+    "div": lambda t: t / 3,
+    "div_tensor": lambda t: t / (t * t + 1),
+    "clamp": lambda t: t.clamp(-0.5, 0.7),
+    "clamp_min": lambda t: t.clamp(min=0.1),
+    "softmax": lambda t: t.softmax(-1),
+    "log_softmax": lambda t: t.log_softmax(0),
     "softmax_fp32": lambda t: F.softmax(t, 1, dtype=torch.float32),
-    "sum": lambda t: t.sum(1) ** 2, "mean": lambda t: t.mean((0, 1), keepdim=True) * t,
-    "amax": lambda t: t.amax(1), "amin": lambda t: t.amin(0), "max_all": lambda t: t.max() * t,
-    "max_dim": lambda t: t.max(1)[0], "min_dim": lambda t: t.min(1).values, "var": lambda t: t.var(1),
-    "std": lambda t: t.std(0, unbiased=False), "var_mean": lambda t: sum(torch.var_mean(t, 1)),
-    "logsumexp": lambda t: t.logsumexp(1), "cumsum": lambda t: t.cumsum(1), "norm": lambda t: t.norm(dim=1),
-    "normalize": lambda t: F.normalize(t, dim=1), "maximum": lambda t: torch.maximum(t, -t * 0.5),
-    "minimum": lambda t: torch.minimum(t, t * t), "where": lambda t: torch.where(x(*S) > 0, t, t * t),
-    "where_number": lambda t: torch.where(x(*S) > 0, t, 0.0), "masked_fill": lambda t: t.masked_fill(x(*S) > 0, -3.0),
-    "lerp": lambda t: torch.lerp(t, t * t, 0.3), "addcmul": lambda t: torch.addcmul(t, t, t, value=0.5),
-    "view": lambda t: t.view(3, 8) * t.reshape(3, 8), "flatten": lambda t: t.unflatten(1, (2, 3)).flatten() ** 2,
-    "unsqueeze": lambda t: (t.unsqueeze(1) * t.unsqueeze(0)).squeeze(), "permute": lambda t: t.view(4, 2, 3).permute(2, 0, 1) ** 2,
-    "transpose": lambda t: t.t() @ t, "T": lambda t: t.T * x(6, 4), "mT": lambda t: t.mT * x(6, 4),
-    "T_square": lambda t: t[:, :4].T * x(4, 4), "mH": lambda t: t.view(2, 2, 6).mH * x(2, 6, 2),
-    "adjoint": lambda t: t[:, :4].adjoint() * x(4, 4), "noise_like": lambda t: t + torch.empty_like(t).exponential_().log(),
-    "float": lambda t: t.float().exp() + t, "type_as": lambda t: t.exp().type_as(t) * t, "movedim": lambda t: t.view(4, 2, 3).movedim(0, 2) ** 2,
-    "expand": lambda t: t.view(4, 1, 6).expand(4, 3, 6) ** 2, "repeat": lambda t: t.repeat(2, 3) ** 2,
-    "repeat_interleave": lambda t: t.repeat_interleave(2, 1) * x(4, 12), "slice": lambda t: t[1:, ::2] ** 2, "select": lambda t: t[:, -2] ** 2,
-    "split": lambda t: sum(p.sum() ** 2 for p in t.split(4, 1)), "chunk": lambda t: t.chunk(2, 1)[1] ** 2,
-    "unbind": lambda t: t.unbind(0)[2] ** 2, "cat": lambda t: torch.cat([t, t * 2], 1) ** 2,
-    "stack": lambda t: torch.stack([t, t * 2], 1) ** 2, "roll": lambda t: t.roll((1, -2), (0, 1)) * x(*S),
-    "flip": lambda t: t.flip(1) * x(*S), "pad": lambda t: F.pad(t, (1, 2), value=0.5) ** 2,
-    "gather": lambda t: t.gather(1, labels(4, 3, below=6)) ** 2, "index_select": lambda t: t.index_select(1, labels(5)) ** 2,
-    "index": lambda t: t[labels(7, below=4)] ** 2, "index_pair": lambda t: t[torch.arange(4), labels(4, below=6)] ** 2,
-    "einsum": lambda t: torch.einsum("ij,kj->ik", t, t) ** 2, "einsum_batch": lambda t: torch.einsum("bij,bkj->bik", t.view(2, 2, 6), t.view(2, 2, 6)),
-    "einsum_one": lambda t: torch.einsum("ij->j", t) ** 2, "matmul_vector": lambda t: t @ t[0], "bmm": lambda t: torch.bmm(t.view(2, 2, 6), t.view(2, 6, 2)),
-    "addmm": lambda t: torch.addmm(t[:, :4], t, t.t(), beta=0.5, alpha=2), "baddbmm": lambda t: torch.baddbmm(t.view(2, 2, 6)[..., :2], t.view(2, 2, 6), t.view(2, 6, 2)),
-    "in_place": lambda t: (t * 2).add_(1).mul_(3).relu_(), "detach": lambda t: t * t.detach(),
-    "to": lambda t: t.to(torch.bfloat16).float() * t, "integer_factor": lambda t: t * labels(*S),
+    "sum": lambda t: t.sum(1) ** 2,
+    "mean": lambda t: t.mean((0, 1), keepdim=True) * t,
+    "amax": lambda t: t.amax(1),
+    "amin": lambda t: t.amin(0),
+    "max_all": lambda t: t.max() * t,
+    "max_dim": lambda t: t.max(1)[0],
+    "min_dim": lambda t: t.min(1).values,
+    "var": lambda t: t.var(1),
+    "std": lambda t: t.std(0, unbiased=False),
+    "var_mean": lambda t: sum(torch.var_mean(t, 1)),
+    "logsumexp": lambda t: t.logsumexp(1),
+    "cumsum": lambda t: t.cumsum(1),
+    "norm": lambda t: t.norm(dim=1),
+    "normalize": lambda t: F.normalize(t, dim=1),
+    "maximum": lambda t: torch.maximum(t, -t * 0.5),
+    "minimum": lambda t: torch.minimum(t, t * t),
+    "where": lambda t: torch.where(x(*S) > 0, t, t * t),
+    "where_number": lambda t: torch.where(x(*S) > 0, t, 0.0),
+    "masked_fill": lambda t: t.masked_fill(x(*S) > 0, -3.0),
+    "lerp": lambda t: torch.lerp(t, t * t, 0.3),
+    "addcmul": lambda t: torch.addcmul(t, t, t, value=0.5),
+    "view": lambda t: t.view(3, 8) * t.reshape(3, 8),
+    "flatten": lambda t: t.unflatten(1, (2, 3)).flatten() ** 2,
+    "unsqueeze": lambda t: (t.unsqueeze(1) * t.unsqueeze(0)).squeeze(),
+    "permute": lambda t: t.view(4, 2, 3).permute(2, 0, 1) ** 2,
+    "transpose": lambda t: t.t() @ t,
+    "T": lambda t: t.T * x(6, 4),
+    "mT": lambda t: t.mT * x(6, 4),
+    "T_square": lambda t: t[:, :4].T * x(4, 4),
+    "mH": lambda t: t.view(2, 2, 6).mH * x(2, 6, 2),
+    "adjoint": lambda t: t[:, :4].adjoint() * x(4, 4),
+    "noise_like": lambda t: t + torch.empty_like(t).exponential_().log(),
+    "float": lambda t: t.float().exp() + t,
+    "type_as": lambda t: t.exp().type_as(t) * t,
+    "movedim": lambda t: t.view(4, 2, 3).movedim(0, 2) ** 2,
+    "expand": lambda t: t.view(4, 1, 6).expand(4, 3, 6) ** 2,
+    "repeat": lambda t: t.repeat(2, 3) ** 2,
+    "repeat_interleave": lambda t: t.repeat_interleave(2, 1) * x(4, 12),
+    "slice": lambda t: t[1:, ::2] ** 2,
+    "select": lambda t: t[:, -2] ** 2,
+    "split": lambda t: sum(p.sum() ** 2 for p in t.split(4, 1)),
+    "chunk": lambda t: t.chunk(2, 1)[1] ** 2,
+    "unbind": lambda t: t.unbind(0)[2] ** 2,
+    "cat": lambda t: torch.cat([t, t * 2], 1) ** 2,
+    "stack": lambda t: torch.stack([t, t * 2], 1) ** 2,
+    "roll": lambda t: t.roll((1, -2), (0, 1)) * x(*S),
+    "flip": lambda t: t.flip(1) * x(*S),
+    "pad": lambda t: F.pad(t, (1, 2), value=0.5) ** 2,
+    "gather": lambda t: t.gather(1, labels(4, 3, below=6)) ** 2,
+    "index_select": lambda t: t.index_select(1, labels(5)) ** 2,
+    "index": lambda t: t[labels(7, below=4)] ** 2,
+    "index_pair": lambda t: t[torch.arange(4), labels(4, below=6)] ** 2,
+    "einsum": lambda t: torch.einsum("ij,kj->ik", t, t) ** 2,
+    "einsum_batch": lambda t: torch.einsum("bij,bkj->bik", t.view(2, 2, 6), t.view(2, 2, 6)),
+    "einsum_one": lambda t: torch.einsum("ij->j", t) ** 2,
+    "matmul_vector": lambda t: t @ t[0],
+    "bmm": lambda t: torch.bmm(t.view(2, 2, 6), t.view(2, 6, 2)),
+    "addmm": lambda t: torch.addmm(t[:, :4], t, t.t(), beta=0.5, alpha=2),
+    "baddbmm": lambda t: torch.baddbmm(t.view(2, 2, 6)[..., :2], t.view(2, 2, 6), t.view(2, 6, 2)),
+    "in_place": lambda t: (t * 2).add_(1).mul_(3).relu_(),
+    "detach": lambda t: t * t.detach(),
+    "to": lambda t: t.to(torch.bfloat16).float() * t,
+    "integer_factor": lambda t: t * labels(*S),
 }
 
 
@@ -171,14 +236,34 @@ LAYERS = {
     "avg_pool2d": ([(3, 2, 8, 8)], lambda m, b: F.avg_pool2d(m.w0 * b, 3, 2, 1, count_include_pad=False), (3, 2, 8, 8)),
     "adaptive": ([(3, 2, 8, 8)], lambda m, b: F.adaptive_avg_pool2d(m.w0 * b, (3, 5)), (3, 2, 8, 8)),
     "nearest": ([(3, 2, 4, 4)], lambda m, b: F.interpolate(m.w0 * b, scale_factor=2), (3, 2, 4, 4)),
-    "bilinear": ([(3, 2, 4, 4)], lambda m, b: F.interpolate(m.w0 * b, (7, 5), mode="bilinear", align_corners=True), (3, 2, 4, 4)),
+    "bilinear": (
+        [(3, 2, 4, 4)],
+        lambda m, b: F.interpolate(m.w0 * b, (7, 5), mode="bilinear", align_corners=True),
+        (3, 2, 4, 4),
+    ),
     "pixel_shuffle": ([(3, 8, 2, 2)], lambda m, b: F.pixel_unshuffle(F.pixel_shuffle(m.w0 * b, 2), 2), (3, 8, 2, 2)),
-    "sdpa": ([(2, 3, 5, 4)], lambda m, b: F.scaled_dot_product_attention(m.w0, m.w0 * 2, b, is_causal=True), (2, 3, 5, 4)),
-    "sdpa_dropout": ([(2, 3, 5, 4)], lambda m, b: F.scaled_dot_product_attention(m.w0, m.w0 * 2, b, dropout_p=0.3), (2, 3, 5, 4)),
-    "sdpa_mask": ([(2, 3, 5, 4)], lambda m, b: F.scaled_dot_product_attention(
-        m.w0, m.w0, b, torch.ones(5, 5, dtype=torch.bool).tril()), (2, 3, 5, 4)),
-    "sdpa_bool_mask_dropout": ([(2, 3, 5, 4)], lambda m, b: F.scaled_dot_product_attention(
-        m.w0, m.w0 * 2, b, torch.ones(5, 5, dtype=torch.bool).tril(), dropout_p=0.3), (2, 3, 5, 4)),
+    "sdpa": (
+        [(2, 3, 5, 4)],
+        lambda m, b: F.scaled_dot_product_attention(m.w0, m.w0 * 2, b, is_causal=True),
+        (2, 3, 5, 4),
+    ),
+    "sdpa_dropout": (
+        [(2, 3, 5, 4)],
+        lambda m, b: F.scaled_dot_product_attention(m.w0, m.w0 * 2, b, dropout_p=0.3),
+        (2, 3, 5, 4),
+    ),
+    "sdpa_mask": (
+        [(2, 3, 5, 4)],
+        lambda m, b: F.scaled_dot_product_attention(m.w0, m.w0, b, torch.ones(5, 5, dtype=torch.bool).tril()),
+        (2, 3, 5, 4),
+    ),
+    "sdpa_bool_mask_dropout": (
+        [(2, 3, 5, 4)],
+        lambda m, b: F.scaled_dot_product_attention(
+            m.w0, m.w0 * 2, b, torch.ones(5, 5, dtype=torch.bool).tril(), dropout_p=0.3
+        ),
+        (2, 3, 5, 4),
+    ),
     "dropout": ([(3, 6)], lambda m, b: F.dropout(m.w0 * b, 0.3) * 2, (3, 6)),
     "dropout2d": ([(3, 6, 4, 4)], lambda m, b: F.dropout2d(m.w0 * b, 0.3), (3, 6, 4, 4)),
     "dropout_in_place": ([(3, 6)], lambda m, b: F.dropout(m.w0 * b, 0.3, inplace=True) * 2, (3, 6)),
@@ -191,7 +276,11 @@ LAYERS = {
     "huber": ([(3, 6)], lambda m, b: F.huber_loss(m.w0, b, delta=0.5, reduction="sum"), (3, 6)),
     "l1": ([(3, 6)], lambda m, b: F.l1_loss(m.w0, b), (3, 6)),
     "kl_div": ([(3, 6)], lambda m, b: F.kl_div(m.w0.log_softmax(1), b.softmax(1), reduction="batchmean"), (3, 6)),
-    "bce": ([(3, 6)], lambda m, b: F.binary_cross_entropy_with_logits(m.w0, b.sigmoid(), pos_weight=torch.full((6,), 2.0)), (3, 6)),
+    "bce": (
+        [(3, 6)],
+        lambda m, b: F.binary_cross_entropy_with_logits(m.w0, b.sigmoid(), pos_weight=torch.full((6,), 2.0)),
+        (3, 6),
+    ),
     "soft_targets": ([(3, 6)], lambda m, b: F.cross_entropy(m.w0, b.softmax(1)), (3, 6)),
     "cross_entropy": ([(3, 6)], lambda m, b: F.cross_entropy(m.w0 * b, labels(3), label_smoothing=0.1), (3, 6)),
     "cross_entropy_weights": ([(3, 5)], lambda m, b: F.cross_entropy(m.w0, labels(3), b.abs(), ignore_index=1), (5,)),
@@ -216,12 +305,15 @@ def test_layers_and_losses(name):
     compare(Weights(*shapes), weighted, x(*batch))
 
 
-@pytest.mark.parametrize("name,make", [
-    ("lstm", lambda: torch.nn.LSTM(5, 4, 2, batch_first=True, dropout=0.3)),
-    ("lstm_bidirectional", lambda: torch.nn.LSTM(5, 4, 2, bidirectional=True, bias=False)),
-    ("lstm_projected", lambda: torch.nn.LSTM(5, 4, proj_size=3, batch_first=True)),
-    ("gru", lambda: torch.nn.GRU(5, 4, 2, batch_first=True, dropout=0.3)),
-])
+@pytest.mark.parametrize(
+    "name,make",
+    [
+        ("lstm", lambda: torch.nn.LSTM(5, 4, 2, batch_first=True, dropout=0.3)),
+        ("lstm_bidirectional", lambda: torch.nn.LSTM(5, 4, 2, bidirectional=True, bias=False)),
+        ("lstm_projected", lambda: torch.nn.LSTM(5, 4, proj_size=3, batch_first=True)),
+        ("gru", lambda: torch.nn.GRU(5, 4, 2, batch_first=True, dropout=0.3)),
+    ],
+)
 def test_recurrent_layers(name, make):
     torch.manual_seed(0)
     graph = compare(make(), lambda m, b: (m(b)[0] ** 2).mean(), x(3, 6, 5))
@@ -267,9 +359,11 @@ def attributes_of(op, model, body, batch):
 
 def test_where_linear_adds_its_bias():
     """at::linear is one product with its bias for matrices and for what lies row by row, else two roundings."""
+
     def separate(view):
         found = attributes_of("linear", Weights((4, 5), (4,)), lambda m, b: F.linear(view(b), m.w0, m.w1), x(3, 2, 5))
         return found.get("separate_bias", False)
+
     assert separate(lambda b: b.transpose(0, 1))
     assert not separate(lambda b: b)
     assert not separate(lambda b: b.transpose(0, 1).contiguous())
@@ -281,14 +375,19 @@ def test_where_linear_adds_its_bias():
 
 def test_which_attention_is_fused():
     def model(q, v):
-        return attributes_of("sdpa", Weights(q), lambda m, b: F.scaled_dot_product_attention(m.w0, m.w0 * 2, b), x(*v))["model"]
+        return attributes_of("sdpa", Weights(q), lambda m, b: F.scaled_dot_product_attention(m.w0, m.w0 * 2, b), x(*v))[
+            "model"
+        ]
+
     assert model((2, 3, 5, 4), (2, 3, 5, 4)) == "flash"
     assert model((3, 5, 4), (3, 5, 4)) == "math"
     assert model((2, 3, 5, 4), (2, 3, 5, 6)) == "math"
 
 
 def test_no_number_is_lost_on_the_way_to_json():
-    graph = compare(Weights(S), lambda m, b: (m.w0.masked_fill(x(*S) > 0, -math.inf).softmax(1) * m.w0).sum() * (1 / 3), ())
+    graph = compare(
+        Weights(S), lambda m, b: (m.w0.masked_fill(x(*S) > 0, -math.inf).softmax(1) * m.w0).sum() * (1 / 3), ()
+    )
     values = [node["attrs"] for node in graph["nodes"]]
     assert {"value": "-inf"} in values and {"scalar": 1 / 3} in values
 

@@ -17,11 +17,13 @@ STEPS = 4
 
 def captured(path, make_optimizer):
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(),
-                                torch.nn.Linear(16, 3))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Linear(16, 3)
+    )
     optimizer = make_optimizer(model.parameters())
-    cap = Capture(str(path), model, optimizer, lambda m, b: F.cross_entropy(m(b[0]), b[1]), steps=STEPS,
-                  verify=[0, STEPS - 1])
+    cap = Capture(
+        str(path), model, optimizer, lambda m, b: F.cross_entropy(m(b[0]), b[1]), steps=STEPS, verify=[0, STEPS - 1]
+    )
     for _ in range(STEPS):
         batch = torch.randn(12, 8), torch.randint(3, (12,))
         with cap.step(batch):
@@ -35,11 +37,13 @@ def captured(path, make_optimizer):
 def program(binary_dir):
     def run(*arguments):
         return subprocess.run([str(binary_dir / "lockstep"), *map(str, arguments)], capture_output=True, text=True)
+
     return run
 
 
-@pytest.mark.parametrize("make", [lambda p: torch.optim.RMSprop(p, 1e-3), lambda p: UnknownOptimizer(p, 1e-3)],
-                         ids=["rmsprop", "unknown"])
+@pytest.mark.parametrize(
+    "make", [lambda p: torch.optim.RMSprop(p, 1e-3), lambda p: UnknownOptimizer(p, 1e-3)], ids=["rmsprop", "unknown"]
+)
 def test_an_optimizer_that_is_not_modelled(program, tmp_path, make):
     path = captured(tmp_path / "a.lscap.h5", make)
     verified = program("verify", path)
@@ -88,12 +92,18 @@ def test_numbers_in_a_batch(program, tmp_path, dtype):
     verified = program("verify", path)
     assert verified.returncode == 0, verified.stdout + verified.stderr
     assert program("replay", path, "--lanes", "fp32", "-o", tmp_path / "run.h5").returncode == 0
-    assert read_run(tmp_path / "run.h5").steps["loss"].unstack("lane")["fp32"].tolist() == pytest.approx(losses, rel=1e-3)
+    assert read_run(tmp_path / "run.h5").steps["loss"].unstack("lane")["fp32"].tolist() == pytest.approx(
+        losses, rel=1e-3
+    )
 
 
-WEIGHTED = {"n / total": lambda loss, n, total: loss * n / total, "number first": lambda loss, n, total: n * loss / total,
-            "tensors": lambda loss, n, total: loss * torch.tensor(n) / torch.tensor(total),
-            "ratio": lambda loss, n, total: loss * (n / total), "two divisions": lambda loss, n, total: loss / 3 / 5}
+WEIGHTED = {
+    "n / total": lambda loss, n, total: loss * n / total,
+    "number first": lambda loss, n, total: n * loss / total,
+    "tensors": lambda loss, n, total: loss * torch.tensor(n) / torch.tensor(total),
+    "ratio": lambda loss, n, total: loss * (n / total),
+    "two divisions": lambda loss, n, total: loss / 3 / 5,
+}
 
 
 @pytest.mark.parametrize("name", WEIGHTED)
@@ -147,8 +157,15 @@ def test_a_capture_without_verify_steps_is_not_called_faithful(program, tmp_path
     assert verified.returncode == 3, verified.stdout + verified.stderr
     assert "Inconclusive" in verified.stdout and "V1  PASS" not in verified.stdout
     status = {line[:2]: line[4:16].strip() for line in verified.stdout.splitlines() if line[:1] == "V"}
-    assert status == {"V0": "PASS", "V1": "not recorded", "V3": "not recorded", "V4": "not recorded",
-                      "V5": "not recorded", "V6": "n/a", "V7": "n/a"}
+    assert status == {
+        "V0": "PASS",
+        "V1": "not recorded",
+        "V3": "not recorded",
+        "V4": "not recorded",
+        "V5": "not recorded",
+        "V6": "n/a",
+        "V7": "n/a",
+    }
 
 
 def test_v7_of_steps_that_were_all_skipped(program, tmp_path):

@@ -28,6 +28,7 @@ def test_a_closures_gradients_are_those_of_its_step(tmp_path):
     loop = Loop(tmp_path / "a.h5", verify=range(2))
     expected = []
     for batch in BATCHES[:2]:
+
         def closure():
             loop.optimizer.zero_grad()
             return loop.backward(batch)
@@ -46,8 +47,13 @@ def test_implementations_of_an_optimizer(tmp_path, options):
         return torch.optim.AdamW(parameters, lr, **options)
 
     path = tmp_path / "a.h5"
-    loop = Loop(path, optimizer=adam, scaler=(scaler := torch.amp.GradScaler("cpu", init_scale=2.0**127)), steps=4,
-                verify=range(4))
+    loop = Loop(
+        path,
+        optimizer=adam,
+        scaler=(scaler := torch.amp.GradScaler("cpu", init_scale=2.0**127)),
+        steps=4,
+        verify=range(4),
+    )
     for batch in BATCHES[:4]:
         with loop.block(batch):
             scaler.scale(image_loss(loop.model, batch)).backward()
@@ -56,7 +62,9 @@ def test_implementations_of_an_optimizer(tmp_path, options):
             loop.optimizer.zero_grad()
     with h5py.File(path) as file:
         found = [int(step.attrs["found_inf"]) for step in file["steps"].values()]
-        assert 0 < sum(found) < 4 and [int(s.attrs["stepped"]) for s in file["steps"].values()] == [1 - f for f in found]
+        assert 0 < sum(found) < 4 and [int(s.attrs["stepped"]) for s in file["steps"].values()] == [
+            1 - f for f in found
+        ]
         name = next(iter(options)) if options.get("foreach", True) else "for-loop"
         assert file["optimizer"].attrs["impl"] == name
         for step in range(4):
@@ -138,8 +146,13 @@ def test_a_generator_is_asked_for_no_more_than_is_captured(tmp_path):
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=["fp32", "bf16"])
 def test_gradients_that_nothing_but_known_calls_changed(tmp_path, dtype, scale):
     """Zeros kept between steps, micro-batches of different weight, two clippings, and eyes on everything."""
-    loop = Loop(tmp_path / "a.h5", scaler=(scaler := torch.amp.GradScaler("cpu", init_scale=scale)), autocast=dtype,
-                steps=3, verify=[0, 2])
+    loop = Loop(
+        tmp_path / "a.h5",
+        scaler=(scaler := torch.amp.GradScaler("cpu", init_scale=scale)),
+        autocast=dtype,
+        steps=3,
+        verify=[0, 2],
+    )
     weights, norms = torch.tensor([0.1, 0.2, 0.7]), []
     for i in range(9):
         batch = BATCHES[i % 6]
@@ -164,6 +177,7 @@ def test_gradients_that_nothing_but_known_calls_changed(tmp_path, dtype, scale):
 
 def test_gradients_summed_with_atomics_have_room(tmp_path):
     """x[i] adds up its gradient in several threads in any order: another one at every call."""
+
     class Picking(nn.Module):
         def __init__(self):
             super().__init__()
@@ -211,8 +225,15 @@ def test_tracing_leaves_the_model_and_all_random_numbers_alone(tmp_path):
         random.seed(1), np.random.seed(2), torch.manual_seed(3)
         loop = Loop(path, Remembering(), on_unsupported="report")
         losses = [loop(batch) for batch in BATCHES[:3]]
-        return losses, loop.model.calls, float(loop.model.last), random.random(), np.random.rand(), \
-            type(loop.model.seen), torch.random.get_rng_state().tolist()
+        return (
+            losses,
+            loop.model.calls,
+            float(loop.model.last),
+            random.random(),
+            np.random.rand(),
+            type(loop.model.seen),
+            torch.random.get_rng_state().tolist(),
+        )
 
     assert trained(tmp_path / "a.h5") == trained(None)
 
@@ -307,8 +328,15 @@ def test_attention_in_two_backends(lockstep, tmp_path):
     """The gradients have the loop's bits: each call is repeated in the kernel that it had."""
     torch.manual_seed(0)
     model, path = Heads(), tmp_path / "a.h5"
-    capture(path, model, torch.optim.SGD(model.parameters(), 0.1), torch.randn(3, 2, 5, 8),
-            lambda m, b: m(b).square().mean(), steps=3, verify=range(3))
+    capture(
+        path,
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        torch.randn(3, 2, 5, 8),
+        lambda m, b: m(b).square().mean(),
+        steps=3,
+        verify=range(3),
+    )
     with h5py.File(path) as file:
         assert file["amp"].attrs["sdpa_ran"] == "flash_attention_for_cpu,math"
     lockstep("verify", path)
@@ -316,6 +344,7 @@ def test_attention_in_two_backends(lockstep, tmp_path):
 
 def test_a_view_of_all_has_its_part_in_the_order_of_gradients(tmp_path):
     """x[...] is a node of autograd's, in which gradients are added up before they join others."""
+
     def loss(model, batch):
         y = model(batch)
         z = y[...]
@@ -323,8 +352,15 @@ def test_a_view_of_all_has_its_part_in_the_order_of_gradients(tmp_path):
 
     torch.manual_seed(0)
     model = nn.Linear(8, 32)
-    capture(tmp_path / "a.h5", model, torch.optim.SGD(model.parameters(), 0.1), torch.randn(3, 16, 8), loss, steps=3,
-            verify=range(3))
+    capture(
+        tmp_path / "a.h5",
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        torch.randn(3, 16, 8),
+        loss,
+        steps=3,
+        verify=range(3),
+    )
     assert (tmp_path / "a.h5").exists()
 
 
@@ -359,6 +395,7 @@ def test_a_weight_without_elements(lockstep, tmp_path):
 
 def test_a_weight_without_elements_that_the_loss_depends_on(lockstep, tmp_path):
     """MobileBERT's, where embeddings are as wide as the layers."""
+
     def loss(model, batch):
         return image_loss(model, batch) + torch.cat([model.fc.weight, model.empty]).square().mean()
 

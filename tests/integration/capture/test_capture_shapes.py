@@ -26,7 +26,7 @@ class Tagger(nn.Module):
         self.norm, self.drop, self.head = nn.LayerNorm(8), nn.Dropout(0.2), nn.Linear(8, 11)
 
     def forward(self, tokens):
-        x = self.embed(tokens) + self.positions[:, :tokens.shape[1]]
+        x = self.embed(tokens) + self.positions[:, : tokens.shape[1]]
         x = x * self.positions.mean(1, keepdim=True).expand(x.shape[0], 1, 8)
         return self.head(self.drop(self.norm(x)))
 
@@ -65,8 +65,13 @@ CASES = {
     # A short last batch, and a last step with one micro-batch where the others have two.
     "images": (Images, image_loss, images_of(6, 6, 6, 2, 6), [2, 2, 1], {}),
     "images-clipped": (Images, image_loss, images_of(6, 6, 3, 6), [1, 2, 1], {"clip": (0.1,)}),
-    "images-clipped-largest": (Images, image_loss, images_of(6, 6, 3, 6), [1, 2, 1],
-                               {"clip": (0.02, float("inf")), "optimizer": torch.optim.SGD}),
+    "images-clipped-largest": (
+        Images,
+        image_loss,
+        images_of(6, 6, 3, 6),
+        [1, 2, 1],
+        {"clip": (0.02, float("inf")), "optimizer": torch.optim.SGD},
+    ),
     "images-short-first": (Images, image_loss, images_of(2, 6, 6, 2), [1, 1, 1, 1], {"optimizer": torch.optim.SGD}),
     # Every batch padded to its longest text; one text alone, where sums over the batch have nothing to do.
     "texts": (Tagger, tag_loss, texts_of((3, 6), (3, 9), (1, 5), (3, 12)), [1, 1, 1, 1], {}),
@@ -90,8 +95,9 @@ def test_every_lane_takes_the_captured_steps(lockstep, tmp_path, name):
     capture, run = make(name, tmp_path / "net.h5"), tmp_path / "run.h5"
     lockstep("verify", capture)
     lockstep("replay", capture, "--lanes", "fp32,fp64,torch-autocast-bf16-cpu", "--quiet", "-o", run)
-    wanted, fp32, fp64, bf16 = read(run, *(f"lanes/{lane}/loss" for lane in
-                                           ("captured", "fp32", "fp64", "torch-autocast-bf16-cpu")))
+    wanted, fp32, fp64, bf16 = read(
+        run, *(f"lanes/{lane}/loss" for lane in ("captured", "fp32", "fp64", "torch-autocast-bf16-cpu"))
+    )
     assert np.abs(fp32 / wanted - 1).max() < FEW_STEPS and np.abs(fp64 / wanted - 1).max() < FEW_STEPS
     assert 0 < np.abs(bf16 / wanted - 1).max() < 0.1
 
@@ -121,7 +127,15 @@ def test_sites_are_those_of_the_graph_with_most_nodes(lockstep, tmp_path):
 def test_a_stopped_run_goes_on(lockstep, tmp_path, mode):
     capture = make("images", tmp_path / "net.h5")
     whole, again = tmp_path / "whole.h5", tmp_path / "again.h5"
-    arguments = ("--lanes", "fp32,fp8-delayed,torch-autocast-bf16-cpu", "--mode", mode, "--checkpoint-every", 1, "--quiet")
+    arguments = (
+        "--lanes",
+        "fp32,fp8-delayed,torch-autocast-bf16-cpu",
+        "--mode",
+        mode,
+        "--checkpoint-every",
+        1,
+        "--quiet",
+    )
     lockstep("replay", capture, *arguments, "-o", whole)
     lockstep("replay", capture, *arguments, "-o", again)
     with h5py.File(again, "r+") as file:
@@ -163,8 +177,10 @@ def test_another_way_through_the_model_is_another_graph(lockstep, tmp_path):
         ops = [text.decode() for text in file["sites/op"][()]]
         counts = file["lanes/fp32/counts/count"][()]
     assert ours == pytest.approx(theirs, rel=1e-6)
-    ran = {op: [bool(counts[step, [i for i, name in enumerate(ops) if name == op]].any()) for step in range(3)]
-           for op in ("relu", "tanh")}
+    ran = {
+        op: [bool(counts[step, [i for i, name in enumerate(ops) if name == op]].any()) for step in range(3)]
+        for op in ("relu", "tanh")
+    }
     assert ran == {"relu": [True, True, False], "tanh": [False, False, True]}, "a site that a step lacks has count 0"
 
 

@@ -119,7 +119,7 @@ def counted_and_read(m, y):
 def in_a_ring(m, y):
     """The queue of MoCo, as published."""
     place, m.queue = int(m.calls), m.queue.clone()
-    m.queue[:, place:place + 2] = y.T[:, :2]
+    m.queue[:, place : place + 2] = y.T[:, :2]
     m.calls.view(1)[0] = (place + 2) % 8
 
 
@@ -131,10 +131,22 @@ def through_a_view(m, y):
     m.c.view(2, 2).t().mul_(0.9)
 
 
-CHANGES = {data_assigned: {"c", "d"}, counted_and_read: {"c"}, in_a_ring: {"queue"}, in_a_part: {"c"},
-           through_a_view: {"c"}, through_data: {"c"}, chained: {"c"}, two_writes: {"c"}, read_between: {"c", "d"},
-           assigned: {"c"}, assigned_behind_a_write: {"c"}, swapped: {"c", "d"}, queued: {"queue"},
-           from_a_weight: {"c"}}
+CHANGES = {
+    data_assigned: {"c", "d"},
+    counted_and_read: {"c"},
+    in_a_ring: {"queue"},
+    in_a_part: {"c"},
+    through_a_view: {"c"},
+    through_data: {"c"},
+    chained: {"c"},
+    two_writes: {"c"},
+    read_between: {"c", "d"},
+    assigned: {"c"},
+    assigned_behind_a_write: {"c"},
+    swapped: {"c", "d"},
+    queued: {"queue"},
+    from_a_weight: {"c"},
+}
 
 
 @pytest.mark.parametrize("update", CHANGES, ids=lambda f: f.__name__)
@@ -167,6 +179,7 @@ def test_a_buffer_that_grows_is_refused_by_name(tmp_path):
 
 def test_a_buffer_that_autocast_makes_bf16(lockstep, tmp_path):
     """It is FP32 in the first step alone; in the references it stays so."""
+
     class Recurrent(nn.Module):
         def __init__(self):
             super().__init__()
@@ -180,13 +193,23 @@ def test_a_buffer_that_autocast_makes_bf16(lockstep, tmp_path):
 
     torch.manual_seed(3)
     path, model = tmp_path / "a.h5", Recurrent()
-    capture(path, model, torch.optim.SGD(model.parameters(), 0.1), BATCHES, loss_of, steps=STEPS, verify=range(STEPS),
-            autocast=torch.bfloat16)
+    capture(
+        path,
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        BATCHES,
+        loss_of,
+        steps=STEPS,
+        verify=range(STEPS),
+        autocast=torch.bfloat16,
+    )
     with h5py.File(path) as file:
         graphs = [json.loads(bytes(graph["json"][()])) for graph in file["graphs"].values()]
         assert all(len(graph["mutations"]) == 1 for graph in graphs)
-        assert [file[f"{place}/state"].attrs["torch_dtype"] for place in ("buffers", "verify/000001/pre/buffers")] \
-            == ["float32", "bfloat16"]
+        assert [file[f"{place}/state"].attrs["torch_dtype"] for place in ("buffers", "verify/000001/pre/buffers")] == [
+            "float32",
+            "bfloat16",
+        ]
     assert [buffer.get("format") for graph in graphs for buffer in graph["buffers"]] == [None, "bf16"]
     gates = lockstep("verify", path).stdout
     assert "V1  PASS" in gates and "V3  PASS" in gates and "V4  PASS" in gates
@@ -206,8 +229,12 @@ def test_a_forward_pass_more_than_step_fn_has(tmp_path):
 
     bn = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4))
     with pytest.raises(CaptureError, match="3 buffers differ from the graph's, e.g. 1.num_batches"):
-        captured(tmp_path / "b.h5", bn, lambda m, b: F.cross_entropy(m(b[0]), b[1]),
-                 loop=lambda m, b: (m(b[0]), F.cross_entropy(m(b[0]), b[1]))[1])
+        captured(
+            tmp_path / "b.h5",
+            bn,
+            lambda m, b: F.cross_entropy(m(b[0]), b[1]),
+            loop=lambda m, b: (m(b[0]), F.cross_entropy(m(b[0]), b[1]))[1],
+        )
 
 
 # ---- tensors outside of the model
@@ -246,9 +273,14 @@ def nothing(model):
     pass
 
 
-@pytest.mark.parametrize("step_fn, between, name", [
-    (with_teacher, average_of_weights, "TEACHER.weight"), (with_centre, nothing, "CENTRE"),
-    (with_bank, rolled, "BANK")])
+@pytest.mark.parametrize(
+    "step_fn, between, name",
+    [
+        (with_teacher, average_of_weights, "TEACHER.weight"),
+        (with_centre, nothing, "CENTRE"),
+        (with_bank, rolled, "BANK"),
+    ],
+)
 def test_a_tensor_outside_of_the_model_that_changes(tmp_path, step_fn, between, name):
     model = kept(lambda m, y: None)
     with pytest.raises(CaptureError, match=f"1 tensors outside of the model changed during the capture, e.g. {name}:"):
@@ -315,7 +347,9 @@ def test_an_attribute_that_the_loop_takes_away(tmp_path):
     def reset(model):
         model.loss.centre = None
 
-    with pytest.raises(CaptureError, match=r"^loss\.centre: the model keeps a tensor here .* now it is None: reset it with zero_"):
+    with pytest.raises(
+        CaptureError, match=r"^loss\.centre: the model keeps a tensor here .* now it is None: reset it with zero_"
+    ):
         captured(tmp_path / "a.h5", model, through(loss), between=reset, verify=range(STEPS))
 
 
@@ -335,11 +369,13 @@ class Anchored(nn.Module):
 def test_one_that_takes_another_dtype_in_the_first_pass(lockstep, tmp_path):
     torch.manual_seed(3)
     path, model = tmp_path / "a.h5", Anchored()
-    capture(path, model, torch.optim.SGD(model.parameters(), 0.1), BATCHES, loss_of, steps=STEPS,
-            autocast=torch.bfloat16)
+    capture(
+        path, model, torch.optim.SGD(model.parameters(), 0.1), BATCHES, loss_of, steps=STEPS, autocast=torch.bfloat16
+    )
     with h5py.File(path) as file:
-        assert list(file["graphs"]) == ["0", "1"] and [int(step["micro/000"].attrs["graph"])
-                                                       for step in file["steps"].values()] == [0, 1, 1]
+        assert list(file["graphs"]) == ["0", "1"] and [
+            int(step["micro/000"].attrs["graph"]) for step in file["steps"].values()
+        ] == [0, 1, 1]
     lockstep("verify", path)
 
 
@@ -382,7 +418,10 @@ def test_generators_and_variables_of_the_step_function(tmp_path):
         seen.append((losses, state()))
     assert seen[0] == seen[1]
     with h5py.File(tmp_path / "a.h5") as file:
-        assert any(entry.attrs["path"] == "derived:aten.mul.Tensor:mul" for entry in file["steps/000001/micro/000/inputs"].values())
+        assert any(
+            entry.attrs["path"] == "derived:aten.mul.Tensor:mul"
+            for entry in file["steps/000001/micro/000/inputs"].values()
+        )
 
 
 def test_and_a_refusal_leaves_them_as_well(tmp_path):
@@ -428,6 +467,7 @@ def test_weights_that_decay_by_gradients_of_zeros(tmp_path, weight_decay):
                 step_fn(model, batch).backward()
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=False)
+
     if weight_decay == 0:
         loop()
         assert cap.finished and path.exists()
@@ -546,8 +586,9 @@ def test_targets_like_the_scores(lockstep, tmp_path, autocast):
 def test_a_part_of_targets_like_the_scores(lockstep, tmp_path):
     torch.manual_seed(3)
     model, path = MarksMore(), tmp_path / "run.h5"
-    capture(path, model, torch.optim.SGD(model.parameters(), 0.1), BATCHES, loss_of, steps=STEPS,
-            autocast=torch.bfloat16)
+    capture(
+        path, model, torch.optim.SGD(model.parameters(), 0.1), BATCHES, loss_of, steps=STEPS, autocast=torch.bfloat16
+    )
     lockstep("verify", path)
     shown = lockstep("explain", path, "--policy", "torch-autocast-bf16-cpu").stdout.partition("backward")[0]
     products = [line.split() for line in shown.splitlines() if line.split()[1:2] == ["mul"]]

@@ -31,18 +31,34 @@ def text():
 def test_1_ops_stand_at_the_level_of_autocast():
     images = ops(program_of(Images(), image_loss, image_batches(1)[0]))
     assert [op for op in images if op != "aten.add_.Tensor"] == [
-        "aten.conv2d.default", "aten.batch_norm.default", "aten.relu.default", "aten.max_pool2d.default",
-        "aten.flatten.using_ints", "aten.dropout.default", "aten.linear.default", "aten.cross_entropy_loss.default"]
+        "aten.conv2d.default",
+        "aten.batch_norm.default",
+        "aten.relu.default",
+        "aten.max_pool2d.default",
+        "aten.flatten.using_ints",
+        "aten.dropout.default",
+        "aten.linear.default",
+        "aten.cross_entropy_loss.default",
+    ]
     found = set(ops(text()))
-    assert {"aten.embedding.default", "aten.linear.default", "aten.scaled_dot_product_attention.default",
-            "aten.layer_norm.default", "aten.dropout.default", "aten.cross_entropy_loss.default"} <= found
+    assert {
+        "aten.embedding.default",
+        "aten.linear.default",
+        "aten.scaled_dot_product_attention.default",
+        "aten.layer_norm.default",
+        "aten.dropout.default",
+        "aten.cross_entropy_loss.default",
+    } <= found
 
 
 def test_2_every_op_of_a_module_names_it():
     places = [call.place for call in text().calls]
     assert all(place.source for place in places), places
     assert [call.op for call in text().calls if not call.place.module_class] == [
-        "aten.flatten.using_ints", "aten.flatten.using_ints", "aten.cross_entropy_loss.default"]
+        "aten.flatten.using_ints",
+        "aten.flatten.using_ints",
+        "aten.cross_entropy_loss.default",
+    ]
     assert {"blocks.0.self_attn", "head", "embed"} <= {place.module for place in places}
 
 
@@ -62,7 +78,9 @@ def test_4_a_tied_weight_has_one_name_and_it_is_the_first():
 @pytest.mark.parametrize("region,enabled", [(None, None), (True, True), (False, False)])
 def test_5_autocast_inside_stands_at_the_calls_and_outside_is_absent(region, enabled):
     def step(model, batch):
-        block = torch.autocast("cpu", torch.bfloat16, enabled=region) if region is not None else contextlib.nullcontext()
+        block = (
+            torch.autocast("cpu", torch.bfloat16, enabled=region) if region is not None else contextlib.nullcontext()
+        )
         with block:
             return model(batch).sum()
 
@@ -159,8 +177,9 @@ def test_12_values_that_python_reads_are_numbers_of_the_path():
     with torch.no_grad():
         for p in model.parameters():
             p.fill_(0.5)
-    up, down, again = (frontend_run.observe(StepModule(model, step), x * torch.ones(1, 3), CPU, None)
-                       for x in (1.0, -1.0, 1.0))
+    up, down, again = (
+        frontend_run.observe(StepModule(model, step), x * torch.ones(1, 3), CPU, None) for x in (1.0, -1.0, 1.0)
+    )
     assert "aten.mul.Tensor" in ops(up.program) and "aten.mul.Tensor" not in ops(down.program)
     assert up.key == again.key != down.key
     assert next(call for call in up.program.calls if call.op == "aten.mul.Tensor").args[1] == 2.0

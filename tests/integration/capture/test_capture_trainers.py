@@ -46,8 +46,11 @@ def micro_counts(path):
 
 def nothing_is_left_replaced():
     from torch.nn.utils import clip_grad
-    for owner, name, module in ((torch.autograd, "backward", "torch.autograd"),
-                                (clip_grad, "_get_total_norm", "torch.nn.utils.clip_grad")):
+
+    for owner, name, module in (
+        (torch.autograd, "backward", "torch.autograd"),
+        (clip_grad, "_get_total_norm", "torch.nn.utils.clip_grad"),
+    ):
         assert getattr(owner, name).__module__ == module
     assert torch.autocast.__enter__.__module__ == "torch.amp.autocast_mode"
 
@@ -64,7 +67,9 @@ def transformers(monkeypatch):
 
 def gpt2(transformers):
     """A language model: it takes num_items_in_batch."""
-    config = transformers.GPT2Config(vocab_size=31, n_embd=16, n_layer=2, n_head=2, n_positions=12, initializer_range=0.2)
+    config = transformers.GPT2Config(
+        vocab_size=31, n_embd=16, n_layer=2, n_head=2, n_positions=12, initializer_range=0.2
+    )
     return transformers.GPT2LMHeadModel(config)
 
 
@@ -72,8 +77,10 @@ def texts(count=40, length=8):
     """Of each text another number of tokens counts."""
     g = torch.Generator().manual_seed(2)
     rows = [torch.randint(0, 31, (length,), generator=g) for _ in range(count)]
-    return [{"input_ids": row, "labels": torch.where(torch.arange(length) < 3 + i % 5, row, -100)}
-            for i, row in enumerate(rows)]
+    return [
+        {"input_ids": row, "labels": torch.where(torch.arange(length) < 3 + i % 5, row, -100)}
+        for i, row in enumerate(rows)
+    ]
 
 
 def images():
@@ -83,16 +90,30 @@ def images():
 def trainer_of(transformers, folder, callbacks, model=None, data=None, kind=None, **options):
     torch.manual_seed(0)
     arguments = transformers.TrainingArguments(
-        str(folder), **{"max_steps": STEPS + 2, "per_device_train_batch_size": 4, "learning_rate": 1e-2,
-                        "warmup_steps": 2, "logging_steps": 1, "save_strategy": "no", "report_to": [], "use_cpu": True,
-                        "disable_tqdm": True, **options.pop("arguments", {})})
-    return (kind or transformers.Trainer)(model=model or gpt2(transformers), args=arguments,
-                                          train_dataset=data or texts(), callbacks=callbacks, **options)
+        str(folder),
+        **{
+            "max_steps": STEPS + 2,
+            "per_device_train_batch_size": 4,
+            "learning_rate": 1e-2,
+            "warmup_steps": 2,
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "report_to": [],
+            "use_cpu": True,
+            "disable_tqdm": True,
+            **options.pop("arguments", {}),
+        },
+    )
+    return (kind or transformers.Trainer)(
+        model=model or gpt2(transformers), args=arguments, train_dataset=data or texts(), callbacks=callbacks, **options
+    )
 
 
 def left_by(trainer):
     """Logged losses and norms, weights, the optimizer's state, the state of the generator."""
-    logs = [entry[key] for entry in trainer.state.log_history for key in ("loss", "grad_norm", "eval_loss") if key in entry]
+    logs = [
+        entry[key] for entry in trainer.state.log_history for key in ("loss", "grad_norm", "eval_loss") if key in entry
+    ]
     assert len(logs) >= 2 * trainer.args.max_steps
     states = [value for state in trainer.optimizer.state.values() for value in state.values()]
     return [*logs, *trainer.model.state_dict().values(), *states, torch.get_rng_state()]
@@ -107,8 +128,10 @@ TRAINERS = {
 }
 
 
-@pytest.mark.parametrize("kind, name", [*(("text", name) for name in TRAINERS),
-                                        *(("images", name) for name in TRAINERS if name != "smoothed")])
+@pytest.mark.parametrize(
+    "kind, name",
+    [*(("text", name) for name in TRAINERS), *(("images", name) for name in TRAINERS if name != "smoothed")],
+)
 def test_hugging_face(transformers, lockstep, tmp_path, name, kind):
     path, arguments = tmp_path / "a.lscap.h5", TRAINERS[name]
 
@@ -144,9 +167,16 @@ class Fails(Exception):
 
 def test_hugging_face_epochs_evaluations_and_a_short_step(transformers, lockstep, tmp_path):
     """Five batches an epoch: steps of 3, 2, 3, 2 micro-batches, each evaluated, by a callback that was added later."""
+
     def trained(path):
-        kept = trainer_of(transformers, tmp_path, [], data=texts(20), eval_dataset=texts(4), arguments={
-            "gradient_accumulation_steps": 3, "eval_strategy": "steps", "eval_steps": 1})
+        kept = trainer_of(
+            transformers,
+            tmp_path,
+            [],
+            data=texts(20),
+            eval_dataset=texts(4),
+            arguments={"gradient_accumulation_steps": 3, "eval_strategy": "steps", "eval_steps": 1},
+        )
         if path:
             kept.add_callback(lockstep_capture.hugging_face.CaptureCallback(path, steps=STEPS))
         kept.train()
@@ -183,10 +213,13 @@ def test_hugging_face_with_a_loss_of_the_users(transformers, lockstep, tmp_path,
     accepted(lockstep, path, tmp_path)
 
 
-@pytest.mark.parametrize("event", ["on_pre_optimizer_step", "on_substep_end", "on_step_begin", "on_step_end", "on_epoch_begin"])
+@pytest.mark.parametrize(
+    "event", ["on_pre_optimizer_step", "on_substep_end", "on_step_begin", "on_step_end", "on_epoch_begin"]
+)
 @pytest.mark.parametrize("error", [Fails, KeyboardInterrupt])
 def test_hugging_face_after_an_error(transformers, lockstep, tmp_path, event, error):
     """In the third step, in a block and between two: the file has the steps before it, and the Trainer trains again."""
+
     class Fail(transformers.TrainerCallback):
         armed = True
 
@@ -197,8 +230,9 @@ def test_hugging_face_after_an_error(transformers, lockstep, tmp_path, event, er
     setattr(Fail, event, fail)
     path = tmp_path / "a.lscap.h5"
     capture = lockstep_capture.hugging_face.CaptureCallback(path, steps=4)
-    trainer = trainer_of(transformers, tmp_path, [capture, Fail()], data=texts(16),
-                         arguments={"gradient_accumulation_steps": 2})
+    trainer = trainer_of(
+        transformers, tmp_path, [capture, Fail()], data=texts(16), arguments={"gradient_accumulation_steps": 2}
+    )
     with pytest.raises(error, match="no"):
         trainer.train()
     nothing_is_left_replaced()
@@ -304,6 +338,7 @@ def lightning():
 
 def module_of(lightning, training_step=None, **more):
     """An image classifier whose training_step logs, keeps losses and returns a dict."""
+
     class Module(lightning.LightningModule):
         def __init__(self):
             super().__init__()
@@ -334,31 +369,56 @@ def module_of(lightning, training_step=None, **more):
 def fitted(lightning, callbacks, module=None, batches=12, **options):
     """Returns the losses and all else that training left, the Trainer's own metrics too."""
     module = module or module_of(lightning)
-    trainer = lightning.Trainer(**{"accelerator": "cpu", "max_epochs": 1, "logger": False, "enable_checkpointing": False,
-                                   "enable_progress_bar": False, "enable_model_summary": False, "callbacks": callbacks,
-                                   **options})
+    trainer = lightning.Trainer(
+        **{
+            "accelerator": "cpu",
+            "max_epochs": 1,
+            "logger": False,
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "callbacks": callbacks,
+            **options,
+        }
+    )
     made = [torch.utils.data.DataLoader(image_batches(count), batch_size=None) for count in (batches, 2)]
     trainer.fit(module, *made)
     states = [value for state in trainer.optimizers[0].state.values() for value in state.values()]
     scaler = getattr(trainer.precision_plugin, "scaler", None)
-    return [*module.kept, *module.state_dict().values(), *states, torch.get_rng_state(),
-            *(value for _, value in sorted(trainer.callback_metrics.items())), scaler.get_scale() if scaler else 1.0]
+    return [
+        *module.kept,
+        *module.state_dict().values(),
+        *states,
+        torch.get_rng_state(),
+        *(value for _, value in sorted(trainer.callback_metrics.items())),
+        scaler.get_scale() if scaler else 1.0,
+    ]
 
 
 def fp16(lightning):
     """The Trainer's own "16-mixed" is for GPUs."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14, growth_interval=2)
     precision = importlib.import_module(f"{lightning.__name__}.plugins.precision")
-    return {"plugins": [precision.MixedPrecision("16-mixed", "cpu", scaler)], "accumulate_grad_batches": 2,
-            "gradient_clip_val": 0.1}
+    return {
+        "plugins": [precision.MixedPrecision("16-mixed", "cpu", scaler)],
+        "accumulate_grad_batches": 2,
+        "gradient_clip_val": 0.1,
+    }
 
 
-@pytest.mark.parametrize("name, options", [
-    ("plain", {}), ("clipped values", {"gradient_clip_val": 0.02, "gradient_clip_algorithm": "value"}),
-    ("bf16", {"precision": "bf16-mixed", "accumulate_grad_batches": 2, "gradient_clip_val": 0.1}),
-    ("fp16", fp16), ("epochs", {"max_epochs": 3, "accumulate_grad_batches": 3, "batches": 5, "val_check_interval": 2})])
-@pytest.mark.parametrize("loss_of", [None, lambda module, batch: image_loss(module.net, batch)],
-                         ids=["training_step", "loss_of"])
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("plain", {}),
+        ("clipped values", {"gradient_clip_val": 0.02, "gradient_clip_algorithm": "value"}),
+        ("bf16", {"precision": "bf16-mixed", "accumulate_grad_batches": 2, "gradient_clip_val": 0.1}),
+        ("fp16", fp16),
+        ("epochs", {"max_epochs": 3, "accumulate_grad_batches": 3, "batches": 5, "val_check_interval": 2}),
+    ],
+)
+@pytest.mark.parametrize(
+    "loss_of", [None, lambda module, batch: image_loss(module.net, batch)], ids=["training_step", "loss_of"]
+)
 def test_lightning(lightning, lockstep, tmp_path, name, options, loss_of):
     made = options if callable(options) else lambda _: options
     path = tmp_path / "a.lscap.h5"
@@ -377,6 +437,7 @@ def test_lightning(lightning, lockstep, tmp_path, name, options, loss_of):
 @pytest.mark.parametrize("error", [Fails, KeyboardInterrupt])
 def test_lightning_after_an_error(lightning, lockstep, tmp_path, where, error):
     """In the third step: the file has the two before it."""
+
     class Fail(lightning.Callback):
         pass
 
@@ -393,7 +454,8 @@ def test_lightning_after_an_error(lightning, lockstep, tmp_path, where, error):
         setattr(Fail, where, fail)
     path = tmp_path / "a.lscap.h5"
     callback = lockstep_capture.lightning.CaptureCallback(
-        path, steps=4, loss_of=lambda module, batch: image_loss(module.net, batch))
+        path, steps=4, loss_of=lambda module, batch: image_loss(module.net, batch)
+    )
     with pytest.raises((error, SystemExit)):  # Lightning exits after Ctrl-C
         fitted(lightning, [Fail(), callback], module_of(lightning, failing_step if where == "training_step" else None))
     nothing_is_left_replaced()
@@ -403,6 +465,7 @@ def test_lightning_after_an_error(lightning, lockstep, tmp_path, where, error):
 
 def test_lightning_leaves_an_epoch_early(lightning, lockstep, tmp_path):
     """The module's on_train_batch_start returns -1: Lightning calls no on_train_batch_end."""
+
     def stop(self, batch, batch_idx):
         return -1 if batch_idx == 2 else None
 
@@ -427,8 +490,12 @@ def test_lightning_after_the_captured_steps(lightning, tmp_path):
     callback = lockstep_capture.lightning.CaptureCallback(tmp_path / "a.lscap.h5", steps=2)
     fitted(lightning, [callback, Look()], batches=4)
     assert seen == {0: True, 1: True, 2: False, 3: False}
-    free_of_cost(lambda: (callback.on_train_batch_start(None, None, None, 0),
-                          callback.on_train_batch_end(None, None, None, None, 0)))
+    free_of_cost(
+        lambda: (
+            callback.on_train_batch_start(None, None, None, 0),
+            callback.on_train_batch_end(None, None, None, None, 0),
+        )
+    )
 
 
 def test_lightning_refusals(lightning, tmp_path):
@@ -443,6 +510,7 @@ def test_lightning_refusals(lightning, tmp_path):
 
 def test_lightning_reports_and_trains_on(lightning, tmp_path):
     """What the callback itself refuses is one warning, too."""
+
     def manual(self, batch, batch_idx):
         self.optimizers().zero_grad()
         self.kept.append(loss := image_loss(self.net, batch))
@@ -463,10 +531,17 @@ def test_lightning_reports_and_trains_on(lightning, tmp_path):
 # ---- Packages that are missing
 
 
-@pytest.mark.parametrize("name, packages, message", [
-    ("hugging_face", ["transformers"], r"needs the package transformers: pip install 'transformers\[torch\]'"),
-    ("lightning", ["lightning", "lightning.pytorch", "pytorch_lightning"],
-     "needs the package lightning or pytorch-lightning: pip install lightning")])
+@pytest.mark.parametrize(
+    "name, packages, message",
+    [
+        ("hugging_face", ["transformers"], r"needs the package transformers: pip install 'transformers\[torch\]'"),
+        (
+            "lightning",
+            ["lightning", "lightning.pytorch", "pytorch_lightning"],
+            "needs the package lightning or pytorch-lightning: pip install lightning",
+        ),
+    ],
+)
 def test_a_missing_package_is_named(monkeypatch, name, packages, message):
     for package in packages:
         monkeypatch.setitem(sys.modules, package, None)
@@ -476,10 +551,17 @@ def test_a_missing_package_is_named(monkeypatch, name, packages, message):
 
 
 def test_the_packages_are_imported_when_they_are_asked_for():
-    script = "import sys, lockstep_capture; print({'transformers', 'lightning', 'pytorch_lightning'} & set(sys.modules))"
+    script = (
+        "import sys, lockstep_capture; print({'transformers', 'lightning', 'pytorch_lightning'} & set(sys.modules))"
+    )
     folder = str(pathlib.Path(lockstep_capture.__file__).parents[1])
-    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": folder}, capture_output=True,
-                          text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": folder},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout == "set()\n"
     with pytest.raises(AttributeError, match="has no attribute 'keras'"):
         lockstep_capture.keras

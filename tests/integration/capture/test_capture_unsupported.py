@@ -75,13 +75,19 @@ def line_of(kind):
     return found + 2  # numbers count from 1
 
 
-@pytest.mark.parametrize("kinds,expected", [
-    (("op", "plain", "op"), [("aten.erfinv.default", ["parts.0", "parts.2"], "op")]),
-    (("view", "op"), [("in-place on a view without gradient", ["parts.0"], "view"), ("aten.erfinv.default", ["parts.1"], "op")]),
-    (("function", "op"), [("aten.erfinv.default", ["parts.1"], "op")]),
-    (("complex", "plain"), [("complex numbers (aten.fft_fft.default)", ["parts.0"], "complex")]),
-    (("control", "item", "mask", "op"), [("aten.erfinv.default", ["parts.3"], "op")]),
-])
+@pytest.mark.parametrize(
+    "kinds,expected",
+    [
+        (("op", "plain", "op"), [("aten.erfinv.default", ["parts.0", "parts.2"], "op")]),
+        (
+            ("view", "op"),
+            [("in-place on a view without gradient", ["parts.0"], "view"), ("aten.erfinv.default", ["parts.1"], "op")],
+        ),
+        (("function", "op"), [("aten.erfinv.default", ["parts.1"], "op")]),
+        (("complex", "plain"), [("complex numbers (aten.fft_fft.default)", ["parts.0"], "complex")]),
+        (("control", "item", "mask", "op"), [("aten.erfinv.default", ["parts.3"], "op")]),
+    ],
+)
 def test_every_occurrence_is_listed_with_module_and_line(kinds, expected):
     support = check(Parts(*kinds), step_fn, BATCH)
     assert not support.ok
@@ -111,8 +117,7 @@ def test_a_check_leaves_a_batch_that_the_model_writes_to(autocast):
 
 def test_sparse_gradients():
     support = check(Parts("plain", sparse=True), step_fn, BATCH)
-    assert [(p.module, p.hint) for p in support.problems] == [
-        ("embed", "sparse gradients; nn.Embedding(sparse=False)")]
+    assert [(p.module, p.hint) for p in support.problems] == [("embed", "sparse gradients; nn.Embedding(sparse=False)")]
 
 
 class FullyShardedDataParallel(nn.Module):
@@ -165,10 +170,13 @@ def test_an_error_leaves_everything_as_it_was(tmp_path):
     assert not optimizer._optimizer_step_pre_hooks and cap.finished and list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("change,message", [
-    (lambda m, b: image_loss(m, b) * 1.001, "gate V0"),
-    (lambda m, b: image_loss(m, b) + m.fc.weight.sum() * 1e-3, "gate V0"),
-])
+@pytest.mark.parametrize(
+    "change,message",
+    [
+        (lambda m, b: image_loss(m, b) * 1.001, "gate V0"),
+        (lambda m, b: image_loss(m, b) + m.fc.weight.sum() * 1e-3, "gate V0"),
+    ],
+)
 def test_another_loss_than_the_loops_is_refused_by_gate_v0(tmp_path, change, message):
     model = Images()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -180,6 +188,7 @@ def test_another_loss_than_the_loops_is_refused_by_gate_v0(tmp_path, change, mes
 
 def test_a_gradient_that_the_graph_does_not_explain(tmp_path):
     """A second head whose loss is zero in value, not in gradient: the losses agree, the gradients do not."""
+
     class Two(Images):
         def __init__(self):
             super().__init__()
@@ -237,11 +246,17 @@ def test_bad_arguments_are_listed_at_once():
 def test_check_on_the_command_line(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import torch\n\ndef good():\n    return torch.nn.Linear(3, 2), lambda m, b: m(b).sum(), torch.ones(1, 3)\n\n"
-        "def bad():\n    return torch.nn.Linear(3, 2), lambda m, b: torch.erfinv(m(b)).sum(), torch.ones(1, 3)\n")
+        "def bad():\n    return torch.nn.Linear(3, 2), lambda m, b: torch.erfinv(m(b)).sum(), torch.ones(1, 3)\n"
+    )
 
     def run(*arguments):
-        return subprocess.run([sys.executable, "-W", "ignore", "-m", "lockstep_capture.check", *arguments], text=True,
-                              capture_output=True, cwd=tmp_path, env={"PYTHONPATH": str(SOURCE / "python")})
+        return subprocess.run(
+            [sys.executable, "-W", "ignore", "-m", "lockstep_capture.check", *arguments],
+            text=True,
+            capture_output=True,
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(SOURCE / "python")},
+        )
 
     good = run("mine:good")
     assert good.returncode == 0 and "linear x1" in good.stdout and "supported" in good.stdout, good

@@ -11,10 +11,12 @@ ROWS = (4, 6)
 
 def in_place(body):
     """y of the same values as t, after body(y, t)."""
+
     def run(t):
         y = t * 1.0
         body(y, t)
         return y
+
     return run
 
 
@@ -24,6 +26,7 @@ def filled_in_a_loop(make):
         for i in range(4):
             out[i] = t[i] ** 2 + i
         return out * out
+
     return run
 
 
@@ -66,20 +69,36 @@ def counted_with(t):
 
 
 WRITES = {
-    "column": in_place(lambda y, t: y[:, 0].add_(t[:, 1])), "item": in_place(lambda y, t: y.__setitem__((0, 1), t[1, 1] * 2)),
-    "number": in_place(lambda y, t: y.__setitem__((slice(1, 3), 2), 5.0)), "every_second": in_place(lambda y, t: y[:, ::2].mul_(t[:, 3:])),
-    "sum": in_place(lambda y, t: y.__setitem__((slice(None), 0), y[:, 0] + t[:, 1])), "zero": in_place(lambda y, t: y[1:].zero_()),
-    "copy": in_place(lambda y, t: y[:2].copy_(t[2:] * t[2:])), "broadcast": in_place(lambda y, t: y[:2].copy_(t[2])),
-    "relu": in_place(lambda y, t: y[:2].relu_()), "masked_fill": in_place(lambda y, t: y[:2].masked_fill_(t[:2] > 0, 0.5)),
-    "view_of_view": in_place(lambda y, t: y[:3][:, 1].add_(t[1:, 2])), "turned": in_place(lambda y, t: y.t()[1].mul_(t[:, 0])),
-    "turned_whole": in_place(lambda y, t: y.view(2, 2, 6).permute(2, 0, 1).mul_(t.reshape(6, 2, 2))), "flat": in_place(lambda y, t: y.view(24)[3:9].add_(t[0])),
-    "diagonal": in_place(lambda y, t: y.diagonal().mul_(t[:, 0])), "fill_diagonal": in_place(lambda y, t: y.fill_diagonal_(0.5)),
-    "indexed": in_place(lambda y, t: y[1:].index_put_((torch.tensor([0, 2]),), t[:2] * 2)), "mask": in_place(lambda y, t: y.__setitem__(t > 0, 0.0)),
-    "own_mask": in_place(lambda y, t: y[:, 1:].masked_scatter_(x(4, 5) > 0, t * 3)), "fill": in_place(lambda y, t: y[1].fill_(t.sum())),
-    "zeros": filled_in_a_loop(lambda t: torch.zeros(ROWS)), "empty": filled_in_a_loop(lambda t: torch.empty(ROWS)),
-    "new_zeros": filled_in_a_loop(lambda t: t.new_zeros(ROWS)), "clone": filled_in_a_loop(lambda t: x(*ROWS).clone()),
-    "boxes": filled_in_boxes, "two_views": two_views, "view_before": view_made_before, "pieces_before": pieces_made_before,
-    "mask_of_written": counted_with, "copy_is_no_view": lambda t: (lambda y, z: (z.mul_(2), y * z)[1])(t * 1.0, (t * 1.0).t().contiguous().t()),
+    "column": in_place(lambda y, t: y[:, 0].add_(t[:, 1])),
+    "item": in_place(lambda y, t: y.__setitem__((0, 1), t[1, 1] * 2)),
+    "number": in_place(lambda y, t: y.__setitem__((slice(1, 3), 2), 5.0)),
+    "every_second": in_place(lambda y, t: y[:, ::2].mul_(t[:, 3:])),
+    "sum": in_place(lambda y, t: y.__setitem__((slice(None), 0), y[:, 0] + t[:, 1])),
+    "zero": in_place(lambda y, t: y[1:].zero_()),
+    "copy": in_place(lambda y, t: y[:2].copy_(t[2:] * t[2:])),
+    "broadcast": in_place(lambda y, t: y[:2].copy_(t[2])),
+    "relu": in_place(lambda y, t: y[:2].relu_()),
+    "masked_fill": in_place(lambda y, t: y[:2].masked_fill_(t[:2] > 0, 0.5)),
+    "view_of_view": in_place(lambda y, t: y[:3][:, 1].add_(t[1:, 2])),
+    "turned": in_place(lambda y, t: y.t()[1].mul_(t[:, 0])),
+    "turned_whole": in_place(lambda y, t: y.view(2, 2, 6).permute(2, 0, 1).mul_(t.reshape(6, 2, 2))),
+    "flat": in_place(lambda y, t: y.view(24)[3:9].add_(t[0])),
+    "diagonal": in_place(lambda y, t: y.diagonal().mul_(t[:, 0])),
+    "fill_diagonal": in_place(lambda y, t: y.fill_diagonal_(0.5)),
+    "indexed": in_place(lambda y, t: y[1:].index_put_((torch.tensor([0, 2]),), t[:2] * 2)),
+    "mask": in_place(lambda y, t: y.__setitem__(t > 0, 0.0)),
+    "own_mask": in_place(lambda y, t: y[:, 1:].masked_scatter_(x(4, 5) > 0, t * 3)),
+    "fill": in_place(lambda y, t: y[1].fill_(t.sum())),
+    "zeros": filled_in_a_loop(lambda t: torch.zeros(ROWS)),
+    "empty": filled_in_a_loop(lambda t: torch.empty(ROWS)),
+    "new_zeros": filled_in_a_loop(lambda t: t.new_zeros(ROWS)),
+    "clone": filled_in_a_loop(lambda t: x(*ROWS).clone()),
+    "boxes": filled_in_boxes,
+    "two_views": two_views,
+    "view_before": view_made_before,
+    "pieces_before": pieces_made_before,
+    "mask_of_written": counted_with,
+    "copy_is_no_view": lambda t: (lambda y, z: (z.mul_(2), y * z)[1])(t * 1.0, (t * 1.0).t().contiguous().t()),
 }
 
 
@@ -101,6 +120,7 @@ def test_a_reshape_that_copies_is_no_view():
 @pytest.mark.parametrize("start", [torch.zeros_like, lambda x: torch.zeros(x.shape)])
 def test_images_padded_to_one_size_are_an_input(start):
     """Arithmetic on the batch that is written to a part: Python does all of it."""
+
     def step(m, b):
         whole = start(b)
         for i in range(2):
@@ -135,8 +155,15 @@ def test_replays(lockstep, tmp_path, autocast):
     torch.manual_seed(0)
     model, path = Rolled(), tmp_path / "rolled.lscap.h5"
     batches = [torch.randn(5, 6, 3) for _ in range(2)]
-    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), batches, lambda m, b: m(b).square().mean(),
-            steps=2, autocast=autocast)
+    capture(
+        str(path),
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        batches,
+        lambda m, b: m(b).square().mean(),
+        steps=2,
+        autocast=autocast,
+    )
     said = lockstep("verify", path).stdout
     assert "FAIL" not in said and all(f"{gate}  PASS" in said for gate in ("V1", "V3", "V4"))
 

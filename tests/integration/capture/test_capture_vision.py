@@ -16,8 +16,16 @@ def ops():
 
 
 # Inside, across the borders, far outside, inverted, narrower than a pixel.
-BOXES = torch.tensor([[1, 0.3, 0.7, 4.2, 3.1], [0, -2, -3, 3, 2.5], [1, 2, 1, 9, 8], [0, 20, 20, 30, 25], [1, 3, 3, 2, 1],
-                      [0, 1, 2, 1.2, 2.1]])
+BOXES = torch.tensor(
+    [
+        [1, 0.3, 0.7, 4.2, 3.1],
+        [0, -2, -3, 3, 2.5],
+        [1, 2, 1, 9, 8],
+        [0, 20, 20, 30, 25],
+        [1, 3, 3, 2, 1],
+        [0, 1, 2, 1.2, 2.1],
+    ]
+)
 
 
 @pytest.mark.parametrize("aligned", [False, True])
@@ -29,9 +37,11 @@ def test_roi_align(ops, sampling, aligned):
 
 def test_boxes_that_the_network_computes(ops):
     """Each lane reads at its own; they get no gradient."""
+
     def step(m, b):
         boxes = torch.cat([torch.tensor([[0.0], [1.0]]), m.w1.sigmoid().cumsum(1) * 2], 1)
         return ordered(ops.roi_align(m.w0 * 1.0, boxes, 2, 1.0, 2)) + m.w1.sum()
+
     graph = compare(Weights(IMAGE, (2, 4)), step, ())
     assert sum(node["op"] == "roi_align" for node in graph["nodes"]) == 1
 
@@ -47,8 +57,9 @@ def test_deformable_convolution(ops, name):
 
     def step(m, b):
         places = m.w1[:, :, :height, :width] * 1.5
-        mask = m.w1[:, :6 * offsets, :height, :width].sigmoid() if name == "mask" else None
+        mask = m.w1[:, : 6 * offsets, :height, :width].sigmoid() if name == "mask" else None
         return ordered(ops.deform_conv2d(m.w0 * 1.0, places, m.w2 * 1.0, mask=mask, **more))
+
     compare(Weights(image, (2, 12 * offsets, 9, 9), w.shape), step, ())
 
 
@@ -86,6 +97,7 @@ def test_replays(ops, lockstep, tmp_path, autocast):
 
 def test_anchors_that_take_the_type_of_the_first_batch(tmp_path):
     """Under autocast a module keeps its constants in BF16 from its first batch on."""
+
     class Anchored(nn.Module):
         def __init__(self):
             super().__init__()

@@ -56,9 +56,16 @@ def fitted(path, precision, **options):
 
         def on_train_batch_start(self, trainer, module, batch, index):
             if self.cap is None:
-                self.cap = Capture(path, module, trainer.optimizers[0], lambda m, b: image_loss(m.net, b), steps=3,
-                                   verify=range(3), scaler=getattr(trainer.precision_plugin, "scaler", None),
-                                   autocast="bfloat16" if precision == "bf16-mixed" else None)
+                self.cap = Capture(
+                    path,
+                    module,
+                    trainer.optimizers[0],
+                    lambda m, b: image_loss(m.net, b),
+                    steps=3,
+                    verify=range(3),
+                    scaler=getattr(trainer.precision_plugin, "scaler", None),
+                    autocast="bfloat16" if precision == "bf16-mixed" else None,
+                )
             self.block = self.cap.step(batch)
             self.block.__enter__()
 
@@ -66,18 +73,32 @@ def fitted(path, precision, **options):
             self.block.__exit__(None, None, None)
 
     torch.manual_seed(0)
-    trainer = lightning.Trainer(accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False,
-                                enable_progress_bar=False, enable_model_summary=False, precision=precision,
-                                callbacks=[Watch()] if path else [], **options)
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        precision=precision,
+        callbacks=[Watch()] if path else [],
+        **options,
+    )
     data = torch.utils.data.DataLoader(image_batches(8), batch_size=None)
     trainer.fit(Module(), data)
     return losses
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("precision, options", [
-    ("32-true", {}), ("bf16-mixed", {"accumulate_grad_batches": 2, "gradient_clip_val": 0.1}),
-    ("32-true", {"gradient_clip_val": 0.02, "gradient_clip_algorithm": "value"})], ids=["plain", "bf16", "value"])
+@pytest.mark.parametrize(
+    "precision, options",
+    [
+        ("32-true", {}),
+        ("bf16-mixed", {"accumulate_grad_batches": 2, "gradient_clip_val": 0.1}),
+        ("32-true", {"gradient_clip_val": 0.02, "gradient_clip_algorithm": "value"}),
+    ],
+    ids=["plain", "bf16", "value"],
+)
 def test_lightning(lockstep, tmp_path, precision, options):
     path = tmp_path / "a.h5"
     assert fitted(path, precision, **options) == fitted(None, precision, **options)
@@ -141,8 +162,19 @@ if __name__ == "__main__":
 def on_two_ranks(tmp_path, kind):
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
-    done = subprocess.run([sys.executable, str(script), str(tmp_path), kind, str(SOURCE / "tests/integration/support"),
-                           str(SOURCE / "python")], capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(script),
+            str(tmp_path),
+            kind,
+            str(SOURCE / "tests/integration/support"),
+            str(SOURCE / "python"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     assert done.returncode == 0, done.stderr
     return done.stderr
 

@@ -16,8 +16,12 @@ SCRIPTS = ["cnn", "encoder", "gpt", "lstm", "unet"]
 
 @pytest.fixture
 def environment(binary_dir):
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE / "python"),
-            "PATH": f"{binary_dir.resolve()}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"}
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(SOURCE / "python"),
+        "PATH": f"{binary_dir.resolve()}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
 
 
 def test_the_guide_has_every_script():
@@ -50,8 +54,9 @@ def test_from_pip_to_report(environment, tmp_path):
     block = page.split("## From pip to report\n```\n")[1].split("```")[0]
     lines = block.splitlines()
     assert lines[0] == "pip install ./python" and len(lines) <= 12
-    done = subprocess.run(["bash", "-e", "-c", "\n".join(lines[1:])], cwd=tmp_path, env=environment,
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        ["bash", "-e", "-c", "\n".join(lines[1:])], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "pure-fp16" in (tmp_path / "report.txt").read_text()
     run = read_run(tmp_path / "mine.h5")
@@ -62,8 +67,20 @@ def test_the_tables_of_the_guide(lockstep, tmp_path):
     page = (SOURCE / "docs/pytorch.md").read_text()
     block = page.split("## The run as pandas tables\n```python\n")[1].split("```")[0]
     code = "\n".join(line for line in block.splitlines() if ".plot()" not in line)  # matplotlib is not asked for
-    lockstep("replay", "lenet", "--data", "synthetic:100", "--steps", 3, "--batch", 8,
-             "--lanes", "fp32,pure-fp16", "-o", tmp_path / "mine.h5")
+    lockstep(
+        "replay",
+        "lenet",
+        "--data",
+        "synthetic:100",
+        "--steps",
+        3,
+        "--batch",
+        8,
+        "--lanes",
+        "fp32,pure-fp16",
+        "-o",
+        tmp_path / "mine.h5",
+    )
     table = eval_last(code.replace('"mine.h5"', repr(str(tmp_path / "mine.h5"))))
     assert len(table) == 5 and (table["rate"] > 0).any() and "layer" in table
 

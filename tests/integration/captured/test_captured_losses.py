@@ -23,6 +23,7 @@ def trees():
 @pytest.fixture
 def told(lockstep, tmp_path, trees):
     """told(tree of, factor, lanes) -> the summary that `replay` prints."""
+
     def run(of, factor=1.0, lanes="fp32", *options):
         tree = copy.deepcopy(trees[of])
         step = tree["steps"][f"{ALTERED:06d}"]
@@ -31,6 +32,7 @@ def told(lockstep, tmp_path, trees):
         capture = tiny.write(tmp_path / "net.h5", tree)
         out = lockstep("replay", capture, "--lanes", lanes, "-o", tmp_path / "run.h5", "--overwrite", *options)
         return " ".join(out.stdout.split())
+
     return run
 
 

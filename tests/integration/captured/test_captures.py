@@ -38,15 +38,31 @@ def gates(text):
     return {line.split()[0]: line.split()[1] for line in text.splitlines() if line[:1] == "V"}
 
 
-@pytest.mark.parametrize("settings", [{}, {"warm": 2, "accumulate": 3}, {"optimizer": "SGD", "warm": 2, "clip": 0.3},
-                                      {"optimizer": "Adam", "clip": 0.3, "accumulate": 2},
-                                      {"optimizer": "SGD", "clip_value": 0.01},
-                                      {"optimizer": "SGD", "clip": 0.5, "clip_value": 0.03, "warm": 1},
-                                      {"optimizer": "SGD", "clip": 0.02, "norm_type": np.inf, "accumulate": 2},
-                                      {"optimizer": "SGD", "clip": 0.5, "norm_type": 1.0},
-                                      {"optimizer": "SGD", "clip": 0.05, "norm_type": 3.0}],
-                         ids=["adamw", "adamw-warm-accumulate", "sgd-clip", "adam-clip-accumulate", "sgd-value",
-                              "sgd-clip-value", "sgd-infinity-norm", "sgd-1-norm", "sgd-3-norm"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"warm": 2, "accumulate": 3},
+        {"optimizer": "SGD", "warm": 2, "clip": 0.3},
+        {"optimizer": "Adam", "clip": 0.3, "accumulate": 2},
+        {"optimizer": "SGD", "clip_value": 0.01},
+        {"optimizer": "SGD", "clip": 0.5, "clip_value": 0.03, "warm": 1},
+        {"optimizer": "SGD", "clip": 0.02, "norm_type": np.inf, "accumulate": 2},
+        {"optimizer": "SGD", "clip": 0.5, "norm_type": 1.0},
+        {"optimizer": "SGD", "clip": 0.05, "norm_type": 3.0},
+    ],
+    ids=[
+        "adamw",
+        "adamw-warm-accumulate",
+        "sgd-clip",
+        "adam-clip-accumulate",
+        "sgd-value",
+        "sgd-clip-value",
+        "sgd-infinity-norm",
+        "sgd-1-norm",
+        "sgd-3-norm",
+    ],
+)
 def test_fp32_replay_takes_the_captured_steps(lockstep, tmp_path, settings):
     capture = tiny.write(tmp_path / "net.h5", tiny.make(steps=5, **settings))
     run = tmp_path / "run.h5"
@@ -84,12 +100,19 @@ def test_what_no_lane_does_is_said(lockstep, tmp_path):
     tree = tiny.make(steps=3, amp=torch.bfloat16)
     quiet = tiny.write(tmp_path / "quiet.h5", tree)
     assert "note:" not in lockstep("verify", quiet).stdout
-    tree["amp"][""] |= {"allow_tf32_matmul": np.uint8(1), "allow_tf32_cudnn": np.uint8(1), "cache_enabled": np.uint8(0),
-                        "bf16_reduced_precision_reduction": np.uint8(1)}
+    tree["amp"][""] |= {
+        "allow_tf32_matmul": np.uint8(1),
+        "allow_tf32_cudnn": np.uint8(1),
+        "cache_enabled": np.uint8(0),
+        "bf16_reduced_precision_reduction": np.uint8(1),
+    }
     tree[""]["device"] = "cuda:NVIDIA H100"
     capture, run = tiny.write(tmp_path / "net.h5", tree), tmp_path / "run.h5"
-    said = ["autocast's weight cache was off", "FP32 matrix products and convolutions were allowed TF32",
-            "cuBLAS was allowed to round sums to bf16"]
+    said = [
+        "autocast's weight cache was off",
+        "FP32 matrix products and convolutions were allowed TF32",
+        "cuBLAS was allowed to round sums to bf16",
+    ]
     verified = lockstep("verify", capture).stdout
     replayed = lockstep("replay", capture, "--lanes", "fp32", "-o", run, "--quiet").stderr
     report = " ".join(lockstep("report", run, "--format", "text").stdout.split())
@@ -232,18 +255,32 @@ def wrong_autocast(tree):
     for step in tree["steps"].values():
         if "grads" in step:
             noise = np.random.default_rng(0)
-            step["grads"] = {k: ((a + 0.1 * np.abs(a).max() * noise.standard_normal(a.shape)).astype(np.float32), b)
-                             for k, (a, b) in step["grads"].items()}
+            step["grads"] = {
+                k: ((a + 0.1 * np.abs(a).max() * noise.standard_normal(a.shape)).astype(np.float32), b)
+                for k, (a, b) in step["grads"].items()
+            }
 
 
 def not_the_model(tree):
     tree[""]["v0"] = "differs by 1e-3"
 
 
-@pytest.mark.parametrize("gate, damage", [("V0", not_the_model), ("V1", wrong_eps), ("V3", wrong_gradient), ("V3", wrong_loss),
-                                          ("V4", wrong_buffer), ("V4", unseen_buffers), ("V5", wrong_weight),
-                                          ("V5", wrong_step_count), ("V6", wrong_scale), ("V7", wrong_autocast)],
-                         ids=lambda x: getattr(x, "__name__", x))
+@pytest.mark.parametrize(
+    "gate, damage",
+    [
+        ("V0", not_the_model),
+        ("V1", wrong_eps),
+        ("V3", wrong_gradient),
+        ("V3", wrong_loss),
+        ("V4", wrong_buffer),
+        ("V4", unseen_buffers),
+        ("V5", wrong_weight),
+        ("V5", wrong_step_count),
+        ("V6", wrong_scale),
+        ("V7", wrong_autocast),
+    ],
+    ids=lambda x: getattr(x, "__name__", x),
+)
 def test_a_gate_fails(lockstep, tmp_path, amp_tree, gate, damage):
     tree = copy.deepcopy(amp_tree)
     damage(tree)
@@ -272,12 +309,19 @@ def test_kinks_explain_a_flip(lockstep, tmp_path, fp32_tree):
         array[0] = 0.0 if name == "bn.weight" else 1e-7
         verify["pre"]["params"][name] = (array, {})
     model = tiny.Net()
-    model.load_state_dict({**{k: torch.from_numpy(v[0].copy()) for k, v in verify["pre"]["params"].items()},
-                           **{k: torch.from_numpy(v[0].copy()) for k, v in verify["pre"]["buffers"].items()}})
+    model.load_state_dict(
+        {
+            **{k: torch.from_numpy(v[0].copy()) for k, v in verify["pre"]["params"].items()},
+            **{k: torch.from_numpy(v[0].copy()) for k, v in verify["pre"]["buffers"].items()},
+        }
+    )
     micro = tree["steps"]["000000"]["micro"]["000"]
     x, y = (torch.from_numpy(micro["inputs"][k][0].copy()) for k in "01")
-    mask = torch.from_numpy(np.unpackbits(micro["rng"]["0"][0])[:tiny.BATCH * tiny.HIDDEN].reshape(
-        tiny.BATCH, tiny.HIDDEN).astype(np.float32))
+    mask = torch.from_numpy(
+        np.unpackbits(micro["rng"]["0"][0])[: tiny.BATCH * tiny.HIDDEN]
+        .reshape(tiny.BATCH, tiny.HIDDEN)
+        .astype(np.float32)
+    )
 
     def reference(flip, dtype):
         net = copy.deepcopy(model).to(dtype)
@@ -290,10 +334,15 @@ def test_kinks_explain_a_flip(lockstep, tmp_path, fp32_tree):
         return loss.item(), net, positive.detach().numpy()
 
     loss64, net64, _ = reference(False, torch.float64)
-    verify["ref64"] = {"": tiny.Attr(loss=loss64),
-                       "grads": tiny.tensors(((n, p.grad) for n, p in net64.named_parameters()), np.float64)}
+    verify["ref64"] = {
+        "": tiny.Attr(loss=loss64),
+        "grads": tiny.tensors(((n, p.grad) for n, p in net64.named_parameters()), np.float64),
+    }
     loss32, net32, positive = reference(True, torch.float32)
-    verify["ref32"] = {"": tiny.Attr(loss=loss32), "grads": tiny.tensors((n, p.grad) for n, p in net32.named_parameters())}
+    verify["ref32"] = {
+        "": tiny.Attr(loss=loss32),
+        "grads": tiny.tensors((n, p.grad) for n, p in net32.named_parameters()),
+    }
     verify["noise"] = {}
     verify["micro"]["000"]["kinks"]["n2"] = tiny.packed(positive > 0)
     del tree["verify"]["000002"], tree["verify"]["000003"]
@@ -322,7 +371,9 @@ def test_a_loss_that_fp32_does_not_determine_is_judged_by_its_noise(lockstep, tm
         loss_of(model, batch).backward()
         optimizer.step()
     line = next(line for line in lockstep("verify", tmp_path / "net.h5").stdout.splitlines() if line.startswith("V3"))
-    assert line.split()[1] == "PASS" and ", judged by a floor: 3 times the error of FP32 against FP64 in step 0)" in line
+    assert (
+        line.split()[1] == "PASS" and ", judged by a floor: 3 times the error of FP32 against FP64 in step 0)" in line
+    )
 
 
 # --- bad files ----------------------------------------------------------------------------------
@@ -356,18 +407,28 @@ BAD = {
     "no parameter": (remove("params", "fc1.bias"), "/params/fc1.bias: is missing"),
     "no batch": (remove(*MICRO, "inputs", "0"), "/steps/000001/micro/000/inputs/0: is missing"),
     "no mask": (remove(*MICRO, "rng", "0"), "no mask of node n3 (dropout)"),
-    "wrong shape": (replace(tiny.dataset(np.zeros((3, 3), np.float32)), "params", "fc1.weight"),
-                    "is float32[3, 3], must be float32[16, 8]"),
-    "wrong type": (replace(tiny.dataset(np.zeros((16, 8), np.int32)), "params", "fc1.weight"),
-                   "is int32[16, 8], must be float32[16, 8]"),
-    "wrong mask": (replace((np.zeros(2, np.uint8), {"node": "n3", "p": 0.25, "shape": np.array([8, 2], np.int64)}),
-                           *MICRO, "rng", "0"), "shape [8, 2] does not fit node n3"),
+    "wrong shape": (
+        replace(tiny.dataset(np.zeros((3, 3), np.float32)), "params", "fc1.weight"),
+        "is float32[3, 3], must be float32[16, 8]",
+    ),
+    "wrong type": (
+        replace(tiny.dataset(np.zeros((16, 8), np.int32)), "params", "fc1.weight"),
+        "is int32[16, 8], must be float32[16, 8]",
+    ),
+    "wrong mask": (
+        replace(
+            (np.zeros(2, np.uint8), {"node": "n3", "p": 0.25, "shape": np.array([8, 2], np.int64)}), *MICRO, "rng", "0"
+        ),
+        "shape [8, 2] does not fit node n3",
+    ),
     "NaN step": (replace(float("nan"), "steps", "000000", "", "loss"), "loss is nan, but found_inf is 0"),
     "unknown op": (lambda tree: edit_graph(tree, lambda g: g["nodes"][2].update(op="relux")), "'relux': unknown"),
     "backwards": (lambda tree: edit_graph(tree, lambda g: g["nodes"][2].update({"in": ["n4"]})), "not defined before"),
     "no lr": (replace("[{}]", "steps", "000000", "", "hyper"), "hyper: lr is missing"),
-    "no norm": (replace(-1.0, "steps", "000000", "", "clip_norm_type"),
-                "clip_norm_type is -1: a positive number or infinity required"),
+    "no norm": (
+        replace(-1.0, "steps", "000000", "", "clip_norm_type"),
+        "clip_norm_type is -1: a positive number or infinity required",
+    ),
     "NaN norm": (replace(float("nan"), "steps", "000000", "", "clip_norm_type"), "clip_norm_type is nan: a positive"),
     "n_steps": (replace(np.int32(9), "", "n_steps"), "has 6 steps, n_steps is 9"),
     "text for number": (replace("much", "steps", "000000", "", "loss"), "attribute loss must be one number, is text"),
@@ -390,8 +451,10 @@ def test_a_norm_that_changes_on_the_way(lockstep, tmp_path, amp_tree):
     replace(np.inf, "steps", "000003", "", "clip_norm_type")(tree)
     capture, run = tiny.write(tmp_path / "net.h5", tree), tmp_path / "run.h5"
     lockstep("verify", capture)
-    assert "step 3 clips at inf-norm 0.5, value 0, step 0 at 2-norm 0.5, value 0: a replay clips all steps in one way; --steps 3" \
+    assert (
+        "step 3 clips at inf-norm 0.5, value 0, step 0 at 2-norm 0.5, value 0: a replay clips all steps in one way; --steps 3"
         in lockstep("replay", capture, "-o", run, code=2).stderr
+    )
     lockstep("replay", capture, "--steps", 3, "-o", run, "--quiet")
 
 
@@ -457,10 +520,14 @@ def test_the_scalers_decisions_are_compared_with_the_captured_ones(lockstep, tmp
     assert f"compared with the captured run's: {lane} agrees in 8 steps." in text
     # An infinity that only the real machine met, in step 1.
     capture = tiny.write(tmp_path / "tiny.h5", amp_tree)
-    told = lockstep("replay", capture, "--lanes", f"fp32,{lane}", "-o", run, "--overwrite").stdout  # in the summary, too
+    told = lockstep(
+        "replay", capture, "--lanes", f"fp32,{lane}", "-o", run, "--overwrite"
+    ).stdout  # in the summary, too
     for text in (told, lockstep("report", run).stdout):
-        assert (f"{lane} first disagrees in step 1: found_inf 0 at scale 2^11, captured found_inf 1 at scale 2^11."
-                in " ".join(text.split()))
+        assert (
+            f"{lane} first disagrees in step 1: found_inf 0 at scale 2^11, captured found_inf 1 at scale 2^11."
+            in " ".join(text.split())
+        )
 
 
 def test_captured_gradient_norms_stand_beside_the_emulated_ones(lockstep, tmp_path):
@@ -469,8 +536,10 @@ def test_captured_gradient_norms_stand_beside_the_emulated_ones(lockstep, tmp_pa
     lockstep("replay", capture, "--lanes", f"fp32,fp64,{lane}", "-o", run, "--quiet")
     with h5py.File(capture) as file:
         wanted = np.stack([file[f"steps/{k:06d}/grad_norms"][()] for k in range(8)])
-        by_hand = {name: np.linalg.norm(file[f"verify/000000/ref32/grads/{name}"][()].astype(np.float64))
-                   for name in file["verify/000000/ref32/grads"]}
+        by_hand = {
+            name: np.linalg.norm(file[f"verify/000000/ref32/grads/{name}"][()].astype(np.float64))
+            for name in file["verify/000000/ref32/grads"]
+        }
     with h5py.File(run) as file:
         names = [p["name"] for p in json.loads(file["graph"].asstr()[()])["params"]]
         norms = {name: file[f"lanes/{name}/gradient_norms"][()] for name in ("captured", "fp32", "fp64", lane)}

@@ -27,7 +27,7 @@ def other_text(old):
     place = next(i for i, c in enumerate(text) if c.isalnum())
     new = ("8" if text[place] == "7" else "7") if text[place].isdigit() else "x"
     assert new != text[place]
-    return text[:place] + new + text[place + 1:]
+    return text[:place] + new + text[place + 1 :]
 
 
 def edit(dataset, site, update):
@@ -40,7 +40,7 @@ def edit(dataset, site, update):
         index = (dataset.shape[0] - 1,)
     elif dataset.ndim == 1:
         index = (min(STEP, dataset.shape[0] - 1),)
-    elif dataset.ndim == 3:   # histograms: step or block, site, bin
+    elif dataset.ndim == 3:  # histograms: step or block, site, bin
         index = (min(STEP, dataset.shape[0] - 1), site, 100)
     else:
         place = update if "/updates/" in name else site
@@ -56,8 +56,20 @@ def edit(dataset, site, update):
 
 def test_one_edit_in_every_dataset_is_found(lockstep, binary_dir, tmp_path):
     base, changed = tmp_path / "base.h5", tmp_path / "changed.h5"
-    lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 3, "--batch", 8,
-             "--lanes", "fp32,torch-autocast-fp16", "-o", base)
+    lockstep(
+        "replay",
+        "mlp",
+        "--data",
+        "synthetic:100",
+        "--steps",
+        3,
+        "--batch",
+        8,
+        "--lanes",
+        "fp32,torch-autocast-fp16",
+        "-o",
+        base,
+    )
     lockstep("check", base, "--baseline", base, "--exact")
     names = []
     with h5py.File(base, "r") as file:
@@ -79,8 +91,11 @@ def test_one_edit_in_every_dataset_is_found(lockstep, binary_dir, tmp_path):
         with h5py.File(changed, "r+") as file:
             edit(file[name], site, update)
             del file.attrs["description_checksum"]  # otherwise nothing is compared
-        done = subprocess.run([str(binary_dir / "lockstep"), "check", str(changed), "--exact", "--baseline",
-                               str(base)], capture_output=True, text=True)
+        done = subprocess.run(
+            [str(binary_dir / "lockstep"), "check", str(changed), "--exact", "--baseline", str(base)],
+            capture_output=True,
+            text=True,
+        )
         tested += 1
         if done.returncode not in (1, 2, 3):
             unseen.append((name, done.returncode))
@@ -128,8 +143,22 @@ def test_a_capture_is_known_by_its_content(lockstep, tmp_path, captured):
 def test_a_new_finding_is_named(lockstep, binary_dir, tmp_path):
     """An overflow that the baseline does not have is at the top; one that it has is not reported."""
     base, changed = tmp_path / "base.h5", tmp_path / "changed.h5"
-    lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 3, "--batch", 8,
-             "--lanes", "fp32,torch-autocast-bf16", "--twins", 0, "-o", base)
+    lockstep(
+        "replay",
+        "mlp",
+        "--data",
+        "synthetic:100",
+        "--steps",
+        3,
+        "--batch",
+        8,
+        "--lanes",
+        "fp32,torch-autocast-bf16",
+        "--twins",
+        0,
+        "-o",
+        base,
+    )
     shutil.copy(base, changed)
     with h5py.File(changed, "r+") as file:
         layers, ops = (file[f"sites/{name}"].asstr()[()] for name in ("layer", "op"))

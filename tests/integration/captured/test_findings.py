@@ -57,15 +57,20 @@ def test_a_loop_in_fp16_without_a_grad_scaler(lockstep, tmp_path):
     assert "PASS" in lockstep("verify", path).stdout
 
 
-@pytest.mark.parametrize("name,said", [
-    ("weights too large to store", "weight planted.fc.weight reaches 2.5e5 and becomes infinite when stored, "
-                                   "fp16 ends at 65504"),
-    ("inputs too large to store", "becomes infinite when stored, fp16 ends at 65504"),
-    ("a running variance too large to store", "buffer planted.body.running_var reaches 1.0e6 and becomes infinite"),
-    ("a constant too large to store", "reaches 1.0e5 and becomes infinite when stored, fp16 ends at 65504"),
-    ("an eps that vanishes when stored", "became zero when stored"),
-    ("a weight that vanishes when stored", "weight planted.value becomes zero when stored in fp16"),
-])
+@pytest.mark.parametrize(
+    "name,said",
+    [
+        (
+            "weights too large to store",
+            "weight planted.fc.weight reaches 2.5e5 and becomes infinite when stored, fp16 ends at 65504",
+        ),
+        ("inputs too large to store", "becomes infinite when stored, fp16 ends at 65504"),
+        ("a running variance too large to store", "buffer planted.body.running_var reaches 1.0e6 and becomes infinite"),
+        ("a constant too large to store", "reaches 1.0e5 and becomes infinite when stored, fp16 ends at 65504"),
+        ("an eps that vanishes when stored", "became zero when stored"),
+        ("a weight that vanishes when stored", "weight planted.value becomes zero when stored in fp16"),
+    ],
+)
 def test_the_stored_value_is_named(lockstep, tmp_path, name, said):
     fault = next(fault for fault in planted.FAULTS if fault.name == name)
     run = tmp_path / "run.h5"

@@ -28,8 +28,12 @@ STEPS = 3
 class Residual(nn.Module):
     def __init__(self, channels):
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels),
-                                  nn.ReLU(inplace=True), nn.Conv2d(channels, channels, 3, padding=1))
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(channels, channels, 3, padding=1),
+        )
 
     def forward(self, x):
         return torch.relu(x + self.body(x))
@@ -53,7 +57,12 @@ class Attention(nn.Module):
 
     def __init__(self, width, heads):
         super().__init__()
-        self.heads, self.q, self.kv, self.out = heads, nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(width, width)
+        self.heads, self.q, self.kv, self.out = (
+            heads,
+            nn.Linear(width, width),
+            nn.Linear(width, 2 * width),
+            nn.Linear(width, width),
+        )
 
     def split(self, x):
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -61,7 +70,7 @@ class Attention(nn.Module):
     def forward(self, pair, *, mask=None):
         x, memory = pair
         q, (k, v) = self.split(self.q(x)), map(self.split, self.kv(memory).chunk(2, -1))
-        scores = q @ k.transpose(-2, -1) * q.shape[-1]**-0.5
+        scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
         if mask is not None:
             scores = scores.masked_fill(mask, float("-inf"))
         return {"y": self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2)), "scores": scores, "cache": None}
@@ -85,7 +94,9 @@ class EncoderDecoder(nn.Module):
     def __init__(self, width=8, heads=2, classes=11):
         super().__init__()
         self.embed = nn.Embedding(classes, width)
-        self.encoder = nn.ModuleList(nn.TransformerEncoderLayer(width, heads, 16, 0.0, batch_first=True) for _ in range(2))
+        self.encoder = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, heads, 16, 0.0, batch_first=True) for _ in range(2)
+        )
         self.decoder = nn.ModuleList(DecoderLayer(width, heads) for _ in range(2))
         self.head = nn.Linear(width, classes)
 
@@ -117,8 +128,18 @@ def encoder_decoder():
 
 def gpt2():
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    config = transformers.GPT2Config(vocab_size=11, n_embd=8, n_layer=2, n_head=2, n_positions=8, initializer_range=0.2,
-                                     resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False)
+    config = transformers.GPT2Config(
+        vocab_size=11,
+        n_embd=8,
+        n_layer=2,
+        n_head=2,
+        n_positions=8,
+        initializer_range=0.2,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        use_cache=False,
+    )
     batches = [{"input_ids": tokens(i), "labels": tokens(i)} for i in range(STEPS)]
     return transformers.GPT2LMHeadModel(config), batches, lambda model, batch: model(**batch).loss
 
@@ -126,8 +147,18 @@ def gpt2():
 # Layers to keep in FP32: leaves, and blocks whose own operations are products.
 NETWORKS = {
     "cnn": (cnn, ["stem.1", "layer1.0", "layer1.1.body.0", "fc"]),
-    "encoder_decoder": (encoder_decoder, ["encoder.0.self_attn", "encoder.1.linear2", "decoder.0.self_attn", "decoder.1.cross_attn",
-                                          "decoder.1.cross_attn.q", "decoder.0.norms.2", "decoder.1.mlp.up"]),
+    "encoder_decoder": (
+        encoder_decoder,
+        [
+            "encoder.0.self_attn",
+            "encoder.1.linear2",
+            "decoder.0.self_attn",
+            "decoder.1.cross_attn",
+            "decoder.1.cross_attn.q",
+            "decoder.0.norms.2",
+            "decoder.1.mlp.up",
+        ],
+    ),
     "gpt2": (gpt2, ["transformer.h.0.attn", "transformer.h.1.mlp.c_proj", "transformer.ln_f", "lm_head"]),
 }
 
@@ -204,12 +235,19 @@ def test_a_captured_run_under_the_module_is_verified(lockstep, binary_dir, tmp_p
     train(model, batches, loss_of, lambda: amp.autocast("cpu"), tmp_path / "amp.h5", "bfloat16")
     text = lockstep("verify", tmp_path / "amp.h5").stdout
     assert {line.split()[0]: line.split()[1] for line in text.splitlines() if line[:1] == "V"}["V7"] == "PASS"
-    off = {node["module"] for node in json.loads(captured_graph(tmp_path / "amp.h5"))["nodes"]
-           if node["autocast"] and not node["autocast"]["enabled"] and node["op"] != "cast"}
+    off = {
+        node["module"]
+        for node in json.loads(captured_graph(tmp_path / "amp.h5"))["nodes"]
+        if node["autocast"] and not node["autocast"]["enabled"] and node["op"] != "cast"
+    }
     assert off == set(listed)
-    program = json.loads(lockstep("explain", tmp_path / "amp.h5", "--policy", "torch-autocast-bf16-cpu", "--json").stdout)
+    program = json.loads(
+        lockstep("explain", tmp_path / "amp.h5", "--policy", "torch-autocast-bf16-cpu", "--json").stdout
+    )
     plain = json.loads(lockstep("explain", capture, "--policy", tmp_path / "policy.toml", "--json").stdout)
-    assert products_of_policy(program, captured_graph(tmp_path / "amp.h5")) == products_of_policy(plain, captured_graph(capture))
+    assert products_of_policy(program, captured_graph(tmp_path / "amp.h5")) == products_of_policy(
+        plain, captured_graph(capture)
+    )
 
 
 @every_network
@@ -248,7 +286,12 @@ class ByHand(Cnn):
 def test_training_is_bit_for_bit_that_of_regions_by_hand(binary_dir, tmp_path):
     model, batches, loss_of = made(cnn)
     train(model, batches, loss_of, None, tmp_path / "cnn.h5")
-    amp = emit(binary_dir, tmp_path, policy_text("bf16", ["layer1.0", "layer1.0.body.3", "fc"]), captured_graph(tmp_path / "cnn.h5"))
+    amp = emit(
+        binary_dir,
+        tmp_path,
+        policy_text("bf16", ["layer1.0", "layer1.0.body.3", "fc"]),
+        captured_graph(tmp_path / "cnn.h5"),
+    )
     ours = made(cnn)[0]
     amp.apply(amp.apply(ours))  # the second call changes nothing
     torch.manual_seed(0)
@@ -286,7 +329,9 @@ def test_a_direct_call_of_forward_is_the_callers(lockstep, binary_dir, tmp_path,
     model = amp.apply(make())
     with Products(model) as products, amp.autocast("cpu"):
         loss_of(model, batches[0])
-    program = json.loads(lockstep("explain", tmp_path / "plain.h5", "--policy", tmp_path / "policy.toml", "--json").stdout)
+    program = json.loads(
+        lockstep("explain", tmp_path / "plain.h5", "--policy", tmp_path / "policy.toml", "--json").stdout
+    )
     assert products.forward == products_of_policy(program, captured_graph(tmp_path / "plain.h5"))[0]
     assert [layer for layer, _ in products.forward] == ["both.first", "both"]
 
@@ -297,8 +342,12 @@ def small(binary_dir, tmp_path_factory):
     folder = tmp_path_factory.mktemp("small")
     torch.manual_seed(0)
     train(Images(), image_batches(STEPS), image_loss, None, folder / "images.h5")
-    emit(binary_dir, folder, policy_text("fp16", ["fc"], '[loss_scale]\nkind = "static"\ninit_scale = 8.0\n'),
-         captured_graph(folder / "images.h5"))
+    emit(
+        binary_dir,
+        folder,
+        policy_text("fp16", ["fc"], '[loss_scale]\nkind = "static"\ninit_scale = 8.0\n'),
+        captured_graph(folder / "images.h5"),
+    )
     return folder / "amp.py"
 
 
@@ -385,7 +434,9 @@ def test_hostile_names_stay_inert(binary_dir, tmp_path, small, name):
     amp = emit(binary_dir, tmp_path, policy, json.dumps(graph))
     assert name in amp.FP32_LAYERS
     tree = ast.parse((tmp_path / "amp.py").read_text())
-    listed = next(node.value for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id == "FP32_LAYERS")
+    listed = next(
+        node.value for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id == "FP32_LAYERS"
+    )
     assert ast.literal_eval(listed) == amp.FP32_LAYERS
     assert [type(node) for node in tree.body] == [type(node) for node in ast.parse(small.read_text()).body]
     model = nn.ModuleDict({layer: nn.Linear(2, 2) for layer in amp.FP32_LAYERS if "." not in layer})
@@ -409,10 +460,26 @@ def test_recommend_writes_the_module_and_replaces_no_file(lockstep, tmp_path):
 
 
 def test_what_was_run_is_the_evidence(lockstep, tmp_path):
-    lockstep("recommend", "mlp", "--data", "synthetic:400", "--steps", 60, "--batch", 16, "--formats", "bf16", "--quiet",
-             "--emit-pytorch", "amp.py", cwd=tmp_path)
+    lockstep(
+        "recommend",
+        "mlp",
+        "--data",
+        "synthetic:400",
+        "--steps",
+        60,
+        "--batch",
+        16,
+        "--formats",
+        "bf16",
+        "--quiet",
+        "--emit-pytorch",
+        "amp.py",
+        cwd=tmp_path,
+    )
     amp = load(tmp_path / "amp.py")
-    assert amp.DTYPE is torch.bfloat16 and amp.SCALER is None and "trained as fp32 did in 60 steps of mlp" in amp.__doc__
+    assert (
+        amp.DTYPE is torch.bfloat16 and amp.SCALER is None and "trained as fp32 did in 60 steps of mlp" in amp.__doc__
+    )
 
 
 # ---- Trainers
@@ -422,7 +489,9 @@ def amp_for(folder, source, low):
     """The module of `source` for a model in which Images is `net`, without a loss scale in BF16."""
     text = source.read_text().replace('"fc",', '"net.fc",')
     if low == "bf16":
-        text = text.replace("DTYPE = torch.float16", "DTYPE = torch.bfloat16").replace("SCALER = {", "SCALER = None\n_ = {")
+        text = text.replace("DTYPE = torch.float16", "DTYPE = torch.bfloat16").replace(
+            "SCALER = {", "SCALER = None\n_ = {"
+        )
     (folder / "amp.py").write_text(text)
     return load(folder / "amp.py")
 
@@ -438,15 +507,26 @@ def test_the_trainer_of_transformers(tmp_path, small, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    amp, data = amp_for(tmp_path, small, "bf16"), [{"images": x, "labels": y} for b in image_batches(4) for x, y in zip(*b)]
+    amp, data = (
+        amp_for(tmp_path, small, "bf16"),
+        [{"images": x, "labels": y} for b in image_batches(4) for x, y in zip(*b)],
+    )
 
     def trained(callbacks, before=lambda model: None, **options):
         torch.manual_seed(0)
         model = Classifier()
         before(model)
         formats = [seen_by(model.net.fc), seen_by(model.net.conv)]
-        arguments = transformers.TrainingArguments(str(tmp_path), max_steps=3, per_device_train_batch_size=4, use_cpu=True,
-                                                   report_to=[], save_strategy="no", disable_tqdm=True, **options)
+        arguments = transformers.TrainingArguments(
+            str(tmp_path),
+            max_steps=3,
+            per_device_train_batch_size=4,
+            use_cpu=True,
+            report_to=[],
+            save_strategy="no",
+            disable_tqdm=True,
+            **options,
+        )
         transformers.Trainer(model=model, args=arguments, train_dataset=data, callbacks=callbacks).train()
         return formats, model
 
@@ -477,9 +557,17 @@ def test_the_trainer_of_lightning(tmp_path, small):
         module = Module()
         before(module)
         formats = [seen_by(module.net.fc), seen_by(module.net.conv)]
-        trainer = lightning.Trainer(max_steps=3, accelerator="cpu", precision=precision, callbacks=callbacks, logger=False,
-                                    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-                                    default_root_dir=tmp_path)
+        trainer = lightning.Trainer(
+            max_steps=3,
+            accelerator="cpu",
+            precision=precision,
+            callbacks=callbacks,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=tmp_path,
+        )
         trainer.fit(module, torch.utils.data.DataLoader(image_batches(4), batch_size=None))
         return formats, module
 
@@ -493,11 +581,19 @@ def test_the_trainer_of_lightning(tmp_path, small):
 def test_a_trainers_scaler_gets_the_numbers(tmp_path, small):
     """No Trainer runs FP16 on a CPU, so their scaler is one of ours."""
     amp = amp_for(tmp_path, small, "fp16")
-    for scaler, step, scale in ((torch.amp.GradScaler("cpu"), 0, 8.0), (torch.amp.GradScaler("cpu"), 5, 65536.0), (None, 0, None)):
+    for scaler, step, scale in (
+        (torch.amp.GradScaler("cpu"), 0, 8.0),
+        (torch.amp.GradScaler("cpu"), 5, 65536.0),
+        (None, 0, None),
+    ):
         pytest.importorskip("transformers", reason="transformers is not installed")
         amp.trainer_callback().on_train_begin(
-            types.SimpleNamespace(fp16=True, bf16=False), types.SimpleNamespace(global_step=step), None, model=Classifier(),
-            optimizer=types.SimpleNamespace(scaler=scaler))
+            types.SimpleNamespace(fp16=True, bf16=False),
+            types.SimpleNamespace(global_step=step),
+            None,
+            model=Classifier(),
+            optimizer=types.SimpleNamespace(scaler=scaler),
+        )
         assert scaler is None or scaler.get_scale() == scale
     pytest.importorskip("lightning", reason="lightning is not installed")
     scaler = torch.amp.GradScaler("cpu")

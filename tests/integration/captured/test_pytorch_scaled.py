@@ -42,8 +42,10 @@ def captures(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def switches():
     """TF32 is off before and after each test."""
+
     def off():
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+
     off()
     yield
     off()
@@ -52,14 +54,28 @@ def switches():
 CPU = 'extends = "torch-autocast-{}-cpu:2.13"\n'
 # Layers in BF16 and FP32, inner ones of a listed layer among them, and the formats that products have then.
 POLICIES = {
-    "bf16 in fp16": ("cnn", CPU.format("fp16") + rule("layer1.0.body.0", "bf16") + rule("fc", "fp32"), {"fp16", "bf16", "fp32"}),
+    "bf16 in fp16": (
+        "cnn",
+        CPU.format("fp16") + rule("layer1.0.body.0", "bf16") + rule("fc", "fp32"),
+        {"fp16", "bf16", "fp32"},
+    ),
     "bf16 in fp32": ("cnn", rule("layer1.0.body.0", "bf16") + rule("fc", "bf16"), {"bf16", "fp32"}),
-    "bf16 and fp32 in tf32": ("cnn", 'extends = "tf32:1"\n' + rule("layer1.0.body.0", "bf16") + rule("layer1.1.body.*", "fp32"),
-                              {"bf16", "fp32", "tf32"}),
+    "bf16 and fp32 in tf32": (
+        "cnn",
+        'extends = "tf32:1"\n' + rule("layer1.0.body.0", "bf16") + rule("layer1.1.body.*", "fp32"),
+        {"bf16", "fp32", "tf32"},
+    ),
     "tf32 for matrices": ("cnn", 'extends = "tf32-matmul:1"\n', {"tf32", "fp32"}),
     "tf32 for convolutions": ("cnn", 'extends = "tf32-conv:1"\n', {"tf32", "fp32"}),
-    "inner layers": ("encoder_decoder", 'extends = "tf32:1"\n' + rule("decoder.0.self_attn", "fp32") + rule("decoder.1.mlp.up", "bf16")
-                     + rule("decoder.1.cross_attn", "fp32") + rule("decoder.1.cross_attn.q", "fp32"), {"bf16", "fp32", "tf32"}),
+    "inner layers": (
+        "encoder_decoder",
+        'extends = "tf32:1"\n'
+        + rule("decoder.0.self_attn", "fp32")
+        + rule("decoder.1.mlp.up", "bf16")
+        + rule("decoder.1.cross_attn", "fp32")
+        + rule("decoder.1.cross_attn.q", "fp32"),
+        {"bf16", "fp32", "tf32"},
+    ),
 }
 
 
@@ -78,7 +94,9 @@ def test_every_product_runs_in_the_policys_format(lockstep, binary_dir, tmp_path
     forward, backward = products_of_policy(program, captured_graph(captures[name]))
     assert products.forward == forward and products.backward == backward
     assert {fmt for _, fmt in forward} == formats
-    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == getattr(amp, "TF32", (False, False))
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == getattr(
+        amp, "TF32", (False, False)
+    )
 
 
 def test_bf16_layers_without_autocast_compute_as_by_hand(binary_dir, tmp_path, captures):
@@ -88,7 +106,9 @@ def test_bf16_layers_without_autocast_compute_as_by_hand(binary_dir, tmp_path, c
     seen = []
     plain.fc.register_forward_pre_hook(lambda module, args: seen.append(args[0].detach()))
     loss_of(plain, batches[0])
-    by_hand = torch.nn.functional.linear(seen[0].bfloat16(), plain.fc.weight.bfloat16(), plain.fc.bias.bfloat16()).float()
+    by_hand = torch.nn.functional.linear(
+        seen[0].bfloat16(), plain.fc.weight.bfloat16(), plain.fc.bias.bfloat16()
+    ).float()
     amp.apply(model)
     assert torch.equal(model(batches[0][0]), by_hand) and by_hand.dtype == torch.float32
     assert "result is widened to FP32" in " ".join(amp.__doc__.split())
@@ -103,8 +123,11 @@ def test_an_error_restores_the_switches(binary_dir, tmp_path, captures):
 
 
 # What a policy needs of the module: nothing, regions in 16 bits, TF32, each library.
-VARIANTS = ["", *(policy for name, policy, _ in POLICIES.values() if name == "cnn"),
-            *(f'extends = "{preset}:1"\n' for preset in ("fp8-delayed", "fp8-current", "mxfp8", "nvfp4"))]
+VARIANTS = [
+    "",
+    *(policy for name, policy, _ in POLICIES.values() if name == "cnn"),
+    *(f'extends = "{preset}:1"\n' for preset in ("fp8-delayed", "fp8-current", "mxfp8", "nvfp4")),
+]
 
 
 @pytest.mark.parametrize("policy", VARIANTS)
@@ -112,8 +135,11 @@ def test_the_module_is_formatted_and_knows_all_its_names(binary_dir, tmp_path, c
     pytest.importorskip("ruff", reason="ruff is not installed")
     emit(binary_dir, tmp_path, policy, captured_graph(captures["cnn"]))
     for check in (["format", "--diff"], ["check"]):
-        done = subprocess.run([sys.executable, "-m", "ruff", *check, "--config", SOURCE / ".ruff.toml", tmp_path / "amp.py"],
-                              capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *check, "--config", SOURCE / ".ruff.toml", tmp_path / "amp.py"],
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -125,7 +151,11 @@ class Wide(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.up, self.attn, self.down = nn.Linear(32, 64), nn.MultiheadAttention(64, 2, batch_first=True), nn.Linear(64, 32, bias=False)
+        self.up, self.attn, self.down = (
+            nn.Linear(32, 64),
+            nn.MultiheadAttention(64, 2, batch_first=True),
+            nn.Linear(64, 32, bias=False),
+        )
         self.head = nn.Linear(32, 32)
 
     def forward(self, x):
@@ -157,7 +187,11 @@ def torchao(monkeypatch):
     calls = []
 
     def convert(model, *, config, module_filter_fn):
-        chosen = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module_filter_fn(module, name)]
+        chosen = [
+            name
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Linear) and module_filter_fn(module, name)
+        ]
         calls.append((config, chosen))
 
     def product(x, weight, kernels, scales):
@@ -168,10 +202,17 @@ def torchao(monkeypatch):
         return arguments
 
     modules = {
-        "torchao.float8": {"CastConfig": keep, "Float8GemmConfig": keep, "Float8LinearConfig": keep, "convert_to_float8_training": convert},
+        "torchao.float8": {
+            "CastConfig": keep,
+            "Float8GemmConfig": keep,
+            "Float8LinearConfig": keep,
+            "convert_to_float8_training": convert,
+        },
         "torchao.prototype.moe_training.mxfp8_linear": {"_to_mxfp8_then_scaled_mm": product},
         "torchao.prototype.mx_formats.config": {"ScaleCalculationMode": types.SimpleNamespace(RCEIL="rceil")},
-        "torchao.quantization.quantize_.common": {"KernelPreference": types.SimpleNamespace(AUTO="auto", EMULATED="emulated")},
+        "torchao.quantization.quantize_.common": {
+            "KernelPreference": types.SimpleNamespace(AUTO="auto", EMULATED="emulated")
+        },
     }
     for name in list(modules):
         for dot in [i for i, letter in enumerate(name) if letter == "."]:
@@ -189,8 +230,13 @@ def test_torchao_gets_the_layers_and_the_formats(binary_dir, tmp_path, wide_capt
     model = made(wide)[0]
     assert amp.apply(model) is model
     e4m3, e5m2 = {"target_dtype": torch.float8_e4m3fn}, {"target_dtype": torch.float8_e5m2}
-    config = {"cast_config_input": e4m3, "cast_config_weight": e4m3, "cast_config_grad_output": e5m2,
-              "gemm_config_output": {"use_fast_accum": False}, "round_scales_to_power_of_2": False}
+    config = {
+        "cast_config_input": e4m3,
+        "cast_config_weight": e4m3,
+        "cast_config_grad_output": e5m2,
+        "gemm_config_output": {"use_fast_accum": False},
+        "round_scales_to_power_of_2": False,
+    }
     assert torchao == [(config | {"emulate": False}, ["down"])]
     amp.apply(amp.apply(made(wide)[0], emulate=True))
     assert torchao[1:] == [(config | {"emulate": True}, ["down"])], "the second call changes nothing"
@@ -204,7 +250,10 @@ def test_powers_of_two_and_e4m3_gradients_are_torchaos_too(binary_dir, tmp_path,
     more = '[scaling]\npower_of_two = true\ngrad_operand = "fp8_e4m3+saturate"\n'
     amp_of(binary_dir, tmp_path, wide_capture, "fp8-current:1", more).apply(made(wide)[0])
     config, layers = torchao[0]
-    assert config["round_scales_to_power_of_2"] and config["cast_config_grad_output"]["target_dtype"] is torch.float8_e4m3fn
+    assert (
+        config["round_scales_to_power_of_2"]
+        and config["cast_config_grad_output"]["target_dtype"] is torch.float8_e4m3fn
+    )
     assert layers == ["up", "down", "head"]
 
 
@@ -262,10 +311,21 @@ def test_the_real_torchao_computes_as_the_lane(lockstep, binary_dir, tmp_path):
         model, batches, loss_of = made(own_outputs)
         amp.apply(model, emulate=True)
         theirs = float(train(model, batches, loss_of, lambda: autocast_of_torchao(amp))[0])
-        lockstep("replay", path, "--lanes", f"fp32,torch-autocast-bf16,{tmp_path / 'policy.toml'}", "-o", run, "--overwrite", "--quiet")
+        lockstep(
+            "replay",
+            path,
+            "--lanes",
+            f"fp32,torch-autocast-bf16,{tmp_path / 'policy.toml'}",
+            "-o",
+            run,
+            "--overwrite",
+            "--quiet",
+        )
         first = dict(read_run(str(run)).steps["loss"].unstack("lane").iloc[0])
         bf16 = first["torch-autocast-bf16"]
-        ours = next(loss for name, loss in first.items() if name not in ("fp32", "twin", "captured", "torch-autocast-bf16"))
+        ours = next(
+            loss for name, loss in first.items() if name not in ("fp32", "twin", "captured", "torch-autocast-bf16")
+        )
         print(f"{preset}: loss {theirs:.3e} by torchao, {ours:.3e} in the lane, {bf16:.3e} in BF16")
         assert ours > 10 * bf16 and abs(theirs - ours) < 0.1 * ours
 
@@ -312,10 +372,18 @@ def transformer_engine(monkeypatch):
     def named(name):
         return lambda **numbers: (name, tuple(sorted(numbers.items())))
 
-    recipe = types.SimpleNamespace(Format=types.SimpleNamespace(HYBRID="hybrid", E4M3="e4m3"), **{
-        name: named(name) for name in ("DelayedScaling", "Float8CurrentScaling", "MXFP8BlockScaling", "NVFP4BlockScaling")})
-    contents = {"transformer_engine": {}, "transformer_engine.common": {"recipe": recipe},
-                "transformer_engine.pytorch": {"Linear": StandIn, "autocast": stand_in_autocast}}
+    recipe = types.SimpleNamespace(
+        Format=types.SimpleNamespace(HYBRID="hybrid", E4M3="e4m3"),
+        **{
+            name: named(name)
+            for name in ("DelayedScaling", "Float8CurrentScaling", "MXFP8BlockScaling", "NVFP4BlockScaling")
+        },
+    )
+    contents = {
+        "transformer_engine": {},
+        "transformer_engine.common": {"recipe": recipe},
+        "transformer_engine.pytorch": {"Linear": StandIn, "autocast": stand_in_autocast},
+    }
     for name, content in contents.items():
         module = types.ModuleType(name)
         vars(module).update(content)
@@ -324,15 +392,23 @@ def transformer_engine(monkeypatch):
 
 
 RECIPES = {
-    "fp8-delayed:1": ("DelayedScaling", (("amax_compute_algo", "max"), ("amax_history_len", 1024), ("fp8_format", "hybrid"), ("margin", 0))),
+    "fp8-delayed:1": (
+        "DelayedScaling",
+        (("amax_compute_algo", "max"), ("amax_history_len", 1024), ("fp8_format", "hybrid"), ("margin", 0)),
+    ),
     "fp8-current:1": ("Float8CurrentScaling", (("fp8_format", "hybrid"),)),
     "mxfp8:1": ("MXFP8BlockScaling", (("fp8_format", "e4m3"),)),
-    "nvfp4:1": ("NVFP4BlockScaling", (("disable_2d_quantization", False), ("disable_rht", True), ("disable_stochastic_rounding", False))),
+    "nvfp4:1": (
+        "NVFP4BlockScaling",
+        (("disable_2d_quantization", False), ("disable_rht", True), ("disable_stochastic_rounding", False)),
+    ),
 }
 
 
 @pytest.mark.parametrize("preset", RECIPES)
-def test_transformer_engine_gets_the_layers_and_the_recipe(binary_dir, tmp_path, wide_capture, transformer_engine, preset):
+def test_transformer_engine_gets_the_layers_and_the_recipe(
+    binary_dir, tmp_path, wide_capture, transformer_engine, preset
+):
     amp = amp_of(binary_dir, tmp_path, wide_capture, preset, rule("up", "fp32"))
     model, batches, loss_of = made(wide)
     plain = copy.deepcopy(model)
@@ -340,7 +416,11 @@ def test_transformer_engine_gets_the_layers_and_the_recipe(binary_dir, tmp_path,
     weight = model.down.weight
     library = {} if preset in ("fp8-delayed:1", "nvfp4:1") else {"library": "transformer_engine"}
     amp.apply(amp.apply(model, **library), **library)
-    assert [name for name, module in model.named_modules() if isinstance(module, StandIn)] == ["attn.extra", "down", "head"]
+    assert [name for name, module in model.named_modules() if isinstance(module, StandIn)] == [
+        "attn.extra",
+        "down",
+        "head",
+    ]
     assert model.down.weight is weight and model.down.bias is None and model.head.bias is not None
     with amp.autocast("cpu"):
         loss_of(model, batches[0])

@@ -36,26 +36,45 @@ def fix(lockstep, capture, lane, folder, *options, code=0):
 
 def report(lockstep, folder, capture, *options):
     """The lane fix.toml of a replay, as a user would run it."""
-    lockstep("replay", capture, "--cycle", "--steps", 60, "--lanes", "fp32,fix.toml", "--quiet", *options, "-o", "run.h5",
-             cwd=folder)
+    lockstep(
+        "replay",
+        capture,
+        "--cycle",
+        "--steps",
+        60,
+        "--lanes",
+        "fp32,fix.toml",
+        "--quiet",
+        *options,
+        "-o",
+        "run.h5",
+        cwd=folder,
+    )
     found = json.loads(lockstep("report", "run.h5", "--format", "json", cwd=folder).stdout)
     return next(one for one in found["lanes"] if one["name"] == "fix.toml")
 
 
-@pytest.mark.parametrize("name,lane,words,line", [
-    ("square before a norm", "half", "planted pow in fp32", 'op = "pow"'),
-    ("weights too large to store", "half", "weight planted.fc.weight kept in fp32", 'point = "storage"'),
-    ("adam's squares overflow", "half", "optimizer state and arithmetic in fp32", 'state = "fp32"'),
-    ("a large offset", "torch-autocast-bf16", "planted add in fp32", 'op = "add"'),
-    ("no scaler", "torch-autocast-fp16", "a dynamic loss scale (GradScaler)", 'kind = "torch-dynamic"'),
-])
+@pytest.mark.parametrize(
+    "name,lane,words,line",
+    [
+        ("square before a norm", "half", "planted pow in fp32", 'op = "pow"'),
+        ("weights too large to store", "half", "weight planted.fc.weight kept in fp32", 'point = "storage"'),
+        ("adam's squares overflow", "half", "optimizer state and arithmetic in fp32", 'state = "fp32"'),
+        ("a large offset", "torch-autocast-bf16", "planted add in fp32", 'op = "add"'),
+        ("no scaler", "torch-autocast-fp16", "a dynamic loss scale (GradScaler)", 'kind = "torch-dynamic"'),
+    ],
+)
 def test_the_fix_removes_the_fault(lockstep, captures, tmp_path, name, lane, words, line):
     capture = captures(name)
     found = fix(lockstep, capture, lane, tmp_path, "-o", "fix.toml")
     chosen = found["tried"][found["fix"]]
     assert found["answer"] == "fixed" and [edit["words"] for edit in chosen["edits"]] == [words]
-    assert found["sentence"].startswith((f"Fixed: {words} removes the fault ({found['finding']}): loss ",
-                                         f"Finding removed: {words} ({found['finding']}): loss "))
+    assert found["sentence"].startswith(
+        (
+            f"Fixed: {words} removes the fault ({found['finding']}): loss ",
+            f"Finding removed: {words} ({found['finding']}): loss ",
+        )
+    )
     assert chosen["gap"] <= chosen["tolerance"] and line in chosen["edits"][0]["toml"]
     after = report(lockstep, tmp_path, capture)
     assert after["loss"] == chosen["loss"]
@@ -83,8 +102,21 @@ def test_a_rewrite_of_the_graph_is_run_as_well(lockstep, captures, tmp_path):
     tried = next(one for one in found["tried"] if one["edits"][0].get("rewrites"))
     (text,) = tried["edits"][0]["rewrites"]
     assert text.startswith("scale_first:n") and tried["gone"] and not tried["findings"]
-    lockstep("replay", capture, "--cycle", "--steps", 60, "--lanes", "fp32,half", "--rewrite", text, "--quiet", "-o", "run.h5",
-             cwd=tmp_path)
+    lockstep(
+        "replay",
+        capture,
+        "--cycle",
+        "--steps",
+        60,
+        "--lanes",
+        "fp32,half",
+        "--rewrite",
+        text,
+        "--quiet",
+        "-o",
+        "run.h5",
+        cwd=tmp_path,
+    )
     lane = json.loads(lockstep("report", "run.h5", "--format", "json", cwd=tmp_path).stdout)["lanes"]
     half = next(one for one in lane if one["name"] == "half")
     assert half["loss"] == tried["loss"] and not half["findings"]
@@ -103,8 +135,24 @@ def test_a_number_of_the_loop_is_changed(lockstep, captures, tmp_path):
 def test_a_run_file_says_model_options_and_policy(lockstep, captures, tmp_path):
     policy = tmp_path / "mine.toml"
     policy.write_text('extends = "torch-autocast-fp16"\n[[rule]]\nlayer = "fc2"\nloss_scale = 16777216.0\n')
-    lockstep("replay", "mlp", "--size", "hidden1=16,hidden2=16", "--data", "synthetic:400", "--batch", 16, "--steps", 36, "--lanes",
-             "fp32,mine.toml", "--quiet", "-o", "run.h5", cwd=tmp_path)
+    lockstep(
+        "replay",
+        "mlp",
+        "--size",
+        "hidden1=16,hidden2=16",
+        "--data",
+        "synthetic:400",
+        "--batch",
+        16,
+        "--steps",
+        36,
+        "--lanes",
+        "fp32,mine.toml",
+        "--quiet",
+        "-o",
+        "run.h5",
+        cwd=tmp_path,
+    )
     policy.unlink()
     found = fix(lockstep, "run.h5", "mine.toml", tmp_path)
     assert found["answer"] == "fixed" and found["steps"] == 36
@@ -121,7 +169,9 @@ def test_a_run_file_says_model_options_and_policy(lockstep, captures, tmp_path):
 
 def test_where_nothing_is_wrong_or_nothing_helps_it_says_so(lockstep, captures, tmp_path):
     fine = fix(lockstep, captures("nothing"), planted.FP16, tmp_path)
-    assert fine["answer"] == "nothing_wrong" and fine["sentence"].startswith("Nothing to fix: torch-autocast-fp16 has no finding; but fp32 itself")
+    assert fine["answer"] == "nothing_wrong" and fine["sentence"].startswith(
+        "Nothing to fix: torch-autocast-fp16 has no finding; but fp32 itself"
+    )
     capture = captures("square before a norm")
     none = fix(lockstep, capture, "half", tmp_path, "--budget", 0, "-o", "fix.toml", code=3)
     assert none["answer"] == "nothing_helped" and "--budget" in none["sentence"]
@@ -135,8 +185,13 @@ def test_where_nothing_is_wrong_or_nothing_helps_it_says_so(lockstep, captures, 
 def test_a_stopped_fix_goes_on(lockstep, binary_dir, captures, tmp_path):
     options = ["--fix", "half", "--steps", "400"]
     capture = captures("square before a norm")
-    process = subprocess.Popen([str(binary_dir / "lockstep"), "recommend", str(capture), *options, "--quiet"], cwd=tmp_path,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [str(binary_dir / "lockstep"), "recommend", str(capture), *options, "--quiet"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     folder = tmp_path / f"{capture.stem}.recommend"
     while not list(folder.glob("*.h5")):
         assert process.poll() is None

@@ -44,8 +44,19 @@ def test_a_layer_that_overflows_stays_in_fp32_alone(lockstep, captures, tmp_path
     assert "GradScaler's 65536 fits, keep it dynamic." in found["sentence"]
     # Plain autocast broke; under the policy, run as a user would, the fault is gone.
     assert found["tried"][0]["verdict"] == "broke"
-    lockstep("replay", captures["large"], "--cycle", "--steps", 60, "--lanes", "fp32,policy.toml", "--quiet", "-o", "run.h5",
-             cwd=tmp_path)
+    lockstep(
+        "replay",
+        captures["large"],
+        "--cycle",
+        "--steps",
+        60,
+        "--lanes",
+        "fp32,policy.toml",
+        "--quiet",
+        "-o",
+        "run.h5",
+        cwd=tmp_path,
+    )
     report = json.loads(lockstep("report", "run.h5", "--format", "json", cwd=tmp_path).stdout)
     lane = next(one for one in report["lanes"] if one["name"] == "policy.toml")
     assert lane["outcome"] == "fine" and not lane["findings"]
@@ -100,16 +111,36 @@ def test_a_stopped_search_goes_on(lockstep, binary_dir, captures, tmp_path):
 
 
 def test_a_reference_that_breaks_gets_no_answer(lockstep, tmp_path):
-    path = captured(tmp_path / "wild.lscap.h5", lambda width: nn.Linear(width, width), optimizer=lambda p: torch.optim.SGD(p, 1e9))
+    path = captured(
+        tmp_path / "wild.lscap.h5", lambda width: nn.Linear(width, width), optimizer=lambda p: torch.optim.SGD(p, 1e9)
+    )
     for formats in ("bf16", "fp16,bf16"):
         found = advice(lockstep, path, tmp_path, "--formats", formats, code=3)
         assert found["answer"] == "fp32_broke" and "fp32's own loss is not finite" in found["sentence"]
 
 
 def test_options_that_would_be_ignored_are_refused(lockstep, captures, tmp_path):
-    said = lockstep("recommend", captures["fine"], "--batch", 3, "--data", "x", "--tolerance", 2, "--formats", "fp16,fp16",
-                    code=2, cwd=tmp_path).stderr
-    for part in ("--batch: capture", "--data: capture", "--tolerance: only for --prove", "--tolerance 2: must lie", "fp16 is there twice"):
+    said = lockstep(
+        "recommend",
+        captures["fine"],
+        "--batch",
+        3,
+        "--data",
+        "x",
+        "--tolerance",
+        2,
+        "--formats",
+        "fp16,fp16",
+        code=2,
+        cwd=tmp_path,
+    ).stderr
+    for part in (
+        "--batch: capture",
+        "--data: capture",
+        "--tolerance: only for --prove",
+        "--tolerance 2: must lie",
+        "fp16 is there twice",
+    ):
         assert part in said
     lockstep("replay", captures["fine"], "--quiet", "-o", "run.h5", cwd=tmp_path)
     said = lockstep("recommend", "run.h5", "--steps", 5, "--also", "state", code=2, cwd=tmp_path).stderr
@@ -173,8 +204,9 @@ def test_sums_of_fp8_products_may_be_hoppers_fast_ones(lockstep, tmp_path):
 def test_the_budget_in_minutes_and_in_candidates(lockstep, captures, tmp_path):
     found = advice(lockstep, captures["cancels"], tmp_path, "--formats", "fp16", "--budget", "1,10m")
     assert found["out_of_budget"] and found["candidates_run"] == 2
-    error = lockstep("recommend", captures["fine"], "--budget", "soon", "--also", "wieghts", "--gpu", "h10", code=2,
-                     cwd=tmp_path).stderr
+    error = lockstep(
+        "recommend", captures["fine"], "--budget", "soon", "--also", "wieghts", "--gpu", "h10", code=2, cwd=tmp_path
+    ).stderr
     assert "--budget soon" in error and "--also wieghts" in error and "h10" in error and "h100" in error
 
 
@@ -184,7 +216,9 @@ def test_a_capture_is_proven_on_steps_that_the_search_did_not_see(lockstep, capt
     orders = set()
     for path in (tmp_path / "fine.recommend").glob("*.h5"):
         with h5py.File(path) as file:
-            orders.add(tuple(json.loads(file["options"][()] if "options" in file else file.attrs["options"])["captured_order"]))
+            orders.add(
+                tuple(json.loads(file["options"][()] if "options" in file else file.attrs["options"])["captured_order"])
+            )
     assert (0, 1, 2, 3) in orders and len(orders) == 6  # the search's, and five of the others
     assert all(set(order) == {4, 5, 6, 7} for order in orders - {(0, 1, 2, 3)})
 

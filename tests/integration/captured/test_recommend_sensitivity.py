@@ -63,8 +63,11 @@ def captured_with_truth(path, make_optimizer):
     return {name: (float(noise[name] / whole[name]), float(directions[name])) for name in noise}
 
 
-SLOW = {"sgd": lambda p: torch.optim.SGD(p, 0.01, momentum=0.9), "adam": lambda p: torch.optim.Adam(p, 1e-3),
-        "adamw": lambda p: torch.optim.AdamW(p, 1e-3, weight_decay=0.1)}
+SLOW = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.01, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p, 1e-3),
+    "adamw": lambda p: torch.optim.AdamW(p, 1e-3, weight_decay=0.1),
+}
 
 
 @pytest.mark.parametrize("name", SLOW)
@@ -92,7 +95,9 @@ def test_a_mean_that_moves_counts_as_noise(lockstep, tmp_path):
 
 
 def test_without_an_average_the_noise_is_assumed_and_says_so(lockstep, tmp_path):
-    path = captured(tmp_path / "plain.lscap.h5", lambda width: nn.Linear(width, width), optimizer=lambda p: torch.optim.SGD(p, 0.1))
+    path = captured(
+        tmp_path / "plain.lscap.h5", lambda width: nn.Linear(width, width), optimizer=lambda p: torch.optim.SGD(p, 0.1)
+    )
     rows = advice(lockstep, path, tmp_path, "--formats", "bf16")["sensitivity"]["weights"]
     for row in rows:
         assert row["basis"] == "assumed" and row["noise_share"] == 1
@@ -108,8 +113,14 @@ def test_roles_are_measured_alone(lockstep, tmp_path):
     assert all(row["format"] == "fp8" for row in rows if "measured" in row)
     layers = {row["layer"]: row for row in found["sensitivity"]["layers"] if "loss_error" in row}
     assert set(layers) == {"first", "middle.inner"}
-    assert set(measured) == {("first", "input"), ("first", "weight"), ("first", "grad_activation"),
-                             ("middle.inner", "activation"), ("middle.inner", "weight"), ("middle.inner", "grad_activation")}
+    assert set(measured) == {
+        ("first", "input"),
+        ("first", "weight"),
+        ("first", "grad_activation"),
+        ("middle.inner", "activation"),
+        ("middle.inner", "weight"),
+        ("middle.inner", "grad_activation"),
+    }
     # A backward value alone leaves the loss of its own step as it is; every role spoils gradients, the planted layer's more.
     for (layer, role), row in measured.items():
         assert (row["loss_error"] == 0) == (role == "grad_activation")
@@ -117,7 +128,9 @@ def test_roles_are_measured_alone(lockstep, tmp_path):
         if layer == "middle.inner":
             assert row["gradient_error"] > 5 * measured["first", "weight"]["gradient_error"]
     assert found["sensitivity"]["role_rank_correlation"] is not None
-    text = lockstep("recommend", tmp_path / "narrow.lscap.h5", "--formats", "bf16,fp8", "--all", "--quiet", cwd=tmp_path).stdout
+    text = lockstep(
+        "recommend", tmp_path / "narrow.lscap.h5", "--formats", "bf16,fp8", "--all", "--quiet", cwd=tmp_path
+    ).stdout
     assert "roles in layers that were measured alone with a rank correlation of" in " ".join(text.split())
 
 
@@ -134,5 +147,7 @@ def test_a_culprit_that_no_score_names_is_found_by_halving(lockstep, tmp_path):
     kept = [len(trial["fp32"]) for trial in found["tried"] if trial["passes"]]
     assert found["layers"] == 25 and sorted(kept)[0] == 1 and sorted(kept)[1] >= 8
     # One at a time would take 25 runs.
-    frontier = max(i for i, trial in enumerate(found["tried"]) if trial["lane"] in {p.get("lane") for p in found["frontier"]})
+    frontier = max(
+        i for i, trial in enumerate(found["tried"]) if trial["lane"] in {p.get("lane") for p in found["frontier"]}
+    )
     assert found["candidates_run"] - (frontier + 1) <= 4 * math.ceil(math.log(25, 4)) + 1

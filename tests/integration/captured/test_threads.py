@@ -41,8 +41,19 @@ def screen_of(lockstep, case, folder):
         shutil.copy(SOURCE / "examples" / "policies" / case.example, folder)
     lanes = ",".join(["fp32", *filter(None, case.says)])
     for threads_used, run in enumerate([files[c] for c in ("RUN", "AGAIN") if c in case.command] or ["run.h5"], 1):
-        lockstep("replay", *arguments, *case.options, "--lanes", lanes, "--threads", threads_used, "-o", run, "--quiet",
-                 cwd=folder)
+        lockstep(
+            "replay",
+            *arguments,
+            *case.options,
+            "--lanes",
+            lanes,
+            "--threads",
+            threads_used,
+            "-o",
+            run,
+            "--quiet",
+            cwd=folder,
+        )
     if not case.command:
         return first_screen(lockstep("report", "run.h5", cwd=folder).stdout)
     return {"": lockstep(*(files.get(c, c) for c in case.command), cwd=folder).stdout.splitlines()}
@@ -73,8 +84,8 @@ def quote(case, screen):
     if case.command:
         first = case.says[""][0]
         line = next(i for i, text in enumerate(screen[""]) if first in text)
-        text = joined(screen[""][line:line + case.quoted_lines])
-        return text[text.index(first.strip()):]
+        text = joined(screen[""][line : line + case.quoted_lines])
+        return text[text.index(first.strip()) :]
     said = [joined(screen[lane]).split(" Try (untested)")[0] for lane in case.says]
     said = [re.sub(r" \(threads\.py:\d+\)", "", text) for text in said]
     return "<br>".join(textwrap.shorten(text, LONGEST_QUOTE, placeholder=" …") for text in said)
@@ -92,9 +103,12 @@ def write_row(case, row):
     """Rows keep the order of CASES; a row whose case is gone is removed."""
     before, rest = PAGE.read_text().split(BEGIN)
     _, after = rest.split(END)
-    rows = [row if other is case else
-            next((old for old in rows_of_page() if old.startswith(row_of(other, "").split(" |  |")[0])), None)
-            for other in threads.CASES]
+    rows = [
+        row
+        if other is case
+        else next((old for old in rows_of_page() if old.startswith(row_of(other, "").split(" |  |")[0])), None)
+        for other in threads.CASES
+    ]
     PAGE.write_text(before + BEGIN + HEADER + "".join(f"{row}\n" for row in rows if row) + END + after)
 
 

@@ -10,8 +10,8 @@ import dataclasses
 @dataclasses.dataclass
 class Change:
     name: str
-    edits: list          # (old, new): old occurs exactly once in the script
-    place: str = ""      # a regular expression, searched for in the first line of the verdict
+    edits: list  # (old, new): old occurs exactly once in the script
+    place: str = ""  # a regular expression, searched for in the first line of the verdict
     train: dict = dataclasses.field(default_factory=dict)  # arguments of train()
     threads: int = 1
     onednn: bool = True
@@ -32,24 +32,43 @@ _ENDS = "if (i + 1) % ACCUMULATE == 0:"
 _HEAD = """        with torch.autocast("cpu", enabled=False):
             return self.head(x.float())
 """
-_LOSS = "F.cross_entropy(logits.flatten(0, 1), batch[\"next\"].flatten())"
+_LOSS = 'F.cross_entropy(logits.flatten(0, 1), batch["next"].flatten())'
 
 TEXT_MUTANTS = [
     edit("LayerNorm eps", "self.norm2 = nn.LayerNorm(WIDTH)", "self.norm2 = nn.LayerNorm(WIDTH, eps=1e-3)", "norm2"),
-    edit("LayerNorm eps 1e-6", "self.norm2 = nn.LayerNorm(WIDTH)", "self.norm2 = nn.LayerNorm(WIDTH, eps=1e-6)", "norm2"),
-    edit("softmax in FP16", _SOFTMAX,
-         'with torch.autocast("cpu", enabled=False):\n            weights = F.softmax(scores.half(), dim=-1).to(v.dtype)',
-         "attention"),
+    edit(
+        "LayerNorm eps 1e-6", "self.norm2 = nn.LayerNorm(WIDTH)", "self.norm2 = nn.LayerNorm(WIDTH, eps=1e-6)", "norm2"
+    ),
+    edit(
+        "softmax in FP16",
+        _SOFTMAX,
+        'with torch.autocast("cpu", enabled=False):\n            weights = F.softmax(scores.half(), dim=-1).to(v.dtype)',
+        "attention",
+    ),
     edit("no unscale before clipping", _UNSCALE, "", "clip"),
     edit("clipping before unscale", _UNSCALE + _CLIP, _CLIP + _UNSCALE, "clip"),
     edit("no clipping", _CLIP, "", "clip"),
     edit("another clipping limit", "CLIP = 8, 2, 0.5", "CLIP = 8, 2, 0.4", "clip"),
-    Change("dropped last micro-batch", [
-        (_LOOP, _LOOP.replace("enumerate(batches(", "enumerate(b for j, b in enumerate(batches(")[:-2]
-         + ") if j % ACCUMULATE == 0):"), (_ENDS, "if True:")], "micro-batch|accumul|batch"),
+    Change(
+        "dropped last micro-batch",
+        [
+            (
+                _LOOP,
+                _LOOP.replace("enumerate(batches(", "enumerate(b for j, b in enumerate(batches(")[:-2]
+                + ") if j % ACCUMULATE == 0):",
+            ),
+            (_ENDS, "if True:"),
+        ],
+        "micro-batch|accumul|batch",
+    ),
     Change("a step at every micro-batch", [(_ENDS, "if True:")], "micro-batch|accumul|batch"),
-    edit("bias correction skipped", _STEP, '                    for state in optimizer.state.values():\n'
-         '                        state["step"].fill_(1e6)\n' + _STEP, "step|optimizer|update"),
+    edit(
+        "bias correction skipped",
+        _STEP,
+        "                    for state in optimizer.state.values():\n"
+        '                        state["step"].fill_(1e6)\n' + _STEP,
+        "step|optimizer|update",
+    ),
     edit("sum for mean", _LOSS, _LOSS[:-1] + ', reduction="sum")', "cross_entropy|loss"),
     edit("label smoothing", _LOSS, _LOSS[:-1] + ", label_smoothing=0.1)", "cross_entropy|loss"),
     edit("autocast widened by the head", _HEAD, "        return self.head(x)\n", "head"),
@@ -62,8 +81,12 @@ TEXT_MUTANTS = [
     edit("coupled weight decay", "torch.optim.AdamW(", "torch.optim.Adam(", "decay|optimizer|update"),
     edit("beta2", "(0.9, 0.95)", "(0.9, 0.999)", "beta2|optimizer|update"),
     edit("schedule off by one", "(i + 1) / 4", "(i + 2) / 4", "learning.rate|lr"),
-    edit("accumulation without dividing", "scaler.scale(loss / ACCUMULATE)", "scaler.scale(loss)",
-         "factor of the loss|accumul"),
+    edit(
+        "accumulation without dividing",
+        "scaler.scale(loss / ACCUMULATE)",
+        "scaler.scale(loss)",
+        "factor of the loss|accumul",
+    ),
     edit("GELU by tanh", _GELU, 'h = F.gelu(self.up(x), approximate="tanh")', r"gelu.*mlp|mlp.*gelu"),
     edit("dropout off", "nn.Dropout(0.1)", "nn.Dropout(0.0)", "drop|mlp"),
     edit("dropout twice", _DROP, "return self.drop(self.drop(self.down(h)))", "drop|mlp"),
@@ -80,23 +103,35 @@ _CROSS = "return F.cross_entropy(model(images), labels)"
 IMAGE_MUTANTS = [
     edit("batch norm's momentum", _BN, _BN[:-1] + ", momentum=0.01)", r"\bbn\b"),
     edit("batch norm's eps", _BN, _BN[:-1] + ", eps=1e-3)", r"\bbn\b"),
-    edit("a batch norm in evaluation mode", "    model = Net()\n", "    model = Net()\n    model.stage2.bn.eval()\n",
-         r"stage2\.bn"),
+    edit(
+        "a batch norm in evaluation mode",
+        "    model = Net()\n",
+        "    model = Net()\n    model.stage2.bn.eval()\n",
+        r"stage2\.bn",
+    ),
     edit("maximum for average", "return F.avg_pool2d(y, 2)", "return F.max_pool2d(y, 2)", "pool|stage1"),
-    edit("pool before relu", _STAGE, "        y = self.bn(self.conv(x))\n        return F.relu(F.avg_pool2d(y, 2))\n",
-         "stage1"),
+    edit(
+        "pool before relu",
+        _STAGE,
+        "        y = self.bn(self.conv(x))\n        return F.relu(F.avg_pool2d(y, 2))\n",
+        "stage1",
+    ),
     edit("relu forgotten", "h = F.relu(self.fc1(x))", "h = self.fc1(x)", "relu|fc1|fc2"),
     edit("padding mode", "padding=1, bias=False", 'padding=1, bias=False, padding_mode="circular"', r"conv|pad"),
     edit("dropped last example", "yield images, labels", "yield images[:-1], labels[:-1]", "batch|shape|stage1"),
     edit("images normalised twice", "yield images, labels", "yield (images - 0.5) / 0.5, labels", "stage1"),
-    edit("sum for mean", _CROSS, 'return F.cross_entropy(model(images), labels, reduction="sum")', "cross_entropy|loss"),
+    edit(
+        "sum for mean", _CROSS, 'return F.cross_entropy(model(images), labels, reduction="sum")', "cross_entropy|loss"
+    ),
     edit("dropout stronger", "nn.Dropout(0.2)", "nn.Dropout(0.6)", "drop|fc1"),
     edit("momentum", _SGD, "lr=0.05, momentum=0.5, weight_decay=5e-4", "momentum|optimizer|update"),
     edit("Nesterov", _SGD, _SGD + ", nesterov=True", "nesterov|optimizer|update"),
     edit("weight decay forgotten", _SGD, "lr=0.05, momentum=0.9", "decay|optimizer|update"),
     edit("weight decay tenfold", _SGD, "lr=0.05, momentum=0.9, weight_decay=5e-3", "decay|optimizer|update"),
     edit("schedule one step early", "step_size=4", "step_size=3", "learning.rate|lr"),
-    edit("a layer not trained", "    model = Net()\n", "    model = Net()\n    model.fc1.requires_grad_(False)\n", "fc1"),
+    edit(
+        "a layer not trained", "    model = Net()\n", "    model = Net()\n    model.fc1.requires_grad_(False)\n", "fc1"
+    ),
 ]
 
 TEXT_HARMLESS = [
@@ -104,27 +139,55 @@ TEXT_HARMLESS = [
     edit("another path and other lines", '"""A user\'s', '"""One more line.\n\n"""\n"""A user\'s'),
     Change("another seed", [], train={"seed": 901}),
     Change("other batches", [], train={"data_seed": 902}),
-    edit("examples permuted in each batch", "text = (start + step", "order = torch.randperm(ROWS, generator="
-         "torch.Generator().manual_seed(3))\n        start, step = start[order], step[order]\n        text = (start + step"),
+    edit(
+        "examples permuted in each batch",
+        "text = (start + step",
+        "order = torch.randperm(ROWS, generator="
+        "torch.Generator().manual_seed(3))\n        start, step = start[order], step[order]\n        text = (start + step",
+    ),
     edit("x * 0.5 for x / 2", _DIVIDE, "scores = scores * (1 / math.sqrt(width // HEADS))"),
-    Change("a module renamed", [("self.mlp = Mlp()", "self.feed_forward = Mlp()"), ("self.mlp(self", "self.feed_forward(self")]),
-    edit("a variable renamed", "h = F.gelu(self.up(x))\n        return self.drop(self.down(h))",
-         "hidden = F.gelu(self.up(x))\n        return self.drop(self.down(hidden))"),
-    edit("a helper function", "        x = x + self.mlp(self.norm2(x))\n        return x\n",
-         "        return self.fed_forward(x)\n\n    def fed_forward(self, x):\n        return x + self.mlp(self.norm2(x))\n"),
-    edit("F.linear for a module", "return self.drop(self.down(h))",
-         "return self.drop(F.linear(h, self.down.weight, self.down.bias))"),
+    Change(
+        "a module renamed",
+        [("self.mlp = Mlp()", "self.feed_forward = Mlp()"), ("self.mlp(self", "self.feed_forward(self")],
+    ),
+    edit(
+        "a variable renamed",
+        "h = F.gelu(self.up(x))\n        return self.drop(self.down(h))",
+        "hidden = F.gelu(self.up(x))\n        return self.drop(self.down(hidden))",
+    ),
+    edit(
+        "a helper function",
+        "        x = x + self.mlp(self.norm2(x))\n        return x\n",
+        "        return self.fed_forward(x)\n\n    def fed_forward(self, x):\n        return x + self.mlp(self.norm2(x))\n",
+    ),
+    edit(
+        "F.linear for a module",
+        "return self.drop(self.down(h))",
+        "return self.drop(F.linear(h, self.down.weight, self.down.bias))",
+    ),
     edit("a logging op", _GELU, _GELU + "\n        self.seen = h.detach().abs().mean()"),
-    edit("one-ulp-moved weights", "    model = Gpt()\n", "    model = Gpt()\n    with torch.no_grad():\n"
-         "        for p in model.parameters():\n            p.copy_(torch.nextafter(p, torch.full_like(p, 9.0)))\n"),
+    edit(
+        "one-ulp-moved weights",
+        "    model = Gpt()\n",
+        "    model = Gpt()\n    with torch.no_grad():\n"
+        "        for p in model.parameters():\n            p.copy_(torch.nextafter(p, torch.full_like(p, 9.0)))\n",
+    ),
     Change("two threads", [], threads=2),
     Change("other kernels", [], onednn=False),
-    edit("torch.where for masked_fill", "scores = scores.masked_fill(self.mask, -1e4)",
-         "scores = torch.where(self.mask, torch.full_like(scores, -1e4), scores)"),
-    edit("fused attention", "        scores = q @ k.transpose(2, 3)\n        " + _DIVIDE
-         + "\n        scores = scores.masked_fill(self.mask, -1e4)\n        " + _SOFTMAX
-         + "\n        return self.out((weights @ v).transpose",
-         "        y = F.scaled_dot_product_attention(q, k, v, attn_mask=~self.mask)\n        return self.out(y.transpose"),
+    edit(
+        "torch.where for masked_fill",
+        "scores = scores.masked_fill(self.mask, -1e4)",
+        "scores = torch.where(self.mask, torch.full_like(scores, -1e4), scores)",
+    ),
+    edit(
+        "fused attention",
+        "        scores = q @ k.transpose(2, 3)\n        "
+        + _DIVIDE
+        + "\n        scores = scores.masked_fill(self.mask, -1e4)\n        "
+        + _SOFTMAX
+        + "\n        return self.out((weights @ v).transpose",
+        "        y = F.scaled_dot_product_attention(q, k, v, attn_mask=~self.mask)\n        return self.out(y.transpose",
+    ),
 ]
 
 IMAGE_HARMLESS = [
@@ -133,19 +196,36 @@ IMAGE_HARMLESS = [
     Change("other batches", [], train={"data_seed": 902}),
     Change("two threads", [], threads=2),
     Change("other kernels", [], onednn=False),
-    edit("examples permuted in each batch", "yield images, labels", "order = torch.randperm(ROWS, generator="
-         "torch.Generator().manual_seed(3))\n        yield images[order], labels[order]"),
-    edit("batches in another order", "in batches(seed if data_seed is None else data_seed)",
-         "in reversed(list(batches(seed if data_seed is None else data_seed)))"),
-    Change("nn.Sequential for calls", [
-        ("        self.conv = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)\n        self.bn = nn.BatchNorm2d(outputs)\n",
-         "        self.body = nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),\n"
-         "                                  nn.BatchNorm2d(outputs), nn.ReLU(), nn.AvgPool2d(2))\n"),
-        (_STAGE, "        return self.body(x)\n")]),
+    edit(
+        "examples permuted in each batch",
+        "yield images, labels",
+        "order = torch.randperm(ROWS, generator="
+        "torch.Generator().manual_seed(3))\n        yield images[order], labels[order]",
+    ),
+    edit(
+        "batches in another order",
+        "in batches(seed if data_seed is None else data_seed)",
+        "in reversed(list(batches(seed if data_seed is None else data_seed)))",
+    ),
+    Change(
+        "nn.Sequential for calls",
+        [
+            (
+                "        self.conv = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)\n        self.bn = nn.BatchNorm2d(outputs)\n",
+                "        self.body = nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),\n"
+                "                                  nn.BatchNorm2d(outputs), nn.ReLU(), nn.AvgPool2d(2))\n",
+            ),
+            (_STAGE, "        return self.body(x)\n"),
+        ],
+    ),
     edit("products for a module", "h = F.relu(self.fc1(x))", "h = F.relu(x @ self.fc1.weight.t() + self.fc1.bias)"),
     edit("addmm for a module", "return self.fc2(h)", "return torch.addmm(self.fc2.bias, h, self.fc2.weight.t())"),
-    edit("one-ulp-moved weights", "    model = Net()\n", "    model = Net()\n    with torch.no_grad():\n"
-         "        for p in model.parameters():\n            p.copy_(torch.nextafter(p, torch.full_like(p, 9.0)))\n"),
+    edit(
+        "one-ulp-moved weights",
+        "    model = Net()\n",
+        "    model = Net()\n    with torch.no_grad():\n"
+        "        for p in model.parameters():\n            p.copy_(torch.nextafter(p, torch.full_like(p, 9.0)))\n",
+    ),
     edit("reshape for flatten", "x.flatten(1)", "x.reshape(x.shape[0], -1)"),
     edit("log_softmax and nll_loss", _CROSS, "return F.nll_loss(F.log_softmax(model(images), 1), labels)"),
 ]

@@ -48,7 +48,9 @@ def test_propose_and_approve(lockstep, copy):
     assert "another model" in lockstep("baseline", "propose", copy, "lenet", "--quiet", code=1).stderr
     assert "0 numbers of" in lockstep("baseline", "propose", copy, "--quiet").stdout
     assert "--reason" in lockstep("baseline", "approve", copy, code=2).stderr
-    assert "matches no key" in lockstep("baseline", "approve", copy, "--reason", "r", "--keys", "no/such", code=2).stderr
+    assert (
+        "matches no key" in lockstep("baseline", "approve", copy, "--reason", "r", "--keys", "no/such", code=2).stderr
+    )
     lockstep("baseline", "approve", copy, "--reason", "one lane", "--keys", "pure-fp16/*")
     lockstep("baseline", "approve", copy, "--reason", "the rest")  # the proposal is still there
     assert not copy.with_name("mlp.json.proposed").exists()
@@ -69,8 +71,15 @@ def test_a_proposal_is_for_the_baseline_as_it_was(lockstep, copy):
 
 def test_record_takes_no_options_that_do_nothing(lockstep, tmp_path):
     text = lockstep("baseline", "record", "--help").stdout
-    for name, value in {"--twins": 1, "--nudge": 0, "--eval-every": 5, "--eval-examples": 5, "--eval-policy": "own", "--checkpoint-every": 5,
-                        "--resume": "x.h5"}.items():
+    for name, value in {
+        "--twins": 1,
+        "--nudge": 0,
+        "--eval-every": 5,
+        "--eval-examples": 5,
+        "--eval-policy": "own",
+        "--checkpoint-every": 5,
+        "--resume": "x.h5",
+    }.items():
         assert name not in text
         error = lockstep("baseline", "record", *QUICK, name, value, "-o", tmp_path / "b.json", code=2).stderr
         assert f"{name}: " in error and "leave it out" in error
@@ -80,9 +89,12 @@ def test_record_takes_no_options_that_do_nothing(lockstep, tmp_path):
 def test_few_members_are_warned_of(lockstep, good, tmp_path):
     few = lockstep("baseline", "record", *QUICK, "-o", tmp_path / "few.json").stderr
     assert few == "Warning: 4 runs from weights moved by one ulp make wide limits: a small regression may pass.\n"
-    assert not lockstep("baseline", "record", *QUICK[:-3], "--members", 5, "--quiet", "-o", tmp_path / "more.json").stderr
-    assert "4 runs from weights moved by one ulp make wide limits" in \
-        " ".join(lockstep("check", "mlp", "--baseline", good).stdout.split())
+    assert not lockstep(
+        "baseline", "record", *QUICK[:-3], "--members", 5, "--quiet", "-o", tmp_path / "more.json"
+    ).stderr
+    assert "4 runs from weights moved by one ulp make wide limits" in " ".join(
+        lockstep("check", "mlp", "--baseline", good).stdout.split()
+    )
 
 
 def test_a_huge_file_is_no_baseline(lockstep, tmp_path):
@@ -94,7 +106,9 @@ def test_a_huge_file_is_no_baseline(lockstep, tmp_path):
 
 
 def test_an_unfinished_run_is_no_baseline(lockstep, binary_dir, tmp_path):
-    run = subprocess.Popen([binary_dir / "lockstep", "replay", "mlp", "--steps", "100000", "-o", "part.h5", "--quiet"], cwd=tmp_path)
+    run = subprocess.Popen(
+        [binary_dir / "lockstep", "replay", "mlp", "--steps", "100000", "-o", "part.h5", "--quiet"], cwd=tmp_path
+    )
     try:
         deadline = time.time() + 60
         while not (tmp_path / "part.h5").exists() and time.time() < deadline:
@@ -108,8 +122,10 @@ def test_an_unfinished_run_is_no_baseline(lockstep, binary_dir, tmp_path):
 
 
 def test_a_stopped_recording_leaves_nothing(binary_dir, tmp_path):
-    run = subprocess.Popen([binary_dir / "lockstep", "baseline", "record", "mlp", "--steps", "100000", "-o", "b.json", "--quiet"],
-                           cwd=tmp_path)
+    run = subprocess.Popen(
+        [binary_dir / "lockstep", "baseline", "record", "mlp", "--steps", "100000", "-o", "b.json", "--quiet"],
+        cwd=tmp_path,
+    )
     deadline = time.time() + 60
     while not list(tmp_path.glob("b.json.runs/*")) and time.time() < deadline:
         time.sleep(0.1)
@@ -119,16 +135,25 @@ def test_a_stopped_recording_leaves_nothing(binary_dir, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("edit, says", [
-    (lambda j: j["ensembles"]["ulps"].update(runs=-7), "do not fit together"),
-    (lambda j: j.update(steps=2**62), "do not fit together"),
-    (lambda j: j.update(options=5), "not a whole baseline"),
-    (lambda j: j.update(options={}), "not a whole baseline"),
-    (lambda j: j.update(version=2), "version 2"),
-    (lambda j: j.update(format="other"), "not a baseline"),
-    (lambda j: j["ensembles"]["ulps"]["lanes"]["fp32"]["magnitude"].update({"999999": [1, 1]}), "do not fit together"),
-    (lambda j: next(iter(j["ensembles"]["ulps"]["lanes"]["fp32"]["magnitude"].values())).__setitem__(1, -5), "do not fit together"),
-])
+@pytest.mark.parametrize(
+    "edit, says",
+    [
+        (lambda j: j["ensembles"]["ulps"].update(runs=-7), "do not fit together"),
+        (lambda j: j.update(steps=2**62), "do not fit together"),
+        (lambda j: j.update(options=5), "not a whole baseline"),
+        (lambda j: j.update(options={}), "not a whole baseline"),
+        (lambda j: j.update(version=2), "version 2"),
+        (lambda j: j.update(format="other"), "not a baseline"),
+        (
+            lambda j: j["ensembles"]["ulps"]["lanes"]["fp32"]["magnitude"].update({"999999": [1, 1]}),
+            "do not fit together",
+        ),
+        (
+            lambda j: next(iter(j["ensembles"]["ulps"]["lanes"]["fp32"]["magnitude"].values())).__setitem__(1, -5),
+            "do not fit together",
+        ),
+    ],
+)
 def test_odd_baselines_are_refused(lockstep, copy, edit, says):
     content = json.loads(copy.read_text())
     edit(content)
@@ -153,7 +178,7 @@ def with_environment(path, to, **environment):
 def test_a_folder_s_baseline_is_chosen_by_environment_and_policies(lockstep, good, tmp_path):
     folder = tmp_path / "baselines"
     said = lockstep("baseline", "record", *[word for word in QUICK if word != "--quiet"], "-o", f"{folder}/").stdout
-    here, = folder.iterdir()
+    (here,) = folder.iterdir()
     assert re.fullmatch(r"mlp\.[0-9a-f]{8}-[0-9a-f]{8}\.baseline\.json", here.name) and here.name in said
     assert "exists" in lockstep("baseline", "record", *QUICK, "-o", folder, code=2).stderr
     with_environment(here, folder / "a.json", compiler="another")
@@ -185,7 +210,21 @@ def test_a_folder_s_baseline_is_chosen_by_environment_and_policies(lockstep, goo
     result = json.loads(lockstep("check", "vae", "--baseline", folder, "--json", "-", code=3).stdout)
     jsonschema.validate(result, json.loads((SOURCE / "docs" / "check.schema.json").read_text()))
     assert "none of the baselines in" in result["headline"] and len(result["remarks"]) == 4
-    lockstep("replay", "mlp", "--batch", 16, "--steps", 4, "--lanes", "fp32,tf32", "--twins", 0, "--quiet", "-o", tmp_path / "tf32.h5")
+    lockstep(
+        "replay",
+        "mlp",
+        "--batch",
+        16,
+        "--steps",
+        4,
+        "--lanes",
+        "fp32,tf32",
+        "--twins",
+        0,
+        "--quiet",
+        "-o",
+        tmp_path / "tf32.h5",
+    )
     lockstep("check", tmp_path / "tf32.h5", "--baseline", folder, code=3)
 
 

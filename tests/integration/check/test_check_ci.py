@@ -21,12 +21,17 @@ class Machine:
 
     def __init__(self, folder, binary_dir):
         self.folder, self.output, self.summary = folder, folder / "output", folder / "summary.md"
-        self.environment = {**os.environ, "PATH": f"{binary_dir}:{os.environ['PATH']}",
-                            "GITHUB_OUTPUT": str(self.output), "GITHUB_STEP_SUMMARY": str(self.summary)}
+        self.environment = {
+            **os.environ,
+            "PATH": f"{binary_dir}:{os.environ['PATH']}",
+            "GITHUB_OUTPUT": str(self.output),
+            "GITHUB_STEP_SUMMARY": str(self.summary),
+        }
 
     def run(self, text, shell=BASH, **environment):
-        return subprocess.run([*shell, text], cwd=self.folder, env={**self.environment, **environment},
-                              capture_output=True, text=True)
+        return subprocess.run(
+            [*shell, text], cwd=self.folder, env={**self.environment, **environment}, capture_output=True, text=True
+        )
 
 
 @pytest.fixture
@@ -39,7 +44,11 @@ def files(lockstep, tmp_path_factory):
     """A baseline; a run as good as it; a run with a defect; a run of another seed, which it cannot judge."""
     folder = tmp_path_factory.mktemp("runs")
     lockstep("baseline", "record", "lenet", *RUN, "--members", 6, "-o", folder / "b.json")
-    for name, option in {"good": ["--nudge", 1001], "bad": ["--batch-norm-eps", "1e-2"], "other": ["--seed", 7]}.items():
+    for name, option in {
+        "good": ["--nudge", 1001],
+        "bad": ["--batch-norm-eps", "1e-2"],
+        "other": ["--seed", 7],
+    }.items():
         lockstep("replay", "lenet", *RUN, "--twins", 0, *option, "-o", folder / f"{name}.h5")
     return folder
 
@@ -54,8 +63,10 @@ def action_step(subject, files, **more):
     inputs = {name: row.get("default") for name, row in action["inputs"].items()}
     inputs |= {"subject": str(files / subject), "baseline": str(files / "b.json"), **more}
     step = next(step for step in action["runs"]["steps"] if "run" in step)
-    environment = {name: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda found: inputs[found.group(1)], text)
-                   for name, text in step["env"].items()}
+    environment = {
+        name: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda found: inputs[found.group(1)], text)
+        for name, text in step["env"].items()
+    }
     assert "${{" not in step["run"], "inputs come through the environment: no text of theirs is run"
     return step["run"], environment
 
@@ -108,7 +119,11 @@ def test_the_demo_workflow_runs_as_plain_shell(machine):
 @pytest.mark.parametrize("subject, code", [("good.h5", 0), ("bad.h5", 1), ("other.h5", 3)])
 def test_the_gitlab_template_runs_as_plain_shell(machine, files, subject, code):
     job = load("gitlab/lockstep.gitlab-ci.yml")[".lockstep-check"]
-    variables = {**job["variables"], "LOCKSTEP_SUBJECT": str(files / subject), "LOCKSTEP_BASELINE": str(files / "b.json")}
+    variables = {
+        **job["variables"],
+        "LOCKSTEP_SUBJECT": str(files / subject),
+        "LOCKSTEP_BASELINE": str(files / "b.json"),
+    }
     done = machine.run("\n".join(job["script"]), shell=["sh", "-e", "-c"], **variables)
     assert done.returncode == code, done.stdout + done.stderr
     assert "allow_failure" not in job, "what could not be compared is no pass"

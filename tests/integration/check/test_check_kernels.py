@@ -14,9 +14,32 @@ OVERFLOWING = 'extends = "torch-autocast-fp16"\n[loss_scale]\ninit_scale = 10995
 LANES = ["--lanes", "fp32,torch-autocast-fp16,overflowing.toml"]
 SUBJECTS = {
     "lenet": ["lenet", "--data", "synthetic:500", "--steps", 5, "--batch", 16, *LANES],
-    "bert": ["bert", "--data", "grammar:10000", "--size", "layers=1,width=32,heads=4,context=16", "--optimizer", "adamw",
-             "--steps", 4, "--batch", 8, *LANES],
-    "gpt": ["gpt", "--data", "grammar:10000", "--size", "layers=1,width=32,heads=4,context=16", "--steps", 4, "--batch", 8, *LANES],
+    "bert": [
+        "bert",
+        "--data",
+        "grammar:10000",
+        "--size",
+        "layers=1,width=32,heads=4,context=16",
+        "--optimizer",
+        "adamw",
+        "--steps",
+        4,
+        "--batch",
+        8,
+        *LANES,
+    ],
+    "gpt": [
+        "gpt",
+        "--data",
+        "grammar:10000",
+        "--size",
+        "layers=1,width=32,heads=4,context=16",
+        "--steps",
+        4,
+        "--batch",
+        8,
+        *LANES,
+    ],
 }
 
 
@@ -24,16 +47,25 @@ SUBJECTS = {
 class Red:
     subject: str
     verdict: str  # a regular expression, found in the verdict's sentence
-    first: str    # and one for the first place with other bits
+    first: str  # and one for the first place with other bits
 
 
 RED = {
-    "truncating_casts": Red("lenet", "step 0: conv1 conv2d input operand: the rounding error",
-                            "step 0, lane torch-autocast-fp16, site conv1 conv2d input operand"),
-    "flushing_casts": Red("lenet", "lane torch-autocast-fp16, step 0: .* are rounded to zero",
-                          "step 0, lane torch-autocast-fp16, site conv1 conv2d"),
-    "stale_casts": Red("lenet", r"step 1: fc3 linear weight operand|limit is conv1 conv2d weight operand \(error, step 1\)",
-                       "step 1, lane torch-autocast-fp16, site conv1 conv2d weight operand"),
+    "truncating_casts": Red(
+        "lenet",
+        "step 0: conv1 conv2d input operand: the rounding error",
+        "step 0, lane torch-autocast-fp16, site conv1 conv2d input operand",
+    ),
+    "flushing_casts": Red(
+        "lenet",
+        "lane torch-autocast-fp16, step 0: .* are rounded to zero",
+        "step 0, lane torch-autocast-fp16, site conv1 conv2d",
+    ),
+    "stale_casts": Red(
+        "lenet",
+        r"step 1: fc3 linear weight operand|limit is conv1 conv2d weight operand \(error, step 1\)",
+        "step 1, lane torch-autocast-fp16, site conv1 conv2d weight operand",
+    ),
     "fp16_sums": Red("lenet", "step 0: (fc1 linear|relu3 relu) output", "step 0, lane fp32, site fc1 linear"),
     "short_sums": Red("lenet", "step 0: fc1 linear output", "step 0, lane fp32, site fc1 linear"),
     "short_bias_gradients": Red("lenet", "fc3 linear_backward_bias grad_weight", "fc3 linear_backward_bias"),
@@ -42,10 +74,17 @@ RED = {
     "conv_backward_tap": Red("lenet", "conv2 conv2d_backward_input", "conv2 conv2d_backward_input"),
     "relu_gradient_at_zero": Red("lenet", r"relu\d relu_backward", r"relu\d relu_backward"),
     "gradient_of_sum": Red("lenet", "loss cross_entropy_backward", "loss cross_entropy_backward"),
-    "unscale_forgets_a_tensor": Red("lenet", r"the first place beyond its limit is fc3 optimizer update operand \(error, step 0\)", "step 0.* fc3 optimizer update"),
+    "unscale_forgets_a_tensor": Red(
+        "lenet",
+        r"the first place beyond its limit is fc3 optimizer update operand \(error, step 0\)",
+        "step 0.* fc3 optimizer update",
+    ),
     "forgotten_momentum": Red("lenet", "step 1: .* optimizer", "step 1, lane fp32, site .* optimizer"),
-    "found_inf_misses_nan": Red("gpt", "lane overflowing.toml, step 0: .* at loss scale",
-                                "step 0, lane overflowing.toml, site .* optimizer update"),
+    "found_inf_misses_nan": Red(
+        "gpt",
+        "lane overflowing.toml, step 0: .* at loss scale",
+        "step 0, lane overflowing.toml, site .* optimizer update",
+    ),
     "unbiased_variance": Red("bert", "embeddings.ln layer_norm output", "embeddings.ln layer_norm"),
     "tanh_gelu": Red("bert", r"encoder\.0\.mlp\.gelu gelu", r"encoder\.0\.mlp\.gelu gelu"),
     "short_softmax": Red("bert", r"encoder\.0\.attn\.softmax softmax", r"encoder\.0\.attn\.softmax softmax"),
@@ -57,7 +96,7 @@ RED = {
 # Not red: subject, verdict.
 HARMLESS = {"reordered_sums": ("bert", "WITHIN NOISE|IMPROVED")}
 KNOWN_MISSES = {
-    "unshifted_softmax": ("bert", "WITHIN NOISE|IMPROVED"),   # differs by roundings until a score reaches 89
+    "unshifted_softmax": ("bert", "WITHIN NOISE|IMPROVED"),  # differs by roundings until a score reaches 89
 }
 
 
@@ -66,8 +105,13 @@ def planted(binary_dir, baselines):
     """Runs lockstep_planted with a defect; returns the exit code and the text."""
 
     def run(defect, *args):
-        done = subprocess.run([binary_dir / "lockstep_planted", *map(str, args)], capture_output=True, text=True,
-                              cwd=baselines, env={"LOCKSTEP_PLANT": defect, "OMP_NUM_THREADS": "1"})
+        done = subprocess.run(
+            [binary_dir / "lockstep_planted", *map(str, args)],
+            capture_output=True,
+            text=True,
+            cwd=baselines,
+            env={"LOCKSTEP_PLANT": defect, "OMP_NUM_THREADS": "1"},
+        )
         return done.returncode, done.stdout + done.stderr
 
     return run
@@ -132,7 +176,21 @@ def test_what_is_harmless_or_invisible_is_not_red(lockstep, planted, baselines, 
 @pytest.mark.parametrize("defect", ["conv_border", "stale_casts"])
 def test_two_programs_in_one_job(lockstep, binary_dir, baselines, defect):
     options = " ".join(map(str, SUBJECTS["lenet"][1:-2] + LANES[:1] + ["fp32,torch-autocast-fp16"]))
-    said = lockstep("check", "--a", binary_dir / "lockstep", "--b", binary_dir / "lockstep_planted", "lenet", "--replay",
-                    options, cwd=baselines, env={"LOCKSTEP_PLANT": defect, "OMP_NUM_THREADS": "1"}, code=1).stdout
+    said = lockstep(
+        "check",
+        "--a",
+        binary_dir / "lockstep",
+        "--b",
+        binary_dir / "lockstep_planted",
+        "lenet",
+        "--replay",
+        options,
+        cwd=baselines,
+        env={"LOCKSTEP_PLANT": defect, "OMP_NUM_THREADS": "1"},
+        code=1,
+    ).stdout
     assert re.search(RED[defect].verdict, verdict_of(said)), said
-    assert re.search(RED[defect].first, " ".join(re.search(r"The first difference in bits: (.*?)\n\n", said, re.DOTALL).group(1).split())), said
+    assert re.search(
+        RED[defect].first,
+        " ".join(re.search(r"The first difference in bits: (.*?)\n\n", said, re.DOTALL).group(1).split()),
+    ), said

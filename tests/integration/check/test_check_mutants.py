@@ -14,14 +14,20 @@ import mutants
 import pytest
 import torch
 
-SCRIPTS = {"text": (mutants.TEXT_MUTANTS, mutants.TEXT_HARMLESS), "image": (mutants.IMAGE_MUTANTS, mutants.IMAGE_HARMLESS)}
+SCRIPTS = {
+    "text": (mutants.TEXT_MUTANTS, mutants.TEXT_HARMLESS),
+    "image": (mutants.IMAGE_MUTANTS, mutants.IMAGE_HARMLESS),
+}
 OTHER_SEEDS = range(100, 112)
 FEWEST_MUTANTS, FEWEST_HARMLESS = 16, 10
 
 
 def rows(which):
-    return [pytest.param(script, change, id=f"{script}, {change.name}")
-            for script, tables in SCRIPTS.items() for change in tables[which]]
+    return [
+        pytest.param(script, change, id=f"{script}, {change.name}")
+        for script, tables in SCRIPTS.items()
+        for change in tables[which]
+    ]
 
 
 def text_of(script, change):
@@ -63,7 +69,9 @@ def baselines(lockstep, tmp_path_factory):
             for seed in OTHER_SEEDS:
                 others.append(folder / f"{script}.{seed}.lscap.h5")
                 capture(folder / "here", script, mutants.Change("another seed", [], train={"seed": seed}), others[-1])
-            lockstep("baseline", "record", recorded, "--other-captures", ",".join(map(str, others)), "-o", path, "--quiet")
+            lockstep(
+                "baseline", "record", recorded, "--other-captures", ",".join(map(str, others)), "-o", path, "--quiet"
+            )
             done[script] = path
         return done[script]
 
@@ -72,8 +80,9 @@ def baselines(lockstep, tmp_path_factory):
 
 def check(binary_dir, capture_path, baseline):
     """The exit code, the verdict's first sentence, and all of the text."""
-    done = subprocess.run([binary_dir / "lockstep", "check", capture_path, "--baseline", baseline],
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [binary_dir / "lockstep", "check", capture_path, "--baseline", baseline], capture_output=True, text=True
+    )
     assert done.returncode in (0, 1, 3), done.stderr
     verdict = re.search(r"^[A-Z ]+: .*?(?=\n\n|\Z)", done.stdout, re.M | re.S)
     return done.returncode, " ".join(verdict.group(0).split()), done.stdout

@@ -52,8 +52,21 @@ DEFECTS = {
 def baseline(lockstep, tmp_path_factory):
     folder = tmp_path_factory.mktemp("planted")
     (folder / LANE).write_text(text_of(GOOD))
-    lockstep("baseline", "record", "lenet", "--steps", 6, "--batch", 16, "--lanes", f"fp32,{LANE}", "-o", "good.json", "--quiet",
-             cwd=folder)
+    lockstep(
+        "baseline",
+        "record",
+        "lenet",
+        "--steps",
+        6,
+        "--batch",
+        16,
+        "--lanes",
+        f"fp32,{LANE}",
+        "-o",
+        "good.json",
+        "--quiet",
+        cwd=folder,
+    )
     return folder
 
 

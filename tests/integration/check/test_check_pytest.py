@@ -12,7 +12,7 @@ import sysconfig
 import pytest
 
 SOURCE = pathlib.Path(__file__).resolve().parents[3]
-TEST = '''
+TEST = """
 import sys
 import pytest
 
@@ -50,20 +50,20 @@ def test_own_loop(lockstep, clip):
                 torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
                 optimizer.step()
                 optimizer.zero_grad()
-'''
-FORGOTTEN = '''
+"""
+FORGOTTEN = """
 def test_forgets_to_check(lockstep):
     pass
 
 def test_leaves_early(lockstep):
     import pytest
     pytest.skip("no data here")
-'''
-TWICE = '''
+"""
+TWICE = """
 def test_twice(lockstep):
     for _ in range(2):
         lockstep.check(*build(), loss_of, name="seeds", **SMALL)
-'''
+"""
 NODE = "/".join(["tests", "test_train.py::test_numerics"])
 BASELINES = {"test_train.test_numerics.json", "seeds.json", "test_train.test_own_loop-1.0.json"}
 
@@ -77,17 +77,36 @@ class Project:
         self.python = folder / "venv" / "bin" / "python"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
         shutil.copytree(SOURCE / "python", folder / "package")  # a build leaves files where it runs
-        own, = (folder / "venv" / "lib").glob("python3*/site-packages")
-        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation",
-                        "--disable-pip-version-check", "--target", own, folder / "package"], check=True)
+        (own,) = (folder / "venv" / "lib").glob("python3*/site-packages")
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--no-deps",
+                "--no-build-isolation",
+                "--disable-pip-version-check",
+                "--target",
+                own,
+                folder / "package",
+            ],
+            check=True,
+        )
         # PyTorch and pytest are lent: a second download would take minutes.
         self.environment = {**os.environ, "PYTHONPATH": sysconfig.get_path("purelib"), "LOCKSTEP": str(program)}
         self.baselines = self.test.parent / "baselines"
 
     def pytest(self, *options, code=0):
         """Runs all tests; the output."""
-        done = subprocess.run([self.python, "-m", "pytest", "-p", "no:cacheprovider", "-rs", *options], cwd=self.folder,
-                              env=self.environment, capture_output=True, text=True)
+        done = subprocess.run(
+            [self.python, "-m", "pytest", "-p", "no:cacheprovider", "-rs", *options],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
 
@@ -96,8 +115,13 @@ class Project:
 def project(binary_dir, tmp_path_factory):
     project = Project(tmp_path_factory.mktemp("empty"), binary_dir / "lockstep")
     project.test.write_text(TEST)
-    where = subprocess.run([project.python, "-c", "import lockstep_capture, lockstep_pytest; print(lockstep_capture.__file__)"],
-                           env=project.environment, capture_output=True, text=True, check=True).stdout
+    where = subprocess.run(
+        [project.python, "-c", "import lockstep_capture, lockstep_pytest; print(lockstep_capture.__file__)"],
+        env=project.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert where.startswith(str(project.python.parents[1])), "the installed package, not the checkout"
     return project
 
@@ -159,7 +183,9 @@ def test_a_broken_run_is_no_baseline(recorded):
     before = (recorded.baselines / "test_train.test_numerics.json").read_bytes()
     broken = TEST.replace("model(batch[0])", "model(batch[0] * 1e6)")  # FP16 ends at 65504
     assert broken != TEST
-    text = with_test(recorded, broken, "--lockstep-record", "--lockstep-reason", "why not", "-k", "test_numerics", code=1)
+    text = with_test(
+        recorded, broken, "--lockstep-record", "--lockstep-reason", "why not", "-k", "test_numerics", code=1
+    )
     assert "tests/baselines/test_train.test_numerics.json stays as it is. lockstep: not proposed" in text
     assert (recorded.baselines / "test_train.test_numerics.json").read_bytes() == before
 

@@ -89,10 +89,14 @@ def train(path, seed=1, data_seed=None):
     model = Gpt()
     decayed = [p for p in model.parameters() if p.dim() > 1]
     plain = [p for p in model.parameters() if p.dim() <= 1]
-    optimizer = torch.optim.AdamW([
-        {"params": decayed, "weight_decay": 0.1},
-        {"params": plain, "weight_decay": 0.0},
-    ], lr=3e-3, betas=(0.9, 0.95))
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": decayed, "weight_decay": 0.1},
+            {"params": plain, "weight_decay": 0.0},
+        ],
+        lr=3e-3,
+        betas=(0.9, 0.95),
+    )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1.0, (i + 1) / 4))
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     with Capture(path, model, optimizer, loss_of, scaler=scaler, autocast="float16", steps=STEPS) as cap:

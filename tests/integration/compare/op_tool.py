@@ -21,8 +21,7 @@ class OpError(Exception):
     """The tool refused: its message, as a user would read it."""
 
 
-def run_op(op, inputs, attrs=None, cotangents=None, dtype="fp64", policy="fp32", seed=0, step=0,
-           constants=()):
+def run_op(op, inputs, attrs=None, cotangents=None, dtype="fp64", policy="fp32", seed=0, step=0, constants=()):
     """The outputs of `op`, and the gradients of its operands.
 
     inputs: arrays in operand order (bool and integer arrays become int32).
@@ -41,17 +40,23 @@ def run_op(op, inputs, attrs=None, cotangents=None, dtype="fp64", policy="fp32",
         for i, array in enumerate(map(np.asarray, inputs)):
             is_float = np.issubdtype(array.dtype, np.floating)
             array.astype(floating if is_float else "<i4").tofile(folder / f"x{i}")
-            operands.append({"shape": list(array.shape), "dtype": "f32" if is_float else "i32",
-                             "constant": i in constants})
+            operands.append(
+                {"shape": list(array.shape), "dtype": "f32" if is_float else "i32", "constant": i in constants}
+            )
             shapes.append(array.shape)
         for k, dy in cotangents.items():
             np.asarray(dy).astype(floating).tofile(folder / f"dy{k}")
-        request = {"op": op, "attributes": {k: json_value(v) for k, v in (attrs or {}).items()},
-                   "container": dtype, "policy": policy, "seed": seed, "step": step,
-                   "operands": operands}
+        request = {
+            "op": op,
+            "attributes": {k: json_value(v) for k, v in (attrs or {}).items()},
+            "container": dtype,
+            "policy": policy,
+            "seed": seed,
+            "step": step,
+            "operands": operands,
+        }
         (folder / "request.json").write_text(json.dumps(request))
-        done = subprocess.run([str(BINARY_DIR / "lockstep_op_tool"), name], capture_output=True,
-                              text=True)
+        done = subprocess.run([str(BINARY_DIR / "lockstep_op_tool"), name], capture_output=True, text=True)
         if done.returncode != 0:
             raise OpError(done.stderr)
         reply = json.loads((folder / "reply.json").read_text())
@@ -61,8 +66,7 @@ def run_op(op, inputs, attrs=None, cotangents=None, dtype="fp64", policy="fp32",
             stored = "<i4" if kind["dtype"] == "i32" else floating
             outputs.append(np.fromfile(folder / f"y{k}", dtype=stored).reshape(kind["shape"]))
         gradients = [
-            np.fromfile(folder / f"dx{i}", dtype=floating).reshape(shape)
-            if (folder / f"dx{i}").exists() else None
+            np.fromfile(folder / f"dx{i}", dtype=floating).reshape(shape) if (folder / f"dx{i}").exists() else None
             for i, shape in enumerate(shapes)
         ]
         return outputs, gradients
@@ -92,16 +96,16 @@ def distance(ours, expected):
 def random_arrays(seed, *shapes):
     """Normal random numbers that are float32 values, so that both precisions see the same input."""
     generator = np.random.default_rng(seed)
-    return [generator.standard_normal(shape).astype(np.float32).astype(np.float64)
-            for shape in shapes]
+    return [generator.standard_normal(shape).astype(np.float32).astype(np.float64) for shape in shapes]
 
 
 # Bounds on `distance`: forward and vector-Jacobian product, by container.
 BOUNDS = {"fp64": (1e-12, 1e-12), "fp32": (2e-6, 1e-5)}
 
 
-def compare_with_torch(op, reference, inputs, attrs=None, bounds=BOUNDS, differentiable=None,
-                       float_outputs=1, constants=()):
+def compare_with_torch(
+    op, reference, inputs, attrs=None, bounds=BOUNDS, differentiable=None, float_outputs=1, constants=()
+):
     """Compares outputs 0 to float_outputs - 1 and all gradients with PyTorch, in FP64 and FP32.
 
     reference: takes torch tensors (operand order), gives a tensor or a tuple of tensors.
@@ -135,10 +139,9 @@ def compare_with_torch(op, reference, inputs, attrs=None, bounds=BOUNDS, differe
                 dy = generator.standard_normal(tuple(expected[k].shape)).astype(np.float32)
                 cotangents[k] = dy
             torch.autograd.backward(
-                expected[:float_outputs],
-                [torch.tensor(cotangents[k], dtype=kind) for k in range(float_outputs)])
-        outputs, gradients = run_op(op, inputs, attrs, cotangents, dtype,
-                                    constants=constants)
+                expected[:float_outputs], [torch.tensor(cotangents[k], dtype=kind) for k in range(float_outputs)]
+            )
+        outputs, gradients = run_op(op, inputs, attrs, cotangents, dtype, constants=constants)
         for k in range(min(len(expected), len(outputs))):
             want = expected[k].detach().numpy()
             if np.issubdtype(want.dtype, np.floating):

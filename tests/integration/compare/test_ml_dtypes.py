@@ -36,8 +36,9 @@ def tool(binary_dir, tmp_path_factory):
 
     class Tool:
         def call(self, *args):
-            done = subprocess.run([str(binary_dir / "lockstep_format_tool"), *map(str, args)],
-                                  capture_output=True, text=True)
+            done = subprocess.run(
+                [str(binary_dir / "lockstep_format_tool"), *map(str, args)], capture_output=True, text=True
+            )
             assert done.returncode == 0, done.stderr
 
         def decode(self, name, verb="decode"):
@@ -51,10 +52,8 @@ def tool(binary_dir, tmp_path_factory):
 
         def block(self, name, values, axis):
             values.astype("<f4").tofile(folder / "in")
-            self.call("block", name, *values.shape, axis, folder / "in", folder / "out",
-                      folder / "scales")
-            return (np.fromfile(folder / "out", "<f4").reshape(values.shape),
-                    np.fromfile(folder / "scales", "u1"))
+            self.call("block", name, *values.shape, axis, folder / "in", folder / "out", folder / "scales")
+            return (np.fromfile(folder / "out", "<f4").reshape(values.shape), np.fromfile(folder / "scales", "u1"))
 
     return Tool()
 
@@ -74,9 +73,11 @@ def assert_same(ours, theirs, inputs=None):
     wrong = ~(equal | (np.isnan(ours) & np.isnan(theirs)))
     if wrong.any():
         first = np.flatnonzero(wrong)[:5]
-        raise AssertionError(f"{wrong.sum()} of {wrong.size} differ: inputs "
-                             f"{None if inputs is None else inputs[first].tolist()}, ours "
-                             f"{ours[first].tolist()}, theirs {theirs[first].tolist()}")
+        raise AssertionError(
+            f"{wrong.sum()} of {wrong.size} differ: inputs "
+            f"{None if inputs is None else inputs[first].tolist()}, ours "
+            f"{ours[first].tolist()}, theirs {theirs[first].tolist()}"
+        )
 
 
 def cast(values, kind):
@@ -90,13 +91,19 @@ def rounding_points(kind, bits):
     values = np.unique(np.abs(values[np.isfinite(values)]))
     step = values[-1] - values[-2]
     beyond = values[-1] + step * np.array([0.25, 0.5, 0.75, 1, 1.5, 2, 4])
-    points = np.concatenate([values, (values[1:] + values[:-1]) / 2, values[1:2] / 4, beyond,
-                             [2.0**-149, 2.0**-126, 2.0**100, 3.4028234663852886e38]])
+    points = np.concatenate(
+        [
+            values,
+            (values[1:] + values[:-1]) / 2,
+            values[1:2] / 4,
+            beyond,
+            [2.0**-149, 2.0**-126, 2.0**100, 3.4028234663852886e38],
+        ]
+    )
     infinity = np.float32(np.inf)
     with np.errstate(all="ignore"):
         points = points.astype(np.float32)
-        points = np.concatenate([points, np.nextafter(points, infinity),
-                                 np.nextafter(points, -infinity), [infinity]])
+        points = np.concatenate([points, np.nextafter(points, infinity), np.nextafter(points, -infinity), [infinity]])
     # Every value and every midpoint, each with two neighbours, of two signs.
     assert points.size >= 3 * (2 * values.size - 1)
     return np.concatenate([points, -points])
@@ -133,9 +140,15 @@ def test_every_pair_product(tool, name):
     assert_same(tool.decode(name, "products"), products)
 
 
-@pytest.mark.parametrize("name,kind", [
-    ("fp8_e4m3+saturate", "float8_e4m3fn"), ("fp8_e5m2", "float8_e5m2"),
-    ("fp8_e4m3fnuz", "float8_e4m3fnuz"), ("fp8_e5m2fnuz", "float8_e5m2fnuz")])
+@pytest.mark.parametrize(
+    "name,kind",
+    [
+        ("fp8_e4m3+saturate", "float8_e4m3fn"),
+        ("fp8_e5m2", "float8_e5m2"),
+        ("fp8_e4m3fnuz", "float8_e4m3fnuz"),
+        ("fp8_e5m2fnuz", "float8_e5m2fnuz"),
+    ],
+)
 def test_torch_casts(tool, name, kind):
     points = np.append(rounding_points(getattr(ml_dtypes, kind), 8), np.float32(np.nan))
     theirs = torch.from_numpy(points).to(getattr(torch, kind)).float().numpy()
@@ -167,15 +180,21 @@ def block_inputs():
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("name,element,largest,emax", [
-    ("mxfp8_e4m3", "fp8_e4m3", 448, 8), ("mxfp8_e5m2", "fp8_e5m2", 57344, 15),
-    ("mxfp6_e3m2", "fp6_e3m2", 28, 4), ("mxfp6_e2m3", "fp6_e2m3", 7.5, 2),
-    ("mxfp4", "fp4_e2m1", 6, 2)])
+@pytest.mark.parametrize(
+    "name,element,largest,emax",
+    [
+        ("mxfp8_e4m3", "fp8_e4m3", 448, 8),
+        ("mxfp8_e5m2", "fp8_e5m2", 57344, 15),
+        ("mxfp6_e3m2", "fp6_e3m2", 28, 4),
+        ("mxfp6_e2m3", "fp6_e2m3", 7.5, 2),
+        ("mxfp4", "fp4_e2m1", 6, 2),
+    ],
+)
 def test_mx_blocks(tool, name, element, largest, emax, axis):
     values = block_inputs()
     ours, codes = tool.block(name, values, axis)
     blocks = blocks_of(values.astype(np.float64), axis, 32)
-    _, exponent = np.frexp(np.abs(blocks).max(axis=1))   # amax in [2^(exponent-1), 2^exponent)
+    _, exponent = np.frexp(np.abs(blocks).max(axis=1))  # amax in [2^(exponent-1), 2^exponent)
     exponent = np.clip(np.where(blocks.any(axis=1), exponent - 1 - emax, -127), -127, 127)
     assert codes.tolist() == (exponent + 127).tolist()
     scale = np.ldexp(1.0, exponent)[:, None]
@@ -196,6 +215,5 @@ def test_nvfp4_blocks(tool, axis):
     scale = (e4m3.astype(np.float32) * tensor_scale)[:, None]
     with np.errstate(all="ignore"):
         quotient = np.clip(blocks / scale, np.float32(-6), np.float32(6))
-    elements = cast(np.where(scale == 0, np.copysign(0, blocks), quotient),
-                    ml_dtypes.float4_e2m1fn)
+    elements = cast(np.where(scale == 0, np.copysign(0, blocks), quotient), ml_dtypes.float4_e2m1fn)
     assert_same(blocks_of(ours, axis, 16).ravel(), (elements * scale).ravel(), blocks.ravel())

@@ -57,8 +57,9 @@ def nvfp4(x, axis, square=False):
     scaled = x.astype(F32) * s
     y = np.zeros_like(scaled)
     if square:
-        places = [(slice(i, i + 16), slice(j, j + 16))
-                  for i in range(0, x.shape[0], 16) for j in range(0, x.shape[1], 16)]
+        places = [
+            (slice(i, i + 16), slice(j, j + 16)) for i in range(0, x.shape[0], 16) for j in range(0, x.shape[1], 16)
+        ]
     else:
         places = blocks_of(scaled, axis, 16)
     for at in places:
@@ -91,8 +92,7 @@ def operands():
 def run_linear(policy, operands):
     """y and dw of Lockstep."""
     x, w, dy = operands
-    (y,), (_, dw) = run_op("linear", [x, w], cotangents=dy, dtype="fp32", policy=str(policy),
-                           constants=(0,))
+    (y,), (_, dw) = run_op("linear", [x, w], cotangents=dy, dtype="fp32", policy=str(policy), constants=(0,))
     return y.astype(F32), dw.astype(F32)
 
 
@@ -151,18 +151,31 @@ class TransformerEngineHistory:
         self.ring[0] = 0
 
 
-@pytest.mark.parametrize("length,compute,margin", [(3, "max", 0), (16, "max", 1),
-                                                   (16, "most_recent", 0)])
+@pytest.mark.parametrize("length,compute,margin", [(3, "max", 0), (16, "max", 1), (16, "most_recent", 0)])
 def test_delayed_scaling_over_a_run(lockstep, tmp_path, length, compute, margin):
     policy = tmp_path / "delayed.toml"
-    policy.write_text(f'extends = "fp8-delayed"\n[scaling]\namax_history = {length}\n'
-                      f'amax_compute = "{compute}"\nmargin = {margin}\n')
+    policy.write_text(
+        f'extends = "fp8-delayed"\n[scaling]\namax_history = {length}\namax_compute = "{compute}"\nmargin = {margin}\n'
+    )
     steps = 12
-    lockstep("replay", "mlp", "--data", "synthetic:200", "--batch", 16, "--steps", steps,
-             "--lr", 0.2, "--lanes", f"fp32,{policy}", "-o", tmp_path / "run.h5")
+    lockstep(
+        "replay",
+        "mlp",
+        "--data",
+        "synthetic:200",
+        "--batch",
+        16,
+        "--steps",
+        steps,
+        "--lr",
+        0.2,
+        "--lanes",
+        f"fp32,{policy}",
+        "-o",
+        tmp_path / "run.h5",
+    )
     with h5py.File(tmp_path / "run.h5") as run:
-        column = lambda name: [v.decode() if isinstance(v, bytes) else v
-                               for v in run[f"sites/{name}"][()]]
+        column = lambda name: [v.decode() if isinstance(v, bytes) else v for v in run[f"sites/{name}"][()]]
         sites = list(zip(column("op"), column("point"), column("index"), column("role")))
         lane = next(g for name, g in run["lanes"].items() if name != "fp32")
         scale, abs_max = lane["scale"][()], lane["moments/abs_max"][()]
@@ -186,9 +199,26 @@ def test_delayed_scaling_over_a_run(lockstep, tmp_path, length, compute, margin)
 
 @pytest.mark.parametrize("lane", ["fp8-delayed", "fp8-current", "mxfp8", "nvfp4"])
 def test_gpt_learns(lockstep, tmp_path, lane):
-    lockstep("replay", "gpt", "--data", "grammar:20000", "--size", "layers=1,width=32,context=32",
-             "--batch", 8, "--steps", 60, "--optimizer", "adamw", "--lr", 0.005,
-             "--lanes", f"fp32,{lane}", "-o", tmp_path / "run.h5")
+    lockstep(
+        "replay",
+        "gpt",
+        "--data",
+        "grammar:20000",
+        "--size",
+        "layers=1,width=32,context=32",
+        "--batch",
+        8,
+        "--steps",
+        60,
+        "--optimizer",
+        "adamw",
+        "--lr",
+        0.005,
+        "--lanes",
+        f"fp32,{lane}",
+        "-o",
+        tmp_path / "run.h5",
+    )
     with h5py.File(tmp_path / "run.h5") as run:
         loss = {name: run[f"lanes/{name}/loss"][()] for name in ("fp32", lane)}
     start, end = (lambda x: x[:5].mean()), (lambda x: x[-5:].mean())

@@ -21,9 +21,16 @@ ROUNDINGS, FEW = 8, 3
 LOW = {torch.bfloat16: ("torch-autocast-bf16-cpu", 8), torch.float16: ("torch-autocast-fp16-cpu", 11)}
 # queries, keys, features: one block and less than a vector of keys; full vectors; two blocks of 32 and a rest; shared
 # heads; blocks of 64 queries; two blocks of keys; blocks of 256 queries; rows with no key in their first block.
-SHAPES = {(12, 12, 8): {}, (32, 32, 16): {"is_causal": True}, (70, 40, 16): {"kept": 0.4},
-          (40, 37, 16): {"enable_gqa": True}, (200, 70, 16): {}, (20, 600, 16): {}, (800, 40, 8): {},
-          (20, 1100, 16): {"kept": 0.01}}
+SHAPES = {
+    (12, 12, 8): {},
+    (32, 32, 16): {"is_causal": True},
+    (70, 40, 16): {"kept": 0.4},
+    (40, 37, 16): {"enable_gqa": True},
+    (200, 70, 16): {},
+    (20, 600, 16): {},
+    (800, 40, 8): {},
+    (20, 1100, 16): {"kept": 0.01},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -38,8 +45,10 @@ def both(shape, kind, policy, kept=None, **options):
     torch.manual_seed(sum(shape))
     queries, keys, features = shape
     heads = 2 if options.get("enable_gqa") else 4
-    q, k, v = (torch.randn(2, h, t, features).to(kind).requires_grad_()
-               for h, t in ((4, queries), (heads, keys), (heads, keys)))
+    q, k, v = (
+        torch.randn(2, h, t, features).to(kind).requires_grad_()
+        for h, t in ((4, queries), (heads, keys), (heads, keys))
+    )
     mask = None if kept is None else torch.rand(2, 1, queries, keys) < kept
     dy = torch.randn(2, 4, queries, features).to(kind)
     y = F.scaled_dot_product_attention(q, k, v, mask, **options)
@@ -64,8 +73,10 @@ def test_bits_of_the_flash_kernel(shape, kind):
         others = ROUNDINGS * math.sqrt(max(shape)) * 2.0 ** (p - 24) + (FEW + shape[2]) / theirs.size
         share = (theirs == ours).mean()
         worst = np.abs(theirs - ours).max() / np.abs(theirs).max() * 2 ** (p - 1)
-        print(f"{kind} {shape} {name}: PyTorch's bits {share:.4f}, at least {1 - others:.4f}; "
-              f"worst {worst:.2f} ulp of the largest")
+        print(
+            f"{kind} {shape} {name}: PyTorch's bits {share:.4f}, at least {1 - others:.4f}; "
+            f"worst {worst:.2f} ulp of the largest"
+        )
         assert share >= 1 - others, name
         assert worst <= 1, name
 

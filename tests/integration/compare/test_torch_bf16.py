@@ -91,8 +91,9 @@ def write_step(directory, lines, model, batch, masks):
 
 def emulated(binary_dir, directory, name, words, policy, shapes):
     steps.run_tool(binary_dir, name, str(directory), policy, *words)
-    gradients = {n: np.fromfile(directory / f"g_{n}", "<f4").reshape(shape).astype(np.float64)
-                 for n, shape in shapes.items()}
+    gradients = {
+        n: np.fromfile(directory / f"g_{n}", "<f4").reshape(shape).astype(np.float64) for n, shape in shapes.items()
+    }
     return float((directory / "loss.txt").read_text()), gradients
 
 
@@ -141,8 +142,7 @@ def run_steps(binary_dir, directory, name, count=STEPS, policy=POLICY):
             losses[kind].append(loss)
         for n in shapes:
             determined = np.abs(single[n] - truth[n]) <= 0.1 * np.abs(truth[n])
-            cosines[n].append([one_minus_cosine(g[n], low[n], determined)
-                               for g in (got, single, shaken, reordered)])
+            cosines[n].append([one_minus_cosine(g[n], low[n], determined) for g in (got, single, shaken, reordered)])
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter -= LEARNING_RATE[name] * parameter.grad

@@ -63,14 +63,24 @@ def compare(name, policy):
         y, _ = module(x * 1, tuple(states) if len(states) == 2 else states[0])
     dy = torch.randn(y.shape).to(y.dtype)
     y.backward(dy)
-    attrs = {"layers": module.num_layers, "bidirectional": module.bidirectional, "batch_first": first,
-             "has_bias": module.bias, "separate_bias": first}
+    attrs = {
+        "layers": module.num_layers,
+        "bidirectional": module.bidirectional,
+        "batch_first": first,
+        "has_bias": module.bias,
+        "separate_bias": first,
+    }
     if module.proj_size:
         attrs["proj_size"] = module.proj_size
     named = {"x": x, **{f"state{i}": s for i, s in enumerate(states)}, **dict(module.named_parameters())}
-    outputs, gradients = run_op("lstm" if make is torch.nn.LSTM else "gru",
-                                [p.detach().numpy() for p in named.values()], attrs, dy.float().numpy(),
-                                dtype="fp32", policy=policy)
+    outputs, gradients = run_op(
+        "lstm" if make is torch.nn.LSTM else "gru",
+        [p.detach().numpy() for p in named.values()],
+        attrs,
+        dy.float().numpy(),
+        dtype="fp32",
+        policy=policy,
+    )
     found = missed("y", outputs[0], y)
     for (label, p), gradient in zip(named.items(), gradients, strict=True):
         found += missed("d " + label, gradient, p.grad)
@@ -87,8 +97,9 @@ def test_rounds_where_pytorch_does(name):
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_a_fused_cell_rounds_elsewhere(name, tmp_path):
     fused = tmp_path / "fused.toml"
-    fused.write_text(f'extends = "{POLICY}"\n[autocast]\nlow_precision = ["lstm", "gru"]\n'
-                     '[recurrent]\ncells = "fused"\n')
+    fused.write_text(
+        f'extends = "{POLICY}"\n[autocast]\nlow_precision = ["lstm", "gru"]\n[recurrent]\ncells = "fused"\n'
+    )
     assert any("d " in line for line in compare(name, str(fused))), "the comparison cannot tell the models apart"
 
 
@@ -104,8 +115,15 @@ def test_a_strided_linear_rounds_before_its_bias(strided):
     seen = x.detach().transpose(0, 1) if strided else x.detach()
 
     def ours(attrs):
-        return run_op("linear", [p.detach().numpy() for p in (seen, module.weight, module.bias)], attrs,
-                      dy.float().numpy(), dtype="fp32", policy=POLICY)
+        return run_op(
+            "linear",
+            [p.detach().numpy() for p in (seen, module.weight, module.bias)],
+            attrs,
+            dy.float().numpy(),
+            dtype="fp32",
+            policy=POLICY,
+        )
+
     (result,), gradients = ours({"separate_bias": strided})
     dx = x.grad.transpose(0, 1) if strided else x.grad
     found = missed("y", result, y)

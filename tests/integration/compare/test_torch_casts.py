@@ -31,16 +31,44 @@ MOVES = {"reshape", "permute", "slice", "expand"}
 
 # What torch runs for an op of ours. Its views, casts and integer arithmetic are left out.
 ATEN = {
-    "linear": ["addmm"], "matmul": ["bmm"], "conv2d": ["convolution"],
-    "conv_transpose2d": ["convolution"], "batch_norm": ["native_batch_norm"],
-    "layer_norm": ["native_layer_norm"], "softmax": ["_softmax"], "max_pool2d": ["max_pool2d_with_indices"],
+    "linear": ["addmm"],
+    "matmul": ["bmm"],
+    "conv2d": ["convolution"],
+    "conv_transpose2d": ["convolution"],
+    "batch_norm": ["native_batch_norm"],
+    "layer_norm": ["native_layer_norm"],
+    "softmax": ["_softmax"],
+    "max_pool2d": ["max_pool2d_with_indices"],
     "adaptive_avg_pool2d": ["mean"],
-    "dropout": ["mul", "div"], "pad": ["constant_pad_nd"],
+    "dropout": ["mul", "div"],
+    "pad": ["constant_pad_nd"],
 }
-SAME_OP = {"mm": "addmm", "nll_loss2d_forward": "nll_loss_forward", "stack": None, "zeros": None,
-           "rand": None, "ge": None, "arange": None}
-VIEWS = {"t", "view", "_unsafe_view", "transpose", "permute", "expand", "slice", "split", "detach",
-         "alias", "clone", "unsqueeze", "select", "_to_copy", "reshape"}
+SAME_OP = {
+    "mm": "addmm",
+    "nll_loss2d_forward": "nll_loss_forward",
+    "stack": None,
+    "zeros": None,
+    "rand": None,
+    "ge": None,
+    "arange": None,
+}
+VIEWS = {
+    "t",
+    "view",
+    "_unsafe_view",
+    "transpose",
+    "permute",
+    "expand",
+    "slice",
+    "split",
+    "detach",
+    "alias",
+    "clone",
+    "unsqueeze",
+    "select",
+    "_to_copy",
+    "reshape",
+}
 
 
 def explain(binary_dir, name, policy):
@@ -48,8 +76,7 @@ def explain(binary_dir, name, policy):
     words = [f"{size}={value}" for size, value in sizes.items()]
     if name in steps.HAS_DROPOUT:
         words.append(f"dropout={dropout}")
-    command = [str(binary_dir / "lockstep"), "explain", name, "--policy", policy, "--json",
-               "--batch", str(steps.BATCH)]
+    command = [str(binary_dir / "lockstep"), "explain", name, "--policy", policy, "--json", "--batch", str(steps.BATCH)]
     if words:
         command += ["--size", ",".join(words)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -134,6 +161,7 @@ def run_fake_cuda_twin(name, low):
     """The ops of a twin whose tensors have no values and name a GPU as their device."""
     model, batch, dropout = make_twin(name)
     with torch.no_grad(), FakeTensorMode(), torch.device("cuda"):
+
         def fake(tensor):
             return None if tensor is None else torch.empty(tensor.shape, dtype=tensor.dtype)
 
@@ -212,15 +240,48 @@ def test_cuda_casts_equal_torch(binary_dir, name, low):
 
 # PyTorch's CUDA lists, as far as Lockstep has the ops, under torch's names. Anything else follows
 # type promotion. Source: aten/src/ATen/autocast_mode.h.
-LOWER_PRECISION_FP = {"conv2d", "conv_transpose2d", "prelu", "matmul", "bmm", "mm", "linear", "addmm",
-                      "lstm_cell", "gru_cell", "scaled_dot_product_attention"}
-FP32 = {"exp", "log", "reciprocal", "rsqrt", "pow", "softplus", "layer_norm", "group_norm", "nll_loss",
-        "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss",
-        "binary_cross_entropy_with_logits", "logsumexp", "upsample_nearest2d", "upsample_bilinear2d"}
+LOWER_PRECISION_FP = {
+    "conv2d",
+    "conv_transpose2d",
+    "prelu",
+    "matmul",
+    "bmm",
+    "mm",
+    "linear",
+    "addmm",
+    "lstm_cell",
+    "gru_cell",
+    "scaled_dot_product_attention",
+}
+FP32 = {
+    "exp",
+    "log",
+    "reciprocal",
+    "rsqrt",
+    "pow",
+    "softplus",
+    "layer_norm",
+    "group_norm",
+    "nll_loss",
+    "kl_div",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "mse_loss",
+    "binary_cross_entropy_with_logits",
+    "logsumexp",
+    "upsample_nearest2d",
+    "upsample_bilinear2d",
+}
 FP32_SET_OPT_DTYPE = {"prod", "softmax", "log_softmax", "cumprod", "cumsum", "linalg_vector_norm", "sum"}
 ADDED_IN_2_12 = {"rms_norm"}
-TORCH_NAME = {"cross_entropy": "nll_loss", "bce_with_logits": "binary_cross_entropy_with_logits",
-              "lstm": "lstm_cell", "gru": "gru_cell", "sdpa": "scaled_dot_product_attention"}
+TORCH_NAME = {
+    "cross_entropy": "nll_loss",
+    "bce_with_logits": "binary_cross_entropy_with_logits",
+    "lstm": "lstm_cell",
+    "gru": "gru_cell",
+    "sdpa": "scaled_dot_product_attention",
+}
 # The operand that decides the result's dtype where affine parameters may be wider.
 FIRST_DECIDES = {"batch_norm", "layer_norm", "group_norm", "rms_norm"}
 
@@ -267,8 +328,10 @@ def test_cuda_casts_follow_the_lists(binary_dir, low, version):
             assert made["format"] == formats[made["value"]], f"{name}: {op}"
             count += 1
         table += [name] + table_of(program, low)
-    text = ("# Forward ops of the built-in models (small sizes) under torch's CUDA lists: formats read\n"
-            "# and written, `low` being fp16 or bf16. The same for 2.11 and 2.12.\n")
+    text = (
+        "# Forward ops of the built-in models (small sizes) under torch's CUDA lists: formats read\n"
+        "# and written, `low` being fp16 or bf16. The same for 2.11 and 2.12.\n"
+    )
     text += "\n".join(table) + "\n"
     if os.environ.get("LOCKSTEP_REWRITE_GOLDEN"):
         GOLDEN.write_text(text)
@@ -299,7 +362,8 @@ def test_torch_sums_a_shared_weights_gradient_in_the_low_format(low):
         loss.backward()
     casts = [entry for entry in forward if entry[0] == "_to_copy" and entry[2] == (4, 4)]
     assert casts == [("_to_copy", DTYPES[low], (4, 4))]
-    of_weight = [entry[:2] for entry in mode.seen[len(forward):] if entry[2] == (4, 4) and entry[0] in
-                 ("add", "_to_copy")]
+    of_weight = [
+        entry[:2] for entry in mode.seen[len(forward) :] if entry[2] == (4, 4) and entry[0] in ("add", "_to_copy")
+    ]
     assert of_weight == [("add", DTYPES[low]), ("_to_copy", torch.float32)]
     assert weight.grad.dtype == torch.float32

@@ -53,7 +53,9 @@ def cross_entropy_in_parts(x, target, weight, reduction, smoothing):
 
 
 def distance_in_fp16_ulps(ours, theirs):
-    return np.abs(ours - theirs) / np.maximum(np.spacing(np.abs(theirs).astype(np.float16)).astype(np.float64), 2.0**-24)
+    return np.abs(ours - theirs) / np.maximum(
+        np.spacing(np.abs(theirs).astype(np.float16)).astype(np.float64), 2.0**-24
+    )
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -65,13 +67,21 @@ def test_cross_entropy_rounds_log_probabilities_as_cuda_autocast_does(tmp_path, 
     target = labels(22, (shape[0], *shape[2:]), shape[1], ignored=(1, 2))
     weight = np.linspace(0.5, 2, shape[1]).astype(np.float16).astype(np.float32) if weighted else None
     logits = torch.tensor(x, requires_grad=True)
-    expected = cross_entropy_in_parts(logits, torch.tensor(target).long(), None if weight is None else torch.tensor(weight),
-                                      reduction, smoothing)
+    expected = cross_entropy_in_parts(
+        logits, torch.tensor(target).long(), None if weight is None else torch.tensor(weight), reduction, smoothing
+    )
     dy = np.full(expected.shape, 512.0)  # a loss scale
     expected.backward(torch.tensor(dy, dtype=torch.float32))
     operands = [x, target] + ([weight] if weighted else [])
-    (y, *_), (dx, *_) = run_op("cross_entropy", operands, {"reduction": reduction, "label_smoothing": smoothing}, dy,
-                               dtype="fp32", policy=str(cuda_policy(tmp_path)), constants=[2] if weighted else [])
+    (y, *_), (dx, *_) = run_op(
+        "cross_entropy",
+        operands,
+        {"reduction": reduction, "label_smoothing": smoothing},
+        dy,
+        dtype="fp32",
+        policy=str(cuda_policy(tmp_path)),
+        constants=[2] if weighted else [],
+    )
     # A flip of one rounding, where the two exponentials or logarithms differ in FP32's last bit.
     flip = 2.0**-11 * np.abs(expected.detach().numpy()).max()
     assert np.abs(y - expected.detach().numpy()).max() <= flip + 2e-6 * np.abs(y).max()
@@ -80,19 +90,28 @@ def test_cross_entropy_rounds_log_probabilities_as_cuda_autocast_does(tmp_path, 
 
     # As one op the gradients are others: the test can tell.
     whole = cuda_policy(tmp_path, '[autocast]\ncross_entropy = "whole"\n')
-    _, (other, *_) = run_op("cross_entropy", operands, {"reduction": reduction, "label_smoothing": smoothing}, dy,
-                            dtype="fp32", policy=str(whole), constants=[2] if weighted else [])
+    _, (other, *_) = run_op(
+        "cross_entropy",
+        operands,
+        {"reduction": reduction, "label_smoothing": smoothing},
+        dy,
+        dtype="fp32",
+        policy=str(whole),
+        constants=[2] if weighted else [],
+    )
     assert (distance_in_fp16_ulps(other.astype(np.float16), logits.grad.double().numpy()) != 0).mean() > 0.2
 
 
 def test_a_loss_scale_overflows_inside_cross_entropy(tmp_path):
     """65536 as the gradient of the one log-probability is infinite in FP16."""
     x = np.zeros((1, 4), np.float16)
-    _, (dx, *_) = run_op("cross_entropy", [x, np.array([1])], {}, np.array(65536.0), dtype="fp32",
-                         policy=str(cuda_policy(tmp_path)))
+    _, (dx, *_) = run_op(
+        "cross_entropy", [x, np.array([1])], {}, np.array(65536.0), dtype="fp32", policy=str(cuda_policy(tmp_path))
+    )
     assert not np.isfinite(dx).any()
-    _, (dx, *_) = run_op("cross_entropy", [x, np.array([1])], {}, np.array(32768.0), dtype="fp32",
-                         policy=str(cuda_policy(tmp_path)))
+    _, (dx, *_) = run_op(
+        "cross_entropy", [x, np.array([1])], {}, np.array(32768.0), dtype="fp32", policy=str(cuda_policy(tmp_path))
+    )
     assert np.isfinite(dx).all()
 
 

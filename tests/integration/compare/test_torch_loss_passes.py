@@ -36,8 +36,10 @@ class Detector(twins.Detector):
             parts = [self.head[grid][kind](x).permute(0, 2, 3, 1).flatten(1, 2) for grid, x in maps.items()]
             return torch.cat(parts, 1).reshape(-1, numbers)
 
-        return [F.smooth_l1_loss(gather("box", 4) * batch["box_mask"], batch["boxes"]),
-                F.cross_entropy(gather("class", self.classes), batch["labels"])]
+        return [
+            F.smooth_l1_loss(gather("box", 4) * batch["box_mask"], batch["boxes"]),
+            F.cross_entropy(gather("class", self.classes), batch["labels"]),
+        ]
 
 
 class Vae(twins.Vae):
@@ -48,8 +50,10 @@ class Vae(twins.Vae):
         z = mean + torch.exp(0.5 * log_var) * batch["noise"]
         decoded = self.decoder["out"](torch.relu(self.decoder["fc"](z)))
         per_example = 0.5 / len(x)
-        return [(mean * mean + torch.exp(log_var) - log_var - 1).sum() * per_example,
-                F.mse_loss(decoded, x, reduction="sum") * per_example]
+        return [
+            (mean * mean + torch.exp(log_var) - log_var - 1).sum() * per_example,
+            F.mse_loss(decoded, x, reduction="sum") * per_example,
+        ]
 
 
 # name -> twin, the input that makes its one loss overflow, learning rate
@@ -58,8 +62,10 @@ MODELS = {"detector": (Detector, "box_mask", 0.05), "vae": (Vae, "noise", 1e-4)}
 # kind of lane -> numbers of GradScaler, the rest of the policy
 LANES = {
     "fp32": (dict(init_scale=65536.0, growth_interval=5), ""),
-    "fp16": (dict(init_scale=2.0 ** 30, growth_interval=3, backoff_factor=0.25),
-             '[[rule]]\nlayer = "*"\nrole = "grad_weight"\npoint = "output"\nformat = "fp16"\n'),
+    "fp16": (
+        dict(init_scale=2.0**30, growth_interval=3, backoff_factor=0.25),
+        '[[rule]]\nlayer = "*"\nrole = "grad_weight"\npoint = "output"\nformat = "fp16"\n',
+    ),
 }
 
 
@@ -135,8 +141,20 @@ def weights_apart(folder, step, start, theirs, slack):
 
 
 def train_ours(binary_dir, folder, model, policy, rate, words):
-    done = subprocess.run([str(binary_dir / "lockstep_loss_tool"), model, str(folder), str(policy), str(STEPS),
-                           str(rate), str(MOMENTUM), *words], capture_output=True, text=True)
+    done = subprocess.run(
+        [
+            str(binary_dir / "lockstep_loss_tool"),
+            model,
+            str(folder),
+            str(policy),
+            str(STEPS),
+            str(rate),
+            str(MOMENTUM),
+            *words,
+        ],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     rows = []
     for line in done.stdout.splitlines():
@@ -168,8 +186,9 @@ def test_scales_skips_and_weights(binary_dir, tmp_path, model, per_loss, lane):
             steps.write(tmp_path / f"in_{path}.{step}", tensor, torch.float32)
     numbers = "".join(f"{key} = {value}\n" for key, value in spec.items())
     policy = tmp_path / "lane.toml"
-    policy.write_text(f'name = "lane"\nversion = "1"\n[loss_scale]\nkind = "torch-dynamic"\n{numbers}'
-                      f'per_loss = "{per_loss}"\n{rest}')
+    policy.write_text(
+        f'name = "lane"\nversion = "1"\n[loss_scale]\nkind = "torch-dynamic"\n{numbers}per_loss = "{per_loss}"\n{rest}'
+    )
 
     ours = train_ours(binary_dir, tmp_path, model, policy, rate, words)
     start = {n: p.detach().clone() for n, p in module.named_parameters()}
@@ -189,6 +208,8 @@ def test_scales_skips_and_weights(binary_dir, tmp_path, model, per_loss, lane):
     second = [step for step, (_, skipped) in enumerate(theirs) if not skipped][1]
     at = {"second": second} if (model, lane) == ("detector", "fp16") else {"second": second, "last": STEPS - 1}
     apart = {which: weights_apart(tmp_path, step, start, weights[step], slack) for which, step in at.items()}
-    print(f"{model} {per_loss} {lane}: {len(skips)} of {STEPS} steps skipped; weights apart, in bounds: "
-          + ", ".join(f"{which} {share:.2f}" for which, share in apart.items()))
+    print(
+        f"{model} {per_loss} {lane}: {len(skips)} of {STEPS} steps skipped; weights apart, in bounds: "
+        + ", ".join(f"{which} {share:.2f}" for which, share in apart.items())
+    )
     assert all(share <= 1 for share in apart.values()), apart

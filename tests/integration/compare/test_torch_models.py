@@ -136,8 +136,7 @@ def step_of_both(binary_dir, tmp_path, name, seed, dtype):
         return np.fromfile(tmp_path / file, dtype=number).reshape(like.shape).astype(np.float64)
 
     gradients = {n: (read(f"g_{n}", p.grad), p.grad.numpy().astype(np.float64)) for n, p in parameters.items()}
-    new_buffers = {n: (read(f"m_{n}", b), b.numpy().astype(np.float64))
-                   for n, b in buffers.items() if "running" in n}
+    new_buffers = {n: (read(f"m_{n}", b), b.numpy().astype(np.float64)) for n, b in buffers.items() if "running" in n}
     return float((tmp_path / "loss.txt").read_text()), loss.item(), gradients, new_buffers
 
 
@@ -156,8 +155,10 @@ def test_fp64_step_equals_torch(binary_dir, tmp_path, name, seed):
     assert worst <= 1, f"{where}: {worst:.3e} of its bound"
     for buffer, (got, expected) in buffers.items():
         assert np.allclose(got, expected, rtol=1e-12, atol=1e-14), buffer
-    print(f"{name} seed {seed}: loss off by {abs(ours / loss - 1):.1e} relative, worst gradient at "
-          f"{worst:.1e} of its bound ({where}), {len(gradients)} parameters, {len(buffers)} buffers")
+    print(
+        f"{name} seed {seed}: loss off by {abs(ours / loss - 1):.1e} relative, worst gradient at "
+        f"{worst:.1e} of its bound ({where}), {len(gradients)} parameters, {len(buffers)} buffers"
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -165,8 +166,12 @@ def test_fp32_step_equals_torch(binary_dir, tmp_path, name):
     ours, loss, gradients, _ = step_of_both(binary_dir, tmp_path, name, 0, torch.float32)
     assert abs(ours - loss) <= 1e-6 * abs(loss)
     largest = max(np.linalg.norm(expected) for _, expected in gradients.values())
-    worst, where = max((np.linalg.norm(got - expected) / (1e-5 * np.linalg.norm(expected) + 1e-7 * largest), n)
-                       for n, (got, expected) in gradients.items())
-    print(f"{name}: FP32 loss off by {abs(ours / loss - 1):.1e} relative, worst gradient at {worst:.1e} of "
-          f"the smooth models' bound ({where})")
+    worst, where = max(
+        (np.linalg.norm(got - expected) / (1e-5 * np.linalg.norm(expected) + 1e-7 * largest), n)
+        for n, (got, expected) in gradients.items()
+    )
+    print(
+        f"{name}: FP32 loss off by {abs(ours / loss - 1):.1e} relative, worst gradient at {worst:.1e} of "
+        f"the smooth models' bound ({where})"
+    )
     assert worst <= 1 or name not in SMOOTH, f"{where}: {worst:.3e} of its bound"

@@ -66,12 +66,18 @@ UNARY = [
     ("clamp", {"max": -1}, lambda x: x.clamp(max=-1), spread),
     ("clamp", {"min": 2.0, "max": -1.0}, lambda x: x.clamp(2, -1), spread),
     ("detach", {}, None, spread),
-    *((name, {}, getattr(torch, name), spread) for name in ("erf", "expm1", "exp2", "sin", "cos", "atan", "asinh", "floor", "ceil", "round", "trunc")),
+    *(
+        (name, {}, getattr(torch, name), spread)
+        for name in ("erf", "expm1", "exp2", "sin", "cos", "atan", "asinh", "floor", "ceil", "round", "trunc")
+    ),
     *((name, {}, getattr(torch, name), moderate) for name in ("sinh", "cosh")),
     *((name, {}, getattr(torch, name), positive) for name in ("log1p", "lgamma", "digamma")),
-    *((name, {}, getattr(torch, name), share) for name in ("tan", "asin", "acos", "atanh")), ("acosh", {}, torch.acosh, above_one),
-] + [("pow", {"exponent": e}, lambda x, e=e: x**e, spread if float(e).is_integer() else positive)
-     for e in (0, 1, 2, 3, 4, 5.0, -1, -2, -3.0, 0.5, -0.5, 1.5, 2.7)]
+    *((name, {}, getattr(torch, name), share) for name in ("tan", "asin", "acos", "atanh")),
+    ("acosh", {}, torch.acosh, above_one),
+] + [
+    ("pow", {"exponent": e}, lambda x, e=e: x**e, spread if float(e).is_integer() else positive)
+    for e in (0, 1, 2, 3, 4, 5.0, -1, -2, -3.0, 0.5, -0.5, 1.5, 2.7)
+]
 
 
 @pytest.mark.parametrize("op,attrs,reference,make", UNARY, ids=lambda v: str(v)[:40])
@@ -86,9 +92,9 @@ def test_unary(op, attrs, reference, make):
     print(f"{op} {attrs}: {compare_with_torch(op, reference, [x], attrs):.2g} of the bound")
 
 
-SPECIAL = pytest.mark.parametrize("op,attrs,reference",
-                                  [(r[0], r[1], r[2]) for r in UNARY if r[2] and r[0] != "pow"],
-                                  ids=lambda v: str(v)[:40])
+SPECIAL = pytest.mark.parametrize(
+    "op,attrs,reference", [(r[0], r[1], r[2]) for r in UNARY if r[2] and r[0] != "pow"], ids=lambda v: str(v)[:40]
+)
 
 
 def at_values(op, attrs, reference, x):
@@ -137,9 +143,14 @@ def test_unary_sign_of_zero(op, attrs, reference):
 
 SHAPES = [((4, 5), (4, 5)), ((4, 1, 3), (5, 1)), ((2, 3), ()), ((3,), (2, 3))]
 BINARY = [
-    ("add", {}, torch.add), ("add", {"alpha": 0.3}, lambda a, b: torch.add(a, b, alpha=0.3)),
-    ("sub", {}, torch.sub), ("mul", {}, torch.mul), ("div", {}, torch.div),
-    ("minimum", {}, torch.minimum), ("maximum", {}, torch.maximum), ("atan2", {}, torch.atan2),
+    ("add", {}, torch.add),
+    ("add", {"alpha": 0.3}, lambda a, b: torch.add(a, b, alpha=0.3)),
+    ("sub", {}, torch.sub),
+    ("mul", {}, torch.mul),
+    ("div", {}, torch.div),
+    ("minimum", {}, torch.minimum),
+    ("maximum", {}, torch.maximum),
+    ("atan2", {}, torch.atan2),
 ]
 
 
@@ -152,12 +163,17 @@ def test_binary(op, attrs, reference, shapes):
     print(f"{compare_with_torch(op, reference, [a, b], attrs):.2g} of the bound")
 
 
-@pytest.mark.parametrize("op,reference", [
-    ("add", lambda x: x + 0.1), ("sub", lambda x: x - 0.1), ("mul", lambda x: x * 0.1),
-    ("div", lambda x: x / 0.1),
-    ("minimum", lambda x: torch.minimum(x, torch.tensor(0.1, dtype=x.dtype))),
-    ("maximum", lambda x: torch.maximum(x, torch.tensor(0.1, dtype=x.dtype))),
-])
+@pytest.mark.parametrize(
+    "op,reference",
+    [
+        ("add", lambda x: x + 0.1),
+        ("sub", lambda x: x - 0.1),
+        ("mul", lambda x: x * 0.1),
+        ("div", lambda x: x / 0.1),
+        ("minimum", lambda x: torch.minimum(x, torch.tensor(0.1, dtype=x.dtype))),
+        ("maximum", lambda x: torch.maximum(x, torch.tensor(0.1, dtype=x.dtype))),
+    ],
+)
 def test_binary_with_a_number(op, reference):
     (x,) = random_arrays(13, (7, 9))
     compare_with_torch(op, reference, [x], {"scalar": 0.1})
@@ -180,16 +196,22 @@ def test_where_and_masked_fill():
     a, b = random_arrays(15, (4, 1, 3), (5, 3))
     mask = np.random.default_rng(1).integers(0, 2, (4, 5, 1)).astype(np.int32)
     compare_with_torch("where", lambda m, x, y: torch.where(m != 0, x, y), [mask, a, b])
-    compare_with_torch("where", lambda m, x, y: torch.where(m != 0, x, y),
-                       [np.ones((2, 1), np.int32), b[0], np.array(2.0)])
+    compare_with_torch(
+        "where", lambda m, x, y: torch.where(m != 0, x, y), [np.ones((2, 1), np.int32), b[0], np.array(2.0)]
+    )
     (x,) = random_arrays(16, (4, 5, 3))
     for value in (-INF, 0.0, -1e4):
-        compare_with_torch("masked_fill", lambda t, m: t.masked_fill(m != 0, value), [x, mask],
-                           {"value": value})
+        compare_with_torch("masked_fill", lambda t, m: t.masked_fill(m != 0, value), [x, mask], {"value": value})
 
 
-COMPARISONS = {"greater": torch.gt, "greater_equal": torch.ge, "less": torch.lt, "less_equal": torch.le,
-               "equal": torch.eq, "not_equal": torch.ne}
+COMPARISONS = {
+    "greater": torch.gt,
+    "greater_equal": torch.ge,
+    "less": torch.lt,
+    "less_equal": torch.le,
+    "equal": torch.eq,
+    "not_equal": torch.ne,
+}
 
 
 @pytest.mark.parametrize("op", COMPARISONS)
@@ -226,8 +248,12 @@ def test_reductions(dims, keepdim):
         compare_with_torch(op, reference, [x], attrs)
     for correction in (0, 1, 2.5):
         compare_with_torch(
-            "var_mean", lambda t: torch.var_mean(t, every, correction=correction, keepdim=keepdim),
-            [x], attrs | {"correction": correction}, float_outputs=2)
+            "var_mean",
+            lambda t: torch.var_mean(t, every, correction=correction, keepdim=keepdim),
+            [x],
+            attrs | {"correction": correction},
+            float_outputs=2,
+        )
 
 
 @pytest.mark.parametrize("output", [0, 1])
@@ -257,13 +283,13 @@ def test_along_one_dimension(dim):
     compare_with_torch("cumsum", lambda t: t.cumsum(dim), [x], attrs)
     x[0, :2, :] = x[1, :2, :] = 3.0
     for keepdim in (False, True):
-        compare_with_torch("max_dim", lambda t: tuple(torch.max(t, dim, keepdim=keepdim)), [x],
-                           attrs | {"keepdim": keepdim})
+        compare_with_torch(
+            "max_dim", lambda t: tuple(torch.max(t, dim, keepdim=keepdim)), [x], attrs | {"keepdim": keepdim}
+        )
 
 
 def test_special_rows():
-    x = np.array([[0.0, -INF, 1.0], [-INF, -INF, -INF], [INF, 0.0, 1.0], [NAN, 1.0, 2.0],
-                  [1e4, -1e4, 0.0]])
+    x = np.array([[0.0, -INF, 1.0], [-INF, -INF, -INF], [INF, 0.0, 1.0], [NAN, 1.0, 2.0], [1e4, -1e4, 0.0]])
     compare_with_torch("softmax", lambda t: t.softmax(-1), [x])
     compare_with_torch("log_softmax", lambda t: t.log_softmax(-1), [x])
     compare_with_torch("logsumexp", lambda t: t.logsumexp(-1), [x], {"dims": [-1]})
@@ -310,28 +336,31 @@ def test_cast(dtype):
     assert np.array_equal(y, x) and np.array_equal(dx, x)
 
 
-@pytest.mark.parametrize("op,inputs,attrs,message", [
-    ("add", [np.ones(3)], {}, "two operands, or one and 'scalar'"),
-    ("sub", [np.ones(3), np.ones(3)], {"scalar": 1.0}, "two operands, or one and 'scalar'"),
-    ("div", [np.ones(3), np.ones(4)], {}, "do not broadcast"),
-    ("gelu", [np.ones(3)], {"approximate": "erf"}, "must be none or tanh"),
-    ("clamp", [np.ones(3)], {"min": "low"}, "'min' must be a number"),
-    ("pow", [np.ones(3)], {}, "operands x and e, or x and 'exponent'"),
-    ("sum", [np.ones((3, 2))], {"dims": [2]}, "must be -2 to 1"),
-    ("mean", [np.ones((3, 2))], {"dims": [1, -1]}, "names dimension 1 twice"),
-    ("softmax", [np.array(1.0)], {}, "is a scalar"),
-    ("cumsum", [np.ones(3)], {"dim": 1}, "must be -1 to 0"),
-    ("masked_fill", [np.ones(3), np.ones(3, np.int32)], {}, "'value' is missing"),
-    ("masked_fill", [np.ones(3), np.ones((2, 3), np.int32)], {"value": 0.0}, "must broadcast to x"),
-    ("where", [np.ones(3), np.ones(3), np.ones(3)], {}, "must be an integer tensor"),
-    ("dropout", [np.ones(3)], {"p": 1.5}, "must be in [0, 1]"),
-    ("dropout", [np.ones(3), np.ones((2, 3), np.int32)], {}, "must broadcast to operand 0"),
-    ("cast", [np.ones(3)], {"dtype": "fp17"}, "attribute 'dtype'"),
-    ("cast", [np.ones(3)], {}, "'dtype' is missing"),
-    ("exp", [np.ones(3, np.int32)], {}, "must be floating"),
-    ("greater", [np.ones(3)], {}, "two operands, or one and 'scalar'"),
-    ("less", [np.ones(3), np.ones(3, np.int32)], {}, "must be floating"),
-])
+@pytest.mark.parametrize(
+    "op,inputs,attrs,message",
+    [
+        ("add", [np.ones(3)], {}, "two operands, or one and 'scalar'"),
+        ("sub", [np.ones(3), np.ones(3)], {"scalar": 1.0}, "two operands, or one and 'scalar'"),
+        ("div", [np.ones(3), np.ones(4)], {}, "do not broadcast"),
+        ("gelu", [np.ones(3)], {"approximate": "erf"}, "must be none or tanh"),
+        ("clamp", [np.ones(3)], {"min": "low"}, "'min' must be a number"),
+        ("pow", [np.ones(3)], {}, "operands x and e, or x and 'exponent'"),
+        ("sum", [np.ones((3, 2))], {"dims": [2]}, "must be -2 to 1"),
+        ("mean", [np.ones((3, 2))], {"dims": [1, -1]}, "names dimension 1 twice"),
+        ("softmax", [np.array(1.0)], {}, "is a scalar"),
+        ("cumsum", [np.ones(3)], {"dim": 1}, "must be -1 to 0"),
+        ("masked_fill", [np.ones(3), np.ones(3, np.int32)], {}, "'value' is missing"),
+        ("masked_fill", [np.ones(3), np.ones((2, 3), np.int32)], {"value": 0.0}, "must broadcast to x"),
+        ("where", [np.ones(3), np.ones(3), np.ones(3)], {}, "must be an integer tensor"),
+        ("dropout", [np.ones(3)], {"p": 1.5}, "must be in [0, 1]"),
+        ("dropout", [np.ones(3), np.ones((2, 3), np.int32)], {}, "must broadcast to operand 0"),
+        ("cast", [np.ones(3)], {"dtype": "fp17"}, "attribute 'dtype'"),
+        ("cast", [np.ones(3)], {}, "'dtype' is missing"),
+        ("exp", [np.ones(3, np.int32)], {}, "must be floating"),
+        ("greater", [np.ones(3)], {}, "two operands, or one and 'scalar'"),
+        ("less", [np.ones(3), np.ones(3, np.int32)], {}, "must be floating"),
+    ],
+)
 def test_refusals_say_why(op, inputs, attrs, message):
     with pytest.raises(OpError, match=".*") as error:
         run_op(op, inputs, attrs)

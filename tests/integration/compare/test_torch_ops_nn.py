@@ -40,11 +40,12 @@ def test_cross_entropy(reduction, smoothing, weighted, shape):
         operands.append(np.linspace(0.5, 2, shape[1]))
 
     def reference(x, t, w=None):
-        return F.cross_entropy(x, t, weight=None if w is None else w.detach(), reduction=reduction,
-                               label_smoothing=smoothing)
+        return F.cross_entropy(
+            x, t, weight=None if w is None else w.detach(), reduction=reduction, label_smoothing=smoothing
+        )
+
     attrs = {"reduction": reduction, "label_smoothing": smoothing}
-    print(compare_with_torch("cross_entropy", reference, operands, attrs,
-                             constants=[2] if weighted else []))
+    print(compare_with_torch("cross_entropy", reference, operands, attrs, constants=[2] if weighted else []))
 
 
 def test_cross_entropy_without_targets_is_nan():
@@ -76,15 +77,16 @@ def test_losses_of_differences(op, reduction):
     function, attrs = SIMPLE[op]
     x, t = random_arrays(4, (6, 5), (6, 5))
     x[0, 0] = t[0, 0]  # the kink
+
     def reference(x, t):
         return function(x, t, reduction=reduction, **attrs)
+
     print(compare_with_torch(op, reference, [x, t], {"reduction": reduction, **attrs}))
 
 
 def test_smooth_l1_without_a_square_part():
     x, t = random_arrays(5, (6, 5), (6, 5))
-    print(compare_with_torch("smooth_l1_loss", lambda x, t: F.smooth_l1_loss(x, t, beta=0.0), [x, t],
-                             {"beta": 0.0}))
+    print(compare_with_torch("smooth_l1_loss", lambda x, t: F.smooth_l1_loss(x, t, beta=0.0), [x, t], {"beta": 0.0}))
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none", "batchmean"])
@@ -92,13 +94,13 @@ def test_smooth_l1_without_a_square_part():
 def test_kl_div(reduction, log_target):
     x, t = random_arrays(6, (6, 5), (6, 5))
     x = torch.log_softmax(torch.tensor(x), -1).numpy()
-    t = torch.log_softmax(torch.tensor(t), -1).numpy() if log_target \
-        else torch.softmax(torch.tensor(t), -1).numpy()
+    t = torch.log_softmax(torch.tensor(t), -1).numpy() if log_target else torch.softmax(torch.tensor(t), -1).numpy()
     x, t = x.astype(np.float32).astype(np.float64), t.astype(np.float32).astype(np.float64)
+
     def reference(x, t):
         return F.kl_div(x, t, reduction=reduction, log_target=log_target)
-    print(compare_with_torch("kl_div", reference, [x, t],
-                             {"reduction": reduction, "log_target": log_target}))
+
+    print(compare_with_torch("kl_div", reference, [x, t], {"reduction": reduction, "log_target": log_target}))
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -108,28 +110,48 @@ def test_bce_with_logits(reduction, weights):
     x, t = 8 * x, 1 / (1 + np.exp(-t))
     t = t.astype(np.float32).astype(np.float64)
     more = [np.linspace(0.5, 1.5, 5).astype(np.float32), np.linspace(0.25, 4, 5).astype(np.float32)]
+
     def reference(x, t, weight=None, pos_weight=None):
         return F.binary_cross_entropy_with_logits(
-            x, t, None if weight is None else weight.detach(),
-            pos_weight=None if pos_weight is None else pos_weight.detach(), reduction=reduction)
-    print(compare_with_torch("bce_with_logits", reference, [x, t, *more[:weights]],
-                             {"reduction": reduction}, constants=[2, 3][:weights]))
+            x,
+            t,
+            None if weight is None else weight.detach(),
+            pos_weight=None if pos_weight is None else pos_weight.detach(),
+            reduction=reduction,
+        )
+
+    print(
+        compare_with_torch(
+            "bce_with_logits", reference, [x, t, *more[:weights]], {"reduction": reduction}, constants=[2, 3][:weights]
+        )
+    )
 
 
 # --- products ---
 
 
-@pytest.mark.parametrize("a,b", [((2, 3, 4), (2, 4, 5)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)),
-                                 ((2, 1, 3, 4), (5, 4, 2)), ((1, 3, 4), (6, 4, 2)),
-                                 ((7, 3, 4), (1, 4, 2))])
+@pytest.mark.parametrize(
+    "a,b",
+    [
+        ((2, 3, 4), (2, 4, 5)),
+        ((2, 3, 4), (4, 5)),
+        ((3, 4), (2, 4, 5)),
+        ((2, 1, 3, 4), (5, 4, 2)),
+        ((1, 3, 4), (6, 4, 2)),
+        ((7, 3, 4), (1, 4, 2)),
+    ],
+)
 @pytest.mark.parametrize("ta", [False, True])
 @pytest.mark.parametrize("tb", [False, True])
 def test_matmul_broadcasts(a, b, ta, tb):
     def turned(shape, turn):
         return (*shape[:-2], shape[-1], shape[-2]) if turn else shape
+
     x, y = random_arrays(8, turned(a, ta), turned(b, tb))
+
     def reference(x, y):
         return torch.matmul(x.mT if ta else x, y.mT if tb else y)
+
     print(compare_with_torch("matmul", reference, [x, y], {"transpose_a": ta, "transpose_b": tb}))
 
 
@@ -141,8 +163,14 @@ def test_linear_rounds_before_a_separate_bias(separate):
     with torch.autocast("cpu", torch.bfloat16):
         theirs = F.linear(given, torch.tensor(w), torch.tensor(b)).float().numpy()
     for attrs in ({}, {"separate_bias": True}):
-        (ours,) = run_forward("linear", [given.numpy(), w, b], attrs, np.zeros_like(theirs), dtype="fp32",
-                              policy="torch-autocast-bf16-cpu")
+        (ours,) = run_forward(
+            "linear",
+            [given.numpy(), w, b],
+            attrs,
+            np.zeros_like(theirs),
+            dtype="fp32",
+            policy="torch-autocast-bf16-cpu",
+        )
         share = (ours == theirs).mean()
         print(f"separate {separate}, {attrs}: share of torch's bits {share:.4f}")
         # Another order of the FP32 sums of 32 terms flips a rounding to 8 bits in some sqrt(32) 2^(8-24) of all
@@ -167,8 +195,11 @@ def test_sdpa(model, causal, scale):
     attrs = {"model": model, "causal": causal}
     if scale is not None:
         attrs["scale"] = scale
-    print(compare_with_torch("sdpa", lambda q, k, v: attention(q, k, v, is_causal=causal, scale=scale),
-                             random_arrays(9, *QKV), attrs))
+    print(
+        compare_with_torch(
+            "sdpa", lambda q, k, v: attention(q, k, v, is_causal=causal, scale=scale), random_arrays(9, *QKV), attrs
+        )
+    )
 
 
 @pytest.mark.parametrize("model", ["math", "math_reduced", "flash"])
@@ -176,11 +207,13 @@ def test_sdpa_masks(model):
     q, k, v = random_arrays(10, *QKV)
     keep = np.random.default_rng(11).random((2, 1, 5, 7)) < 0.6
     keep[0, 0, 1] = False  # a row without keys: zeros
-    print(compare_with_torch("sdpa", lambda q, k, v, m: attention(q, k, v, m), [q, k, v, keep],
-                             {"model": model}))
+    print(compare_with_torch("sdpa", lambda q, k, v, m: attention(q, k, v, m), [q, k, v, keep], {"model": model}))
     added = np.where(keep, np.random.default_rng(12).random(keep.shape), -np.inf).astype(np.float32)
-    print(compare_with_torch("sdpa", lambda q, k, v, m: attention(q, k, v, m.detach()),
-                             [q, k, v, added], {"model": model}, constants=[3]))
+    print(
+        compare_with_torch(
+            "sdpa", lambda q, k, v, m: attention(q, k, v, m.detach()), [q, k, v, added], {"model": model}, constants=[3]
+        )
+    )
 
 
 @pytest.mark.parametrize("model", ["math", "math_reduced", "flash"])
@@ -210,8 +243,14 @@ GROUPED = ((2, 6, 5, 4), (2, 3, 7, 4), (2, 2, 7, 6))
 
 @pytest.mark.parametrize("model", ["math", "math_reduced", "flash"])
 def test_sdpa_with_shared_heads(model):
-    print(compare_with_torch("sdpa", lambda q, k, v: attention(q, k, v, enable_gqa=True),
-                             random_arrays(20, *GROUPED), {"model": model, "gqa": True}))
+    print(
+        compare_with_torch(
+            "sdpa",
+            lambda q, k, v: attention(q, k, v, enable_gqa=True),
+            random_arrays(20, *GROUPED),
+            {"model": model, "gqa": True},
+        )
+    )
     with pytest.raises(OpError, match="attribute 'gqa' lets heads share"):
         run_forward("sdpa", random_arrays(20, *GROUPED), {}, np.zeros((2, 6, 5, 6)))
 
@@ -238,10 +277,8 @@ def test_sdpa_rounds_where_torch_rounds(policy, reduced):
         torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(flag)
     given = [x.detach().float().numpy() for x in tensors]
     attrs = {"model": "math_reduced"} if reduced else {}
-    (y, probabilities), gradients = run_op("sdpa", given, attrs, dy.float().numpy(), dtype="fp32",
-                                           policy=policy)
-    weights = torch.softmax(
-        (tensors[0].detach().float() @ tensors[1].detach().float().mT) / 2, -1)
+    (y, probabilities), gradients = run_op("sdpa", given, attrs, dy.float().numpy(), dtype="fp32", policy=policy)
+    weights = torch.softmax((tensors[0].detach().float() @ tensors[1].detach().float().mT) / 2, -1)
     if reduced:
         root = 4**-0.25
         scores = ((q * root).float() @ (k * root).float().mT).to(kind)
@@ -276,15 +313,26 @@ def test_batch_norm(momentum, affine, training):
         module = torch.nn.BatchNorm2d(channels, momentum=momentum, affine=affine).to(x.dtype)
         module.train(training)
         running_mean, running_var = rest[-3:-1]
-        module.load_state_dict({**module.state_dict(), "running_mean": running_mean.detach(),
-                                "running_var": running_var.detach(),
-                                "num_batches_tracked": torch.tensor(before)})
+        module.load_state_dict(
+            {
+                **module.state_dict(),
+                "running_mean": running_mean.detach(),
+                "running_var": running_var.detach(),
+                "num_batches_tracked": torch.tensor(before),
+            }
+        )
         y = torch.func.functional_call(module, dict(zip(["weight", "bias"], rest[:-3])), (x,))
         used = [x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)]
         if not training:
             used = [running_mean, running_var]
-        return (y, module.running_mean, module.running_var, used[0], (used[1] + 1e-5) ** -0.5,
-                module.num_batches_tracked)
+        return (
+            y,
+            module.running_mean,
+            module.running_var,
+            used[0],
+            (used[1] + 1e-5) ** -0.5,
+            module.num_batches_tracked,
+        )
 
     attrs = {"training": training, "affine": affine}
     if momentum is None:
@@ -305,8 +353,9 @@ def test_batch_norm_averages_all_batches():
     ones = [np.ones(3), np.zeros(3)]
     for batch in random_arrays(23, (5, 3), (7, 3), (4, 3)):
         module(torch.tensor(batch))
-        _, mean, var, _, _, count = run_forward("batch_norm", [batch, *ones, mean, var, count],
-                                                {"cumulative": True}, batch, constants=[3, 4])
+        _, mean, var, _, _, count = run_forward(
+            "batch_norm", [batch, *ones, mean, var, count], {"cumulative": True}, batch, constants=[3, 4]
+        )
         assert count == module.num_batches_tracked.item()
         assert distance(mean, module.running_mean.numpy()) <= 1e-12
         assert distance(var, module.running_var.numpy()) <= 1e-12
@@ -317,8 +366,7 @@ def test_batch_norm_averages_all_batches():
 
 def recurrent(kind, layers, bidirectional, bias, seed=16, n=3, t=4, c=5, h=2):
     torch.manual_seed(seed)
-    module = getattr(torch.nn, kind)(c, h, layers, bias=bias, bidirectional=bidirectional,
-                                     batch_first=True)
+    module = getattr(torch.nn, kind)(c, h, layers, bias=bias, bidirectional=bidirectional, batch_first=True)
     states = 2 if kind == "LSTM" else 1
     cells = layers * (2 if bidirectional else 1)
     operands = random_arrays(seed, (n, t, c), *[(cells, n, h)] * states)
@@ -328,8 +376,9 @@ def recurrent(kind, layers, bidirectional, bias, seed=16, n=3, t=4, c=5, h=2):
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
-@pytest.mark.parametrize("layers,bidirectional,bias",
-                         [(1, False, True), (2, False, False), (2, True, True), (3, True, False)])
+@pytest.mark.parametrize(
+    "layers,bidirectional,bias", [(1, False, True), (2, False, False), (2, True, True), (3, True, False)]
+)
 def test_recurrent(kind, layers, bidirectional, bias):
     module, operands, weights, attrs, states = recurrent(kind, layers, bidirectional, bias)
     names = [name for name, _ in module.named_parameters()]
@@ -342,16 +391,18 @@ def test_recurrent(kind, layers, bidirectional, bias):
         return (y, *end) if states == 2 else (y, end)
 
     op = kind.lower()
-    print(compare_with_torch(op, reference, [*operands, *weights], attrs,
-                             float_outputs=1 + states))
+    print(compare_with_torch(op, reference, [*operands, *weights], attrs, float_outputs=1 + states))
 
     def time_first(x, *rest):
         y, *end = reference(x.transpose(0, 1), *rest)
         return (y.transpose(0, 1), *end)
 
     operands[0] = operands[0].transpose(1, 0, 2)
-    print(compare_with_torch(op, time_first, [*operands, *weights], {**attrs, "batch_first": False},
-                             float_outputs=1 + states))
+    print(
+        compare_with_torch(
+            op, time_first, [*operands, *weights], {**attrs, "batch_first": False}, float_outputs=1 + states
+        )
+    )
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
@@ -365,33 +416,31 @@ def test_recurrent_dropout_is_its_mask(kind):
     assert mask.shape == (6, 4, 6) and abs((1 - mask).sum() - mask.size * p) <= 5 * 5.5
 
     tensors = [torch.tensor(x, requires_grad=True) for x in [*operands, *weights]]
-    x, start = tensors[0], tensors[1:1 + states]
-    values = tensors[1 + states:]
+    x, start = tensors[0], tensors[1 : 1 + states]
+    values = tensors[1 + states :]
     for layer in range(2):
         single = getattr(torch.nn, kind)(x.shape[-1], 3, 1, bidirectional=True, batch_first=True)
-        mine = values[layer * 8:(layer + 1) * 8]
-        state = [s[2 * layer:2 * layer + 2] for s in start]
+        mine = values[layer * 8 : (layer + 1) * 8]
+        state = [s[2 * layer : 2 * layer + 2] for s in start]
         names = [name for name, _ in single.named_parameters()]
-        x, _ = torch.func.functional_call(single.double(), dict(zip(names, mine)),
-                                          (x, tuple(state) if states == 2 else state[0]))
+        x, _ = torch.func.functional_call(
+            single.double(), dict(zip(names, mine)), (x, tuple(state) if states == 2 else state[0])
+        )
         if layer == 0:
             x = x * torch.tensor(mask).transpose(0, 1) / (1 - p)
     x.backward(torch.tensor(dy))
     assert distance(outputs[0], x.detach().numpy()) <= 1e-12
     for ours, tensor in zip(gradients, tensors):
         assert distance(ours, tensor.grad.numpy()) <= 1e-12
-    without = run_forward(kind.lower(), [*operands, *weights],
-                          {**attrs, "dropout": p, "training": False}, dy)
+    without = run_forward(kind.lower(), [*operands, *weights], {**attrs, "dropout": p, "training": False}, dy)
     assert len(without) == len(outputs) - 2
 
 
-@pytest.mark.parametrize("layers,bidirectional,bias",
-                         [(1, False, True), (2, True, True), (3, False, False)])
+@pytest.mark.parametrize("layers,bidirectional,bias", [(1, False, True), (2, True, True), (3, False, False)])
 def test_projected_lstm(layers, bidirectional, bias):
     n, t, c, h, p = 3, 4, 5, 6, 2
     torch.manual_seed(24)
-    module = torch.nn.LSTM(c, h, layers, bias=bias, bidirectional=bidirectional, batch_first=True,
-                           proj_size=p)
+    module = torch.nn.LSTM(c, h, layers, bias=bias, bidirectional=bidirectional, batch_first=True, proj_size=p)
     cells = layers * (2 if bidirectional else 1)
     operands = random_arrays(24, (n, t, c), (cells, n, p), (cells, n, h))
     weights = [w.detach().double().numpy() for w in module.parameters()]
@@ -399,8 +448,7 @@ def test_projected_lstm(layers, bidirectional, bias):
     attrs = {"layers": layers, "bidirectional": bidirectional, "has_bias": bias, "proj_size": p}
 
     def reference(x, h0, c0, *values):
-        y, end = torch.func.functional_call(module.to(x.dtype), dict(zip(names, values)),
-                                            (x, (h0, c0)))
+        y, end = torch.func.functional_call(module.to(x.dtype), dict(zip(names, values)), (x, (h0, c0)))
         return (y, *end)
 
     print(compare_with_torch("lstm", reference, [*operands, *weights], attrs, float_outputs=3))
@@ -460,14 +508,20 @@ def test_grid_sample(mode, align_corners, padding):
     image, grid = random_arrays(31, (2, 3, 5, 7), (2, 4, 6, 2))
     grid[0, 0] = [[-1, -1], [1, 1], [0, 0], [-1, 1], [3.5, -4.5], [1e-3, 1]]
     attrs = {"mode": mode, "padding": padding, "align_corners": align_corners}
-    compare_with_torch("grid_sample", lambda x, g: F.grid_sample(x, g, mode, padding, align_corners), [image, grid], attrs)
+    compare_with_torch(
+        "grid_sample", lambda x, g: F.grid_sample(x, g, mode, padding, align_corners), [image, grid], attrs
+    )
 
 
 def test_grid_sample_in_pixels():
     image, places = random_arrays(33, (2, 3, 5, 7), (2, 4, 6, 2))
     size = torch.tensor([7.0, 5.0])
-    compare_with_torch("grid_sample", lambda x, p: F.grid_sample(x, (2 * p + 1) / size.to(p.dtype) - 1, align_corners=False),
-                       [image, 3 * places + 2], {"in_pixels": True})
+    compare_with_torch(
+        "grid_sample",
+        lambda x, p: F.grid_sample(x, (2 * p + 1) / size.to(p.dtype) - 1, align_corners=False),
+        [image, 3 * places + 2],
+        {"in_pixels": True},
+    )
 
 
 @pytest.mark.parametrize("aligned", [False, True])
@@ -476,11 +530,25 @@ def test_roi_align(sampling, aligned):
     """Boxes across the border, far outside, upside down, and narrower than a pixel."""
     ops = torchvision_ops()
     (image,) = random_arrays(34, (2, 3, 9, 7))
-    boxes = np.array([[0, 1, 2, 9, 14], [1, -3, -4, 5, 6], [1, 8.3, 3.1, 30, 30], [0, 90, 90, 95, 99], [0, 5, 5, 2, 1],
-                      [1, 4, 4, 4.2, 4.9]], dtype=np.float32)
+    boxes = np.array(
+        [
+            [0, 1, 2, 9, 14],
+            [1, -3, -4, 5, 6],
+            [1, 8.3, 3.1, 30, 30],
+            [0, 90, 90, 95, 99],
+            [0, 5, 5, 2, 1],
+            [1, 4, 4, 4.2, 4.9],
+        ],
+        dtype=np.float32,
+    )
     attrs = {"size": [2, 3], "scale": 0.5, "sampling": sampling, "aligned": aligned}
-    compare_with_torch("roi_align", lambda x, b: ops.roi_align(x, b, (2, 3), 0.5, sampling, aligned), [image, boxes], attrs,
-                       differentiable=[0])
+    compare_with_torch(
+        "roi_align",
+        lambda x, b: ops.roi_align(x, b, (2, 3), 0.5, sampling, aligned),
+        [image, boxes],
+        attrs,
+        differentiable=[0],
+    )
 
 
 def test_roi_align_of_boxes_that_are_not_finite():
@@ -498,8 +566,12 @@ def test_scatter_amax(dim):
     index = np.random.default_rng(2).integers(0, 3, (6, 5))
     index[1] = index[0]
     shape = [8, 5] if dim == 0 else [6, 8]
-    compare_with_torch("scatter_amax", lambda s, i: s.new_zeros(shape).scatter_reduce(dim, i, s, "amax", include_self=False),
-                       [src, index], {"dim": dim, "shape": shape})
+    compare_with_torch(
+        "scatter_amax",
+        lambda s, i: s.new_zeros(shape).scatter_reduce(dim, i, s, "amax", include_self=False),
+        [src, index],
+        {"dim": dim, "shape": shape},
+    )
 
 
 @pytest.mark.parametrize("zero_infinity", [True, False])
@@ -510,5 +582,9 @@ def test_ctc_loss(zero_infinity):
     targets = np.array([[1, 1, 4, 2], [3, 2, 1, 0], [0, 0, 0, 0], [2, 2, 2, 2]])
     times, counts = np.array([7, 6, 4, 7]), np.array([4, 2, 0, 4 if zero_infinity else 2])
     times[3] = 6 if zero_infinity else 7
-    compare_with_torch("ctc_loss", lambda *a: F.ctc_loss(a[0], a[1], a[2], a[3], 0, "none", zero_infinity),
-                       [x, targets, times, counts], {"blank": 0, "zero_infinity": zero_infinity})
+    compare_with_torch(
+        "ctc_loss",
+        lambda *a: F.ctc_loss(a[0], a[1], a[2], a[3], 0, "none", zero_infinity),
+        [x, targets, times, counts],
+        {"blank": 0, "zero_infinity": zero_infinity},
+    )

@@ -12,8 +12,10 @@ def check(op, reference, inputs, attrs=None, **more):
     print(f"{op} {attrs}: {worst:.3f} of the bound")
 
 
-@pytest.mark.parametrize("shape,dims", [((3, 4, 5), (2, 0, 1)), ((2, 5, 3, 4), (0, 2, 1, 3)),
-                                        ((37, 19), (1, 0)), ((2, 3, 4, 5, 6), (-1, 0, 3, -4, 2))])
+@pytest.mark.parametrize(
+    "shape,dims",
+    [((3, 4, 5), (2, 0, 1)), ((2, 5, 3, 4), (0, 2, 1, 3)), ((37, 19), (1, 0)), ((2, 3, 4, 5, 6), (-1, 0, 3, -4, 2))],
+)
 def test_permute(shape, dims):
     (x,) = random_arrays(1, shape)
     check("permute", lambda t: t.permute(dims), [x], {"dims": dims})
@@ -25,14 +27,12 @@ def test_expand():
     check("expand", lambda t: t.expand(-1, 6, -1), [x], {"shape": (-1, 6, -1)})
 
 
-@pytest.mark.parametrize("dim,start,end,step", [(0, 1, 3, 1), (1, -4, -1, 1), (-1, 0, 1000, 3),
-                                                (1, 2, 6, 2)])
+@pytest.mark.parametrize("dim,start,end,step", [(0, 1, 3, 1), (1, -4, -1, 1), (-1, 0, 1000, 3), (1, 2, 6, 2)])
 def test_slice(dim, start, end, step):
     (x,) = random_arrays(3, (4, 7, 10))
     index = [slice(None)] * 3
     index[dim] = slice(start, end, step)
-    check("slice", lambda t: t[tuple(index)], [x],
-          {"dim": dim, "start": start, "end": end, "step": step})
+    check("slice", lambda t: t[tuple(index)], [x], {"dim": dim, "start": start, "end": end, "step": step})
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])
@@ -48,8 +48,9 @@ def test_cat_of_one_value_twice_and_of_many():
     check("cat", lambda *t: torch.cat(t, 1), arrays, {"dim": 1})
 
 
-@pytest.mark.parametrize("pads,value", [((1, 2), 0.0), ((1, 2, 0, 3), 0.5), ((-1, 2, 3, -2), -1.5),
-                                        ((0, 0, -1, -1), 0.0), ((-4, 8), 2.0)])
+@pytest.mark.parametrize(
+    "pads,value", [((1, 2), 0.0), ((1, 2, 0, 3), 0.5), ((-1, 2, 3, -2), -1.5), ((0, 0, -1, -1), 0.0), ((-4, 8), 2.0)]
+)
 def test_pad(pads, value):
     (x,) = random_arrays(6, (2, 5, 6))
     check("pad", lambda t: F.pad(t, pads, value=value), [x], {"pads": pads, "value": value})
@@ -75,8 +76,12 @@ def test_scatter_add(dim, shape):
     (x,) = random_arrays(8, (4, 5, 3))
     index = np.random.default_rng(8).integers(0, shape[dim], (min(4, shape[0]), min(5, shape[1]), 3)[:3])
     x = x[tuple(slice(0, extent) for extent in index.shape)].copy()
-    check("scatter_add", lambda t, i: torch.zeros(shape, dtype=t.dtype).scatter_add(dim, i, t), [x, index],
-          {"dim": dim, "shape": shape})
+    check(
+        "scatter_add",
+        lambda t, i: torch.zeros(shape, dtype=t.dtype).scatter_add(dim, i, t),
+        [x, index],
+        {"dim": dim, "shape": shape},
+    )
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])
@@ -85,8 +90,12 @@ def test_index_add(dim):
     index = np.random.default_rng(9).integers(0, 3, x.shape[dim])
     shape = list(x.shape)
     shape[dim] = 3
-    check("index_add", lambda t, i: torch.zeros(shape, dtype=t.dtype).index_add(dim, i, t), [x, index],
-          {"dim": dim, "shape": shape})
+    check(
+        "index_add",
+        lambda t, i: torch.zeros(shape, dtype=t.dtype).index_add(dim, i, t),
+        [x, index],
+        {"dim": dim, "shape": shape},
+    )
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])
@@ -102,32 +111,39 @@ def test_embedding():
     check("embedding", lambda w, i: F.embedding(i, w), [weight, index])
     # The padding row is read, and gets no gradient.
     index[0, 0] = 3
-    check("embedding", lambda w, i: F.embedding(i, w, padding_idx=3), [weight, index],
-          {"padding_idx": 3})
+    check("embedding", lambda w, i: F.embedding(i, w, padding_idx=3), [weight, index], {"padding_idx": 3})
 
 
-@pytest.mark.parametrize("shape,ndim,operands", [((6, 33), 1, 3), ((2, 3, 64), 1, 2),
-                                                 ((4, 5, 6), 2, 3), ((3, 7), 2, 1),
-                                                 ((2, 5000), 1, 3), ((5000, 3), 1, 3)])
+@pytest.mark.parametrize(
+    "shape,ndim,operands",
+    [((6, 33), 1, 3), ((2, 3, 64), 1, 2), ((4, 5, 6), 2, 3), ((3, 7), 2, 1), ((2, 5000), 1, 3), ((5000, 3), 1, 3)],
+)
 def test_layer_norm(shape, ndim, operands):
     arrays = random_arrays(11, shape, shape[-ndim:], shape[-ndim:])[:operands]
     arrays[0] += 0.5
-    check("layer_norm", lambda x, *wb: F.layer_norm(x, shape[-ndim:], *wb), arrays,
-          {"normalized_ndim": ndim})
-    check("layer_norm", lambda x, *wb: F.layer_norm(x, shape[-ndim:], *wb, eps=1e-12), arrays,
-          {"normalized_ndim": ndim, "eps": 1e-12})
+    check("layer_norm", lambda x, *wb: F.layer_norm(x, shape[-ndim:], *wb), arrays, {"normalized_ndim": ndim})
+    check(
+        "layer_norm",
+        lambda x, *wb: F.layer_norm(x, shape[-ndim:], *wb, eps=1e-12),
+        arrays,
+        {"normalized_ndim": ndim, "eps": 1e-12},
+    )
 
 
-@pytest.mark.parametrize("shape,ndim,operands", [((6, 33), 1, 2), ((4, 5, 6), 2, 2),
-                                                 ((5, 48), 1, 1)])
+@pytest.mark.parametrize("shape,ndim,operands", [((6, 33), 1, 2), ((4, 5, 6), 2, 2), ((5, 48), 1, 1)])
 def test_rms_norm(shape, ndim, operands):
     arrays = random_arrays(12, shape, shape[-ndim:])[:operands]
-    check("rms_norm", lambda x, *w: F.rms_norm(x, shape[-ndim:], *w, eps=1e-6), arrays,
-          {"normalized_ndim": ndim, "eps": 1e-6})
+    check(
+        "rms_norm",
+        lambda x, *w: F.rms_norm(x, shape[-ndim:], *w, eps=1e-6),
+        arrays,
+        {"normalized_ndim": ndim, "eps": 1e-6},
+    )
 
 
-@pytest.mark.parametrize("shape,groups,operands", [((3, 6, 4, 5), 2, 3), ((2, 8, 3), 8, 3),
-                                                   ((4, 12), 3, 3), ((2, 4, 3, 3), 1, 1)])
+@pytest.mark.parametrize(
+    "shape,groups,operands", [((3, 6, 4, 5), 2, 3), ((2, 8, 3), 8, 3), ((4, 12), 3, 3), ((2, 4, 3, 3), 1, 1)]
+)
 def test_group_norm(shape, groups, operands):
     arrays = random_arrays(13, shape, shape[1:2], shape[1:2])[:operands]
     check("group_norm", lambda x, *wb: F.group_norm(x, groups, *wb), arrays, {"groups": groups})
@@ -136,15 +152,24 @@ def test_group_norm(shape, groups, operands):
 def test_batch_norm_in_evaluation_mode_has_a_gradient():
     x, w, b, mean = random_arrays(14, (3, 4, 5, 5), (4,), (4,), (4,))
     var = np.array([0.5, 1.0, 2.0, 3.0])
-    check("batch_norm", lambda x, w, b, m, v: F.batch_norm(x, m.detach(), v.detach(), w, b),
-          [x, w, b, mean, var], {"training": False}, differentiable=[0, 1, 2])
+    check(
+        "batch_norm",
+        lambda x, w, b, m, v: F.batch_norm(x, m.detach(), v.detach(), w, b),
+        [x, w, b, mean, var],
+        {"training": False},
+        differentiable=[0, 1, 2],
+    )
 
 
 MAX_POOLS = [
-    dict(kernel=2), dict(kernel=3, stride=2, padding=1), dict(kernel=3, stride=1, padding=1),
+    dict(kernel=2),
+    dict(kernel=3, stride=2, padding=1),
+    dict(kernel=3, stride=1, padding=1),
     dict(kernel=(3, 2), stride=(2, 1), padding=(1, 0), dilation=(2, 3)),
-    dict(kernel=2, stride=2, ceil_mode=True), dict(kernel=3, stride=2, padding=1, ceil_mode=True),
-    dict(kernel=2, stride=3, dilation=2, ceil_mode=True), dict(kernel=3, stride=4, padding=1),
+    dict(kernel=2, stride=2, ceil_mode=True),
+    dict(kernel=3, stride=2, padding=1, ceil_mode=True),
+    dict(kernel=2, stride=3, dilation=2, ceil_mode=True),
+    dict(kernel=3, stride=4, padding=1),
 ]
 
 
@@ -171,13 +196,17 @@ def test_max_pool2d_takes_nan_and_never_padding():
         assert np.array_equal(argmax, index.numpy())
 
 
-@pytest.mark.parametrize("attrs", [
-    dict(kernel=2), dict(kernel=3, stride=2, padding=1),
-    dict(kernel=3, stride=2, padding=1, count_include_pad=False),
-    dict(kernel=3, stride=2, padding=1, ceil_mode=True),
-    dict(kernel=3, stride=2, padding=1, ceil_mode=True, count_include_pad=False),
-    dict(kernel=(2, 3), stride=(1, 2), divisor_override=5),
-])
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        dict(kernel=2),
+        dict(kernel=3, stride=2, padding=1),
+        dict(kernel=3, stride=2, padding=1, count_include_pad=False),
+        dict(kernel=3, stride=2, padding=1, ceil_mode=True),
+        dict(kernel=3, stride=2, padding=1, ceil_mode=True, count_include_pad=False),
+        dict(kernel=(2, 3), stride=(1, 2), divisor_override=5),
+    ],
+)
 @pytest.mark.parametrize("size", [(8, 10), (7, 9)])
 def test_avg_pool2d(attrs, size):
     (x,) = random_arrays(16, (2, 3, *size))
@@ -195,8 +224,10 @@ def test_adaptive_avg_pool2d(size):
     check("adaptive_avg_pool2d", lambda t: F.adaptive_avg_pool2d(t, size), [x], {"size": size})
 
 
-@pytest.mark.parametrize("attrs", [dict(size=(8, 10)), dict(size=(3, 4)), dict(size=(13, 5)),
-                                   dict(scale=2), dict(scale=1.7), dict(scale=0.6)])
+@pytest.mark.parametrize(
+    "attrs",
+    [dict(size=(8, 10)), dict(size=(3, 4)), dict(size=(13, 5)), dict(scale=2), dict(scale=1.7), dict(scale=0.6)],
+)
 def test_upsample_nearest2d(attrs):
     (x,) = random_arrays(18, (2, 3, 5, 7))
     more = {"size": attrs.get("size"), "scale_factor": attrs.get("scale")}
@@ -204,21 +235,37 @@ def test_upsample_nearest2d(attrs):
 
 
 @pytest.mark.parametrize("align", [False, True])
-@pytest.mark.parametrize("attrs", [dict(size=(8, 10)), dict(size=(3, 4)), dict(size=(1, 9)),
-                                   dict(size=(5, 7)), dict(scale=2), dict(scale=1.7),
-                                   dict(scale=0.6)])
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        dict(size=(8, 10)),
+        dict(size=(3, 4)),
+        dict(size=(1, 9)),
+        dict(size=(5, 7)),
+        dict(scale=2),
+        dict(scale=1.7),
+        dict(scale=0.6),
+    ],
+)
 def test_upsample_bilinear2d(attrs, align):
     (x,) = random_arrays(19, (2, 3, 5, 7))
     more = {"size": attrs.get("size"), "scale_factor": attrs.get("scale")}
-    check("upsample_bilinear2d",
-          lambda t: F.interpolate(t, mode="bilinear", align_corners=align, **more), [x],
-          {**attrs, "align_corners": align})
+    check(
+        "upsample_bilinear2d",
+        lambda t: F.interpolate(t, mode="bilinear", align_corners=align, **more),
+        [x],
+        {**attrs, "align_corners": align},
+    )
 
 
-@pytest.mark.parametrize("attrs,channels", [
-    (dict(groups=2), (4, 6)), (dict(groups=4, padding=1, stride=2), (4, 8)),
-    (dict(groups=6, padding=(1, 2), dilation=(1, 2)), (6, 6)),
-])
+@pytest.mark.parametrize(
+    "attrs,channels",
+    [
+        (dict(groups=2), (4, 6)),
+        (dict(groups=4, padding=1, stride=2), (4, 8)),
+        (dict(groups=6, padding=(1, 2), dilation=(1, 2)), (6, 6)),
+    ],
+)
 def test_conv2d_in_groups(attrs, channels):
     cin, cout = channels
     arrays = random_arrays(20, (3, cin, 9, 8), (cout, cin // attrs["groups"], 3, 2), (cout,))
@@ -228,27 +275,39 @@ def test_conv2d_in_groups(attrs, channels):
 def test_conv2d_with_four_paddings():
     x, w = random_arrays(21, (2, 3, 7, 6), (4, 3, 4, 2))
     top, bottom, left, right = pads = (1, 2, 0, 1)
-    check("conv2d", lambda x, w: F.conv2d(F.pad(x, (left, right, top, bottom)), w, stride=2),
-          [x, w], {"padding": pads, "stride": 2})
+    check(
+        "conv2d",
+        lambda x, w: F.conv2d(F.pad(x, (left, right, top, bottom)), w, stride=2),
+        [x, w],
+        {"padding": pads, "stride": 2},
+    )
     check("conv2d", lambda x, w: F.conv2d(x, w, padding="same"), [x, w], {"padding": (1, 2, 0, 1)})
 
 
-@pytest.mark.parametrize("attrs,channels", [
-    (dict(), (3, 5)), (dict(stride=2, padding=1, output_padding=1), (4, 3)),
-    (dict(stride=(2, 3), padding=(0, 1), dilation=(2, 1)), (2, 4)),
-    (dict(stride=2, groups=2), (4, 6)), (dict(dilation=3, output_padding=2, groups=3), (3, 3)),
-])
+@pytest.mark.parametrize(
+    "attrs,channels",
+    [
+        (dict(), (3, 5)),
+        (dict(stride=2, padding=1, output_padding=1), (4, 3)),
+        (dict(stride=(2, 3), padding=(0, 1), dilation=(2, 1)), (2, 4)),
+        (dict(stride=2, groups=2), (4, 6)),
+        (dict(dilation=3, output_padding=2, groups=3), (3, 3)),
+    ],
+)
 def test_conv_transpose2d(attrs, channels):
     cin, cout = channels
     arrays = random_arrays(22, (2, cin, 5, 4), (cin, cout // attrs.get("groups", 1), 3, 3), (cout,))
     check("conv_transpose2d", lambda x, w, b: F.conv_transpose2d(x, w, b, **attrs), arrays, attrs)
 
 
-@pytest.mark.parametrize("op,inputs,attrs,shape,part", [
-    ("gather", [np.ones((3, 2)), np.full((1, 2), 3)], {}, (1, 2), "index 3 at position 0"),
-    ("embedding", [np.ones((3, 2)), np.array([0, -1])], {}, (2, 2), "must be in [0, 3)"),
-    ("index_select", [np.ones((3, 2)), np.array([0, 2])], {"dim": 1}, (3, 2), "must be in [0, 2)"),
-])
+@pytest.mark.parametrize(
+    "op,inputs,attrs,shape,part",
+    [
+        ("gather", [np.ones((3, 2)), np.full((1, 2), 3)], {}, (1, 2), "index 3 at position 0"),
+        ("embedding", [np.ones((3, 2)), np.array([0, -1])], {}, (2, 2), "must be in [0, 3)"),
+        ("index_select", [np.ones((3, 2)), np.array([0, 2])], {"dim": 1}, (3, 2), "must be in [0, 2)"),
+    ],
+)
 def test_an_index_out_of_range_is_refused(op, inputs, attrs, shape, part):
     with pytest.raises(OpError) as error:
         run_op(op, inputs, attrs, np.ones(shape))
@@ -259,8 +318,7 @@ def test_an_index_out_of_range_is_refused(op, inputs, attrs, shape, part):
 def test_narrow_lanes_come_close_to_fp32(policy):
     """Every kind of op lowers and runs, forward and backward, within a few units of 2^-8 (BF16)."""
     index = np.random.default_rng(23).integers(0, 4, 9)
-    x, w, g, b, k, kt = random_arrays(23, (2, 4, 6, 6), (4, 5), (4,), (4,), (4, 2, 3, 3),
-                                      (4, 2, 2, 2))
+    x, w, g, b, k, kt = random_arrays(23, (2, 4, 6, 6), (4, 5), (4,), (4,), (4, 2, 3, 3), (4, 2, 2, 2))
     cases = [
         ("permute", [x], {"dims": (3, 1, 0, 2)}, (6, 4, 2, 6)),
         ("expand", [x], {"shape": (2, 2, 4, 6, 6)}, (2, 2, 4, 6, 6)),

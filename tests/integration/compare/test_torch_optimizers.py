@@ -18,7 +18,7 @@ import pytest
 import torch
 
 STEPS, COUNT, WHOLE_VECTORS = 20, 1000, 1024
-U = {"fp32": 2.0 ** -24, "fp64": 2.0 ** -53}
+U = {"fp32": 2.0**-24, "fp64": 2.0**-53}
 ULPS = 16  # about one for each of the handful of operations of a step that do not average out
 torch.set_num_threads(1)
 
@@ -37,8 +37,10 @@ def ours(binary_dir, folder, spec, schedule, precision, start, gradients, steps=
     start.astype("<f8").tofile(folder / "w.f64")
     gradients.astype("<f8").tofile(folder / "g.f64")
     done = subprocess.run(
-        [str(binary_dir / "lockstep_optimizer_tool"), spec, schedule, precision, str(steps),
-         str(folder)], capture_output=True, text=True)
+        [str(binary_dir / "lockstep_optimizer_tool"), spec, schedule, precision, str(steps), str(folder)],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     return np.fromfile(folder / "out.f64", "<f8"), np.fromfile(folder / "lr.f64", "<f8")
 
@@ -64,31 +66,42 @@ CASES = {
     "sgd:lr=0.1,momentum=0": (O.SGD, dict(lr=0.1)),
     "sgd:lr=0.1,momentum=0,weight_decay=0.1": (O.SGD, dict(lr=0.1, weight_decay=0.1)),
     "sgd:lr=0.1,momentum=0.9": (O.SGD, dict(lr=0.1, momentum=0.9)),
-    "sgd:lr=0.1,momentum=0.9,dampening=0.3,weight_decay=0.01":
-        (O.SGD, dict(lr=0.1, momentum=0.9, dampening=0.3, weight_decay=0.01)),
-    "sgd:lr=0.1,momentum=0.9,nesterov=1,weight_decay=0.01":
-        (O.SGD, dict(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)),
+    "sgd:lr=0.1,momentum=0.9,dampening=0.3,weight_decay=0.01": (
+        O.SGD,
+        dict(lr=0.1, momentum=0.9, dampening=0.3, weight_decay=0.01),
+    ),
+    "sgd:lr=0.1,momentum=0.9,nesterov=1,weight_decay=0.01": (
+        O.SGD,
+        dict(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    ),
     "adam:lr=0.01": (O.Adam, dict(lr=0.01)),
-    "adam:lr=0.01,beta1=0.3,beta2=0.9,eps=1e-3":
-        (O.Adam, dict(lr=0.01, betas=(0.3, 0.9), eps=1e-3)),
+    "adam:lr=0.01,beta1=0.3,beta2=0.9,eps=1e-3": (O.Adam, dict(lr=0.01, betas=(0.3, 0.9), eps=1e-3)),
     "adam:lr=0.01,weight_decay=0.1": (O.Adam, dict(lr=0.01, weight_decay=0.1)),
-    "adam:lr=0.01,weight_decay=0.1,amsgrad=1,beta2=0.9":
-        (O.Adam, dict(lr=0.01, weight_decay=0.1, amsgrad=True, betas=(0.9, 0.9))),
-    "adam:lr=0.01,weight_decay=0.1,decoupled_weight_decay=1":
-        (O.Adam, dict(lr=0.01, weight_decay=0.1, decoupled_weight_decay=True)),
+    "adam:lr=0.01,weight_decay=0.1,amsgrad=1,beta2=0.9": (
+        O.Adam,
+        dict(lr=0.01, weight_decay=0.1, amsgrad=True, betas=(0.9, 0.9)),
+    ),
+    "adam:lr=0.01,weight_decay=0.1,decoupled_weight_decay=1": (
+        O.Adam,
+        dict(lr=0.01, weight_decay=0.1, decoupled_weight_decay=True),
+    ),
     "adamw:lr=0.01": (O.AdamW, dict(lr=0.01)),
-    "adamw:lr=0.01,weight_decay=0.3,amsgrad=1,beta2=0.9":
-        (O.AdamW, dict(lr=0.01, weight_decay=0.3, amsgrad=True, betas=(0.9, 0.9))),
+    "adamw:lr=0.01,weight_decay=0.3,amsgrad=1,beta2=0.9": (
+        O.AdamW,
+        dict(lr=0.01, weight_decay=0.3, amsgrad=True, betas=(0.9, 0.9)),
+    ),
     "adagrad:lr=0.1": (O.Adagrad, dict(lr=0.1)),
-    "adagrad:lr=0.1,lr_decay=0.1,eps=1e-3,initial_accumulator_value=0.5,weight_decay=0.1":
-        (O.Adagrad, dict(lr=0.1, lr_decay=0.1, eps=1e-3, initial_accumulator_value=0.5,
-                         weight_decay=0.1)),
+    "adagrad:lr=0.1,lr_decay=0.1,eps=1e-3,initial_accumulator_value=0.5,weight_decay=0.1": (
+        O.Adagrad,
+        dict(lr=0.1, lr_decay=0.1, eps=1e-3, initial_accumulator_value=0.5, weight_decay=0.1),
+    ),
     "rmsprop:lr=0.01": (O.RMSprop, dict(lr=0.01)),
     "rmsprop:lr=0.01,centered=1,eps=1e-3": (O.RMSprop, dict(lr=0.01, centered=True, eps=1e-3)),
     "rmsprop:lr=0.01,momentum=0.9": (O.RMSprop, dict(lr=0.01, momentum=0.9)),
-    "rmsprop:lr=0.01,alpha=0.9,momentum=0.5,centered=1,eps=1e-3,weight_decay=0.1":
-        (O.RMSprop, dict(lr=0.01, alpha=0.9, momentum=0.5, centered=True, eps=1e-3,
-                         weight_decay=0.1)),
+    "rmsprop:lr=0.01,alpha=0.9,momentum=0.5,centered=1,eps=1e-3,weight_decay=0.1": (
+        O.RMSprop,
+        dict(lr=0.01, alpha=0.9, momentum=0.5, centered=True, eps=1e-3, weight_decay=0.1),
+    ),
 }
 
 
@@ -116,13 +129,18 @@ def test_parameters_and_states_equal_torch(binary_dir, tmp_path, spec, precision
         assert steps == STEPS  # ours is the number of gradients
     got, _ = ours(binary_dir, tmp_path, spec, "constant", precision, start, gradients)
     beta2 = options.get("betas", (0.9, 0.999))[1]
-    power = U["fp64"] / (1 - beta2 ** 2) if spec.startswith("adam") else 0
+    power = U["fp64"] / (1 - beta2**2) if spec.startswith("adam") else 0
     check(got, way, precision, "parameters", (ULPS * U[precision] + power) * length(way))
-    written = {path.name[len("state_"):-len(".f64")] for path in tmp_path.glob("state_*")}
+    written = {path.name[len("state_") : -len(".f64")] for path in tmp_path.glob("state_*")}
     assert written == set(states)
     for name, history in states.items():
-        check(np.fromfile(tmp_path / f"state_{name}.f64", "<f8"), history, precision, name,
-              options.get("weight_decay", 0) * power * length(way))
+        check(
+            np.fromfile(tmp_path / f"state_{name}.f64", "<f8"),
+            history,
+            precision,
+            name,
+            options.get("weight_decay", 0) * power * length(way),
+        )
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
@@ -142,12 +160,13 @@ def test_16_bit_parameters_equal_torch_bit_for_bit(binary_dir, tmp_path, spec, p
     for gradient in gradients:
         parameter.grad = gradient.clone()
         optimizer.step()
-    got, _ = ours(binary_dir, tmp_path, spec, "constant", precision, start.double().numpy(),
-                  gradients.double().numpy())
+    got, _ = ours(binary_dir, tmp_path, spec, "constant", precision, start.double().numpy(), gradients.double().numpy())
     want = parameter.detach().double().numpy()
     finite = np.isfinite(want)
-    print(f"{WHOLE_VECTORS} weights after {STEPS} steps, {np.count_nonzero(want != start.double().numpy())} "
-          f"moved, {np.count_nonzero(~finite)} not finite")
+    print(
+        f"{WHOLE_VECTORS} weights after {STEPS} steps, {np.count_nonzero(want != start.double().numpy())} "
+        f"moved, {np.count_nonzero(~finite)} not finite"
+    )
     assert np.array_equal(got, want, equal_nan=True)
     assert np.count_nonzero(want[finite] != start.double().numpy()[finite]) > WHOLE_VECTORS // 2
 
@@ -164,8 +183,15 @@ def test_lion_follows_its_paper(binary_dir, tmp_path, precision):
         m = beta2 * m + (1 - beta2) * g
         way.append(w.copy())
         averages.append(m)
-    got, _ = ours(binary_dir, tmp_path, f"lion:lr={lr},beta1={beta1},beta2={beta2},"
-                  f"weight_decay={decay}", "constant", precision, start, gradients)
+    got, _ = ours(
+        binary_dir,
+        tmp_path,
+        f"lion:lr={lr},beta1={beta1},beta2={beta2},weight_decay={decay}",
+        "constant",
+        precision,
+        start,
+        gradients,
+    )
     check(got, way, precision, "parameters", ULPS * U[precision] * length(way))
     check(np.fromfile(tmp_path / "state_exp_avg.f64", "<f8"), averages, precision, "exp_avg")
 
@@ -182,9 +208,11 @@ SCHEDULES = {
     "polynomial:steps=30,power=2": lambda o: S.PolynomialLR(o, 30, 2.0),
     "polynomial:steps=30,power=0.7": lambda o: S.PolynomialLR(o, 30, 0.7),
     f"cosine:steps={T},warmup=10,warmup_factor=0.1": lambda o: S.SequentialLR(
-        o, [S.LinearLR(o, 0.1, 1.0, 10), S.CosineAnnealingLR(o, T - 10)], [10]),
+        o, [S.LinearLR(o, 0.1, 1.0, 10), S.CosineAnnealingLR(o, T - 10)], [10]
+    ),
     "linear:steps=30,warmup=5,warmup_factor=0.2": lambda o: S.SequentialLR(
-        o, [S.LinearLR(o, 0.2, 1.0, 5), S.LinearLR(o, 1.0, 0.0, 25)], [5]),
+        o, [S.LinearLR(o, 0.2, 1.0, 5), S.LinearLR(o, 1.0, 0.0, 25)], [5]
+    ),
 }
 
 
@@ -200,6 +228,5 @@ def test_rates_equal_torch(binary_dir, tmp_path, schedule):
             want.append(optimizer.param_groups[0]["lr"])
             optimizer.step()
             scheduler.step()
-    _, got = ours(binary_dir, tmp_path, f"sgd:lr={base}", schedule, "fp64", np.zeros(1),
-                  np.zeros((T, 1)), T)
+    _, got = ours(binary_dir, tmp_path, f"sgd:lr={base}", schedule, "fp64", np.zeros(1), np.zeros((T, 1)), T)
     assert np.max(np.abs(got - np.array(want))) <= 1e-14 * base

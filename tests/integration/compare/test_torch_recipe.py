@@ -26,7 +26,20 @@ def graph_of(lockstep, folder, name):
     if name in steps.HAS_DROPOUT:
         words.append(f"dropout={dropout}")
     size = ["--size", ",".join(words)] if words else []
-    lockstep("replay", name, "--steps", 1, "--batch", steps.BATCH, "--lanes", "fp32", "-o", folder / "run.h5", "--quiet", *size)
+    lockstep(
+        "replay",
+        name,
+        "--steps",
+        1,
+        "--batch",
+        steps.BATCH,
+        "--lanes",
+        "fp32",
+        "-o",
+        folder / "run.h5",
+        "--quiet",
+        *size,
+    )
     with h5py.File(folder / "run.h5") as file:
         graph = file["graph"][()]
         return graph.decode() if isinstance(graph, bytes) else bytes(graph).decode()
@@ -60,7 +73,10 @@ def test_every_fifth_layer_in_fp32(binary_dir, lockstep, tmp_path, name, low):
     assert theirs == ours
     forward, backward = products_of_policy(program, graph)
     # Attention's matmuls are in no module of the twins.
-    in_modules = [{pair for pair in pairs if pair[0] in layers} for pairs in (products.forward, forward, products.backward, backward)]
+    in_modules = [
+        {pair for pair in pairs if pair[0] in layers}
+        for pairs in (products.forward, forward, products.backward, backward)
+    ]
     assert in_modules[0] == in_modules[1] and in_modules[2] == in_modules[3]
     assert products.count > len(layers) or name == "lstm"
     assert len({made for _, made in in_modules[0]}) == 2 or name == "lstm"

@@ -148,8 +148,9 @@ class Detector(nn.Module):
         def head(outputs):
             return nn.Conv2d(4 * width, outputs, 3, 1, 1)
 
-        self.head = nn.ModuleDict({
-            grid: nn.ModuleDict({"class": head(classes), "box": head(4)}) for grid in ("fine", "coarse")})
+        self.head = nn.ModuleDict(
+            {grid: nn.ModuleDict({"class": head(classes), "box": head(4)}) for grid in ("fine", "coarse")}
+        )
 
     def forward(self, batch, masks):
         fine = self.stage3(self.stage2(self.stage1(batch["images"])))
@@ -166,9 +167,9 @@ class Detector(nn.Module):
 class Vae(nn.Module):
     def __init__(self, hidden=400, latent=20):
         super().__init__()
-        self.encoder = nn.ModuleDict({
-            "fc": nn.Linear(784, hidden), "mean": nn.Linear(hidden, latent),
-            "log_var": nn.Linear(hidden, latent)})
+        self.encoder = nn.ModuleDict(
+            {"fc": nn.Linear(784, hidden), "mean": nn.Linear(hidden, latent), "log_var": nn.Linear(hidden, latent)}
+        )
         self.decoder = nn.ModuleDict({"fc": nn.Linear(latent, hidden), "out": nn.Linear(hidden, 784)})
 
     def forward(self, batch, masks):
@@ -265,9 +266,13 @@ class Bert(nn.Module):
     def __init__(self, layers=2, width=128, heads=4, context=64, classes=65):
         super().__init__()
         eps = 1e-12
-        self.embeddings = nn.ModuleDict({
-            "token": nn.Embedding(classes, width), "position": nn.Embedding(context, width),
-            "ln": nn.LayerNorm(width, eps)})
+        self.embeddings = nn.ModuleDict(
+            {
+                "token": nn.Embedding(classes, width),
+                "position": nn.Embedding(context, width),
+                "ln": nn.LayerNorm(width, eps),
+            }
+        )
         self.encoder = nn.ModuleList(PostNormBlock(width, heads, "none", eps) for _ in range(layers))
         self.head = nn.ModuleDict({"transform": nn.Linear(width, width), "ln": nn.LayerNorm(width, eps)})
         self.head.register_parameter("bias", nn.Parameter(torch.randn(classes)))

@@ -27,10 +27,25 @@ def configure(tmp_path):
         for tool in tools:
             (folder / tool).symlink_to(shutil.which(tool))
         done = subprocess.run(
-            ["cmake", "-G", "Ninja", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_FIND_ROOT_PATH={folder}",
-             f"-DCMAKE_PROGRAM_PATH={folder}", "-DCMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH=OFF",
-             "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF", f"-DCMAKE_MAKE_PROGRAM={shutil.which('ninja')}", *options],
-            capture_output=True, text=True, env={**os.environ, **(environment or {})})
+            [
+                "cmake",
+                "-G",
+                "Ninja",
+                "-S",
+                tmp_path,
+                "-B",
+                tmp_path / "build",
+                f"-DCMAKE_FIND_ROOT_PATH={folder}",
+                f"-DCMAKE_PROGRAM_PATH={folder}",
+                "-DCMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH=OFF",
+                "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF",
+                f"-DCMAKE_MAKE_PROGRAM={shutil.which('ninja')}",
+                *options,
+            ],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
         return done, tmp_path / "build" / "page" / "charts.js"
 
     return run
@@ -54,10 +69,14 @@ def test_charts_that_were_asked_for_must_be_there(configure):
 def test_an_npm_without_a_network_is_no_error(configure, tmp_path):
     if shutil.which("npm") is None:
         pytest.skip("no npm")
-    nowhere = {"npm_config_registry": "http://127.0.0.1:9", "npm_config_cache": str(tmp_path / "cache"),
-               "npm_config_fetch_retries": "0"}
-    done, script = configure(f"-DLOCKSTEP_NPM={shutil.which('npm')}", f"-DLOCKSTEP_NODE={shutil.which('node')}",
-                             environment=nowhere)
+    nowhere = {
+        "npm_config_registry": "http://127.0.0.1:9",
+        "npm_config_cache": str(tmp_path / "cache"),
+        "npm_config_fetch_retries": "0",
+    }
+    done, script = configure(
+        f"-DLOCKSTEP_NPM={shutil.which('npm')}", f"-DLOCKSTEP_NODE={shutil.which('node')}", environment=nowhere
+    )
     assert done.returncode == 0, done.stderr
     assert "npm could not install echarts and esbuild" in " ".join(done.stderr.split())
     assert script.read_bytes() == b""

@@ -13,8 +13,12 @@ SOURCE = pathlib.Path(__file__).resolve().parents[3]
 # The part of SARIF 2.1.0's schema (OASIS, sarif-schema-2.1.0.json) that Lockstep's files use: the same names and required
 # properties, and as in the schema no others. The schema itself is not ours to copy.
 TEXT = {"type": "string"}
-MESSAGE = {"type": "object", "additionalProperties": False, "properties": {"text": TEXT, "id": TEXT},
-           "anyOf": [{"required": ["text"]}, {"required": ["id"]}]}
+MESSAGE = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {"text": TEXT, "id": TEXT},
+    "anyOf": [{"required": ["text"]}, {"required": ["id"]}],
+}
 LEVEL = {"enum": ["none", "note", "warning", "error"]}
 
 
@@ -28,23 +32,49 @@ def many(item, least=0):
 
 LOCATION = closed(
     [],
-    physicalLocation=closed([], artifactLocation=closed([], uri={**TEXT, "format": "uri-reference"}),
-                            region=closed([], startLine={"type": "integer", "minimum": 1})),
-    logicalLocations=many(closed([], fullyQualifiedName=TEXT)))
+    physicalLocation=closed(
+        [],
+        artifactLocation=closed([], uri={**TEXT, "format": "uri-reference"}),
+        region=closed([], startLine={"type": "integer", "minimum": 1}),
+    ),
+    logicalLocations=many(closed([], fullyQualifiedName=TEXT)),
+)
 RESULT = closed(
-    ["message"], ruleId=TEXT, ruleIndex={"type": "integer", "minimum": -1}, level=LEVEL, message=MESSAGE,
-    locations=many(LOCATION), partialFingerprints={"type": "object", "additionalProperties": TEXT},
-    properties={"type": "object"})
+    ["message"],
+    ruleId=TEXT,
+    ruleIndex={"type": "integer", "minimum": -1},
+    level=LEVEL,
+    message=MESSAGE,
+    locations=many(LOCATION),
+    partialFingerprints={"type": "object", "additionalProperties": TEXT},
+    properties={"type": "object"},
+)
 DRIVER = closed(
-    ["name"], name=TEXT, version=TEXT,
-    rules=many(closed(["id"], id=TEXT, shortDescription=MESSAGE, defaultConfiguration=closed([], level=LEVEL))))
+    ["name"],
+    name=TEXT,
+    version=TEXT,
+    rules=many(closed(["id"], id=TEXT, shortDescription=MESSAGE, defaultConfiguration=closed([], level=LEVEL))),
+)
 INVOCATION = closed(
-    ["executionSuccessful"], executionSuccessful={"type": "boolean"}, exitCode={"type": "integer"},
-    toolExecutionNotifications=many(closed(["message"], level=LEVEL, message=MESSAGE)))
+    ["executionSuccessful"],
+    executionSuccessful={"type": "boolean"},
+    exitCode={"type": "integer"},
+    toolExecutionNotifications=many(closed(["message"], level=LEVEL, message=MESSAGE)),
+)
 SARIF = closed(
-    ["version", "runs"], version={"const": "2.1.0"}, **{"$schema": {**TEXT, "format": "uri"}},
-    runs=many(closed(["tool"], tool=closed(["driver"], driver=DRIVER), invocations=many(INVOCATION),
-                     results=many(RESULT), properties={"type": "object"})))
+    ["version", "runs"],
+    version={"const": "2.1.0"},
+    **{"$schema": {**TEXT, "format": "uri"}},
+    runs=many(
+        closed(
+            ["tool"],
+            tool=closed(["driver"], driver=DRIVER),
+            invocations=many(INVOCATION),
+            results=many(RESULT),
+            properties={"type": "object"},
+        )
+    ),
+)
 
 
 def check_sarif(sarif):
@@ -58,8 +88,24 @@ def check_sarif(sarif):
 @pytest.fixture(scope="module")
 def baseline(lockstep, tmp_path_factory):
     path = tmp_path_factory.mktemp("check") / "mlp.baseline.json"
-    lockstep("baseline", "record", "mlp", "--data", "synthetic:100", "--steps", 3, "--batch", 8, "--members", 4,
-             "--lanes", "fp32,torch-autocast-fp16", "--quiet", "-o", path)
+    lockstep(
+        "baseline",
+        "record",
+        "mlp",
+        "--data",
+        "synthetic:100",
+        "--steps",
+        3,
+        "--batch",
+        8,
+        "--members",
+        4,
+        "--lanes",
+        "fp32,torch-autocast-fp16",
+        "--quiet",
+        "-o",
+        path,
+    )
     return path
 
 
@@ -67,8 +113,23 @@ def baseline(lockstep, tmp_path_factory):
 def worse(lockstep, baseline):
     """A run with another learning rate."""
     path = baseline.with_name("worse.h5")
-    lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 3, "--batch", 8, "--lanes",
-             "fp32,torch-autocast-fp16", "--optimizer-args", "lr=0.2", "--quiet", "-o", path)
+    lockstep(
+        "replay",
+        "mlp",
+        "--data",
+        "synthetic:100",
+        "--steps",
+        3,
+        "--batch",
+        8,
+        "--lanes",
+        "fp32,torch-autocast-fp16",
+        "--optimizer-args",
+        "lr=0.2",
+        "--quiet",
+        "-o",
+        path,
+    )
     return path
 
 
@@ -116,13 +177,39 @@ def test_junit_tells_failure_error_and_skipped_apart(lockstep, baseline, worse, 
     lockstep("check", "mlp", "--baseline", baseline, "--junit", path)
     assert outcomes(ElementTree.parse(path).getroot()) == (0, 0, 0)
     missing = tmp_path / "fewer.h5"
-    lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 3, "--batch", 8, "--lanes", "fp32", "--quiet", "-o",
-             missing)
+    lockstep(
+        "replay",
+        "mlp",
+        "--data",
+        "synthetic:100",
+        "--steps",
+        3,
+        "--batch",
+        8,
+        "--lanes",
+        "fp32",
+        "--quiet",
+        "-o",
+        missing,
+    )
     lockstep("check", missing, "--baseline", baseline, "--junit", path, code=3)
     assert outcomes(ElementTree.parse(path).getroot()) == (0, 1, 0)
     longer = tmp_path / "longer.h5"
-    lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 4, "--batch", 8, "--lanes",
-             "fp32,torch-autocast-fp16", "--quiet", "-o", longer)
+    lockstep(
+        "replay",
+        "mlp",
+        "--data",
+        "synthetic:100",
+        "--steps",
+        4,
+        "--batch",
+        8,
+        "--lanes",
+        "fp32,torch-autocast-fp16",
+        "--quiet",
+        "-o",
+        longer,
+    )
     lockstep("check", longer, "--baseline", baseline, "--junit", path, code=3)
     assert outcomes(ElementTree.parse(path).getroot()) == (0, 0, 1)
 
@@ -231,15 +318,22 @@ def test_an_output_never_replaces_an_input_or_another_output(lockstep, baseline,
     assert "is an input" in error
     rules = tmp_path / "rules.toml"
     rules.write_text("version = 1\n")
-    assert "is an input" in lockstep("check", "mlp", "--baseline", baseline, "--rules", rules, "--junit", rules,
-                                     code=2).stderr
+    assert (
+        "is an input"
+        in lockstep("check", "mlp", "--baseline", baseline, "--rules", rules, "--junit", rules, code=2).stderr
+    )
     new = tmp_path / "new"
-    assert "the same file" in lockstep("check", "mlp", "--baseline", baseline, "--json", new, "--junit", new,
-                                       code=2).stderr
-    assert "standard output" in lockstep("check", "mlp", "--baseline", baseline, "--json", "-", "--github",
-                                         code=2).stderr
+    assert (
+        "the same file"
+        in lockstep("check", "mlp", "--baseline", baseline, "--json", new, "--junit", new, code=2).stderr
+    )
+    assert (
+        "standard output" in lockstep("check", "mlp", "--baseline", baseline, "--json", "-", "--github", code=2).stderr
+    )
     assert "--exact" in lockstep("check", worse, "--baseline", worse, "--exact", "--json", new, code=2).stderr
-    error = lockstep("check", "mlp", "--baseline", baseline, "--json", tmp_path, "--junit", new / "x.xml", code=2).stderr
+    error = lockstep(
+        "check", "mlp", "--baseline", baseline, "--json", tmp_path, "--junit", new / "x.xml", code=2
+    ).stderr
     assert f"--json {tmp_path}: is a folder" in error and "there is no folder" in error
     assert not new.exists()
 

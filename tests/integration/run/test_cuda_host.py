@@ -33,11 +33,15 @@ def test_a_lane_has_the_bits_of_the_software_lane(lockstep, tmp_path, model, pol
         assert rounded > 0, done.stdout
     with h5py.File(run) as file:
         ours, theirs = (file[f"lanes/{policy}@{target}"] for target in ("hopper", "cuda-host"))
-        engine, target, fallbacks = (np.bytes_(theirs.attrs[name]).decode() for name in ("engine", "target", "fallbacks"))
+        engine, target, fallbacks = (
+            np.bytes_(theirs.attrs[name]).decode() for name in ("engine", "target", "fallbacks")
+        )
         assert engine == target == "cuda-host"
         fallbacks = fallbacks.split(",")
         assert "rounding and statistics" in fallbacks
-        assert not {"sums by hopper_fp16", "sums by hopper_bf16", "sums by hopper_tf32", "sums by hopper_fp8"} & set(fallbacks)
+        assert not {"sums by hopper_fp16", "sums by hopper_bf16", "sums by hopper_tf32", "sums by hopper_fp8"} & set(
+            fallbacks
+        )
         expected, found = datasets(ours), datasets(theirs)
         of_device = {name for name in found if name.startswith(("device", "checksums/device"))}
         assert of_device and expected.keys() == found.keys() - of_device
@@ -56,7 +60,8 @@ def test_a_lane_has_the_bits_of_the_software_lane(lockstep, tmp_path, model, pol
     assert beside["model"] == f"{policy}@hopper"
     assert beside["same"] == beside["tensors"] > 50 and beside["first_step"] == -1 and beside["sites"] == []
     assert f"{policy}@cuda-host has the bits of {policy}@hopper in all {beside['tensors']} tensors" in joined(
-        lockstep("report", run).stdout)
+        lockstep("report", run).stdout
+    )
 
 
 def joined(text):
@@ -67,8 +72,22 @@ def joined(text):
 def two_lanes(lockstep, tmp_path_factory):
     """Four steps, of which 0 and 2 are measured, of tf32@hopper and tf32@cuda-host: the same bits."""
     run = tmp_path_factory.mktemp("two_lanes") / "run.h5"
-    lockstep("replay", "lenet", "--data", "synthetic:100", "--steps", 4, "--batch", 4, "--statistics-every", 2,
-             "--lanes", "fp32,tf32@hopper,tf32@cuda-host", "-o", run)
+    lockstep(
+        "replay",
+        "lenet",
+        "--data",
+        "synthetic:100",
+        "--steps",
+        4,
+        "--batch",
+        4,
+        "--statistics-every",
+        2,
+        "--lanes",
+        "fp32,tf32@hopper,tf32@cuda-host",
+        "-o",
+        run,
+    )
     return run
 
 
@@ -99,7 +118,9 @@ def test_the_first_difference_names_the_library_s_algorithm(lockstep, tmp_path, 
     beside, text = beside_model(lockstep, two_lanes, tmp_path / "a.h5", edit)
     assert beside["first_step"] == 0 and not beside["follows_unmeasured"] and beside["loss_gap"] == 0
     assert beside["tensors"] - beside["same"] >= 3
-    first = [(p["site"]["layer"], max(q["most_parts"] for q in p["products"])) for p in beside["first"] if p["products"]]
+    first = [
+        (p["site"]["layer"], max(q["most_parts"] for q in p["products"])) for p in beside["first"] if p["products"]
+    ]
     assert first[:2] == [("conv2", 1), ("fc1", 5)] and not any(p["rounded"] for p in beside["first"])
     assert beside["in_parts"] == {"products": 2, "same": 1}  # step 2 is equal
     assert beside["one_chain"]["products"] == beside["one_chain"]["same"] + 1 > 5
@@ -145,14 +166,36 @@ def test_results_that_leave_the_library_rounded_are_told_from_the_model(lockstep
 def test_a_gpu_that_is_not_there_is_refused(lockstep, tmp_path):
     if shutil.which("nvidia-smi"):
         pytest.skip("this machine has a GPU")
-    failed = lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 1, "--lanes", "fp32,tf32@cuda",
-                      "-o", tmp_path / "run.h5", code=2)
+    failed = lockstep(
+        "replay",
+        "mlp",
+        "--data",
+        "synthetic:100",
+        "--steps",
+        1,
+        "--lanes",
+        "fp32,tf32@cuda",
+        "-o",
+        tmp_path / "run.h5",
+        code=2,
+    )
     assert "target 'cuda': " in failed.stderr and "leave '@cuda' out" in failed.stderr
     assert not (tmp_path / "run.h5").exists()
 
 
-LENET = ["lenet", "--data", "synthetic:100", "--steps", 3, "--batch", 4, "--lanes", "fp32,torch-autocast-fp16@cuda-host",
-         "--checkpoint-every", 1]
+LENET = [
+    "lenet",
+    "--data",
+    "synthetic:100",
+    "--steps",
+    3,
+    "--batch",
+    4,
+    "--lanes",
+    "fp32,torch-autocast-fp16@cuda-host",
+    "--checkpoint-every",
+    1,
+]
 LANE = "torch-autocast-fp16@cuda-host"
 
 
@@ -186,8 +229,14 @@ def test_every_product_of_a_lane_is_recorded(lockstep, recorded):
     assert f"on the device: {3 * products} products of {len(table)} kinds" in " ".join(report.split()), report
 
 
-@pytest.mark.parametrize("column,value,problem", [("m", 0, "sizes must be at least 1"), ("site", 10**6, "site 1000000"),
-                                                  ("step", -1, "step -1, must be at least 0")])
+@pytest.mark.parametrize(
+    "column,value,problem",
+    [
+        ("m", 0, "sizes must be at least 1"),
+        ("site", 10**6, "site 1000000"),
+        ("step", -1, "step -1, must be at least 0"),
+    ],
+)
 def test_a_damaged_table_of_products_is_an_error(lockstep, recorded, tmp_path, column, value, problem):
     run = copied(recorded, tmp_path)
     with h5py.File(run, "r+") as file:
@@ -245,7 +294,9 @@ def test_reports_name_sums_in_parts(lockstep, recorded, tmp_path):
     lines = lockstep("report", run, "--format", "text").stdout.splitlines()
     named = [line for line in lines if "at most 12 parts: " in line]
     assert len(named) == 1 and layer in named[0], named
-    assert not any("at most 12 parts" in line for line in lockstep("report", recorded, "--format", "text").stdout.splitlines())
+    assert not any(
+        "at most 12 parts" in line for line in lockstep("report", recorded, "--format", "text").stdout.splitlines()
+    )
 
 
 def test_a_table_without_a_column_is_an_error(lockstep, recorded, tmp_path):

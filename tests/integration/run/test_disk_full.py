@@ -11,8 +11,7 @@ from test_kill_resume import ARGS, steps_complete
 
 def mounted(path, size_kib):
     path.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_kib}k", "tmpfs", str(path)],
-                          capture_output=True)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_kib}k", "tmpfs", str(path)], capture_output=True)
     return done.returncode == 0
 
 

@@ -17,8 +17,22 @@ HALF = "torch-autocast-fp16"
 @pytest.fixture(scope="module")
 def run_path(lockstep, tmp_path_factory):
     path = tmp_path_factory.mktemp("export_run") / "run.h5"
-    lockstep("replay", "lenet", "--data", "synthetic:200", "--steps", STEPS, "--batch", 8, "--lr", 0.3,
-             "--lanes", f"fp32,{HALF},pure-fp16", "-o", path)
+    lockstep(
+        "replay",
+        "lenet",
+        "--data",
+        "synthetic:200",
+        "--steps",
+        STEPS,
+        "--batch",
+        8,
+        "--lr",
+        0.3,
+        "--lanes",
+        f"fp32,{HALF},pure-fp16",
+        "-o",
+        path,
+    )
     return path
 
 
@@ -50,7 +64,7 @@ def test_losses_and_scales_equal_the_run_file(events, run_path):
             group = file[f"lanes/{lane}"]
             steps, losses = scalars(accumulator, "loss")
             assert steps == list(range(len(steps))) and len(steps) > 5
-            np.testing.assert_array_equal(losses, group["loss"][:len(steps)].astype(np.float32))
+            np.testing.assert_array_equal(losses, group["loss"][: len(steps)].astype(np.float32))
         group = file[f"lanes/{HALF}/loss_scale"]
         np.testing.assert_array_equal(scalars(events[0][HALF], "loss_scale/scale")[1], group["scale"][:, 0])
         skipped = scalars(events[0][HALF], "loss_scale/skipped")[1]
@@ -93,7 +107,11 @@ def test_histograms_equal_the_sums_over_50_steps(events, run_path):
         for event in accumulator.Histograms(tag):
             counts = blocks[{49: 0, STEPS - 1: 1}[event.step]][here].sum(axis=0)
             value = event.histogram_value
-            read = {round(limit - 0.5): count for limit, count in zip(value.bucket_limit, value.bucket, strict=True) if count}
+            read = {
+                round(limit - 0.5): count
+                for limit, count in zip(value.bucket_limit, value.bucket, strict=True)
+                if count
+            }
             assert read == {bin - 127: count for bin, count in enumerate(counts) if count and 0 < bin < 255}
             assert value.num == counts[1:255].sum()
             compared.add((event.step, layer, role))
@@ -159,7 +177,7 @@ def test_wandb_gets_a_row_per_step_and_the_table(run, run_path, monkeypatch):
     module.init = lambda **arguments: made.append((arguments, Target())) or made[-1][1]
     monkeypatch.setitem(sys.modules, "wandb", module)
     run.to_wandb(lanes=["fp32", "pure-fp16"], project="mine")
-    (arguments, target), = made
+    ((arguments, target),) = made
     assert arguments == {"project": "mine", "config": run.options} and target.finished
     assert [step for step, _ in target.logged] == [*range(STEPS), STEPS - 1]
     with h5py.File(run_path) as file:
@@ -167,8 +185,9 @@ def test_wandb_gets_a_row_per_step_and_the_table(run, run_path, monkeypatch):
     assert [values["loss/fp32"] for _, values in target.logged[:STEPS]] == losses.tolist()
     table = target.logged[-1][1]["layers"]
     assert table == run.to_wandb_table(["fp32", "pure-fp16"])
-    assert table["columns"][:3] == ["lane", "layer", "role"] and len(table["data"]) == \
-        len(run.layer_table("fp32")) + len(run.layer_table("pure-fp16"))
+    assert table["columns"][:3] == ["lane", "layer", "role"] and len(table["data"]) == len(
+        run.layer_table("fp32")
+    ) + len(run.layer_table("pure-fp16"))
     assert not any(cell != cell for row in table["data"] for cell in row), "missing is None"
 
     module.run = Target()  # an active one is used, and left open

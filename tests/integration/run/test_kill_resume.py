@@ -9,9 +9,24 @@ import time
 import h5py
 from conftest import assert_same_run
 
-ARGS = ["replay", "mlp", "--data", "synthetic:500", "--steps", "60", "--batch", "16",
-        "--lanes", "fp32,torch-autocast-fp16@cuda-host,pure-fp16", "--checkpoint-every", "7",
-        "--eval-every", "10", "--seed", "3"]
+ARGS = [
+    "replay",
+    "mlp",
+    "--data",
+    "synthetic:500",
+    "--steps",
+    "60",
+    "--batch",
+    "16",
+    "--lanes",
+    "fp32,torch-autocast-fp16@cuda-host,pure-fp16",
+    "--checkpoint-every",
+    "7",
+    "--eval-every",
+    "10",
+    "--seed",
+    "3",
+]
 
 
 def steps_complete(path):
@@ -39,13 +54,14 @@ def test_kills_of_one_run(lockstep, binary_dir, tmp_path):
         attempts += 1
         assert attempts <= 5 * KILLS, "the kills must hit the middle of runs"
         path = tmp_path / f"killed-{attempts}.h5"
-        process = subprocess.Popen([str(binary_dir / "lockstep"), *ARGS, "-o", str(path)],
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [str(binary_dir / "lockstep"), *ARGS, "-o", str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         time.sleep(rng.uniform(0.02, 1.0) * duration)
         process.kill()
         process.wait()
         if not path.exists():
-            before_first += 1              # killed before the file was made
+            before_first += 1  # killed before the file was made
             continue
         steps = steps_complete(path)
         if steps == 60:
@@ -59,8 +75,7 @@ def test_kills_of_one_run(lockstep, binary_dir, tmp_path):
         assert steps_complete(path) == 60
         assert assert_same_run(whole, path) > 50
         path.unlink()
-    print(f"{kills} runs killed between step 1 and 59 and resumed; "
-          f"{before_first} killed earlier, {after_last} later")
+    print(f"{kills} runs killed between step 1 and 59 and resumed; {before_first} killed earlier, {after_last} later")
 
 
 def test_kills_in_every_seed(lockstep, binary_dir, tmp_path):
@@ -76,8 +91,9 @@ def test_kills_in_every_seed(lockstep, binary_dir, tmp_path):
         attempts += 1
         assert attempts <= 100, f"the kills must hit every seed: {killed_in}"
         path = tmp_path / f"killed-{attempts}.h5"
-        process = subprocess.Popen([str(binary_dir / "lockstep"), *args, "-o", str(path)],
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [str(binary_dir / "lockstep"), *args, "-o", str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         time.sleep(rng.uniform(0.02, 1.0) * duration)
         process.kill()
         process.wait()
@@ -139,5 +155,4 @@ def test_resume_compares_graphs_as_json(lockstep, tmp_path):
 
 
 def write_graph(file, text):
-    file.create_dataset("graph", data=text.encode(),
-                        dtype=h5py.string_dtype("utf-8", len(text) + 1))
+    file.create_dataset("graph", data=text.encode(), dtype=h5py.string_dtype("utf-8", len(text) + 1))

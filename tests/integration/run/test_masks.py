@@ -7,8 +7,9 @@ GPT = ["gpt", "--size", "layers=1,width=32", "--batch", 4]
 
 
 def policy(path, init_scale):
-    path.write_text('extends = "torch-autocast-fp16"\n[loss_scale]\n'
-                    f'init_scale = {init_scale:.1f}\ngrowth_interval = 1000\n')
+    path.write_text(
+        f'extends = "torch-autocast-fp16"\n[loss_scale]\ninit_scale = {init_scale:.1f}\ngrowth_interval = 1000\n'
+    )
     return path
 
 
@@ -22,8 +23,7 @@ def test_a_healthy_masked_run_has_no_cause(lockstep, tmp_path):
     lockstep("replay", *GPT, "--steps", 25, "--lanes", f"fp32,{policy(tmp_path / 'p.toml', 1024)}", "-o", run)
     with h5py.File(run) as file:
         names, exempt = sites(file)
-        assert {names[i] for i in np.flatnonzero(exempt)} == {
-            "h.0.attn.mask masked_fill", "h.0.attn.softmax softmax"}
+        assert {names[i] for i in np.flatnonzero(exempt)} == {"h.0.attn.mask masked_fill", "h.0.attn.softmax softmax"}
         for lane in file["lanes"].values():
             peaks = np.array(lane["moments/abs_max"])
             assert np.isinf(peaks[:, exempt]).any(), "the mask must be there for the test to mean something"
@@ -37,7 +37,7 @@ def test_a_healthy_masked_run_has_no_cause(lockstep, tmp_path):
 
 def test_an_overflow_behind_a_mask_is_named(lockstep, tmp_path):
     run = tmp_path / "overflow.h5"
-    lockstep("replay", *GPT, "--steps", 1, "--lanes", f"fp32,{policy(tmp_path / 'p.toml', 2.0 ** 40)}", "-o", run)
+    lockstep("replay", *GPT, "--steps", 1, "--lanes", f"fp32,{policy(tmp_path / 'p.toml', 2.0**40)}", "-o", run)
     with h5py.File(run) as file:
         names, exempt = sites(file)
         lane = next(group for name, group in file["lanes"].items() if name != "fp32")

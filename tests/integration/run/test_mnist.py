@@ -26,17 +26,17 @@ def percent(rate):
 
 def layer_rows(report, lane):
     """The rows of a lane's table in 'What rounding did': (layer, role, to zero, worst site)."""
-    section = report[report.index("What rounding did"):report.index("Weight updates that came")]
-    table = section[re.search(rf"^{re.escape(lane)}[:,]", section, re.M).start():]
+    section = report[report.index("What rounding did") : report.index("Weight updates that came")]
+    table = section[re.search(rf"^{re.escape(lane)}[:,]", section, re.M).start() :]
     lines = table.splitlines()
     header = next(i for i, line in enumerate(lines) if line.strip().startswith("layer  "))
     rule = lines[header + 1]
     edges = [m.span() for m in re.finditer("-+", rule)]
     rows = []
-    for line in lines[header + 2:]:
+    for line in lines[header + 2 :]:
         if not line.strip():
             break
-        cells = [line[a:b].strip() for a, b in edges[:-1]] + [line[edges[-1][0]:].strip()]
+        cells = [line[a:b].strip() for a, b in edges[:-1]] + [line[edges[-1][0] :].strip()]
         rows.append((cells[0], cells[1], cells[2], cells[-1]))
     return rows
 
@@ -46,8 +46,10 @@ def lost_by_site(file, lane):
     group, sites = file["lanes"][lane], file["sites"]
     bad = np.flatnonzero(~np.isfinite(group["loss"][()]))
     steps = int(bad[0]) if len(bad) else len(group["loss"])
-    counts = {name: group["counts"][name][:steps].astype(np.uint64).sum(axis=0)
-              for name in ("count", "source_zero", "to_zero")}
+    counts = {
+        name: group["counts"][name][:steps].astype(np.uint64).sum(axis=0)
+        for name in ("count", "source_zero", "to_zero")
+    }
     rates = {}
     for i in range(len(sites["id"])):
         nonzero = int(counts["count"][i] - counts["source_zero"][i])
@@ -62,8 +64,20 @@ def lost_by_site(file, lane):
 
 def test_lenet_on_mnist(lockstep, mnist, tmp_path):
     path = tmp_path / "mnist.h5"
-    lockstep("replay", "lenet", "--data", f"mnist:{mnist}", "--steps", 400, "--batch", 64,
-             "--lanes", ",".join(LANES), "-o", path)
+    lockstep(
+        "replay",
+        "lenet",
+        "--data",
+        f"mnist:{mnist}",
+        "--steps",
+        400,
+        "--batch",
+        64,
+        "--lanes",
+        ",".join(LANES),
+        "-o",
+        path,
+    )
     report = lockstep("report", path).stdout
     with h5py.File(path, "r") as file:
         correct, answers = {}, {}
@@ -83,14 +97,16 @@ def test_lenet_on_mnist(lockstep, mnist, tmp_path):
     for layer, role, to_zero, site in rows:
         # The report may have cut the middle of the site's name to fit the page.
         head, cut, tail = site.partition("…")
-        of_site = [rate for (at, what, name), found in rates.items() for rate in found
-                   if (at or "-", what) == (layer, role) and
-                   (name.startswith(head) and name.endswith(tail) if cut else name == site)]
+        of_site = [
+            rate
+            for (at, what, name), found in rates.items()
+            for rate in found
+            if (at or "-", what) == (layer, role)
+            and (name.startswith(head) and name.endswith(tail) if cut else name == site)
+        ]
         assert to_zero in [percent(r) for r in of_site], (layer, role, to_zero, of_site)
         printed += 1
     assert printed > 10
     for layer in LOSING:
-        lost = [row for row in rows if row[0] == layer and
-                (row[1].startswith("grad_") or row[1] == "grad sums")]
-        assert any(row[2].endswith("%") and float(row[2][:-1]) >= 100 * LOST_RATE for row in lost), (
-            layer, lost)
+        lost = [row for row in rows if row[0] == layer and (row[1].startswith("grad_") or row[1] == "grad sums")]
+        assert any(row[2].endswith("%") and float(row[2][:-1]) >= 100 * LOST_RATE for row in lost), (layer, lost)

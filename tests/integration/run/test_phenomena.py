@@ -51,8 +51,9 @@ class Run:
 
     def error(self, lane, sites, step):
         """|lane - fp32| / |fp32| over the sites' compared elements."""
-        return np.sqrt(self.total(lane, "moments/err_sq", sites, step)
-                       / self.total(lane, "moments/ref_sq", sites, step))
+        return np.sqrt(
+            self.total(lane, "moments/err_sq", sites, step) / self.total(lane, "moments/ref_sq", sites, step)
+        )
 
     def culprits(self, lane):
         """Layers and ops of the sites that the lane's scaler was told of, without repetition."""
@@ -101,23 +102,34 @@ def test_adam_in_fp16_divides_by_zero(run, lockstep):
 
 def test_a_loss_scale_brings_the_detectors_gradients_back(run):
     lanes = ["fp16-no-scale", "fp16-scale-8", "fp16-scale-32768"]
-    options = ["--size", "width=8", "--batch", 128, "--steps", 40, "--mode", "synced",
-               "--optimizer", "adamw", "--lr", "3e-3"]
+    options = [
+        "--size",
+        "width=8",
+        "--batch",
+        128,
+        "--steps",
+        40,
+        "--mode",
+        "synced",
+        "--optimizer",
+        "adamw",
+        "--lr",
+        "3e-3",
+    ]
     r = run("detector", options, ["fp32", *map(policy, lanes)])
     gradients = r.sites(role="grad_activation", point="output")
 
     def nonzero(lane, step):
         count, source_zero, to_zero = (
-            r.total(lane, f"counts/{name}", gradients, step)
-            for name in ("count", "source_zero", "to_zero"))
+            r.total(lane, f"counts/{name}", gradients, step) for name in ("count", "source_zero", "to_zero")
+        )
         return count - source_zero - to_zero
 
     def vanished(lane, step=slice(None)):
         return 1 - nonzero(lane, step) / nonzero("fp32", step)
 
     none, eight, large = map(vanished, lanes)
-    assert 0.05 < none < 0.11 and 0.005 < eight < 0.025 and abs(large) < 1e-4, (
-        none, eight, large)
+    assert 0.05 < none < 0.11 and 0.005 < eight < 0.025 and abs(large) < 1e-4, (none, eight, large)
     # It grows as the detector learns.
     assert vanished(lanes[0], -1) > 0.10 > 5 * vanished(lanes[0], 0)
     # What the histogram of the reference says: half the least subnormal, 2^-25, over the scale.
@@ -134,18 +146,28 @@ def test_a_loss_scale_brings_the_detectors_gradients_back(run):
 
 
 def test_bf16_norm_weights_stand_still(run):
-    options = ["--size", "layers=1,width=256,context=16,dropout=0", "--batch", 2, "--steps", 10,
-               "--optimizer", "adamw", "--lr", "6e-4"]
+    options = [
+        "--size",
+        "layers=1,width=256,context=16,dropout=0",
+        "--batch",
+        2,
+        "--steps",
+        10,
+        "--optimizer",
+        "adamw",
+        "--lr",
+        "6e-4",
+    ]
     r = run("gpt", options, ["fp32", "pure-bf16", "pure-bf16-master"])
     norms = [f"{layer}.weight" for layer in ("h.0.ln1", "h.0.ln2", "ln_f")]
     sites = [i for name in norms for i in r.sites(value=f"p:{name}", role="update")]
     updates = np.array(r.lane("pure-bf16")["updates/count"])[:, sites].sum(axis=1)
     assert (updates == 768).all(), updates
-    stagnant = {lane: r.total(lane, "updates/stagnant", sites)
-                for lane in ("pure-bf16", "pure-bf16-master")}
+    stagnant = {lane: r.total(lane, "updates/stagnant", sites) for lane in ("pure-bf16", "pure-bf16-master")}
     assert stagnant["pure-bf16"] == 7680 and stagnant["pure-bf16-master"] < 10, stagnant
 
     with h5py.File(f"{r.path}.state", "r") as state:
+
         def moved(lane, kind):
             tensors = state["lanes"][str(r.lane(lane).attrs["index"])]["tensors"]
             return sum((np.array(tensors[f"{kind}%2F{name}"]) != 1).sum() for name in norms)
@@ -175,8 +197,7 @@ def test_batch_norm_sums_overflow_in_fp16(run):
     # With an eighth of the batch the same sums stay below 65504.
     small = run("resnet20", [*options, "--batch", 8], lanes)
     assert np.isfinite(small.loss("bn-sums-fp16")).all() and not small.skipped("bn-sums-fp16").any()
-    rounded, exact = (error(small, lane, values["1/std"])
-                      for lane in ("bn-sums-fp16", "torch-autocast-fp16"))
+    rounded, exact = (error(small, lane, values["1/std"]) for lane in ("bn-sums-fp16", "torch-autocast-fp16"))
     assert rounded > 2 * exact, (rounded, exact)
 
 
@@ -202,10 +223,11 @@ def test_clipping_scaled_gradients_stops_training(run):
 
 def test_a_large_adam_eps_carries_fp16(run):
     last = slice(-10, None)
-    runs = {eps: run("lenet", [*ADAM, "--steps", 60, "--eps", eps], ["fp32", "half"])
-            for eps in ("1e-8", "1e-6", "1e-5", "1e-3")}
-    loss = {eps: {lane: r.loss(lane)[last].mean() for lane in ("fp32", "half")}
-            for eps, r in runs.items()}
+    runs = {
+        eps: run("lenet", [*ADAM, "--steps", 60, "--eps", eps], ["fp32", "half"])
+        for eps in ("1e-8", "1e-6", "1e-5", "1e-3")
+    }
+    loss = {eps: {lane: r.loss(lane)[last].mean() for lane in ("fp32", "half")} for eps, r in runs.items()}
     assert np.isnan(loss["1e-8"]["half"])  # 1e-8 is zero in FP16
     assert np.isnan(loss["1e-6"]["half"])  # 1e-6 is not
     assert loss["1e-5"]["half"] > 5, loss
@@ -217,7 +239,7 @@ def test_a_large_adam_eps_carries_fp16(run):
         inverse_std = r.sites(layer=layer, op="batch_norm", point="output", value=f"{node}.4")
         for lane in ("fp32", "half"):
             largest = np.array(r.lane(lane)["moments/abs_max"])[:, inverse_std].max()
-            assert largest ** -2.0 > 1000 * 1e-5, (layer, lane, largest)
+            assert largest**-2.0 > 1000 * 1e-5, (layer, lane, largest)
 
 
 def test_a_large_batch_norm_eps_costs_fp32_and_helps_pure_fp16(run):
@@ -225,8 +247,9 @@ def test_a_large_batch_norm_eps_costs_fp32_and_helps_pure_fp16(run):
     for seed in (1, 2, 3):
         loss = {}
         for eps in ("1e-5", "0.1"):
-            r = run("lenet", ["--batch", 32, "--steps", 60, "--seed", seed, "--batch-norm-eps", eps],
-                    ["fp32", "pure-fp16"])
+            r = run(
+                "lenet", ["--batch", 32, "--steps", 60, "--seed", seed, "--batch-norm-eps", eps], ["fp32", "pure-fp16"]
+            )
             loss[eps] = [r.loss(lane)[last].mean() for lane in ("fp32", "pure-fp16")]
         assert loss["0.1"][0] > loss["1e-5"][0] + 0.04, (seed, loss)
         assert np.isfinite(loss["0.1"][1]), (seed, loss)
@@ -241,8 +264,11 @@ def test_bf16_weights_meet_the_range_of_fp16(run, lockstep, tmp_path):
         r = run("lenet", [*ADAM, "--steps", 40, *options], ["fp32", "torch-autocast-bf16"])
         advice = tmp_path / f"advice-{r.path.stem}.toml"
         table = lockstep("recommend", r.path, "-o", advice).stdout
-        verdicts = {words[0]: words[-1] for words in map(str.split, table.splitlines())
-                    if words and words[-1] in ("fp16", "fp32")}
+        verdicts = {
+            words[0]: words[-1]
+            for words in map(str.split, table.splitlines())
+            if words and words[-1] in ("fp16", "fp32")
+        }
         return [*fine_tune, "--start-from", f"{r.path}.state:torch-autocast-bf16"], verdicts, advice
 
     start, verdicts, advice = pretrain("--group", "conv2:lr=300")
@@ -253,7 +279,7 @@ def test_bf16_weights_meet_the_range_of_fp16(run, lockstep, tmp_path):
     assert np.isnan(r.loss(fp16)).all() and r.skipped(fp16).all()
     assert r.culprits(fp16) == {("conv2", "conv2d")}
     # No loss scale helps a forward pass: 19 halvings of 2^16 by step 19.
-    assert r.lane(fp16)["loss_scale/scale"][-1, 0] == 2.0 ** -3
+    assert r.lane(fp16)["loss_scale/scale"][-1, 0] == 2.0**-3
     for lane in ("torch-autocast-bf16", advice.stem):
         assert np.abs(r.loss(lane) - r.loss("fp32")).max() < 0.02
     assert not r.skipped(advice.stem).any()
@@ -286,8 +312,7 @@ def test_the_vaes_reconstruction_needs_fp32(run):
 
 
 def test_an_fp16_all_reduce_overflows_at_64_workers(lockstep, tmp_path):
-    lanes = [policy(name) for name in
-             ("all-reduce-fp16", "all-reduce-fp32", "all-reduce-fp16-divide-before")]
+    lanes = [policy(name) for name in ("all-reduce-fp16", "all-reduce-fp32", "all-reduce-fp16-divide-before")]
     options = ["--data", "synthetic:200", "--batch", 64, "--workers", 64, "--steps", 1]
     run = Run(lockstep, tmp_path / "workers.h5", "mlp", options, ["fp32", *lanes])
     entering = run.sites(op="all_reduce", point="operand")

@@ -11,15 +11,59 @@ import pytest
 import tiny_capture as tiny
 from conftest import assert_same_run, datasets
 
-MODEL = ["mlp", "--data", "synthetic:100", "--size", "hidden1=12,hidden2=8", "--batch", 8, "--steps", 4, "--checkpoint-every", 2]
+MODEL = [
+    "mlp",
+    "--data",
+    "synthetic:100",
+    "--size",
+    "hidden1=12,hidden2=8",
+    "--batch",
+    8,
+    "--steps",
+    4,
+    "--checkpoint-every",
+    2,
+]
 # Runs of a built-in model: options that no other test prints, several to a run.
 MODEL_OPTIONS = {
     "nudge": ["--nudge", 5],
     "draws": ["--seed", 3, "--seeds", 2, "--twins", 2],
-    "loop": ["--accumulate", 2, "--workers", 2, "--clip-norm", 0.5, "--clip-norm-type", "inf", "--freeze", "fc2", "--lr", 0.1,
-             "--optimizer-args", "nesterov=1,dampening=0", "--schedule", "cosine:warmup=1", "--group", "fc*:optimizer=adam,lr=1e-3"],
-    "recording": ["--statistics", "health", "--statistics-every", 3, "--histogram-every", 2, "--sums-every", 2, "--eval-every", 2,
-                  "--eval-examples", 16, "--eval-policy", "fp32"],
+    "loop": [
+        "--accumulate",
+        2,
+        "--workers",
+        2,
+        "--clip-norm",
+        0.5,
+        "--clip-norm-type",
+        "inf",
+        "--freeze",
+        "fc2",
+        "--lr",
+        0.1,
+        "--optimizer-args",
+        "nesterov=1,dampening=0",
+        "--schedule",
+        "cosine:warmup=1",
+        "--group",
+        "fc*:optimizer=adam,lr=1e-3",
+    ],
+    "recording": [
+        "--statistics",
+        "health",
+        "--statistics-every",
+        3,
+        "--histogram-every",
+        2,
+        "--sums-every",
+        2,
+        "--eval-every",
+        2,
+        "--eval-examples",
+        16,
+        "--eval-policy",
+        "fp32",
+    ],
     "synced": ["--mode", "synced", "--twins", 0, "--statistics-every", 0],
 }
 CAPTURE_OPTIONS = {
@@ -40,11 +84,18 @@ def capture(tmp_path_factory):
 @pytest.fixture
 def type_in(binary_dir, tmp_path):
     """Gives the lines to a shell in a folder of its own, as a user would paste them; returns the folder."""
+
     def run(lines, code=0, folder="again"):
         (tmp_path / folder).mkdir(exist_ok=True)
         path = f"{binary_dir}{os.pathsep}{os.environ['PATH']}"
-        done = subprocess.run(["bash", "-e"], input=lines, text=True, capture_output=True, cwd=tmp_path / folder,
-                              env=os.environ | {"PATH": path})
+        done = subprocess.run(
+            ["bash", "-e"],
+            input=lines,
+            text=True,
+            capture_output=True,
+            cwd=tmp_path / folder,
+            env=os.environ | {"PATH": path},
+        )
         assert done.returncode == code, f"{lines}\n{done.stdout}\n{done.stderr}"
         return tmp_path / folder
 
@@ -54,7 +105,7 @@ def type_in(binary_dir, tmp_path):
 def command_in(text, sentence):
     """The indented lines after a sentence, to the first that does not go on."""
     lines = []
-    for line in text[text.index(sentence) + len(sentence):].splitlines()[1:]:
+    for line in text[text.index(sentence) + len(sentence) :].splitlines()[1:]:
         if lines or line.strip():
             lines.append(line)
         if lines and not line.endswith("\\"):
@@ -94,7 +145,9 @@ def test_a_report_s_command_repeats_a_capture_s_run(lockstep, type_in, tmp_path,
     repeats(lockstep, type_in, tmp_path, [capture], CAPTURE_OPTIONS[name])
 
 
-@pytest.mark.parametrize("options", [["--nudge", 5, "--seeds", 2], ["--freeze", "fc2", "--statistics", "health"]], ids=["draws", "loop"])
+@pytest.mark.parametrize(
+    "options", [["--nudge", 5, "--seeds", 2], ["--freeze", "fc2", "--statistics", "health"]], ids=["draws", "loop"]
+)
 def test_recommend_s_command_repeats_the_reference(lockstep, type_in, tmp_path, options):
     lockstep("replay", *MODEL, *options, "-o", "run.h5", "--quiet", cwd=tmp_path)
     advice = lockstep("recommend", "run.h5", "-o", "policy.toml", cwd=tmp_path).stdout
@@ -109,8 +162,9 @@ def test_recommend_s_command_repeats_the_reference(lockstep, type_in, tmp_path, 
 def test_what_replay_and_baseline_print_next(lockstep, type_in, tmp_path):
     said = lockstep("replay", *MODEL, "--nudge", 5, "-o", "a run.h5", cwd=tmp_path).stdout
     type_in(command_in(said, "Next:"), folder=".")
-    said = lockstep("baseline", "record", *MODEL[:-2], "--workers", 2, "--members", 4, "-o", "b 1.json",
-                    cwd=tmp_path).stdout
+    said = lockstep(
+        "baseline", "record", *MODEL[:-2], "--workers", 2, "--members", 4, "-o", "b 1.json", cwd=tmp_path
+    ).stdout
     type_in(command_in(said, "Next:").replace("\n", " --json check.json\n"), folder=".")
     assert json.loads((tmp_path / "check.json").read_text())["verdict"] == "identical"
 
@@ -119,8 +173,12 @@ def test_another_option_is_named_and_no_regression(lockstep, tmp_path):
     lockstep("baseline", "record", *MODEL[:-2], "--members", 4, "-o", "b.json", "--quiet", cwd=tmp_path)
     plain = [*MODEL, "--lanes", "fp32,torch-autocast-fp16,torch-autocast-bf16", "--twins", 0, "--quiet"]
     lockstep("replay", *plain, "-o", "plain.h5", cwd=tmp_path)
-    changed = {"nudge": (["--nudge", 1001], 0), "seeds": (["--seeds", 2], 0), "eval policy": (["--eval-policy", "fp32"], 3),
-               "mode": (["--mode", "synced"], 3)}
+    changed = {
+        "nudge": (["--nudge", 1001], 0),
+        "seeds": (["--seeds", 2], 0),
+        "eval policy": (["--eval-policy", "fp32"], 3),
+        "mode": (["--mode", "synced"], 3),
+    }
     for name, (options, code) in changed.items():
         lockstep("replay", *plain, *options, "-o", "other.h5", "--overwrite", cwd=tmp_path)
         said = lockstep("check", "other.h5", "--baseline", "plain.h5", "--exact", cwd=tmp_path, code=3).stdout
@@ -133,8 +191,12 @@ def test_another_option_of_a_capture_is_named_and_no_regression(lockstep, tmp_pa
     lockstep("baseline", "record", capture, "--members", 4, "-o", "b.json", "--quiet", cwd=tmp_path)
     plain = [capture, "--lanes", "fp32,torch-autocast-fp16,torch-autocast-bf16", "--twins", 0, "--steps", 3, "--quiet"]
     lockstep("replay", *plain, "-o", "plain.h5", cwd=tmp_path)
-    for name, options in {"captured order": ["--captured-order", "2,0,1"], "cycle": ["--cycle"], "decisions": ["--decisions", "own"],
-                          "changed numbers of the loop": ["--change", "lr=0.3"]}.items():
+    for name, options in {
+        "captured order": ["--captured-order", "2,0,1"],
+        "cycle": ["--cycle"],
+        "decisions": ["--decisions", "own"],
+        "changed numbers of the loop": ["--change", "lr=0.3"],
+    }.items():
         lockstep("replay", *plain, *options, "-o", "other.h5", "--overwrite", cwd=tmp_path)
         for more in ["plain.h5", "--exact"], ["b.json"]:
             said = lockstep("check", "other.h5", "--baseline", *more, cwd=tmp_path, code=3).stdout

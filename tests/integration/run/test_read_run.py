@@ -17,8 +17,24 @@ LANES = ["fp32", "torch-autocast-fp16@hopper", "pure-fp16", "twin"]
 @pytest.fixture(scope="module")
 def run_path(lockstep, tmp_path_factory):
     path = tmp_path_factory.mktemp("read_run") / "run.h5"
-    lockstep("replay", "lenet", "--data", "synthetic:200", "--steps", STEPS, "--batch", 8, "--lr", 2,
-             "--eval-every", 30, "--lanes", ",".join(LANES), "-o", path)
+    lockstep(
+        "replay",
+        "lenet",
+        "--data",
+        "synthetic:200",
+        "--steps",
+        STEPS,
+        "--batch",
+        8,
+        "--lr",
+        2,
+        "--eval-every",
+        30,
+        "--lanes",
+        ",".join(LANES),
+        "-o",
+        path,
+    )
     return path
 
 
@@ -30,12 +46,14 @@ def run(run_path):
 @pytest.fixture
 def damaged(run_path, tmp_path):
     """A copy to damage: damaged(function of the open file) gives its path."""
+
     def make(damage):
         path = tmp_path / "copy.h5"
         shutil.copy(run_path, path)
         with h5py.File(path, "r+") as file:
             damage(file)
         return path
+
     return make
 
 
@@ -137,6 +155,7 @@ def test_what_a_lane_did_not_record_is_missing(damaged):
         for name in ("gradient_norm", "seconds", "counts", "exponent_histogram_step", "sums"):
             del lane[name]
         del lane["loss_scale/found_inf"]
+
     run = read_run(damaged(damage))
     assert run.steps.loc["twin"]["found_inf"].isna().all() and run.steps.loc["twin"]["seconds"].isna().all()
     assert run.steps.loc["fp32"]["found_inf"].notna().all()
@@ -147,8 +166,7 @@ def test_what_a_lane_did_not_record_is_missing(damaged):
 
 
 def test_lane_names_are_unescaped(damaged):
-    assert [unescape_name(name) for name in ("a%2Fb%25c", "%252F", "%2E", "x.toml")] == \
-        ["a/b%c", "%2F", ".", "x.toml"]
+    assert [unescape_name(name) for name in ("a%2Fb%25c", "%252F", "%2E", "x.toml")] == ["a/b%c", "%2F", ".", "x.toml"]
     run = read_run(damaged(lambda file: file.move("lanes/twin", "lanes/my%2F50%25.toml")))
     assert "my/50%.toml" in run.lanes.index
     assert len(run.statistics("my/50%.toml", "count")) > 0
@@ -176,6 +194,7 @@ def test_errors_name_the_problem(damaged, tmp_path):
         del file["lanes/fp32/loss"], file["lanes/twin/counts/to_zero"]
         file["lanes/fp32/loss"] = np.zeros(3)
         file["lanes/twin/counts/to_zero"] = np.zeros((STEPS, 5), np.uint64)
+
     with pytest.raises(RunFileError) as error:
         read_run(damaged(damage))
     assert "2 problem(s)" in str(error.value)
@@ -229,8 +248,22 @@ def test_seeds(lockstep, tmp_path):
 
 def test_steps_that_only_counted(lockstep, tmp_path):
     path = tmp_path / "run.h5"
-    lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 3, "--batch", 8, "--lanes", "fp32,pure-fp16", "--statistics",
-             "health", "-o", path)
+    lockstep(
+        "replay",
+        "mlp",
+        "--data",
+        "synthetic:100",
+        "--steps",
+        3,
+        "--batch",
+        8,
+        "--lanes",
+        "fp32,pure-fp16",
+        "--statistics",
+        "health",
+        "-o",
+        path,
+    )
     table = read_run(path).statistics("pure-fp16", ["count", "to_zero", "compared", "bits_hash", "scale", "abs_max"])
     first, later = table.xs(0, level="step"), table.xs(2, level="step")
     assert first.notna().all(axis=None) and 0 < len(later) < len(first)

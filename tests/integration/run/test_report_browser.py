@@ -14,8 +14,22 @@ SCALED, BROKEN = "torch-autocast-fp16", "pure-fp16"
 @pytest.fixture(scope="module")
 def run_path(lockstep, tmp_path_factory):
     path = tmp_path_factory.mktemp("report_browser") / "run.h5"
-    lockstep("replay", "lenet", "--data", "synthetic:200", "--steps", STEPS, "--batch", 16, "--lr", 0.3,
-             "--lanes", f"fp32,twin,{SCALED},{BROKEN}", "-o", path)
+    lockstep(
+        "replay",
+        "lenet",
+        "--data",
+        "synthetic:200",
+        "--steps",
+        STEPS,
+        "--batch",
+        16,
+        "--lr",
+        0.3,
+        "--lanes",
+        f"fp32,twin,{SCALED},{BROKEN}",
+        "-o",
+        path,
+    )
     return path
 
 
@@ -199,15 +213,21 @@ def exponents(run, lane, site):
 
 
 def a_scaled_gradient(run):
-    return int(run.sites[(run.sites.role == "grad_weight") & (run.sites.layer == "fc1") &
-                         (run.sites.point == "output")].index[0])
+    return int(
+        run.sites[(run.sites.role == "grad_weight") & (run.sites.layer == "fc1") & (run.sites.point == "output")].index[
+            0
+        ]
+    )
 
 
 def test_a_histogram_has_the_counts_of_the_run_file(page_of, report, run):
     site = a_scaled_gradient(run)
     page = page_of(report, f"#histogram={SCALED}/{site}")
     figure = page.locator("figure#histogram-chart-1")
-    assert figure.locator(".facts b").inner_text() == figure.get_by_label("site", exact=True).locator(":checked").inner_text()
+    assert (
+        figure.locator(".facts b").inner_text()
+        == figure.get_by_label("site", exact=True).locator(":checked").inner_text()
+    )
     counts = exponents(run, SCALED, site)
     said = figure.locator(".plot").evaluate("""(plot) => Array.from({length: 100}, () => {
         plot.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}));
@@ -234,8 +254,10 @@ def test_the_slider_shifts_the_reference_and_says_what_is_lost(page_of, report, 
     for key in ("Home", "End", "ArrowLeft", "PageDown"):
         page.keyboard.press(key)
         k = int(slider.input_value())
-        said = re.fullmatch(rf"at 2\^{k}: (\S+)% of the values become zero, (\S+)% exceed fp16's largest number",
-                            figure.locator("output").inner_text())
+        said = re.fullmatch(
+            rf"at 2\^{k}: (\S+)% of the values become zero, (\S+)% exceed fp16's largest number",
+            figure.locator("output").inner_text(),
+        )
         # FP16: 2^-24 is the smallest number, values from 2^-25 on round up to it; emax is 15.
         lost = [sum(n for e, n in counts.items() if e + k < -25), sum(n for e, n in counts.items() if e + k > 15)]
         for text, count in zip(said.groups(), lost):
@@ -314,8 +336,11 @@ def test_print_is_light_and_fits_the_paper(page_of, report):
     assert pdf.startswith(b"%PDF") and len(pdf) > 20_000
     printed = float(page.title())
     assert printed < 720 < wide, "charts are as wide as the paper while printing"
-    page.wait_for_function("""(wide) => document.querySelector('#loss-chart-1 .plot svg')
-        .getBoundingClientRect().width === wide""", arg=wide)  # and as before after it
+    page.wait_for_function(
+        """(wide) => document.querySelector('#loss-chart-1 .plot svg')
+        .getBoundingClientRect().width === wide""",
+        arg=wide,
+    )  # and as before after it
     page.emulate_media(media="print")
     assert luminance(page, PAPER) > 0.9 > 0.3 > luminance(page, LINE)
     assert not page.locator("nav").is_visible()

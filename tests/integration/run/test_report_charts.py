@@ -40,30 +40,68 @@ def curves(name="a", x=("0", "1", "2"), values=(3, 1, 2), scale="linear", marks=
 
 def heat_map(rows, columns, cells, name="share of a", site=-1):
     view = {"choice": [name], "unit": name, "lane": name, "cells": [[r, c, v, site, m] for r, c, v, m in cells]}
-    return {"kind": "heat map", "xTitle": "step", "yTitle": "layer", "rows": rows, "columns": columns,
-            "selectors": ["measure"], "logarithmic": True, "floor": 0, "views": [view], "otherOrder": [], "orderNames": []}
+    return {
+        "kind": "heat map",
+        "xTitle": "step",
+        "yTitle": "layer",
+        "rows": rows,
+        "columns": columns,
+        "selectors": ["measure"],
+        "logarithmic": True,
+        "floor": 0,
+        "views": [view],
+        "otherOrder": [],
+        "orderNames": [],
+    }
 
 
 def histograms(name="a"):
-    view = {"site": 7, "lane": name, "layer": name, "role": name, "label": name, "source": name, "format": "fp16",
-            "seen": {"first": -30, "counts": [1, 0, 5, 9]}, "zeros": 3, "nonfinite": 0, "scale": ""}
+    view = {
+        "site": 7,
+        "lane": name,
+        "layer": name,
+        "role": name,
+        "label": name,
+        "source": name,
+        "format": "fp16",
+        "seen": {"first": -30, "counts": [1, 0, 5, 9]},
+        "zeros": 3,
+        "nonfinite": 0,
+        "scale": "",
+    }
     window = {"name": "fp16", "minSubnormal": -24, "minNormal": -14, "max": 15}
     return {"kind": "histograms", "windows": [window], "firstScale": 0, "views": [view], "gradients": []}
 
 
 def intervals(name="a", low=2, high=5):
-    rows = [{"name": name, "low": low, "high": high, "lowText": f"{name} low", "highText": f"{name} high"},
-            {"name": "b", "low": 9, "high": 4, "lowText": "", "highText": ""}]
-    return {"kind": "intervals", "xTitle": "loss scale", "rows": rows, "low": 9, "high": 4,
-            "marks": [{"name": name, "value": 16}]}
+    rows = [
+        {"name": name, "low": low, "high": high, "lowText": f"{name} low", "highText": f"{name} high"},
+        {"name": "b", "low": 9, "high": 4, "lowText": "", "highText": ""},
+    ]
+    return {
+        "kind": "intervals",
+        "xTitle": "loss scale",
+        "rows": rows,
+        "low": 9,
+        "high": 4,
+        "marks": [{"name": name, "value": 16}],
+    }
 
 
 def scatter(name="a"):
-    points = [{"name": name, "group": name, "x": 1, "y": 0.5, "yHigh": 0.9, "chosen": False},
-              {"name": f"{name} 2", "group": "other", "x": 10, "y": 0.1, "chosen": True},
-              {"name": "cannot be drawn", "group": "other", "x": 0, "y": 0.1, "chosen": False}]
-    return {"kind": "scatter", "xTitle": name, "yTitle": name, "xLogarithmic": True, "yLogarithmic": False,
-            "points": points}
+    points = [
+        {"name": name, "group": name, "x": 1, "y": 0.5, "yHigh": 0.9, "chosen": False},
+        {"name": f"{name} 2", "group": "other", "x": 10, "y": 0.1, "chosen": True},
+        {"name": "cannot be drawn", "group": "other", "x": 0, "y": 0.1, "chosen": False},
+    ]
+    return {
+        "kind": "scatter",
+        "xTitle": name,
+        "yTitle": name,
+        "xLogarithmic": True,
+        "yLogarithmic": False,
+        "points": points,
+    }
 
 
 KEYS = ["ArrowRight", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowDown", "ArrowUp"]
@@ -73,8 +111,12 @@ def test_a_name_that_tries_to_be_markup_stays_text_in_every_chart(figures_of):
     name = HOSTILE
     marks = [[1, 1, name]]
     page, figures = figures_of(
-        curves(name, (name, name, name), marks=marks), heat_map([name, name], [name], [(0, 0, 0.5, 1), (1, 0, 0.1, 0)], name),
-        histograms(name), intervals(name), scatter(name))
+        curves(name, (name, name, name), marks=marks),
+        heat_map([name, name], [name], [(0, 0, 0.5, 1), (1, 0, 0.1, 0)], name),
+        histograms(name),
+        intervals(name),
+        scatter(name),
+    )
     for figure in figures:
         figure.locator(".plot").focus()
         said, tips = set(), set()
@@ -114,7 +156,9 @@ def test_colours_of_a_heat_map_follow_the_values(figures_of):
     cells = [(i, 0, value, int(i == 1)) for i, value in enumerate(values)]
     page, [figure] = figures_of(heat_map(["a", "b", "c", "d"], ["0"], cells))
     drawn = figure.locator("svg path[fill^='var(--heat-']")
-    classes = [int(drawn.nth(i).get_attribute("fill").removeprefix("var(--heat-").rstrip(")")) for i in range(drawn.count())]
+    classes = [
+        int(drawn.nth(i).get_attribute("fill").removeprefix("var(--heat-").rstrip(")")) for i in range(drawn.count())
+    ]
     assert len(classes) == 3 and classes == sorted(classes, reverse=True) and len(set(classes)) == 3
     assert drawn.nth(1).get_attribute("stroke") == "var(--ink)", "measured cells have an outline"
     assert drawn.nth(0).get_attribute("stroke") in (None, "none")
@@ -136,8 +180,10 @@ def test_empty_intervals_are_conflicts(figures_of):
 
 def test_what_is_common_to_all_has_the_name_that_the_chart_gives(figures_of):
     page, figures = figures_of(
-        {**intervals(), "low": 3, "high": 5}, {**intervals(), "low": 3, "high": 5, "commonName": "advised"},
-        {**intervals(), "low": None, "high": 5})
+        {**intervals(), "low": 3, "high": 5},
+        {**intervals(), "low": 3, "high": 5, "commonName": "advised"},
+        {**intervals(), "low": None, "high": 5},
+    )
     assert figures[0].locator(".legend li", has_text="common to all: 2^3 to 2^5").count() == 1
     assert figures[1].locator(".legend li", has_text="advised: 2^3 to 2^5").count() == 1
     assert figures[2].locator(".legend li", has_text="common to all").count() == 0
@@ -159,8 +205,12 @@ def test_the_chosen_point_stands_out_and_groups_can_be_hidden(figures_of):
 
 def test_curves_with_gaps_without_values_and_of_one_step(figures_of):
     page, figures = figures_of(
-        curves(values=(1, None, 2)), curves(values=(None, None, None)), curves(x=("0",), values=(4,)),
-        curves(values=(65536, 32768), scale="powers of two"), curves(values=(1e-5, 0, 1e5), scale="logarithmic"))
+        curves(values=(1, None, 2)),
+        curves(values=(None, None, None)),
+        curves(x=("0",), values=(4,)),
+        curves(values=(65536, 32768), scale="powers of two"),
+        curves(values=(1e-5, 0, 1e5), scale="logarithmic"),
+    )
     points = [figure.locator("svg path[fill='var(--line-1)']").count() for figure in figures]
     assert points == [2, 0, 1, 0, 2], "values between gaps are points"
     assert figures[1].locator(".note").inner_text() == "No finite values."
@@ -185,7 +235,13 @@ def test_no_slider_without_a_gradient(figures_of):
     assert not figure.get_by_label("loss scale").is_visible()
     # 2^-30 and 2^-28 become zero in FP16
     assert figure.locator("svg path[fill='var(--fate-zero)']").count() >= 3
-    assert figure.locator(".facts").inner_text().split("\n") == ["a", "a", "rounded to fp16", "zeros: 3", "not finite: 0"]
+    assert figure.locator(".facts").inner_text().split("\n") == [
+        "a",
+        "a",
+        "rounded to fp16",
+        "zeros: 3",
+        "not finite: 0",
+    ]
     assert overflow_of(page) == 0
 
 

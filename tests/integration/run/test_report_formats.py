@@ -16,16 +16,45 @@ from conftest import SOURCE
 @pytest.fixture(scope="module")
 def run_path(lockstep, tmp_path_factory):
     path = tmp_path_factory.mktemp("report_formats") / "run.h5"
-    lockstep("replay", "lenet", "--data", "synthetic:200", "--steps", 30, "--batch", 16, "--lr", 0.3,
-             "--lanes", "fp32,torch-autocast-fp16,pure-fp16", "-o", path)
+    lockstep(
+        "replay",
+        "lenet",
+        "--data",
+        "synthetic:200",
+        "--steps",
+        30,
+        "--batch",
+        16,
+        "--lr",
+        0.3,
+        "--lanes",
+        "fp32,torch-autocast-fp16,pure-fp16",
+        "-o",
+        path,
+    )
     return path
 
 
 @pytest.fixture(scope="module")
 def seeds_path(lockstep, run_path):
     path = run_path.with_name("seeds.h5")
-    lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 4, "--batch", 8, "--lanes", "tf32", "--seeds", 2,
-             "--quiet", "-o", path)
+    lockstep(
+        "replay",
+        "mlp",
+        "--data",
+        "synthetic:100",
+        "--steps",
+        4,
+        "--batch",
+        8,
+        "--lanes",
+        "tf32",
+        "--seeds",
+        2,
+        "--quiet",
+        "-o",
+        path,
+    )
     return path
 
 
@@ -99,8 +128,21 @@ def reports_to_validate(lockstep, run_path, seeds_path):
     yield json.loads((SOURCE / "tests" / "golden" / "report.json").read_text())
     yield json.loads(lockstep("report", run_path, "--format", "json").stdout)
     on_device = run_path.with_name("device.h5")
-    lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 2, "--batch", 4, "--lanes", "fp32,torch-autocast-fp16@cuda-host",
-             "--overwrite", "-o", on_device)
+    lockstep(
+        "replay",
+        "mlp",
+        "--data",
+        "synthetic:100",
+        "--steps",
+        2,
+        "--batch",
+        4,
+        "--lanes",
+        "fp32,torch-autocast-fp16@cuda-host",
+        "--overwrite",
+        "-o",
+        on_device,
+    )
     yield json.loads(lockstep("report", on_device, "--format", "json").stdout)
     yield json.loads(lockstep("report", seeds_path, "--format", "json").stdout)
 
@@ -109,8 +151,12 @@ def test_json_reports_are_valid_and_have_no_key_outside_the_schema(lockstep, run
     for report in reports_to_validate(lockstep, run_path, seeds_path):
         for one in (schema, strict(schema)):
             jsonschema.validate(report, one, cls=jsonschema.Draft202012Validator)
-    for damage in (lambda r: r.pop("lanes"), lambda r: r["lanes"][0].update(kind="x"), lambda r: r.update(format_version=2),
-                   lambda r: r["lanes"][0]["losses"].append("nan")):
+    for damage in (
+        lambda r: r.pop("lanes"),
+        lambda r: r["lanes"][0].update(kind="x"),
+        lambda r: r.update(format_version=2),
+        lambda r: r["lanes"][0]["losses"].append("nan"),
+    ):
         broken = copy.deepcopy(report)
         damage(broken)
         with pytest.raises(jsonschema.ValidationError):
@@ -122,10 +168,15 @@ def test_the_json_of_two_runs_is_valid(lockstep, run_path, seeds_path, schema):
     report = json.loads(lockstep("report", run_path, seeds_path, "--format", "json").stdout)
     for change in (dict, strict):
         registry = referencing.Registry().with_resource(
-            "report.schema.json", referencing.Resource.from_contents(change(schema)))
+            "report.schema.json", referencing.Resource.from_contents(change(schema))
+        )
         validator = jsonschema.Draft202012Validator(change(pair), registry=registry)
         validator.validate(report)
-    for damage in (lambda r: r["lanes"][0].update(change="x"), lambda r: r["before"].pop("lanes"), lambda r: r.pop("settings")):
+    for damage in (
+        lambda r: r["lanes"][0].update(change="x"),
+        lambda r: r["before"].pop("lanes"),
+        lambda r: r.pop("settings"),
+    ):
         broken = copy.deepcopy(report)
         damage(broken)
         with pytest.raises(jsonschema.ValidationError):
@@ -147,8 +198,22 @@ def test_the_json_has_the_numbers_of_the_run_file(lockstep, run_path):
 
 def test_two_runs(lockstep, run_path, seeds_path):
     fixed = run_path.with_name("fixed.h5")
-    lockstep("replay", "lenet", "--data", "synthetic:200", "--steps", 30, "--batch", 16, "--lr", 0.01,
-             "--lanes", "fp32,torch-autocast-fp16", "-o", fixed)
+    lockstep(
+        "replay",
+        "lenet",
+        "--data",
+        "synthetic:200",
+        "--steps",
+        30,
+        "--batch",
+        16,
+        "--lr",
+        0.01,
+        "--lanes",
+        "fp32,torch-autocast-fp16",
+        "-o",
+        fixed,
+    )
     text = lockstep("report", run_path, fixed).stdout
     assert text.startswith("What changed\n============\n")
     for part in ("What run.h5 says itself:", "What fixed.h5 says itself:", "pure-fp16 is in run.h5 only"):

@@ -29,8 +29,9 @@ class Live:
     """`lockstep report --live RUN`."""
 
     def __init__(self, program, run, *options):
-        self.process = subprocess.Popen([program, "report", "--live", str(run), *options], stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [program, "report", "--live", str(run), *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         self.first_line = self.process.stdout.readline()
         self.port = int(re.search(r"http://127\.0\.0\.1:(\d+)/ ", self.first_line)[1])
 
@@ -84,8 +85,26 @@ def replay(program, tmp_path):
     """A replay in the background that would take hours, and its run file."""
     run = tmp_path / "run.h5"
     process = subprocess.Popen(
-        [program, "replay", "lenet", "--data", "synthetic:200", "--steps", "1000000", "--batch", "8", "--lr", "0.3",
-         "--lanes", "torch-autocast-fp16,pure-fp16", "-o", str(run), "--quiet"], stderr=subprocess.DEVNULL)
+        [
+            program,
+            "replay",
+            "lenet",
+            "--data",
+            "synthetic:200",
+            "--steps",
+            "1000000",
+            "--batch",
+            "8",
+            "--lr",
+            "0.3",
+            "--lanes",
+            "torch-autocast-fp16,pure-fp16",
+            "-o",
+            str(run),
+            "--quiet",
+        ],
+        stderr=subprocess.DEVNULL,
+    )
     wait_for(lambda: os.path.exists(f"{run}.progress.json"), "a snapshot")
     yield process, run
     process.kill()
@@ -114,8 +133,10 @@ def test_a_run_is_followed_until_it_is_killed(follow, replay, lockstep):
     ended = wait_for(lambda: live.news()["state"] == "stopped" and live.news(), "the end")
     step = int(re.fullmatch(r"The run stopped at step (\d+) of 1000000\.", ended["sentence"])[1])
     assert step >= ended["snapshot"]["steps_done"]
-    assert [c["command"] for c in ended["commands"]] == [f"lockstep replay --resume {run}",
-                                                        f"lockstep report {run} -o run.html"]
+    assert [c["command"] for c in ended["commands"]] == [
+        f"lockstep replay --resume {run}",
+        f"lockstep report {run} -o run.html",
+    ]
     assert f"steps recorded  {step} of" in re.sub("  +", "  ", lockstep("report", run).stdout)
     assert live.end() == ended["sentence"] + "\n", "the terminal says so, too"
 
@@ -143,7 +164,11 @@ def test_the_page_in_a_browser_follows_the_run_to_its_end(chromium, follow, repl
     assert any(abs(float(shown[0][1]) - loss) <= 5e-5 for loss in losses if loss is not None), shown[0]
     skips = live.news()["snapshot"]["lanes"][1]["skips"]
     assert [row for row in table_of(page, "skips") if row[1] == "torch-autocast-fp16"][-1][:4] == [
-        str(skips[0]["step"]), "torch-autocast-fp16", "2^16", skips[0]["culprit"]]
+        str(skips[0]["step"]),
+        "torch-autocast-fp16",
+        "2^16",
+        skips[0]["culprit"],
+    ]
     assert page.locator("#losses path[d^='M']").count() >= 2 and page.locator("#scales path[d^='M']").count() == 1
     for size in (WIDE, NARROW):
         page.set_viewport_size(size)
@@ -151,8 +176,10 @@ def test_the_page_in_a_browser_follows_the_run_to_its_end(chromium, follow, repl
     process.kill()
     process.wait()
     page.get_by_text(re.compile(r"^The run stopped at step \d+ of 1000000\.$")).wait_for()
-    assert page.locator("#commands pre").all_inner_texts() == [f"lockstep replay --resume {run}",
-                                                              f"lockstep report {run} -o run.html"]
+    assert page.locator("#commands pre").all_inner_texts() == [
+        f"lockstep replay --resume {run}",
+        f"lockstep report {run} -o run.html",
+    ]
     assert faults == []
     live.end()
     page.get_by_text(re.compile("^No news: lockstep report --live does not answer")).wait_for()
@@ -164,21 +191,41 @@ def test_only_get_of_four_paths_from_this_machine(follow, replay):
     own = f"127.0.0.1:{live.port}"
     for host in (own, f"localhost:{live.port}", "localhost", "127.0.0.1"):
         assert live.ask(Host=host)[0] == 200, host
-    for host in ("evil.example", f"evil.example:{live.port}", "127.0.0.1:1", "127.0.0.1.evil.example", "", [own, "evil.example"],
-                 f"localhost:{live.port}.evil.example", f"[::1]:{live.port}"):
+    for host in (
+        "evil.example",
+        f"evil.example:{live.port}",
+        "127.0.0.1:1",
+        "127.0.0.1.evil.example",
+        "",
+        [own, "evil.example"],
+        f"localhost:{live.port}.evil.example",
+        f"[::1]:{live.port}",
+    ):
         status, text, _ = live.ask(Host=host)
         assert status == 403 and "lanes" not in text, host
     assert live.ask(skip_host=True)[0] == 403
     for method in ("POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"):
         status, _, answer = live.ask(method=method)
         assert status in (400, 405) and answer.getheader("Access-Control-Allow-Origin") is None, method
-    for path in ("/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/run.h5", "/snapshot.json/..", "/live.js/../x",
-                 "/?/../..", "/live.html"):
+    for path in (
+        "/../../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "//etc/passwd",
+        "/run.h5",
+        "/snapshot.json/..",
+        "/live.js/../x",
+        "/?/../..",
+        "/live.html",
+    ):
         status, text, _ = live.ask(path)
         assert status in (400, 404) or (status == 200 and path == "/?/../.."), path
         assert "root:" not in text
-    for path, kind in (("/", "text/html"), ("/live.css", "text/css"), ("/live.js", "text/javascript"),
-                       ("/snapshot.json", "application/json")):
+    for path, kind in (
+        ("/", "text/html"),
+        ("/live.css", "text/css"),
+        ("/live.js", "text/javascript"),
+        ("/snapshot.json", "application/json"),
+    ):
         status, text, answer = live.ask(path)
         assert status == 200 and len(text) > 100 and answer.getheader("Content-Type").startswith(kind)
         policy = answer.getheader("Content-Security-Policy")
@@ -213,8 +260,24 @@ def test_a_new_run_replaces_the_snapshot_of_an_older_one(follow, program, lockst
     lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 4, "--batch", 8, "--quiet", "-o", run)
     live = follow(run)
     assert live.news()["state"] == "finished"
-    process = subprocess.Popen([program, "replay", "mlp", "--data", "synthetic:100", "--steps", "1000000", "--batch", "8",
-                                "--overwrite", "-o", str(run), "--quiet"], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [
+            program,
+            "replay",
+            "mlp",
+            "--data",
+            "synthetic:100",
+            "--steps",
+            "1000000",
+            "--batch",
+            "8",
+            "--overwrite",
+            "-o",
+            str(run),
+            "--quiet",
+        ],
+        stderr=subprocess.DEVNULL,
+    )
     try:
         wait_for(lambda: live.news()["state"] == "running", "the new run")
     finally:
@@ -227,8 +290,18 @@ def test_a_snapshot_of_wrong_types_is_none_and_ends_nothing(follow, tmp_path):
     snapshot = tmp_path / "run.h5.progress.json"
     snapshot.write_text('{"state": 5, "steps_done": "x", "process": [1]}')
     live = follow(tmp_path / "run.h5")
-    for wrong in ({"state": 5}, {"steps_done": "x"}, {"steps": -1}, {"process": [1]}, {"process": {"id": "1"}}, {"seeds": None},
-                  {"seconds_left": "soon"}, [1], 5, None):
+    for wrong in (
+        {"state": 5},
+        {"steps_done": "x"},
+        {"steps": -1},
+        {"process": [1]},
+        {"process": {"id": "1"}},
+        {"seeds": None},
+        {"seconds_left": "soon"},
+        [1],
+        5,
+        None,
+    ):
         snapshot.write_text(json.dumps(wrong))
         news = live.news()
         assert (news["state"], news["snapshot"]) == ("waiting", None), wrong

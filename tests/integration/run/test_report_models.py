@@ -42,16 +42,45 @@ def check_losses(page, run):
 
 def test_lenet_on_mnist(page_of, lockstep, mnist, tmp_path):
     run = tmp_path / "run.h5"
-    lockstep("replay", "lenet", "--data", f"mnist:{mnist}", "--steps", 200, "--batch", 32,
-             "--lanes", "fp32,twin,torch-autocast-fp16,torch-autocast-bf16,pure-fp16", "-o", run)
+    lockstep(
+        "replay",
+        "lenet",
+        "--data",
+        f"mnist:{mnist}",
+        "--steps",
+        200,
+        "--batch",
+        32,
+        "--lanes",
+        "fp32,twin,torch-autocast-fp16,torch-autocast-bf16,pure-fp16",
+        "-o",
+        run,
+    )
     check_losses(check(page_of, lockstep, run), run)
 
 
 def test_gpt_on_text(page_of, lockstep, corpus, tmp_path):
     run = tmp_path / "run.h5"
-    lockstep("replay", "gpt", "--size", "layers=2,width=64,context=32", "--data", f"text:{corpus}", "--steps", 60,
-             "--batch", 8, "--optimizer", "adamw", "--lr", "1e-3",
-             "--lanes", "fp32,twin,torch-autocast-fp16,pure-bf16", "-o", run)
+    lockstep(
+        "replay",
+        "gpt",
+        "--size",
+        "layers=2,width=64,context=32",
+        "--data",
+        f"text:{corpus}",
+        "--steps",
+        60,
+        "--batch",
+        8,
+        "--optimizer",
+        "adamw",
+        "--lr",
+        "1e-3",
+        "--lanes",
+        "fp32,twin,torch-autocast-fp16,pure-bf16",
+        "-o",
+        run,
+    )
     check_losses(check(page_of, lockstep, run), run)
 
 

@@ -59,8 +59,22 @@ class Page(html.parser.HTMLParser):
 @pytest.fixture(scope="module")
 def run_path(lockstep, tmp_path_factory):
     path = tmp_path_factory.mktemp("report_page") / "run.h5"
-    lockstep("replay", "lenet", "--data", "synthetic:200", "--steps", 30, "--batch", 16, "--lr", 0.3,
-             "--lanes", "fp32,torch-autocast-fp16,pure-fp16", "-o", path)
+    lockstep(
+        "replay",
+        "lenet",
+        "--data",
+        "synthetic:200",
+        "--steps",
+        30,
+        "--batch",
+        16,
+        "--lr",
+        0.3,
+        "--lanes",
+        "fp32,torch-autocast-fp16,pure-fp16",
+        "-o",
+        path,
+    )
     return path
 
 
@@ -84,8 +98,10 @@ def hostile(lockstep, run_path):
     return lockstep("report", path, "--format", "html").stdout
 
 
-@pytest.mark.parametrize("ending, start", [("md", "## Lockstep: lenet"), ("json", "{"), ("htm", "<!DOCTYPE html>"),
-                                           ("txt", "Verdict"), ("log", "Verdict")])
+@pytest.mark.parametrize(
+    "ending, start",
+    [("md", "## Lockstep: lenet"), ("json", "{"), ("htm", "<!DOCTYPE html>"), ("txt", "Verdict"), ("log", "Verdict")],
+)
 def test_the_ending_of_the_name_decides_the_format(lockstep, run_path, ending, start):
     out = run_path.with_name("by_ending." + ending)
     lockstep("report", run_path, "-o", out)
@@ -100,7 +116,10 @@ def is_shown(row, lines):
     """Is it a line of the text report, which may have shortened a name?"""
     text = words(row)
     return text in lines or any(
-        text.startswith(start) and text.endswith(end) for start, cut, end in (line.partition("…") for line in lines) if cut)
+        text.startswith(start) and text.endswith(end)
+        for start, cut, end in (line.partition("…") for line in lines)
+        if cut
+    )
 
 
 def test_tables_say_what_the_text_report_says(reports):
@@ -166,15 +185,54 @@ def test_nothing_is_loaded_and_no_name_is_markup(which, request):
     text = request.getfixturevalue(which)
     page = Page(text if isinstance(text, str) else text[0])
     names = {name for name, _ in page.tags}
-    assert names <= {"html", "head", "meta", "title", "style", "body", "header", "p", "h1", "div", "nav", "ul", "li",
-                     "a", "main", "section", "h2", "span", "strong", "code", "pre", "table", "thead", "tbody", "tr",
-                     "th", "td", "figure", "figcaption", "svg", "rect", "details", "summary", "b", "footer", "script", "ol"}
+    assert names <= {
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "header",
+        "p",
+        "h1",
+        "div",
+        "nav",
+        "ul",
+        "li",
+        "a",
+        "main",
+        "section",
+        "h2",
+        "span",
+        "strong",
+        "code",
+        "pre",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "figure",
+        "figcaption",
+        "svg",
+        "rect",
+        "details",
+        "summary",
+        "b",
+        "footer",
+        "script",
+        "ol",
+    }
     data = [attrs for attrs in page.named("script") if attrs == {"type": "application/json"}]
     run = [attrs for attrs in page.named("script") if attrs == {}]
     assert len(data) == len(page.named("figure")) > 0
     assert len(run) in (1, 2) and len(run) + len(data) == len(page.named("script"))
     for tag, attrs in page.tags:
-        assert not [name for name in attrs if name.startswith("on") or name in ("src", "srcset", "action")], (tag, attrs)
+        assert not [name for name in attrs if name.startswith("on") or name in ("src", "srcset", "action")], (
+            tag,
+            attrs,
+        )
         for name, value in attrs.items():
             if name != "content" and HOSTILE not in (value or ""):
                 assert "http" not in (value or "") and "//" not in (value or ""), (tag, name, value)

@@ -16,8 +16,20 @@ STEPS = 25
 @pytest.fixture(scope="module")
 def run_file(lockstep, tmp_path_factory):
     path = tmp_path_factory.mktemp("run") / "run.h5"
-    lockstep("replay", "lenet", "--data", "synthetic:500", "--steps", STEPS, "--batch", 8,
-             "--lanes", ",".join(LANES), "-o", path)
+    lockstep(
+        "replay",
+        "lenet",
+        "--data",
+        "synthetic:500",
+        "--steps",
+        STEPS,
+        "--batch",
+        8,
+        "--lanes",
+        ",".join(LANES),
+        "-o",
+        path,
+    )
     return path
 
 
@@ -59,8 +71,16 @@ def test_counts_are_consistent(run_file):
     with h5py.File(run_file, "r") as file:
         for lane in LANES:
             counts = {k: v[()] for k, v in file["lanes"][lane]["counts"].items()}
-            for name in ("source_zero", "to_zero", "to_subnormal", "to_infinity", "saturated",
-                         "nan", "inexact", "compared"):
+            for name in (
+                "source_zero",
+                "to_zero",
+                "to_subnormal",
+                "to_infinity",
+                "saturated",
+                "nan",
+                "inexact",
+                "compared",
+            ):
                 assert (counts[name] <= counts["count"]).all(), (lane, name)
             lost = counts["source_zero"] + counts["to_zero"]
             assert (lost <= counts["count"]).all(), lane
@@ -99,7 +119,7 @@ def test_version_2_is_read(lockstep, run_file, tmp_path):
     assert lacking in before and lacking not in now
     head = now.index("Sums of products")
     assert before[:head] == now[:head] and head > 40
-    assert before[before.index("Sums of products"):][2] == lacking
+    assert before[before.index("Sums of products") :][2] == lacking
     # Compared with itself everything is equal, and none of it is the sums.
     checked = lockstep("check", old, "--baseline", old, "--exact").stdout
     assert checked.startswith("PASS") and "sums/" not in checked

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from conftest import assert_same_run
 
-LANES = ("fp32,torch-autocast-fp16,torch-autocast-bf16,tf32,pure-fp16,fp64,twin,"
-         "fp8-delayed,fp8-current,mxfp8,nvfp4")
+LANES = "fp32,torch-autocast-fp16,torch-autocast-bf16,tf32,pure-fp16,fp64,twin,fp8-delayed,fp8-current,mxfp8,nvfp4"
 
 
 def instruction_sets():
@@ -50,8 +49,21 @@ def test_threads_and_instruction_sets(lockstep, tmp_path, model):
     paths = []
     for simd, threads in runs:
         path = tmp_path / f"{simd}-{threads}.h5"
-        lockstep("replay", model, *options, "--lanes", lanes, "--simd", simd, "--threads", threads,
-                 "--checkpoint-every", 2, "-o", path)
+        lockstep(
+            "replay",
+            model,
+            *options,
+            "--lanes",
+            lanes,
+            "--simd",
+            simd,
+            "--threads",
+            threads,
+            "--checkpoint-every",
+            2,
+            "-o",
+            path,
+        )
         paths.append(path)
     for path in paths[1:]:
         assert assert_same_run(paths[0], path) > 50
@@ -75,8 +87,27 @@ def test_all_reduce(lockstep, tmp_path):
     paths = []
     for simd, threads in [(simd, threads) for simd in instruction_sets() for threads in (1, 2)]:
         paths.append(tmp_path / f"{simd}-{threads}.h5")
-        lockstep("replay", "lenet", "--data", "synthetic:500", "--steps", 2, "--batch", 6, "--workers", 3,
-                 "--lanes", ",".join(lanes), "--simd", simd, "--threads", threads, "-o", paths[-1], cwd=tmp_path)
+        lockstep(
+            "replay",
+            "lenet",
+            "--data",
+            "synthetic:500",
+            "--steps",
+            2,
+            "--batch",
+            6,
+            "--workers",
+            3,
+            "--lanes",
+            ",".join(lanes),
+            "--simd",
+            simd,
+            "--threads",
+            threads,
+            "-o",
+            paths[-1],
+            cwd=tmp_path,
+        )
     for path in paths[1:]:
         assert assert_same_run(paths[0], path) > 50
     with h5py.File(paths[0], "r") as file:
@@ -91,8 +122,21 @@ def test_all_reduce(lockstep, tmp_path):
 def test_one_worker_is_none(lockstep, tmp_path):
     """--workers 1 adds no site and changes no bit; --workers 2 does both."""
     for name, words in {"none": [], "1": ["--workers", 1], "2": ["--workers", 2]}.items():
-        lockstep("replay", "lenet", "--data", "synthetic:500", "--steps", 2, "--batch", 4,
-                 "--lanes", FEW_LANES + ",fp64,twin", *words, "-o", tmp_path / f"{name}.h5")
+        lockstep(
+            "replay",
+            "lenet",
+            "--data",
+            "synthetic:500",
+            "--steps",
+            2,
+            "--batch",
+            4,
+            "--lanes",
+            FEW_LANES + ",fp64,twin",
+            *words,
+            "-o",
+            tmp_path / f"{name}.h5",
+        )
     assert assert_same_run(tmp_path / "none.h5", tmp_path / "1.h5") > 50
     with pytest.raises(AssertionError):
         assert_same_run(tmp_path / "1.h5", tmp_path / "2.h5")
@@ -101,7 +145,19 @@ def test_one_worker_is_none(lockstep, tmp_path):
 def test_another_seed_differs(lockstep, tmp_path):
     """The comparison can fail: another seed gives another file."""
     for seed in (1, 2):
-        lockstep("replay", "mlp", "--data", "synthetic:500", "--steps", 2, "--batch", 16,
-                 "--seed", seed, "-o", tmp_path / f"{seed}.h5")
+        lockstep(
+            "replay",
+            "mlp",
+            "--data",
+            "synthetic:500",
+            "--steps",
+            2,
+            "--batch",
+            16,
+            "--seed",
+            seed,
+            "-o",
+            tmp_path / f"{seed}.h5",
+        )
     with pytest.raises(AssertionError):
         assert_same_run(tmp_path / "1.h5", tmp_path / "2.h5")

@@ -28,8 +28,9 @@ def test_values_have_the_statistics_of_the_run_file(lockstep, tmp_path):
             inexact = lanes[name]["counts/inexact"][2, number]
         if count == 0:
             continue
-        lockstep("replay", *RUN, "--lanes", f"fp32,{lane}", "-o", run,
-                 "--save-values", npy, "--at", f"2 {lane} #{number}")
+        lockstep(
+            "replay", *RUN, "--lanes", f"fp32,{lane}", "-o", run, "--save-values", npy, "--at", f"2 {lane} #{number}"
+        )
         values = np.load(npy)
         assert values.size == count
         assert values.dtype == np.float32
@@ -46,9 +47,13 @@ def test_values_have_the_statistics_of_the_run_file(lockstep, tmp_path):
 
 def test_mistakes(lockstep, tmp_path):
     npy, run = tmp_path / "v.npy", tmp_path / "run.h5"
-    for at, said in [("2 fp32", "STEP LANE SITE"), ("9 fp32 #0", "0 <= STEP < 4"),
-                     ("x fp32 #0", "0 <= STEP < 4"), ("2 fp64 #0", "lane 'fp64'"),
-                     ("2 fp32 nothing", "no site 'nothing'")]:
+    for at, said in [
+        ("2 fp32", "STEP LANE SITE"),
+        ("9 fp32 #0", "0 <= STEP < 4"),
+        ("x fp32 #0", "0 <= STEP < 4"),
+        ("2 fp64 #0", "lane 'fp64'"),
+        ("2 fp32 nothing", "no site 'nothing'"),
+    ]:
         done = lockstep("replay", *RUN, "-o", run, "--save-values", npy, "--at", at, code=2)
         assert said in done.stderr, done.stderr
         assert not npy.exists() and not run.exists()
@@ -59,15 +64,29 @@ def test_mistakes(lockstep, tmp_path):
 
 
 def test_a_lane_that_stopped_has_no_values(lockstep, tmp_path):
-    diverging = ["mlp", "--data", "synthetic:200", "--steps", 12, "--batch", 16, "--twins", 0, "--lr", "1e6",
-                 "--lanes", "fp32,pure-fp16"]
+    diverging = [
+        "mlp",
+        "--data",
+        "synthetic:200",
+        "--steps",
+        12,
+        "--batch",
+        16,
+        "--twins",
+        0,
+        "--lr",
+        "1e6",
+        "--lanes",
+        "fp32,pure-fp16",
+    ]
     npy = tmp_path / "v.npy"
     lockstep("replay", *diverging, "-o", tmp_path / "a.h5")
     with h5py.File(tmp_path / "a.h5") as file:
         died = file["lanes/pure-fp16"].attrs["died_at"]
     assert 0 < died < 12
-    done = lockstep("replay", *diverging, "-o", tmp_path / "b.h5", "--save-values", npy,
-                    "--at", f"{died} pure-fp16 #9", code=2)
+    done = lockstep(
+        "replay", *diverging, "-o", tmp_path / "b.h5", "--save-values", npy, "--at", f"{died} pure-fp16 #9", code=2
+    )
     assert f"stopped before step {died}" in done.stderr and not npy.exists()
 
 

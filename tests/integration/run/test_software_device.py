@@ -28,7 +28,9 @@ def test_lanes_have_the_same_bits(lockstep, tmp_path, model):
         options = [] if device == "none" else ["--software-device", device]
         run = tmp_path / f"{device}.h5"
         done = lockstep("replay", model, *CASES[model], "--lanes", LANES, *options, "-o", run)
-        assert bool(re.search(r"host: [0-9 ]+ products of software lanes", done.stdout)) == (device != "none"), done.stdout
+        assert bool(re.search(r"host: [0-9 ]+ products of software lanes", done.stdout)) == (device != "none"), (
+            done.stdout
+        )
         if device != "none":
             assert re.search(r" [1-9][0-9 ]* results? rounded there", done.stdout), done.stdout
         with h5py.File(run) as file:
@@ -43,8 +45,20 @@ def test_sums_that_stay_on_the_cpu_are_listed(lockstep, tmp_path):
     policy = tmp_path / "kahan.toml"
     policy.write_text('name = "kahan"\nversion = "1"\n[gemm]\naccumulator = "fp32_kahan"\n')
     run = tmp_path / "run.h5"
-    lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 1, "--lanes", f"fp32,{policy}",
-             "--software-device", "cuda-host", "-o", run)
+    lockstep(
+        "replay",
+        "mlp",
+        "--data",
+        "synthetic:100",
+        "--steps",
+        1,
+        "--lanes",
+        f"fp32,{policy}",
+        "--software-device",
+        "cuda-host",
+        "-o",
+        run,
+    )
     with h5py.File(run) as file:
         lists = {name: np.bytes_(lane.attrs["fallbacks"]).decode() for name, lane in file["lanes"].items()}
     assert lists["fp32"] == ""
@@ -55,7 +69,18 @@ def test_a_device_that_is_not_there_is_refused(lockstep, tmp_path):
     if shutil.which("nvidia-smi"):
         pytest.skip("this machine has a GPU")
     for device, problem in (("cuda", "software device 'cuda': "), ("gpu", "software device 'gpu': unknown")):
-        failed = lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 1, "--software-device", device,
-                          "-o", tmp_path / "run.h5", code=2)
+        failed = lockstep(
+            "replay",
+            "mlp",
+            "--data",
+            "synthetic:100",
+            "--steps",
+            1,
+            "--software-device",
+            device,
+            "-o",
+            tmp_path / "run.h5",
+            code=2,
+        )
         assert problem in failed.stderr
         assert not (tmp_path / "run.h5").exists()

@@ -7,8 +7,19 @@ import h5py
 import pytest
 from conftest import assert_same_run
 
-ARGS = ["replay", "mlp", "--data", "synthetic:300", "--batch", "16", "--steps", "12", "--quiet",
-        "--checkpoint-every", "5"]
+ARGS = [
+    "replay",
+    "mlp",
+    "--data",
+    "synthetic:300",
+    "--batch",
+    "16",
+    "--steps",
+    "12",
+    "--quiet",
+    "--checkpoint-every",
+    "5",
+]
 
 
 @pytest.fixture()
@@ -18,8 +29,7 @@ def runs(lockstep, tmp_path):
         lockstep(*ARGS, "--seed", seed, "-o", tmp_path / f"{name}.h5")
     start = tmp_path / "source.h5.state"
     for name in ("whole", "part"):
-        lockstep(*ARGS, "--lanes", "fp32,torch-autocast-bf16", "--start-from", start,
-                 "-o", tmp_path / f"{name}.h5")
+        lockstep(*ARGS, "--lanes", "fp32,torch-autocast-bf16", "--start-from", start, "-o", tmp_path / f"{name}.h5")
     return tmp_path
 
 

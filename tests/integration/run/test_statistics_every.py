@@ -14,15 +14,35 @@ import numpy as np
 from conftest import assert_same_run
 
 # The scale overflows until it has fallen, and again when it has grown.
-SCALER = ('extends = "torch-autocast-fp16"\n[loss_scale]\ninit_scale = 67108864\ngrowth_interval = 4\n')
+SCALER = 'extends = "torch-autocast-fp16"\n[loss_scale]\ninit_scale = 67108864\ngrowth_interval = 4\n'
 STEPS = 30
 
 
 def arguments(folder):
     policy = folder / "scaler.toml"
     policy.write_text(SCALER)
-    return ["replay", "lenet", "--data", "synthetic:400", "--steps", STEPS, "--batch", 16, "--lanes", f"fp32,{policy}",
-            "--twins", 1, "--eval-every", 10, "--sums-every", 7, "--histogram-every", 8, "--checkpoint-every", 4]
+    return [
+        "replay",
+        "lenet",
+        "--data",
+        "synthetic:400",
+        "--steps",
+        STEPS,
+        "--batch",
+        16,
+        "--lanes",
+        f"fp32,{policy}",
+        "--twins",
+        1,
+        "--eval-every",
+        10,
+        "--sums-every",
+        7,
+        "--histogram-every",
+        8,
+        "--checkpoint-every",
+        4,
+    ]
 
 
 def measured_of(path):
@@ -45,8 +65,15 @@ def test_rows_of_measured_steps_are_those_of_a_full_run(lockstep, tmp_path):
         compared = 0
         for lane, group in a["lanes"].items():
             other = b["lanes"][lane]
-            for kind in ("loss", "lr", "attempts", "loss_scale/scale", "loss_scale/skipped", "loss_scale/culprit_site",
-                         "eval/loss"):
+            for kind in (
+                "loss",
+                "lr",
+                "attempts",
+                "loss_scale/scale",
+                "loss_scale/skipped",
+                "loss_scale/culprit_site",
+                "eval/loss",
+            ):
                 assert (group[kind][:] == other[kind][:]).all(), kind
             for folder in ("counts", "moments", "updates"):
                 for name in group[folder]:
@@ -101,8 +128,10 @@ def test_health_counts_in_every_step(lockstep, tmp_path):
     assert "statistics-every: 0 here, 1 in the baseline" in done.stdout
     every = tmp_path / "every.h5"
     lockstep(*arguments(tmp_path), "-o", every, "--statistics", "none")
-    assert "statistics: health here, not in the baseline" in lockstep(
-        "check", some, "--baseline", every, "--exact", code=3).stdout
+    assert (
+        "statistics: health here, not in the baseline"
+        in lockstep("check", some, "--baseline", every, "--exact", code=3).stdout
+    )
     assert "PASS" in lockstep("check", some, "--baseline", some, "--exact").stdout
     shutil.copy(some, every)
     with h5py.File(every, "r+") as file:
@@ -115,7 +144,19 @@ def test_health_counts_in_every_step(lockstep, tmp_path):
 
 def test_a_baseline_compares_counts(lockstep, tmp_path):
     run, baseline = tmp_path / "run.h5", tmp_path / "baseline.json"
-    small = ["mlp", "--data", "synthetic:100", "--steps", 4, "--batch", 8, "--lanes", "fp32,pure-fp16", "--statistics", "health"]
+    small = [
+        "mlp",
+        "--data",
+        "synthetic:100",
+        "--steps",
+        4,
+        "--batch",
+        8,
+        "--lanes",
+        "fp32,pure-fp16",
+        "--statistics",
+        "health",
+    ]
     lockstep("baseline", "record", *small, "--members", 5, "-o", baseline)
     lockstep("replay", *small, "-o", run)
     assert "IDENTICAL" in lockstep("check", run, "--baseline", baseline).stdout
@@ -127,8 +168,22 @@ def test_a_baseline_compares_counts(lockstep, tmp_path):
 
 def test_the_largest_loss_that_was_only_counted_is_told(lockstep, tmp_path):
     run = tmp_path / "run.h5"
-    lockstep("replay", "lenet", "--data", "synthetic:400", "--steps", 12, "--batch", 16, "--lanes", "fp32,pure-fp16", "-o", run,
-             "--statistics", "health")
+    lockstep(
+        "replay",
+        "lenet",
+        "--data",
+        "synthetic:400",
+        "--steps",
+        12,
+        "--batch",
+        16,
+        "--lanes",
+        "fp32,pure-fp16",
+        "-o",
+        run,
+        "--statistics",
+        "health",
+    )
     with h5py.File(run) as file:
         counts = {name: rows[1:] for name, rows in file["lanes/pure-fp16/counts"].items()}
     lost = sum(counts[name].astype(float) for name in ("to_zero", "to_infinity", "saturated", "nan"))
@@ -137,15 +192,20 @@ def test_the_largest_loss_that_was_only_counted_is_told(lockstep, tmp_path):
     step, _ = np.unravel_index(shares.argmax(), shares.shape)
     assert shares.max() > 0.01
     said = " ".join(lockstep("report", run).stdout.split())
-    told = said[said.index("pure-fp16:", said.index("Findings")):]
+    told = said[said.index("pure-fp16:", said.index("Findings")) :]
     assert f"{100 * shares.max():.3g}% of the nonzero values of" in told
     assert f"were lost in step {step + 1}, which has no other statistics" in told
 
 
 def test_levels_of_statistics(lockstep, tmp_path):
     small = ["replay", "mlp", "--data", "synthetic:100", "--steps", 6, "--batch", 8, "--twins", 0]
-    for words, every in ((["none"], 0), (["full"], 1), (["full", "--statistics-every", 2], 2), (["health"], 0),
-                         (["health", "--statistics-every", 3], 3)):
+    for words, every in (
+        (["none"], 0),
+        (["full"], 1),
+        (["full", "--statistics-every", 2], 2),
+        (["health"], 0),
+        (["health", "--statistics-every", 3], 3),
+    ):
         run = tmp_path / "run.h5"
         lockstep(*small, "--overwrite", "-o", run, "--statistics", *words)
         due = np.arange(6) % every == 0 if every else np.arange(6) == 0
@@ -161,8 +221,11 @@ def test_a_killed_run_resumes_to_the_same_file(lockstep, binary_dir, tmp_path):
     run = [*arguments(tmp_path), "--statistics", "health", "--statistics-every", 5]
     lockstep(*run, "-o", whole)
     # After the first checkpoint, at step 4. The snapshot in .progress.json is too rare: twice a second.
-    process = subprocess.Popen([str(binary_dir / "lockstep"), *map(str, run), "-o", str(killed)],
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [str(binary_dir / "lockstep"), *map(str, run), "-o", str(killed)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     while process.poll() is None and not killed.with_suffix(".h5.state").exists():
         time.sleep(0.002)
     process.kill()
@@ -188,7 +251,9 @@ def test_reports_say_how_many_steps_were_measured(lockstep, tmp_path):
     said = " ".join(lockstep("report", run).stdout.split())
     assert f"{STEPS} steps of batch 16 ({count} measured)" in said
     small = tmp_path / "small.h5"
-    lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 5, "--batch", 8, "--statistics-every", 3, "-o", small)
+    lockstep(
+        "replay", "mlp", "--data", "synthetic:100", "--steps", 5, "--batch", 8, "--statistics-every", 3, "-o", small
+    )
     assert "after the last step that was measured (3)" in " ".join(lockstep("report", small).stdout.split())
 
 
@@ -198,11 +263,23 @@ def test_values_of_measured_steps_are_saved_and_others_refused(lockstep, tmp_pat
     measured = measured_of(whole)
     broken, other = int(np.flatnonzero(measured)[1]), int(np.flatnonzero(~measured)[0])
     lane = f"{tmp_path}/scaler.toml"
-    lockstep(*arguments(tmp_path), "-o", run, "--statistics-every", 0, "--save-values", npy, "--at", f"{broken} {lane} #40")
+    lockstep(
+        *arguments(tmp_path), "-o", run, "--statistics-every", 0, "--save-values", npy, "--at", f"{broken} {lane} #40"
+    )
     assert np.load(npy).size > 0
     npy.unlink()
-    done = lockstep(*arguments(tmp_path), "-o", tmp_path / "more.h5", "--statistics-every", 0, "--save-values", npy,
-                    "--at", f"{other} {lane} #40", code=2)
+    done = lockstep(
+        *arguments(tmp_path),
+        "-o",
+        tmp_path / "more.h5",
+        "--statistics-every",
+        0,
+        "--save-values",
+        npy,
+        "--at",
+        f"{other} {lane} #40",
+        code=2,
+    )
     assert f"step {other} was not measured" in done.stderr and not npy.exists()
 
 
@@ -217,7 +294,9 @@ def test_runs_with_other_measured_steps_are_not_compared(lockstep, tmp_path):
     assert "0 <= N" in lockstep("replay", *small, "-o", one, "--statistics-every", -1, code=2).stderr
     baseline = tmp_path / "baseline.json"
     lockstep("baseline", "record", *small[:-2], "--members", 5, "-o", baseline)
-    assert "statistics-every: 2 here, 1 in the baseline" in lockstep("check", two, "--baseline", baseline, code=3).stdout
+    assert (
+        "statistics-every: 2 here, 1 in the baseline" in lockstep("check", two, "--baseline", baseline, code=3).stdout
+    )
     # A baseline recorded by an earlier version does not name the option.
     settings = json.loads(baseline.read_text())["identity"]["settings"]
     assert settings and "statistics-every" not in json.dumps(settings)
@@ -257,19 +336,45 @@ def test_a_buffer_of_meant_infinities_breaks_no_step(lockstep, tmp_path):
     script = tmp_path / "net.py"
     script.write_text(CAPTURED)
     root = pathlib.Path(__file__).parents[3]
-    subprocess.run([sys.executable, script], cwd=tmp_path, check=True, env=os.environ | {"PYTHONPATH": str(root / "python")})
+    subprocess.run(
+        [sys.executable, script], cwd=tmp_path, check=True, env=os.environ | {"PYTHONPATH": str(root / "python")}
+    )
     run = tmp_path / "run.h5"
-    lockstep("replay", "net.lscap.h5", "--lanes", "fp32,torch-autocast-bf16", "--statistics-every", 0, "-o", run, cwd=tmp_path)
+    lockstep(
+        "replay",
+        "net.lscap.h5",
+        "--lanes",
+        "fp32,torch-autocast-bf16",
+        "--statistics-every",
+        0,
+        "-o",
+        run,
+        cwd=tmp_path,
+    )
     assert list(np.flatnonzero(measured_of(run))) == [0]
 
 
 def test_a_cast_of_the_model_counts_in_the_reference_too(lockstep, tmp_path):
     script = tmp_path / "net.py"
-    script.write_text(CAPTURED.replace("self.outer(weights @ x)", "self.outer((weights @ x).to(torch.bfloat16).float())"))
+    script.write_text(
+        CAPTURED.replace("self.outer(weights @ x)", "self.outer((weights @ x).to(torch.bfloat16).float())")
+    )
     root = pathlib.Path(__file__).parents[3]
-    subprocess.run([sys.executable, script], cwd=tmp_path, check=True, env=os.environ | {"PYTHONPATH": str(root / "python")})
+    subprocess.run(
+        [sys.executable, script], cwd=tmp_path, check=True, env=os.environ | {"PYTHONPATH": str(root / "python")}
+    )
     run = tmp_path / "run.h5"
-    lockstep("replay", "net.lscap.h5", "--lanes", "fp32,torch-autocast-bf16", "--statistics", "health", "-o", run, cwd=tmp_path)
+    lockstep(
+        "replay",
+        "net.lscap.h5",
+        "--lanes",
+        "fp32,torch-autocast-bf16",
+        "--statistics",
+        "health",
+        "-o",
+        run,
+        cwd=tmp_path,
+    )
     with h5py.File(run) as file:
         assert (file["lanes/fp32/counts/count"][:] > 0).any(axis=1).all()
     assert list(np.flatnonzero(measured_of(run))) == [0]

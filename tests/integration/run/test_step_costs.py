@@ -33,7 +33,9 @@ def program(binary_dir):
     if shutil.which("valgrind") is None:
         pytest.skip("no valgrind")
     cache = dict(re.findall(r"^(\w+):\w+=(.*)$", (binary_dir / "CMakeCache.txt").read_text(), re.MULTILINE))
-    compiler = subprocess.run([cache["CMAKE_CXX_COMPILER"], "--version"], capture_output=True, text=True, check=True).stdout
+    compiler = subprocess.run(
+        [cache["CMAKE_CXX_COMPILER"], "--version"], capture_output=True, text=True, check=True
+    ).stdout
     if cache["CMAKE_BUILD_TYPE"] != "Release" or cache.get("LOCKSTEP_SANITIZE") or not re.search(r"\) 12\.", compiler):
         pytest.skip("the costs are those of a Release build by GCC 12")
     if "avx2" not in pathlib.Path("/proc/cpuinfo").read_text():
@@ -43,11 +45,30 @@ def program(binary_dir):
 
 def costs(program, folder, work):
     """{"instructions": of a step, "bytes": at most at once}."""
-    replay = [str(program), "replay", *work, "--steps", str(STEPS), "--twins", "0", "--eval-examples", "1", "--sums-every", "0",
-              "--threads", "1", "--quiet", "--overwrite", "-o", str(folder / "run.h5")]
+    replay = [
+        str(program),
+        "replay",
+        *work,
+        "--steps",
+        str(STEPS),
+        "--twins",
+        "0",
+        "--eval-examples",
+        "1",
+        "--sums-every",
+        "0",
+        "--threads",
+        "1",
+        "--quiet",
+        "--overwrite",
+        "-o",
+        str(folder / "run.h5"),
+    ]
     counted, held = folder / "callgrind.out", folder / "massif.out"
-    for tool in (["--tool=callgrind", f"--callgrind-out-file={counted}", "--toggle-collect=lockstep::LockstepRun::run*"],
-                 ["--tool=massif", f"--massif-out-file={held}", "--time-unit=B", "--peak-inaccuracy=0", "--depth=1"]):
+    for tool in (
+        ["--tool=callgrind", f"--callgrind-out-file={counted}", "--toggle-collect=lockstep::LockstepRun::run*"],
+        ["--tool=massif", f"--massif-out-file={held}", "--time-unit=B", "--peak-inaccuracy=0", "--depth=1"],
+    ):
         subprocess.run(["valgrind", "-q", *tool, *replay], check=True, capture_output=True, text=True)
     instructions = int(re.search(r"^summary: (\d+)", counted.read_text(), re.MULTILINE)[1])
     sizes = [int(size) for size in re.findall(r"^mem_heap_B=(\d+)", held.read_text(), re.MULTILINE)]
@@ -62,6 +83,9 @@ def test_a_step_costs_what_it_did(program, tmp_path, name):
         TABLE.write_text(json.dumps(known | {name: found}, indent=2, sort_keys=True) + "\n")
         return
     assert name in known, f"{TABLE}: no row '{name}'; LOCKSTEP_REWRITE_GOLDEN=1 writes it"
-    changed = {what: f"{count} where {known[name][what]} is recorded ({count / known[name][what] - 1:+.1%})"
-               for what, count in found.items() if abs(count / known[name][what] - 1) > TOLERANCE}
+    changed = {
+        what: f"{count} where {known[name][what]} is recorded ({count / known[name][what] - 1:+.1%})"
+        for what, count in found.items()
+        if abs(count / known[name][what] - 1) > TOLERANCE
+    }
     assert not changed, f"{name}: {changed}; if that is meant, LOCKSTEP_REWRITE_GOLDEN=1 writes {TABLE} anew"

@@ -23,8 +23,15 @@ def lockstep_in(binary_dir, tmp_path):
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
         # Python itself ignores both signals, which a child would inherit.
-        return subprocess.run([str(binary_dir / "lockstep"), *map(str, args)], cwd=tmp_path, text=True, user=user,
-                              preexec_fn=prepare, restore_signals=True, **kwargs)
+        return subprocess.run(
+            [str(binary_dir / "lockstep"), *map(str, args)],
+            cwd=tmp_path,
+            text=True,
+            user=user,
+            preexec_fn=prepare,
+            restore_signals=True,
+            **kwargs,
+        )
 
     return run
 
@@ -87,8 +94,12 @@ def test_a_reader_that_has_seen_enough(binary_dir, tmp_path):
 def test_a_run_whose_messages_nobody_reads_goes_on(binary_dir, lockstep, tmp_path):
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run([binary_dir / "lockstep", *map(str, RUN), "-o", tmp_path / "a.h5"], stdout=subprocess.PIPE,
-                          stderr=write, text=True)
+    done = subprocess.run(
+        [binary_dir / "lockstep", *map(str, RUN), "-o", tmp_path / "a.h5"],
+        stdout=subprocess.PIPE,
+        stderr=write,
+        text=True,
+    )
     os.close(write)
     assert done.returncode == 0 and "Recorded 30 steps" in done.stdout
     lockstep(*RUN, "--quiet", "-o", tmp_path / "b.h5")
@@ -107,8 +118,12 @@ def test_signals_that_are_ignored_stay_at_their_default_in_other_programs(binary
     fake = tmp_path / "fake"
     fake.write_text("#!/bin/sh\ngrep SigIgn /proc/self/status >> " + str(tmp_path / "ignored") + "\nexit 1\n")
     fake.chmod(0o755)
-    subprocess.run([binary_dir / "lockstep", "check", "mlp", "--a", fake, "--b", fake], cwd=tmp_path,
-                   capture_output=True, restore_signals=True)
+    subprocess.run(
+        [binary_dir / "lockstep", "check", "mlp", "--a", fake, "--b", fake],
+        cwd=tmp_path,
+        capture_output=True,
+        restore_signals=True,
+    )
     (line,) = (tmp_path / "ignored").read_text().splitlines()
     mask = int(line.split()[1], 16)
     assert not any(mask & 1 << number - 1 for number in (signal.SIGPIPE, signal.SIGXFSZ))

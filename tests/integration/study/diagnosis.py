@@ -25,7 +25,7 @@ import planted_runner as runner
 
 FIRST_SEED, COUNT = 10000, 200
 RIGHT_AT_LEAST = 196 / 200  # of the planted cases
-CLEAN_AT_MOST = 2 / 200     # findings on a clean run
+CLEAN_AT_MOST = 2 / 200  # findings on a clean run
 
 
 def seeds():
@@ -104,9 +104,23 @@ def wrong_rows(outcomes):
     rows = ["| seed | planted | where | named | where | sentence |", "|---" * 6 + "|"]
     for o in outcomes:
         where = ", ".join(o["layers"]) if o["layers"] else "the lane"
-        rows.append("| " + " | ".join(map(escaped, [
-            o["seed"], f"{o['kind']}: {o['about']}", where, o["named"] or "nothing", o["named_layer"] or "-",
-            o["sentence"]])) + " |")
+        rows.append(
+            "| "
+            + " | ".join(
+                map(
+                    escaped,
+                    [
+                        o["seed"],
+                        f"{o['kind']}: {o['about']}",
+                        where,
+                        o["named"] or "nothing",
+                        o["named_layer"] or "-",
+                        o["sentence"],
+                    ],
+                )
+            )
+            + " |"
+        )
     return rows
 
 
@@ -118,29 +132,48 @@ def page(planted, clean):
     reported = [(o, row) for o in clean for row in o["found"]]
     redraws = collections.Counter(o["kind"] for o in planted for _ in o["reasons"])
     rows = [
-        "# Diagnosis: what the report names first, next to what was planted", "",
+        "# Diagnosis: what the report names first, next to what was planted",
+        "",
         "Written by `./dev study diagnosis`. A seeded generator draws a kind of fault, a model, a layer and the "
-        "numbers, and plants that fault. It was written without", "sight of the rules by which the report judges. That "
-        "the fault fires, and comes first, is checked with the counts of the run file; a case in which it", "does not "
+        "numbers, and plants that fault. It was written without",
+        "sight of the rules by which the report judges. That "
+        "the fault fires, and comes first, is checked with the counts of the run file; a case in which it",
+        "does not "
         "is drawn again. Right: kind and layer of the lane's first finding are the planted ones "
-        "(`tests/integration/study/planted_names.py` says which names", "mean the same). Clean runs are such models "
-        "without a fault, under FP16 autocast with a scaler, BF16 autocast and TF32.", "",
+        "(`tests/integration/study/planted_names.py` says which names",
+        "mean the same). Clean runs are such models "
+        "without a fault, under FP16 autocast with a scaler, BF16 autocast and TF32.",
+        "",
         f"- planted: **{right} of {len(planted)} right**; kind right, layer wrong: "
         f"{sum(o['right_kind'] and not o['right'] for o in planted)}; nothing named: "
         f"{sum(o['named'] is None for o in planted)}",
         f"- clean: findings on {len(clean)} runs of {len(faults.CLEAN_LANES)} lanes each, which all are wrong: "
         f"**{len(reported)}**",
-        f"- redraws: {sum(redraws.values())}" + ("" if not redraws else " (" + ", ".join(
-            f"{kind}: {count}" for kind, count in sorted(redraws.items())) + ")"), "",
-        "`python tests/integration/study/planted_faults.py --seed N` repeats a case, with `--clean` the clean run.", "",
-        "## Planted kind × named kind", "", "In brackets: of these, at a wrong layer.", "", *matrix(planted), "",
-        "## Wrong cases", ""]
+        f"- redraws: {sum(redraws.values())}"
+        + (
+            "" if not redraws else " (" + ", ".join(f"{kind}: {count}" for kind, count in sorted(redraws.items())) + ")"
+        ),
+        "",
+        "`python tests/integration/study/planted_faults.py --seed N` repeats a case, with `--clean` the clean run.",
+        "",
+        "## Planted kind × named kind",
+        "",
+        "In brackets: of these, at a wrong layer.",
+        "",
+        *matrix(planted),
+        "",
+        "## Wrong cases",
+        "",
+    ]
     wrong = [o for o in planted if not o["right"]]
     rows += wrong_rows(wrong) if wrong else ["None."]
     rows += ["", "## Findings on clean runs", ""]
-    rows += (["| seed | model | lane | named | where | sentence |", "|---" * 6 + "|"] + [
-        "| " + " | ".join(map(escaped, [o["seed"], o["model"], *row])) + " |" for o, row in reported]
-        if reported else ["None."])
+    rows += (
+        ["| seed | model | lane | named | where | sentence |", "|---" * 6 + "|"]
+        + ["| " + " | ".join(map(escaped, [o["seed"], o["model"], *row])) + " |" for o, row in reported]
+        if reported
+        else ["None."]
+    )
     rows += ["", "## Names that are right", "", "| planted | accepted |", "|---|---|"]
     rows += [f"| {kind} | {', '.join(sorted(accepted))} |" for kind, accepted in names.ACCEPTED.items()]
     if failed:

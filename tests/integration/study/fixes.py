@@ -74,8 +74,12 @@ def longer(command, steps):
 
 def answered(run, lane, folder):
     """The program's own answer on the lane of a run."""
-    done = subprocess.run([runner.binary(), "recommend", run, "--fix", lane, "--json", "-o", FIXED],
-                          capture_output=True, text=True, cwd=folder)
+    done = subprocess.run(
+        [runner.binary(), "recommend", run, "--fix", lane, "--json", "-o", FIXED],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+    )
     if done.returncode not in ANSWERS:
         raise runner.Refused(f"exit code {done.returncode}: {done.stderr.strip()[-600:]}")
     return json.loads(done.stdout)
@@ -89,8 +93,13 @@ def run_again(command, chosen, folder):
         if edit.get("rewrites"):
             command += ["--rewrite", ",".join(edit["rewrites"])]
         for name, value in edit.get("changes", {}).items():
-            command += (["--change", f"{name}={value}"] if is_capture else
-                        ["--clip-norm", value] if name == "clip_norm" else ["--optimizer-args", f"{name}={value}"])
+            command += (
+                ["--change", f"{name}={value}"]
+                if is_capture
+                else ["--clip-norm", value]
+                if name == "clip_norm"
+                else ["--optimizer-args", f"{name}={value}"]
+            )
     runner.lockstep(folder, *command, *runner.CHEAP, "-o", "again.h5")
     return folder / "again.h5"
 
@@ -109,14 +118,27 @@ def outcome_of(case, command, lane, folder, fires=None):
         found = answered("before.h5", lane, folder)
     chosen = found["tried"][found["fix"]] if "fix" in found else None
     before, after = found["before"], chosen or found["before"]
-    outcome = {**case, "lane": lane, "answer": found["answer"], "grade": chosen["grade"] if chosen else "no",
-               "finding": found["finding"], "kind": (before["findings"] or ["none"])[0],
-               "fix": "; ".join(edit["words"] for edit in chosen["edits"]) if chosen else "",
-               "changes_run": bool(chosen) and any(e.get("changes") or e.get("rewrites") for e in chosen["edits"]),
-               "loss_before": before["loss"], "loss_after": after["loss"], "loss_fp32": after["reference_loss"],
-               "gap": after["gap"], "tolerance": after["tolerance"], "fall": after["reference_fall"],
-               "verdict": after["verdict"], "tried": len(found["tried"]), "untested": found["untested"],
-               "gone": False, "within": False}
+    outcome = {
+        **case,
+        "lane": lane,
+        "answer": found["answer"],
+        "grade": chosen["grade"] if chosen else "no",
+        "finding": found["finding"],
+        "kind": (before["findings"] or ["none"])[0],
+        "fix": "; ".join(edit["words"] for edit in chosen["edits"]) if chosen else "",
+        "changes_run": bool(chosen) and any(e.get("changes") or e.get("rewrites") for e in chosen["edits"]),
+        "loss_before": before["loss"],
+        "loss_after": after["loss"],
+        "loss_fp32": after["reference_loss"],
+        "gap": after["gap"],
+        "tolerance": after["tolerance"],
+        "fall": after["reference_fall"],
+        "verdict": after["verdict"],
+        "tried": len(found["tried"]),
+        "untested": found["untested"],
+        "gone": False,
+        "within": False,
+    }
     if chosen:
         run = run_again(command, chosen, folder)
         first = runner.report(folder / "before.h5", lane)["findings"][0]
@@ -152,7 +174,9 @@ def sources():
     digest = hashlib.sha256(pathlib.Path(runner.binary()).read_bytes())
     capture = pathlib.Path(runner.lockstep_capture.__file__).parent
     here = pathlib.Path(__file__).parent
-    for path in sorted([*here.glob("planted_*.py"), here / "fixes.py", pathlib.Path(hand.__file__), *capture.rglob("*.py")]):
+    for path in sorted(
+        [*here.glob("planted_*.py"), here / "fixes.py", pathlib.Path(hand.__file__), *capture.rglob("*.py")]
+    ):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -160,7 +184,9 @@ def sources():
 def run(cases, kept=None, workers=2):
     """The outcomes of the cases, in order. `kept`: a folder for what earlier calls found."""
     key, found, todo = sources(), {}, []
-    path_of = lambda case: pathlib.Path(kept) / ("fix-" + hashlib.sha256(json.dumps(case).encode()).hexdigest()[:16] + ".json")
+    path_of = lambda case: (
+        pathlib.Path(kept) / ("fix-" + hashlib.sha256(json.dumps(case).encode()).hexdigest()[:16] + ".json")
+    )
     for i, case in enumerate(cases):
         if kept and path_of(case).exists() and (old := json.loads(path_of(case).read_text()))["key"] == key:
             found[i] = old["found"]
@@ -205,49 +231,104 @@ def digits(number):
 
 def counts(outcomes, title):
     ran = [o for o in outcomes if "error" not in o]
-    rows = [f"- {title}: fault gone and loss within the tolerance in **{sum(map(is_fixed, ran))} of {len(ran)}**; fault gone in "
-            f"{sum(o['gone'] for o in ran)}; of these, loss within this run's noise only: {sum(map(in_noise, ran))}; "
-            f"untested: {sum(map(is_untested, ran))}; not fixed: {sum(not o['gone'] and not is_untested(o) for o in ran)}"]
+    rows = [
+        f"- {title}: fault gone and loss within the tolerance in **{sum(map(is_fixed, ran))} of {len(ran)}**; fault gone in "
+        f"{sum(o['gone'] for o in ran)}; of these, loss within this run's noise only: {sum(map(in_noise, ran))}; "
+        f"untested: {sum(map(is_untested, ran))}; not fixed: {sum(not o['gone'] and not is_untested(o) for o in ran)}"
+    ]
     learned = sum(o["verdict"] != "too short" for o in ran)
-    rows.append(f"  - FP32 had learned by the end in {learned} of {len(ran)}: elsewhere the loss says little. Fixes of several "
-                f"edits: {sum(';' in o['fix'] for o in ran)}; that change the training itself: {sum(o['changes_run'] for o in ran)}")
+    rows.append(
+        f"  - FP32 had learned by the end in {learned} of {len(ran)}: elsewhere the loss says little. Fixes of several "
+        f"edits: {sum(';' in o['fix'] for o in ran)}; that change the training itself: {sum(o['changes_run'] for o in ran)}"
+    )
     return rows
 
 
 def table(outcomes):
-    rows = ["| network | planted | lane | named | fix found | loss before | after | FP32 | gap | tolerance | |", "|---" * 11 + "|"]
+    rows = [
+        "| network | planted | lane | named | fix found | loss before | after | FP32 | gap | tolerance | |",
+        "|---" * 11 + "|",
+    ]
     for o in outcomes:
         if "error" in o:
             continue
         planted = f"{o['planted']}: {o['about']}" if "planted" in o else o["name"]
         network = f"seed {o['seed']}, {o['name']}" if "seed" in o else "by hand"
-        word = "fixed" if is_fixed(o) else "fixed, within noise" if in_noise(o) else "untested" if is_untested(o) else \
-            "fault gone, loss not" if o["gone"] else "not fixed"
-        rows.append("| " + " | ".join(map(escaped, [
-            network, planted, o["lane"], o["kind"], o["fix"] or "-", digits(o["loss_before"]), digits(o["loss_after"]),
-            digits(o["loss_fp32"]), digits(o["gap"]), digits(o["tolerance"]), word])) + " |")
+        word = (
+            "fixed"
+            if is_fixed(o)
+            else "fixed, within noise"
+            if in_noise(o)
+            else "untested"
+            if is_untested(o)
+            else "fault gone, loss not"
+            if o["gone"]
+            else "not fixed"
+        )
+        rows.append(
+            "| "
+            + " | ".join(
+                map(
+                    escaped,
+                    [
+                        network,
+                        planted,
+                        o["lane"],
+                        o["kind"],
+                        o["fix"] or "-",
+                        digits(o["loss_before"]),
+                        digits(o["loss_after"]),
+                        digits(o["loss_fp32"]),
+                        digits(o["gap"]),
+                        digits(o["tolerance"]),
+                        word,
+                    ],
+                )
+            )
+            + " |"
+        )
     return rows
 
 
 def page(by_hand, generated):
-    rows = ["# Fixes of findings: the remedy that `recommend --fix` finds, applied", "",
-            "Written by `./dev study fixes`. In every lane in which a planted fault fires, `lockstep recommend RUN --fix LANE` runs the "
-            "remedies of its gravest finding.", "The policy that it writes is then a lane of an ordinary replay. The fault is gone if that "
-            "lane's report has no finding of the kind at the layer, and, of generated", "networks, if the counts of the run file do not show "
-            "the planted fault either. The loss is compared with FP32's of the same run: tolerated are 2 % of the fall of", "FP32's loss, and "
-            "never less than what one ulp does (`analysis/search/proof.h`). Captures take "
-            f"{STEPS_OF_CAPTURE} steps, over and over; built-in models {STEPS_OF_MODEL} or as many as they can.", "",
-            "Developed on the networks planted by hand and on seeds from 1000 up, with one exception: seed 39 was not fixed when these "
-            "seeds were first run. It showed a mistake", "(a fix of a lesser finding was accepted while the gravest stood) and a missing "
-            "remedy (a format rule of the policy wins over a layer's), mended on seeds 2001 and 2005.", "",
-            *counts(by_hand, "planted by hand"), *counts(generated, "generated"), "",
-            "## Planted by hand", "", *table(by_hand), "", "## Generated", "",
-            "`python tests/integration/study/planted_faults.py --seed N` repeats a network.", "", *table(generated)]
+    rows = [
+        "# Fixes of findings: the remedy that `recommend --fix` finds, applied",
+        "",
+        "Written by `./dev study fixes`. In every lane in which a planted fault fires, `lockstep recommend RUN --fix LANE` runs the "
+        "remedies of its gravest finding.",
+        "The policy that it writes is then a lane of an ordinary replay. The fault is gone if that "
+        "lane's report has no finding of the kind at the layer, and, of generated",
+        "networks, if the counts of the run file do not show "
+        "the planted fault either. The loss is compared with FP32's of the same run: tolerated are 2 % of the fall of",
+        "FP32's loss, and "
+        "never less than what one ulp does (`analysis/search/proof.h`). Captures take "
+        f"{STEPS_OF_CAPTURE} steps, over and over; built-in models {STEPS_OF_MODEL} or as many as they can.",
+        "",
+        "Developed on the networks planted by hand and on seeds from 1000 up, with one exception: seed 39 was not fixed when these "
+        "seeds were first run. It showed a mistake",
+        "(a fix of a lesser finding was accepted while the gravest stood) and a missing "
+        "remedy (a format rule of the policy wins over a layer's), mended on seeds 2001 and 2005.",
+        "",
+        *counts(by_hand, "planted by hand"),
+        *counts(generated, "generated"),
+        "",
+        "## Planted by hand",
+        "",
+        *table(by_hand),
+        "",
+        "## Generated",
+        "",
+        "`python tests/integration/study/planted_faults.py --seed N` repeats a network.",
+        "",
+        *table(generated),
+    ]
     bad = [o for o in by_hand + generated if "error" not in o and not is_fixed(o)]
     rows += ["", "## Not fixed, untested, or only within noise", ""]
-    rows += [f"- {escaped(o['name'])}{f' (seed {seed})' if (seed := o.get('seed')) is not None else ''}, {o['lane']}: {escaped(o['finding'])}. "
-             f"Tried: {o['tried']}; untested: {', '.join(o['untested']) or 'none'}; gap {digits(o['gap'])}, verdict {o['verdict']}"
-             for o in bad] or ["None."]
+    rows += [
+        f"- {escaped(o['name'])}{f' (seed {seed})' if (seed := o.get('seed')) is not None else ''}, {o['lane']}: {escaped(o['finding'])}. "
+        f"Tried: {o['tried']}; untested: {', '.join(o['untested']) or 'none'}; gap {digits(o['gap'])}, verdict {o['verdict']}"
+        for o in bad
+    ] or ["None."]
     failed = [o for o in by_hand + generated if "error" in o]
     if failed:
         rows += ["", "## Cases that could not be run", ""]

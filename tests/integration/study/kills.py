@@ -20,8 +20,19 @@ import h5py
 from conftest import assert_same_run
 
 SMALL = ["--data", "synthetic:200", "--steps", "20", "--batch", "8", "--seed", "3"]
-REPLAY = ["replay", "mlp", *SMALL, "--lanes", "fp32,torch-autocast-fp16,pure-fp16", "--checkpoint-every", "4",
-          "--eval-every", "5", "--threads", "1"]
+REPLAY = [
+    "replay",
+    "mlp",
+    *SMALL,
+    "--lanes",
+    "fp32,torch-autocast-fp16,pure-fp16",
+    "--checkpoint-every",
+    "4",
+    "--eval-every",
+    "5",
+    "--threads",
+    "1",
+]
 OPERATIONS = ("fresh run", "resume", "run of a capture", "recommend", "baseline record")
 BUSY = "another program is writing it"
 # What a second program may say when it came too late for the lock: the file is there.
@@ -31,9 +42,9 @@ TOLERATED = (BUSY, "exists")
 @dataclasses.dataclass
 class Counts:
     kills: int = 0
-    inside: int = 0       # the program had something to lose: it was not yet, or no longer, ...
-    contested: int = 0    # a second program was started while the first ran
-    refused: int = 0      # of these, how many second programs left with a message
+    inside: int = 0  # the program had something to lose: it was not yet, or no longer, ...
+    contested: int = 0  # a second program was started while the first ran
+    refused: int = 0  # of these, how many second programs left with a message
     resumed: int = 0
 
 
@@ -50,18 +61,31 @@ class Campaign:
     def run(self, *args, cwd=None):
         done = subprocess.run([self.program, *map(str, args)], capture_output=True, text=True, cwd=cwd)
         # 3: `recommend` has an answer, if none that it would give to a user: these runs are too short to learn
-        assert done.returncode == 0 or (done.returncode == 3 and args[0] == "recommend"), f"{args}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == 0 or (done.returncode == 3 and args[0] == "recommend"), (
+            f"{args}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        )
         return done
 
     def start(self, *args, cwd):
-        return subprocess.Popen([self.program, *map(str, args)], stdout=subprocess.DEVNULL,
-                                stderr=subprocess.PIPE, text=True, cwd=cwd)
+        return subprocess.Popen(
+            [self.program, *map(str, args)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=cwd
+        )
 
     def arguments(self, operation, folder):
         """The command of an operation, whose results lie in `folder`."""
         if operation == "run of a capture":
-            return ["replay", self.capture, "--lanes", "fp32,torch-autocast-fp16", "--checkpoint-every", "2",
-                    "--threads", "1", "-o", folder / "run.h5"]
+            return [
+                "replay",
+                self.capture,
+                "--lanes",
+                "fp32,torch-autocast-fp16",
+                "--checkpoint-every",
+                "2",
+                "--threads",
+                "1",
+                "-o",
+                folder / "run.h5",
+            ]
         if operation == "recommend":
             return ["recommend", "mlp", *SMALL]  # its runs are kept in mlp.recommend
         if operation == "baseline record":
@@ -162,8 +186,10 @@ class Campaign:
         assert assert_same_run(whole / "run.h5", run) > 50
 
     def table(self):
-        rows = ["| operation | kills | while it ran | with a second program | which left with a message | same end |",
-                "|---|---|---|---|---|---|"]
+        rows = [
+            "| operation | kills | while it ran | with a second program | which left with a message | same end |",
+            "|---|---|---|---|---|---|",
+        ]
         for name, c in self.counts.items():
             rows.append(f"| {name} | {c.kills} | {c.inside} | {c.contested} | {c.refused} | {c.resumed} |")
         rows += ["", f"Races of two fresh runs to the end: {self.races}; exactly one recorded its run in each."]

@@ -37,8 +37,16 @@ MNIST_EPOCHS = ["--steps", 375, "--batch", 64]  # 8000 digits: three epochs
 # The loss of a constant predictor on the default data, which needs no learning beyond how often each answer
 # comes: for classes the entropy of their frequencies, for vae the mean image, for the detector no offsets.
 # tests/train/test_chance.cc computes them.
-CHANCE = {"resnet20": 2.287, "unet": 0.911, "detector": 0.207, "vae": 303.8, "vit": 2.287, "gpt": 2.946,
-          "bert": 2.920, "lstm": 2.946}
+CHANCE = {
+    "resnet20": 2.287,
+    "unet": 0.911,
+    "detector": 0.207,
+    "vae": 303.8,
+    "vit": 2.287,
+    "gpt": 2.946,
+    "bert": 2.920,
+    "lstm": 2.946,
+}
 
 SHORT = [
     Run("lenet", MNIST_EPOCHS, ("accuracy", 0.97), "mnist"),
@@ -48,23 +56,20 @@ SHORT = [
     Run("vae", ["--steps", 50, "--batch", 64, *ADAMW], ("chance", 0.85)),
     Run("vit", ["--steps", 50, "--batch", 32, "--size", "layers=2", *ADAMW], ("chance", 0.85)),
     Run("gpt", ["--steps", 50, "--batch", 8, "--size", "layers=2,width=128", *ADAMW], ("chance", 0.85)),
-    Run("bert", ["--steps", 240, "--batch", 64, "--size", "dropout=0,context=16", *ADAMW],
-        ("chance", 0.85)),
+    Run("bert", ["--steps", 240, "--batch", 64, "--size", "dropout=0,context=16", *ADAMW], ("chance", 0.85)),
     Run("lstm", ["--steps", 50, "--batch", 16, "--optimizer", "adamw", "--lr", "3e-3"], ("chance", 0.85)),
 ]
 
 LONG = [
     Run("lenet", MNIST_EPOCHS, ("accuracy", 0.97), "mnist"),
     Run("gpt", ["--steps", 500, "--batch", 16, "--size", "dropout=0", *ADAMW], ("nats", 2.2), "text", 900),
-    Run("lstm", ["--steps", 400, "--batch", 32, "--optimizer", "adamw", "--lr", "3e-3"], ("nats", 2.2),
-        "text", 900),
+    Run("lstm", ["--steps", 400, "--batch", 32, "--optimizer", "adamw", "--lr", "3e-3"], ("nats", 2.2), "text", 900),
     Run("resnet20", ["--steps", 400, "--batch", 64, "--lr", "0.05"], ("share", 0.5)),
     Run("unet", ["--steps", 300, "--batch", 16, *ADAMW], ("share", 0.5)),
     Run("detector", ["--steps", 400, "--batch", 32, *ADAMW], ("share", 0.5)),
     Run("vae", ["--steps", 600, "--batch", 64, *ADAMW], ("share", 0.5)),
     Run("vit", ["--steps", 800, "--batch", 32, *ADAMW], ("share", 0.5)),
-    Run("bert", ["--steps", 400, "--batch", 64, "--size", "dropout=0,context=16", *ADAMW],
-        ("share", 0.5)),
+    Run("bert", ["--steps", 400, "--batch", 64, "--size", "dropout=0,context=16", *ADAMW], ("share", 0.5)),
 ]
 
 
@@ -91,7 +96,7 @@ def learn(lockstep, run, path, data_spec, *more):
                 figure = float(group["eval/loss"][-1])
             else:
                 unit = CHANCE[run.model] if kind == "chance" else loss[0]
-                figure = float(np.mean(loss[-max(1, len(loss) // 10):]) / unit)
+                figure = float(np.mean(loss[-max(1, len(loss) // 10) :]) / unit)
             found[lane] = figure
     return found, cpu_seconds
 

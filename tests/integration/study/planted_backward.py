@@ -6,7 +6,7 @@ import planted_modules as modules
 import torch
 from planted_case import LANE, Plant, Redraw, replay, scaled_loss
 
-HALF_LEAST = 2.0 ** -25  # FP16: half of the least subnormal number; what is smaller rounds to 0
+HALF_LEAST = 2.0**-25  # FP16: half of the least subnormal number; what is smaller rounds to 0
 
 
 def thin_gradient(scene):
@@ -44,6 +44,7 @@ def first_lossy(raw, step, share):
 def gradient_loss(kind, share, most, target):
     """Builder: of the gradient at a random layer, `share` to `most` of the energy is rounded to zero; the loss is
     multiplied so that the gradient's rms (all of it: its largest element) falls to target * 2^-25."""
+
     def build(scene):
         drawn = scene.draw(size=32)
         layers, words, gradient = thin_gradient(scene)
@@ -65,8 +66,17 @@ def gradient_loss(kind, share, most, target):
             return "" if share <= lost <= most else f"{lost:.2g} of the energy is lost"
 
         words_all = f"{words}; the loss times {factor:.3g}, loss scale {scale:g}"
-        return Plant(kind, f"{drawn.name}: {drawn.about}", words_all, layers, replay(capture, [policy]), LANE, fires,
-                     kinds=f"{kind}, no scale" if scale == 1 else "")
+        return Plant(
+            kind,
+            f"{drawn.name}: {drawn.about}",
+            words_all,
+            layers,
+            replay(capture, [policy]),
+            LANE,
+            fires,
+            kinds=f"{kind}, no scale" if scale == 1 else "",
+        )
+
     return build
 
 
@@ -94,9 +104,16 @@ def small_everywhere(scene):
         layers.add(raw.layer[site])
         return ""
 
-    return Plant("gradient vanished", f"{drawn.name}: {drawn.about}",
-                 f"the loss times {factor:.3g}, loss scale {scale:g}: all gradients are small", layers,
-                 replay(capture, [policy]), LANE, fires, kinds="gradient vanished, no scale" if scale == 1 else "")
+    return Plant(
+        "gradient vanished",
+        f"{drawn.name}: {drawn.about}",
+        f"the loss times {factor:.3g}, loss scale {scale:g}: all gradients are small",
+        layers,
+        replay(capture, [policy]),
+        LANE,
+        fires,
+        kinds="gradient vanished, no scale" if scale == 1 else "",
+    )
 
 
 def no_grad_scaler(scene):
@@ -121,9 +138,15 @@ def no_grad_scaler(scene):
             return "no gradient loses so much"
         return "" if layers is None or raw.layer[site] in layers else f"the first loss is at {raw.site(site)}"
 
-    return Plant("no GradScaler", f"{drawn.name}: {drawn.about}",
-                 f"FP16 autocast without a scaler, the loss times {factor:.3g}; {words}", layers,
-                 replay(capture, ["torch-autocast-fp16"]), "torch-autocast-fp16", fires)
+    return Plant(
+        "no GradScaler",
+        f"{drawn.name}: {drawn.about}",
+        f"FP16 autocast without a scaler, the loss times {factor:.3g}; {words}",
+        layers,
+        replay(capture, ["torch-autocast-fp16"]),
+        "torch-autocast-fp16",
+        fires,
+    )
 
 
 def scale_collapse(scene):
@@ -153,9 +176,15 @@ def scale_collapse(scene):
         culprits = {raw.layer[s] for s in raw["loss_scale/culprit_site"].ravel() if s >= 0}
         return "" if culprits <= layers else f"the overflows are at {sorted(culprits)}"
 
-    return Plant("scale collapse", f"{drawn.name}: {drawn.about}",
-                 f"{where}: gradients {boost:.3g} times as large; a scale of {fits:g} fits", layers,
-                 replay(capture, ["torch-autocast-fp16"], steps), "torch-autocast-fp16", fires)
+    return Plant(
+        "scale collapse",
+        f"{drawn.name}: {drawn.about}",
+        f"{where}: gradients {boost:.3g} times as large; a scale of {fits:g} fits",
+        layers,
+        replay(capture, ["torch-autocast-fp16"], steps),
+        "torch-autocast-fp16",
+        fires,
+    )
 
 
 def scale_below_one(scene):
@@ -170,5 +199,12 @@ def scale_below_one(scene):
         scale = raw["loss_scale/scale"][: raw.lived()].ravel()
         return "" if scale[-1] < 1 and raw["loss"][0] > 1e6 else f"the scale ends at {scale[-1]:g}"
 
-    return Plant("scale below one", f"{drawn.name}: {drawn.about}", f"the loss times {factor:.3g}", None,
-                 replay(capture, ["torch-autocast-fp16"], 36), "torch-autocast-fp16", fires)
+    return Plant(
+        "scale below one",
+        f"{drawn.name}: {drawn.about}",
+        f"the loss times {factor:.3g}",
+        None,
+        replay(capture, ["torch-autocast-fp16"], 36),
+        "torch-autocast-fp16",
+        fires,
+    )

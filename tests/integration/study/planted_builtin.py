@@ -13,8 +13,11 @@ MODELS = {
     "mlp": (["--size", "hidden1=48,hidden2=32", "--data", "synthetic:400"], ["fc1", "fc2", "fc3"], SGD),
     "lenet": (["--data", "synthetic:400"], ["conv1", "conv2", "fc1", "fc2", "fc3"], SGD[:3] + ["0.02"]),
     "vae": (["--size", "hidden=32,latent=4", "--data", "synthetic:400"], None, ADAM),
-    "gpt": (["--size", "layers=1,width=16,heads=2,context=16,dropout=0", "--data", "grammar:10000"], None,
-            ["--optimizer", "adamw", "--lr", "1e-3"]),
+    "gpt": (
+        ["--size", "layers=1,width=16,heads=2,context=16,dropout=0", "--data", "grammar:10000"],
+        None,
+        ["--optimizer", "adamw", "--lr", "1e-3"],
+    ),
     "lstm": (["--size", "layers=1,embedding=8,hidden=16,context=12,dropout=0", "--data", "grammar:10000"], None, ADAM),
 }
 SMALL = ["mlp", "lenet"]
@@ -23,8 +26,21 @@ CALM = ["--optimizer", "sgd", "--lr", "1e-12"]  # with starting weights of 1e5 t
 
 def command(name, lanes, optimizer=None, steps=12, *more):
     options, _, usual = MODELS[name]
-    return ["replay", name, *options, "--batch", 16, "--steps", steps, *(optimizer or usual), "--sums-every", 4,
-            "--lanes", ",".join(["fp32", *lanes]), *more]
+    return [
+        "replay",
+        name,
+        *options,
+        "--batch",
+        16,
+        "--steps",
+        steps,
+        *(optimizer or usual),
+        "--sums-every",
+        4,
+        "--lanes",
+        ",".join(["fp32", *lanes]),
+        *more,
+    ]
 
 
 def healthy(scene, lanes):
@@ -76,8 +92,15 @@ def overflowing(scene):
 def forward_overflow(scene):
     name, layer, options, words = overflowing(scene)
     policy = scene.policy(scene.pick([AUTOCAST_NO_SCALE, HALF]))
-    return Plant("forward overflow", f"built-in {name}", words, {layer}, command(name, [policy], CALM, 8, *options),
-                 LANE, first_overflow_is_at({layer}, "output"))
+    return Plant(
+        "forward overflow",
+        f"built-in {name}",
+        words,
+        {layer},
+        command(name, [policy], CALM, 8, *options),
+        LANE,
+        first_overflow_is_at({layer}, "output"),
+    )
 
 
 def all_skipped(scene):
@@ -87,8 +110,15 @@ def all_skipped(scene):
     def fires(raw):
         return overflow(raw) or ("" if raw["loss_scale/skipped"].all() else "some steps are not skipped")
 
-    return Plant("every step skipped", f"built-in {name}", words, {layer},
-                 command(name, ["torch-autocast-fp16"], CALM, 12, *options), "torch-autocast-fp16", fires)
+    return Plant(
+        "every step skipped",
+        f"built-in {name}",
+        words,
+        {layer},
+        command(name, ["torch-autocast-fp16"], CALM, 12, *options),
+        "torch-autocast-fp16",
+        fires,
+    )
 
 
 def storage_overflow(scene):
@@ -98,8 +128,15 @@ def storage_overflow(scene):
     options = scaled_start(scene, name, layer, factor)
     policy = scene.policy(HALF)
 
-    return Plant("storage overflow", f"built-in {name}", f"{layer}: weights times {factor:.3g}", {layer},
-                 command(name, [policy], CALM, 8, *options), LANE, stored_infinity({layer}))
+    return Plant(
+        "storage overflow",
+        f"built-in {name}",
+        f"{layer}: weights times {factor:.3g}",
+        {layer},
+        command(name, [policy], CALM, 8, *options),
+        LANE,
+        stored_infinity({layer}),
+    )
 
 
 def gradient_vanished(scene):
@@ -107,16 +144,23 @@ def gradient_vanished(scene):
     name = scene.pick(SMALL)
     layer = scene.pick(MODELS[name][1])
     power = int(scene.rng.integers(24, 36))
-    policy = scene.policy(AUTOCAST_NO_SCALE + f'[[rule]]\nlayer = "{layer}"\nloss_scale = {2.0 ** -power!r}\n')
+    policy = scene.policy(AUTOCAST_NO_SCALE + f'[[rule]]\nlayer = "{layer}"\nloss_scale = {2.0**-power!r}\n')
 
     def fires(raw):
         lost = raw.lost_energy()[0]
         sites = [s for s in raw.matching({layer}) if raw.scaled[s] and lost[s] > 0.999]
         return "" if sites and raw.first_bad() is None else "no gradient of that layer vanishes"
 
-    return Plant("gradient vanished", f"built-in {name}", f"{layer}: a factor of 2^-{power} on its gradients", {layer},
-                 command(name, [policy], None, 10), LANE, fires,
-                 kinds="gradient vanished, no scale")
+    return Plant(
+        "gradient vanished",
+        f"built-in {name}",
+        f"{layer}: a factor of 2^-{power} on its gradients",
+        {layer},
+        command(name, [policy], None, 10),
+        LANE,
+        fires,
+        kinds="gradient vanished, no scale",
+    )
 
 
 def gradient_underflow(scene):
@@ -124,7 +168,7 @@ def gradient_underflow(scene):
     name = scene.pick(SMALL)
     layer = scene.pick(MODELS[name][1])
     power = int(scene.rng.integers(6, 22))
-    policy = scene.policy(AUTOCAST_NO_SCALE + f'[[rule]]\nlayer = "{layer}"\nloss_scale = {2.0 ** -power!r}\n')
+    policy = scene.policy(AUTOCAST_NO_SCALE + f'[[rule]]\nlayer = "{layer}"\nloss_scale = {2.0**-power!r}\n')
 
     def fires(raw):
         if raw.first_bad() is not None:
@@ -135,9 +179,16 @@ def gradient_underflow(scene):
             return "the gradients lose too little"
         return "" if 0.3 <= max(lost[s] for s in lossy) <= 0.97 else "all of it vanishes"
 
-    return Plant("gradient underflow", f"built-in {name}", f"{layer}: a factor of 2^-{power} on its gradients", {layer},
-                 command(name, [policy], None, 10), LANE, fires,
-                 kinds="gradient underflow, no scale")
+    return Plant(
+        "gradient underflow",
+        f"built-in {name}",
+        f"{layer}: a factor of 2^-{power} on its gradients",
+        {layer},
+        command(name, [policy], None, 10),
+        LANE,
+        fires,
+        kinds="gradient underflow, no scale",
+    )
 
 
 def scale_collapse(scene):
@@ -145,8 +196,9 @@ def scale_collapse(scene):
     name = scene.pick(SMALL)
     layer = scene.pick(MODELS[name][1])
     power = int(scene.rng.integers(18, 28))
-    policy = scene.policy('extends = "torch-autocast-fp16:2.12"\n'
-                          f'[[rule]]\nlayer = "{layer}"\nloss_scale = {2.0 ** power!r}\n')
+    policy = scene.policy(
+        f'extends = "torch-autocast-fp16:2.12"\n[[rule]]\nlayer = "{layer}"\nloss_scale = {2.0**power!r}\n'
+    )
 
     def fires(raw):
         skipped = raw["loss_scale/skipped"][: raw.lived()].ravel()
@@ -155,8 +207,15 @@ def scale_collapse(scene):
         culprits = {raw.layer[s] for s in raw["loss_scale/culprit_site"].ravel() if s >= 0}
         return "" if culprits == {layer} else f"the overflows are at {sorted(culprits)}"
 
-    return Plant("scale collapse", f"built-in {name}", f"{layer}: a factor of 2^{power} on its gradients", {layer},
-                 command(name, [policy], None, 36), LANE, fires)
+    return Plant(
+        "scale collapse",
+        f"built-in {name}",
+        f"{layer}: a factor of 2^{power} on its gradients",
+        {layer},
+        command(name, [policy], None, 36),
+        LANE,
+        fires,
+    )
 
 
 def lost_updates(scene):
@@ -175,8 +234,15 @@ def lost_updates(scene):
             return "the layer's updates are not lost"
         return "" if others < 0.3 else f"another layer loses {others:.2g} of its updates"
 
-    return Plant("lost updates", f"built-in {name}", f"{layer}: adam, learning rate 1e-6, BF16 weights", {layer},
-                 command(name, [policy], ["--optimizer", "adam", "--lr", 5e-3], 12, *more), LANE, fires)
+    return Plant(
+        "lost updates",
+        f"built-in {name}",
+        f"{layer}: adam, learning rate 1e-6, BF16 weights",
+        {layer},
+        command(name, [policy], ["--optimizer", "adam", "--lr", 5e-3], 12, *more),
+        LANE,
+        fires,
+    )
 
 
 def state_vanished(scene):
@@ -184,16 +250,33 @@ def state_vanished(scene):
     policy = scene.policy(PLAIN + '[optimizer]\nstate = "fp16"\n')
 
     def fires(raw):
-        lost = [raw["counts/to_zero"][0, s] / max(raw["counts/count"][0, s], 1)
-                for s in raw.matching(None, role="optimizer_state")]
+        lost = [
+            raw["counts/to_zero"][0, s] / max(raw["counts/count"][0, s], 1)
+            for s in raw.matching(None, role="optimizer_state")
+        ]
         return "" if max(lost) > 0.8 else f"at most {max(lost):.2g} of a state vanishes"
 
-    return Plant("optimizer state vanished", f"built-in {name}", "Adam with FP16 state", None,
-                 command(name, [policy], ADAM, 10), LANE, fires)
+    return Plant(
+        "optimizer state vanished",
+        f"built-in {name}",
+        "Adam with FP16 state",
+        None,
+        command(name, [policy], ADAM, 10),
+        LANE,
+        fires,
+    )
 
 
 def beta2(scene):
     name = scene.pick(MODELS)
     policy = scene.policy(PLAIN + '[optimizer]\nstate = "bf16"\narithmetic = "bf16"\n')
-    return Plant("beta2 is 1", f"built-in {name}", "beta2 = 0.999 with BF16 state and arithmetic", None,
-                 command(name, [policy], ADAM, 12), LANE, lambda raw: "", says="beta2")
+    return Plant(
+        "beta2 is 1",
+        f"built-in {name}",
+        "beta2 = 0.999 with BF16 state and arithmetic",
+        None,
+        command(name, [policy], ADAM, 12),
+        LANE,
+        lambda raw: "",
+        says="beta2",
+    )

@@ -25,14 +25,14 @@ class Plant:
     """A case that is ready to run, and the truth about it."""
 
     kind: str
-    model: str              # what was drawn, in words
-    about: str              # what was planted, in words
-    layers: set | None      # the layers that a right answer may name; None: the lane as a whole, or any layer
-    command: list           # of `lockstep replay`, without the output
+    model: str  # what was drawn, in words
+    about: str  # what was planted, in words
+    layers: set | None  # the layers that a right answer may name; None: the lane as a whole, or any layer
+    command: list  # of `lockstep replay`, without the output
     lane: str
-    fires: Callable         # Raw -> '' or why the fault did not fire
-    kinds: str = ""         # the row of planted_names.ACCEPTED, if it is not the kind's own
-    says: str = ""          # what the sentence must contain
+    fires: Callable  # Raw -> '' or why the fault did not fire
+    kinds: str = ""  # the row of planted_names.ACCEPTED, if it is not the kind's own
+    says: str = ""  # what the sentence must contain
 
 
 class Redraw(Exception):
@@ -127,6 +127,7 @@ def replay(path, lanes, steps=None, *more):
 
 def first_overflow_is_at(layers, point=None):
     """The first value that is not finite overflowed there, and the reference is finite."""
+
     def fires(raw):
         if not raw.reference_is_finite():
             return "the reference is not finite"
@@ -141,4 +142,5 @@ def first_overflow_is_at(layers, point=None):
         if point and raw.point[site] != point:
             return f"the first overflow is of the {raw.point[site]}: {raw.site(site)}"
         return ""
+
     return fires

@@ -62,11 +62,11 @@ class Outcome:
     named: str | None
     named_layer: str | None
     sentence: str
-    others: list            # kinds of the findings after the first
+    others: list  # kinds of the findings after the first
     right: bool
     right_kind: bool
     redraws: int
-    reasons: list           # why cases were drawn again
+    reasons: list  # why cases were drawn again
     command: str = ""
 
 
@@ -102,8 +102,11 @@ def shown(run, command):
 def judge(plant, finding_kind, finding_layer, sentence):
     """(kind is right, layer is right)."""
     accepted = names.ACCEPTED[plant.kinds or plant.kind]
-    layer = (plant.layers is None or finding_layer in plant.layers
-             or (finding_layer is None and plant.kind in names.OF_THE_LANE))
+    layer = (
+        plant.layers is None
+        or finding_layer in plant.layers
+        or (finding_layer is None and plant.kind in names.OF_THE_LANE)
+    )
     return finding_kind in accepted and plant.says in sentence, layer
 
 
@@ -112,9 +115,22 @@ def run_planted(seed, folder, kind=None):
     found = runner.report(run, plant.lane)
     finding, layer, sentence = runner.named(found)
     kind_right, layer_right = judge(plant, finding, layer, sentence)
-    return Outcome(seed, plant.kind, plant.model, plant.about, sorted(plant.layers) if plant.layers else None, finding,
-                   layer, sentence, [f["kind"] for f in found["findings"][1:]], kind_right and layer_right, kind_right,
-                   len(reasons), reasons, shown(run, plant.command))
+    return Outcome(
+        seed,
+        plant.kind,
+        plant.model,
+        plant.about,
+        sorted(plant.layers) if plant.layers else None,
+        finding,
+        layer,
+        sentence,
+        [f["kind"] for f in found["findings"][1:]],
+        kind_right and layer_right,
+        kind_right,
+        len(reasons),
+        reasons,
+        shown(run, plant.command),
+    )
 
 
 def run_clean(seed, folder):

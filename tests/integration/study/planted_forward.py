@@ -63,8 +63,15 @@ def forward_overflow(scene):
     layers, words = overflowing(scene)
     policy = scene.policy(scene.pick([AUTOCAST_NO_SCALE, HALF, HALF_MASTERS, STATIC]))
     path = scene.capture()
-    return Plant("forward overflow", f"{drawn.name}: {drawn.about}", words, layers, replay(path, [policy]), LANE,
-                 first_overflow_is_at(layers, "output"))
+    return Plant(
+        "forward overflow",
+        f"{drawn.name}: {drawn.about}",
+        words,
+        layers,
+        replay(path, [policy]),
+        LANE,
+        first_overflow_is_at(layers, "output"),
+    )
 
 
 def overflow_in_one_batch(scene):
@@ -84,9 +91,15 @@ def overflow_in_one_batch(scene):
     def fires(raw):
         return overflow(raw) or ("" if raw.first_bad()[0] == step else "it overflows in another step")
 
-    return Plant("forward overflow", f"{drawn.name}: {drawn.about}",
-                 f"{where}: an RMS norm by hand; the batch of step {step} is {factor:.0f} times as large", {where},
-                 replay(capture, [policy]), LANE, fires)
+    return Plant(
+        "forward overflow",
+        f"{drawn.name}: {drawn.about}",
+        f"{where}: an RMS norm by hand; the batch of step {step} is {factor:.0f} times as large",
+        {where},
+        replay(capture, [policy]),
+        LANE,
+        fires,
+    )
 
 
 def all_skipped(scene):
@@ -98,8 +111,15 @@ def all_skipped(scene):
     def fires(raw):
         return overflow(raw) or ("" if raw["loss_scale/skipped"].all() else "some steps are not skipped")
 
-    return Plant("every step skipped", f"{drawn.name}: {drawn.about}", words, layers,
-                 replay(path, ["torch-autocast-fp16"]), "torch-autocast-fp16", fires)
+    return Plant(
+        "every step skipped",
+        f"{drawn.name}: {drawn.about}",
+        words,
+        layers,
+        replay(path, ["torch-autocast-fp16"]),
+        "torch-autocast-fp16",
+        fires,
+    )
 
 
 def sum_overflow(scene):
@@ -110,23 +130,32 @@ def sum_overflow(scene):
     sums = "[reduce]" if mean else "[gemm]"
     policy = scene.policy(scene.pick([AUTOCAST_NO_SCALE, HALF, HALF_MASTERS]) + f'\n{sums}\naccumulator = "fp16"\n')
     capture = scene.capture()
-    return Plant("sum overflow", f"{drawn.name}: {drawn.about}",
-                 f"{path}: {'mean' if mean else 'alternating sum'} of values near {base:.3g} with an FP16 accumulator",
-                 {path}, replay(capture, [policy]), LANE, first_overflow_is_at({path}))
+    return Plant(
+        "sum overflow",
+        f"{drawn.name}: {drawn.about}",
+        f"{path}: {'mean' if mean else 'alternating sum'} of values near {base:.3g} with an FP16 accumulator",
+        {path},
+        replay(capture, [policy]),
+        LANE,
+        first_overflow_is_at({path}),
+    )
 
 
 def vanishes_at(layers, share, **keys):
     """In step 0 that share of the energy of some value of these layers is rounded to zero, and nothing overflows."""
+
     def fires(raw):
         if not raw.reference_is_finite():
             return "the reference is not finite"
         lost = raw.lost_energy()
-        sites = [s for s in raw.matching(layers, **keys)
-                 if raw["counts/to_zero"][0, s] > 0.5 * raw["counts/count"][0, s]]
+        sites = [
+            s for s in raw.matching(layers, **keys) if raw["counts/to_zero"][0, s] > 0.5 * raw["counts/count"][0, s]
+        ]
         if not any(lost[0, s] >= share for s in sites):
             return "nothing vanishes there"
         first = raw.first_bad(0)
         return "" if first is None else f"something overflows in step 0: {raw.site(first[1])}"
+
     return fires
 
 
@@ -159,8 +188,9 @@ def stored(scene, overflows):
 
 def storage_overflow(scene):
     drawn, layers, words, command, how = stored(scene, True)
-    return Plant("storage overflow", f"{drawn.name}: {drawn.about}", words, layers, command, LANE,
-                 stored_infinity(layers))
+    return Plant(
+        "storage overflow", f"{drawn.name}: {drawn.about}", words, layers, command, LANE, stored_infinity(layers)
+    )
 
 
 def storage_underflow(scene):
@@ -181,6 +211,7 @@ def storage_underflow(scene):
 
 def stored_infinity(layers):
     """The first value that is not finite is read from storage by one of these layers."""
+
     def fires(raw):
         if not raw.reference_is_finite():
             return "the reference is not finite"
@@ -191,6 +222,7 @@ def stored_infinity(layers):
         is_stored = raw.role[site] in STORED and raw.point[site] in ("operand", "storage")
         right = step == 0 and is_stored and raw.layer[site] in layers
         return "" if right else f"first comes {raw.site(site)}"
+
     return fires
 
 
@@ -233,8 +265,16 @@ def invalid(scene):
             return f"an overflow comes first: {raw.site(first[1])}"
         return "" if raw.layer[first[1]] == path else f"first comes {raw.site(first[1])}"
 
-    return Plant("invalid operation", f"{drawn.name}: {drawn.about}", words, {path}, replay(capture, [policy]),
-                 LANE, fires, kinds=kinds)
+    return Plant(
+        "invalid operation",
+        f"{drawn.name}: {drawn.about}",
+        words,
+        {path},
+        replay(capture, [policy]),
+        LANE,
+        fires,
+        kinds=kinds,
+    )
 
 
 def forward_underflow(scene):
@@ -249,8 +289,15 @@ def forward_underflow(scene):
         words = f"{path}: exp(-{distance:.1f} - x^2)"
     policy = scene.policy(scene.pick([HALF, HALF_MASTERS]))
     capture = scene.capture()
-    return Plant("forward underflow", f"{drawn.name}: {drawn.about}", words, {path}, replay(capture, [policy]),
-                 LANE, vanishes_at({path}, 0.9))
+    return Plant(
+        "forward underflow",
+        f"{drawn.name}: {drawn.about}",
+        words,
+        {path},
+        replay(capture, [policy]),
+        LANE,
+        vanishes_at({path}, 0.9),
+    )
 
 
 def swamping_sum(scene):
@@ -264,8 +311,11 @@ def swamping_sum(scene):
     base = 'extends = "torch-autocast-bf16:2.12"\n'
     # Not everywhere in FP16: without a loss scale the gradients' sums would vanish, another fault.
     everywhere = accumulator == "bf16" and scene.chance()
-    text = (f'[gemm]\naccumulator = "{accumulator}"\n' if everywhere else
-            f'[[rule]]\nlayer = "{path}"\naccumulator = "{accumulator}"\n')
+    text = (
+        f'[gemm]\naccumulator = "{accumulator}"\n'
+        if everywhere
+        else f'[[rule]]\nlayer = "{path}"\naccumulator = "{accumulator}"\n'
+    )
     policy = scene.policy(base + text)
     capture = scene.capture()
 
@@ -280,9 +330,15 @@ def swamping_sum(scene):
             return f"the sum is only {here:.2g} wrong"
         return "" if others < here / 3 else f"another sum is {others:.2g} wrong"
 
-    return Plant("swamping in a sum", f"{drawn.name}: {drawn.about}",
-                 f"{path}: {length} like products in a {accumulator} accumulator", {path}, replay(capture, [policy]),
-                 LANE, fires)
+    return Plant(
+        "swamping in a sum",
+        f"{drawn.name}: {drawn.about}",
+        f"{path}: {length} like products in a {accumulator} accumulator",
+        {path},
+        replay(capture, [policy]),
+        LANE,
+        fires,
+    )
 
 
 def swamping_add(scene):
@@ -308,8 +364,15 @@ def swamping_add(scene):
         return "" if lost > 0.3 else f"only {lost:.2g} of x is lost"
 
     words = f"four adds to a stream of {offset:g}" if stream else f"(x + {offset:g}) - {offset:g}"
-    return Plant("swamping in an add", f"{drawn.name}: {drawn.about}", f"{path}: {words}", {path},
-                 replay(capture, [policy]), LANE, fires)
+    return Plant(
+        "swamping in an add",
+        f"{drawn.name}: {drawn.about}",
+        f"{path}: {words}",
+        {path},
+        replay(capture, [policy]),
+        LANE,
+        fires,
+    )
 
 
 def fp8_saturation(scene):
@@ -331,11 +394,15 @@ def fp8_saturation(scene):
         words = f"{path}.linear: a factor of about {gain:.0f}, E4M3 ends at 448"
         low = 'extends = "torch-autocast-bf16:2.12"\n'
         if how == "rule":
-            low += (f'[[rule]]\nlayer = "{path}.linear"\nop = "linear"\nrole = "activation"\npoint = "operand"\n'
-                    'format = "fp8_e4m3+saturate"\n')
+            low += (
+                f'[[rule]]\nlayer = "{path}.linear"\nop = "linear"\nrole = "activation"\npoint = "operand"\n'
+                'format = "fp8_e4m3+saturate"\n'
+            )
         else:
-            low += ('[scaling]\nkind = "unit"\nops = ["linear"]\noperand = "fp8_e4m3+saturate"\n'
-                    'grad_operand = "fp8_e5m2+saturate"\n')
+            low += (
+                '[scaling]\nkind = "unit"\nops = ["linear"]\noperand = "fp8_e4m3+saturate"\n'
+                'grad_operand = "fp8_e5m2+saturate"\n'
+            )
     policy = scene.policy(low)
     if how == "unit":
         # Unit scaling wants gradients of about 1: the loss is a sum, and Adam does not mind.
@@ -353,5 +420,6 @@ def fp8_saturation(scene):
                     return "" if raw.layer[s] in layers else f"{raw.site(s)} saturates first"
         return "nothing saturates"
 
-    return Plant("saturation in FP8", f"{drawn.name}: {drawn.about}", words, layers, replay(capture, [policy]),
-                 LANE, fires)
+    return Plant(
+        "saturation in FP8", f"{drawn.name}: {drawn.about}", words, layers, replay(capture, [policy]), LANE, fires
+    )

@@ -185,8 +185,11 @@ def draw(rng, names=("mlp", "conv", "transformer", "rnn"), count=8, size=None, w
     teacher = torch.Generator().manual_seed(int(rng.integers(2**31)))
     state, batches = teacher.get_state(), []
     for _ in range(count):
-        x = (torch.randint(0, 11, (size, 8), generator=generator) if shape is None
-             else torch.randn(size, *shape, generator=generator))
+        x = (
+            torch.randint(0, 11, (size, 8), generator=generator)
+            if shape is None
+            else torch.randn(size, *shape, generator=generator)
+        )
         teacher.set_state(state)
         batches.append((x, labels_of(x, CLASSES, teacher)))
     return Drawn(name, model, batches, f"{about}, batches of {size}")

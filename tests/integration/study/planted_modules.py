@@ -62,7 +62,7 @@ class Difference(nn.Module):
         super().__init__()
         self.base = base
         self.register_buffer("w", torch.ones(1, features))
-        self.w[:, features // 2:] = -1
+        self.w[:, features // 2 :] = -1
 
     def forward(self, x):
         return x + F.linear(x.detach().abs() + self.base, self.w) * (0.1 / self.base)
@@ -135,7 +135,7 @@ class TinySquares(nn.Module):
 
     def forward(self, x):
         z = x.detach() * self.a
-        return x + (z * z) * (0.3 / self.a ** 2)
+        return x + (z * z) * (0.3 / self.a**2)
 
 
 class TinyKernel(nn.Module):

@@ -42,8 +42,16 @@ def capture(path, drawn, loss_of, optimizer, amp=None, scaler=None):
     """An ordinary loop over the batches of `drawn`. Returns its losses."""
     losses, dtype = [], {None: None, "fp16": torch.float16, "bf16": torch.bfloat16}[amp]
     try:
-        with lockstep_capture.Capture(str(path), drawn.model, optimizer, loss_of, steps=len(drawn.batches), verify=[],
-                                      scaler=scaler, autocast=None if dtype is None else str(dtype)[6:]) as cap:
+        with lockstep_capture.Capture(
+            str(path),
+            drawn.model,
+            optimizer,
+            loss_of,
+            steps=len(drawn.batches),
+            verify=[],
+            scaler=scaler,
+            autocast=None if dtype is None else str(dtype)[6:],
+        ) as cap:
             for batch in drawn.batches:
                 with cap.step(batch):
                     region = contextlib.nullcontext() if dtype is None else torch.autocast("cpu", dtype)
@@ -72,7 +80,8 @@ class Raw:
             sites = file["sites"]
             self.order = np.argsort(sites["order"][()], kind="stable")
             self.layer, self.op, self.role, self.point, self.node = (
-                text(sites[k][()]) for k in ("layer", "op", "role", "point", "node"))
+                text(sites[k][()]) for k in ("layer", "op", "role", "point", "node")
+            )
             self.exempt, self.scaled = sites["stat_exempt"][()], sites["scaled"][()]
             name = lane.replace("%", "%25").replace("/", "%2F")
             name = "%2E" if name == "." else name
@@ -80,8 +89,13 @@ class Raw:
                 raise KeyError(f"no lane {lane}: {list(file['lanes'])}")
             self.data, self.ref = {}, {}
             for store, group in ((self.data, file["lanes"][name]), (self.ref, file["lanes"]["fp32"])):
-                group.visititems(lambda key, obj, store=store: store.__setitem__(key, obj[()])
-                                 if isinstance(obj, h5py.Dataset) and "histogram" not in key else None)
+                group.visititems(
+                    lambda key, obj, store=store: (
+                        store.__setitem__(key, obj[()])
+                        if isinstance(obj, h5py.Dataset) and "histogram" not in key
+                        else None
+                    )
+                )
             self.died_at = int(file["lanes"][name].attrs["died_at"])
             self.formats = text(file["lanes"][name]["site_formats"][()])
 
@@ -122,8 +136,11 @@ class Raw:
     def matching(self, layer=None, **keys):
         """Numbers of the sites of a layer (a glob-free name or a set) with these op, role, point, in order."""
         wanted = {layer} if isinstance(layer, str) else layer
-        return [int(s) for s in self.order if (wanted is None or self.layer[s] in wanted)
-                and all(getattr(self, k)[s] == v for k, v in keys.items())]
+        return [
+            int(s)
+            for s in self.order
+            if (wanted is None or self.layer[s] in wanted) and all(getattr(self, k)[s] == v for k, v in keys.items())
+        ]
 
 
 def report(run, lane):

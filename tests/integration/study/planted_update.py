@@ -11,9 +11,12 @@ FP16_WEIGHTS = '[storage]\nweight = "fp16"\n'
 
 def trained_layers(scene):
     """Module paths with a weight of their own that is trained."""
-    return [path for path, module in scene.model().named_modules()
-            if isinstance(getattr(module, "weight", None), type(next(scene.model().parameters())))
-            and module.weight.dim() > 1]
+    return [
+        path
+        for path, module in scene.model().named_modules()
+        if isinstance(getattr(module, "weight", None), type(next(scene.model().parameters())))
+        and module.weight.dim() > 1
+    ]
 
 
 def freeze_all_but(scene, path):
@@ -65,9 +68,16 @@ def lost_updates(scene):
     if how == "group":
         lr, name = 1e-6, "adam"
     weights = "FP16" if low is FP16_WEIGHTS else "BF16"
-    return Plant("lost updates", f"{drawn.name}: {drawn.about}",
-                 f"{path or 'all layers'}: {name}, learning rate {lr:g}, {weights} weights"
-                 + " (others frozen)" * (how == "frozen"), layers_of(path), replay(capture, [policy]), LANE, fires)
+    return Plant(
+        "lost updates",
+        f"{drawn.name}: {drawn.about}",
+        f"{path or 'all layers'}: {name}, learning rate {lr:g}, {weights} weights"
+        + " (others frozen)" * (how == "frozen"),
+        layers_of(path),
+        replay(capture, [policy]),
+        LANE,
+        fires,
+    )
 
 
 def state_case(scene, kind, factor, check):
@@ -89,15 +99,23 @@ def state_case(scene, kind, factor, check):
         sites = [s for s in raw.matching(None, role="optimizer_state") if path is None or raw.layer[s] == path]
         return check(raw, sites)
 
-    return Plant(kind, f"{drawn.name}: {drawn.about}",
-                 f"{path or 'all layers'}: {name} with FP16 state, the loss times {f:.3g}"
-                 + " (others frozen)" * (path is not None), layers_of(path), replay(capture, [policy]), LANE, fires)
+    return Plant(
+        kind,
+        f"{drawn.name}: {drawn.about}",
+        f"{path or 'all layers'}: {name} with FP16 state, the loss times {f:.3g}"
+        + " (others frozen)" * (path is not None),
+        layers_of(path),
+        replay(capture, [policy]),
+        LANE,
+        fires,
+    )
 
 
 def state_vanished(scene):
     def check(raw, sites):
         lost = [raw["counts/to_zero"][0, s] / max(raw["counts/count"][0, s], 1) for s in sites]
         return "" if max(lost, default=0) > 0.8 else f"at most {max(lost, default=0):.2g} of a state vanishes"
+
     return state_case(scene, "optimizer state vanished", lambda s: s.between(1e-3, 0.3), check)
 
 
@@ -111,15 +129,20 @@ def state_overflow(scene):
             return f"{raw.site(first[1])} overflows first"
         full = [s for s in sites if raw["counts/to_infinity"][first[0], s] > 0]
         return "" if full else "the states of that step are finite"
+
     return state_case(scene, "optimizer state overflow", lambda s: s.between(1e6, 1e9), check)
 
 
 def beta2(scene):
     """Adam's beta2 = 0.999 is 1 in BF16."""
     drawn = scene.draw()
-    text = scene.pick(['[optimizer]\nstate = "bf16"\narithmetic = "bf16"\n',
-                       'extends = "pure-bf16:1"\n[optimizer]\nsteps = "elementary"\n',
-                       'extends = "torch-autocast-bf16:2.12"\n[optimizer]\nstate = "bf16"\narithmetic = "bf16"\n'])
+    text = scene.pick(
+        [
+            '[optimizer]\nstate = "bf16"\narithmetic = "bf16"\n',
+            'extends = "pure-bf16:1"\n[optimizer]\nsteps = "elementary"\n',
+            'extends = "torch-autocast-bf16:2.12"\n[optimizer]\nstate = "bf16"\narithmetic = "bf16"\n',
+        ]
+    )
     policy = scene.policy(text)
     # Large steps, so that BF16 weights, where there are some, do move.
     capture = scene.capture(scene.optimizer("adam", 1e-2))
@@ -130,5 +153,13 @@ def beta2(scene):
         lost = raw["updates/stagnant_sq"][steps].sum() / total if total > 0 else 1
         return "" if lost < 0.1 else f"{lost:.2g} of the updates' energy is lost"
 
-    return Plant("beta2 is 1", f"{drawn.name}: {drawn.about}", "beta2 = 0.999 with BF16 state and arithmetic", None,
-                 replay(capture, [policy]), LANE, fires, says="beta2")
+    return Plant(
+        "beta2 is 1",
+        f"{drawn.name}: {drawn.about}",
+        "beta2 = 0.999 with BF16 state and arithmetic",
+        None,
+        replay(capture, [policy]),
+        LANE,
+        fires,
+        says="beta2",
+    )

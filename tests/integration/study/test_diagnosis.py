@@ -16,7 +16,7 @@ def test_every_kind_has_builders_and_names():
 def test_scaling_a_pair_of_layers_keeps_the_function():
     drawn = models.draw(np.random.default_rng(3), names=("mlp",), width=24)
     before = drawn.model(drawn.batches[0][0])
-    models.scale_pair(drawn.model, drawn.model.pairs[0], 2.0 ** 10)
+    models.scale_pair(drawn.model, drawn.model.pairs[0], 2.0**10)
     assert torch.equal(before, drawn.model(drawn.batches[0][0]))  # a power of two: every bit
 
 

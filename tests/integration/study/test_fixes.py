@@ -20,12 +20,31 @@ def test_some_networks(binary_dir):
 
 
 def test_the_page_counts_what_was_not_fixed():
-    base = {"name": "net", "lane": "half", "kind": "overflow", "finding": "fc overflows", "fix": "fc in fp32", "changes_run": False,
-            "loss_before": None, "loss_after": 1.0, "loss_fp32": 1.0, "gap": 0.0, "tolerance": 0.1, "verdict": "fine",
-            "answer": "fixed", "grade": "tolerance", "tried": 4, "untested": [], "gone": True, "within": True}
+    base = {
+        "name": "net",
+        "lane": "half",
+        "kind": "overflow",
+        "finding": "fc overflows",
+        "fix": "fc in fp32",
+        "changes_run": False,
+        "loss_before": None,
+        "loss_after": 1.0,
+        "loss_fp32": 1.0,
+        "gap": 0.0,
+        "tolerance": 0.1,
+        "verdict": "fine",
+        "answer": "fixed",
+        "grade": "tolerance",
+        "tried": 4,
+        "untested": [],
+        "gone": True,
+        "within": True,
+    }
     noise = {**base, "grade": "noise", "within": False, "gap": 0.2}
     none = {**base, "answer": "nothing_helped", "grade": "no", "fix": "", "gone": False, "within": False}
-    text = fixes.page([base, noise], [none, {**none, "tried": 0, "untested": ["rescale it"]}, {"seed": 7, "error": "E: no"}])
+    text = fixes.page(
+        [base, noise], [none, {**none, "tried": 0, "untested": ["rescale it"]}, {"seed": 7, "error": "E: no"}]
+    )
     assert "planted by hand: fault gone and loss within the tolerance in **1 of 2**" in text
     assert "noise only: 1; untested: 0; not fixed: 0" in text and "noise only: 0; untested: 1; not fixed: 1" in text
     assert "- 7: E: no" in text and "untested: rescale it" in text

@@ -10,6 +10,5 @@ def test_learns(lockstep, request, tmp_path, run):
     losses_alone = ["--twins", 0, "--statistics-every", 0]
     found, cpu_seconds = learning.learn(lockstep, run, tmp_path / "run.h5", spec, *losses_alone)
     for lane, measured in found.items():
-        print(f"{run.name} {lane}: {run.figure[0]} {measured:.4f}, wanted {run.figure[1]}, "
-              f"{cpu_seconds:.0f} s of CPU")
+        print(f"{run.name} {lane}: {run.figure[0]} {measured:.4f}, wanted {run.figure[1]}, {cpu_seconds:.0f} s of CPU")
         assert learning.reached(run.figure, measured)

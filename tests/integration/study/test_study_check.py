@@ -46,8 +46,11 @@ def held_out(lockstep, binary_dir, folder, model, ensemble, option):
     codes, first_lines = collections.Counter(), collections.Counter()
     for number in range(FIRST_HELD_OUT, FIRST_HELD_OUT + RUNS):
         lockstep("replay", *model, *LANES, option, number, "-o", run, "--overwrite", *QUIET)
-        done = subprocess.run([binary_dir / "lockstep", "check", run, "--baseline", baseline, "--alpha", str(ALPHA)],
-                              capture_output=True, text=True)
+        done = subprocess.run(
+            [binary_dir / "lockstep", "check", run, "--baseline", baseline, "--alpha", str(ALPHA)],
+            capture_output=True,
+            text=True,
+        )
         codes[done.returncode] += 1
         if done.returncode != 0:
             first_lines[" ".join(re.search(r"^[A-Z ]+: [\s\S]*?(?=\n\n)", done.stdout, re.M).group(0).split())] += 1
@@ -56,16 +59,33 @@ def held_out(lockstep, binary_dir, folder, model, ensemble, option):
 
 def page(most, outcomes):
     rows = [f"| {model} | {ensemble} | {codes[1]} of {RUNS} | {codes[3]} |" for model, ensemble, codes, _ in outcomes]
-    lines = [f"- {model}, {ensemble}: {count} x {sentence}" for model, ensemble, _, first in outcomes
-             for sentence, count in first.most_common()]
-    return "\n".join([
-        "# Study: clean runs that a check fails", "", "Written by `./dev study check`.", "",
-        f"{RUNS} runs that the ensemble does not hold, as good as its own, are checked at alpha {ALPHA}. At most {most} may be red: the "
-        f"{QUANTILE:.1%} quantile of the binomial distribution.", "",
-        f"- mlp: `{' '.join(map(str, MLP))}`; lenet: `{' '.join(map(str, LENET))}`; lanes {LANES[1]}",
-        f"- ulps: {MEMBERS} runs from weights moved by one ulp; seeds: {SEEDS} other seeds", "",
-        "| model | ensemble | red | incomplete or inconclusive |", "|---|---|---|---|", *rows, "", "First lines of those that failed:", "",
-        *(lines or ["- none"]), ""])
+    lines = [
+        f"- {model}, {ensemble}: {count} x {sentence}"
+        for model, ensemble, _, first in outcomes
+        for sentence, count in first.most_common()
+    ]
+    return "\n".join(
+        [
+            "# Study: clean runs that a check fails",
+            "",
+            "Written by `./dev study check`.",
+            "",
+            f"{RUNS} runs that the ensemble does not hold, as good as its own, are checked at alpha {ALPHA}. At most {most} may be red: the "
+            f"{QUANTILE:.1%} quantile of the binomial distribution.",
+            "",
+            f"- mlp: `{' '.join(map(str, MLP))}`; lenet: `{' '.join(map(str, LENET))}`; lanes {LANES[1]}",
+            f"- ulps: {MEMBERS} runs from weights moved by one ulp; seeds: {SEEDS} other seeds",
+            "",
+            "| model | ensemble | red | incomplete or inconclusive |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            "First lines of those that failed:",
+            "",
+            *(lines or ["- none"]),
+            "",
+        ]
+    )
 
 
 def test_held_out_clean_runs(lockstep, binary_dir, tmp_path):

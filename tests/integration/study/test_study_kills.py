@@ -22,8 +22,10 @@ def test_study_kills(binary_dir, tmp_path):
     assert sum(c.contested for c in counts) >= 0.2 * KILLS and sum(c.refused for c in counts) >= 0.1 * KILLS
     folder = os.environ.get("LOCKSTEP_STUDY_DIR")
     if folder:
-        text = (f"# Kills at random moments\n\n`./dev study kills`: {killed} programs killed (SIGKILL), in about a third of "
-                "the cases while a second program wanted the same file. No complete step was lost, one of two programs "
-                "won, and every result has the bits of one that was never stopped; a failure of any of these ends the "
-                f"study.\n\n{table}")
+        text = (
+            f"# Kills at random moments\n\n`./dev study kills`: {killed} programs killed (SIGKILL), in about a third of "
+            "the cases while a second program wanted the same file. No complete step was lost, one of two programs "
+            "won, and every result has the bits of one that was never stopped; a failure of any of these ends the "
+            f"study.\n\n{table}"
+        )
         (pathlib.Path(folder) / "kills.md").write_text(text)

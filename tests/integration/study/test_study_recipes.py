@@ -37,11 +37,29 @@ class Run:
 
 RUNS = [
     Run("lenet", "mnist:{mnist}", ["--steps", 150, "--batch", 64, "--lr", 0.05, "--schedule", "cosine"]),
-    Run("resnet20", "shapes:2500",
-        ["--size", "width=4", "--steps", 100, "--batch", 16, "--lr", 0.05, "--schedule", "cosine"]),
-    Run("gpt", "text:{corpus}",
-        ["--size", "layers=1,width=32,heads=2,context=32,dropout=0", "--steps", 500, "--batch", 8,
-         "--optimizer", "adamw", "--lr", 1e-3, "--beta2", 0.95]),
+    Run(
+        "resnet20",
+        "shapes:2500",
+        ["--size", "width=4", "--steps", 100, "--batch", 16, "--lr", 0.05, "--schedule", "cosine"],
+    ),
+    Run(
+        "gpt",
+        "text:{corpus}",
+        [
+            "--size",
+            "layers=1,width=32,heads=2,context=32,dropout=0",
+            "--steps",
+            500,
+            "--batch",
+            8,
+            "--optimizer",
+            "adamw",
+            "--lr",
+            1e-3,
+            "--beta2",
+            0.95,
+        ],
+    ),
 ]
 
 # The claims that the runs did not confirm, and why, found after the runs: preset: the reason.
@@ -49,7 +67,8 @@ BELOW_BATCH_NOISE = (
     "fine on all three models. On `gpt` its gap is {times} the bound from the scatter over the seeds, so its loss is "
     "higher. Yet the gap is below the batch noise, and the program calls no lane worse below that. Much of this noise "
     "is progress: the loss of `fp32` still falls by 0.03 every 50 steps, and such changes count as noise. An earlier "
-    "version of this page, with a bound of its own (five times the spread over seeds), counted the gap as a miss.")
+    "version of this page, with a bound of its own (five times the spread over seeds), counted the gap as a miss."
+)
 AGAINST = {
     "nvfp4:1": BELOW_BATCH_NOISE.format(times="twice"),
     "pure-bf16:1": BELOW_BATCH_NOISE.format(times="eight times")
@@ -161,18 +180,37 @@ def held_out_text(lane, fp32):
 
 def model_rows(run, lanes):
     fp32 = lanes["fp32"]
-    rows = [f"### {run.model}", "", f"`{run.shown()}`", "",
-            f"fp32: loss {fp32['loss']:.4f}, held-out accuracy {POINTS * fp32['accuracy']:.1f} %. Its batch noise alone, "
-            f"{number(fp32['batch_noise'])}, is {fp32['batch_noise'] / fp32['loss']:.1%} of its loss.", "",
-            "| lane | claims | outcome | loss gap | batch | one ulp | seeds | held-out | finding |", "|---" * 9 + "|"]
+    rows = [
+        f"### {run.model}",
+        "",
+        f"`{run.shown()}`",
+        "",
+        f"fp32: loss {fp32['loss']:.4f}, held-out accuracy {POINTS * fp32['accuracy']:.1f} %. Its batch noise alone, "
+        f"{number(fp32['batch_noise'])}, is {fp32['batch_noise'] / fp32['loss']:.1%} of its loss.",
+        "",
+        "| lane | claims | outcome | loss gap | batch | one ulp | seeds | held-out | finding |",
+        "|---" * 9 + "|",
+    ]
     claims = {r.preset: recipes.WORDS[r.matches] for r in recipes.RECIPES}
     for name in [TWIN, *LANES[1:]]:
         lane = lanes[name]
         has_gap = lane["gap"] is not None  # there is none if the lane broke in every seed
         bounds = [number(lane[bound] if has_gap else None) for bound in ("batch_noise", "chaos_bound", "seed_bound")]
-        rows.append("| " + " | ".join([
-            name, claims.get(name, "(one ulp)"), outcome_text(lane), number(lane["gap"], sign="+"), *bounds,
-            held_out_text(lane, fp32), lane["findings"][0]["kind"] if lane["findings"] else ""]) + " |")
+        rows.append(
+            "| "
+            + " | ".join(
+                [
+                    name,
+                    claims.get(name, "(one ulp)"),
+                    outcome_text(lane),
+                    number(lane["gap"], sign="+"),
+                    *bounds,
+                    held_out_text(lane, fp32),
+                    lane["findings"][0]["kind"] if lane["findings"] else "",
+                ]
+            )
+            + " |"
+        )
     said = [f"- {lanes[name]['sentence']}" for name in LANES[1:] if lanes[name]["outcome"] != "fine"]
     return rows + ["", "What `lockstep report` says of the lanes that are not fine:", "", *said]
 
@@ -194,9 +232,16 @@ def counted(judged, matches):
 
 def summary_rows(judged, found):
     models = list(found)
-    rows = ["## Summary", "", f"Claimed to match FP32: {counted(judged, True)}", "",
-            f"Known not to match: {counted(judged, False)}", "",
-            "| preset | claims | " + " | ".join(models) + " | claim | whose word |", "|---" * (4 + len(models)) + "|"]
+    rows = [
+        "## Summary",
+        "",
+        f"Claimed to match FP32: {counted(judged, True)}",
+        "",
+        f"Known not to match: {counted(judged, False)}",
+        "",
+        "| preset | claims | " + " | ".join(models) + " | claim | whose word |",
+        "|---" * (4 + len(models)) + "|",
+    ]
     for preset, (recipe, _, standing) in judged.items():
         standing = f"**{standing}**" if standing == recipes.NOT_CONFIRMED else standing
         cells = [outcome_text(found[model][preset]) for model in models]
@@ -208,29 +253,66 @@ def summary_rows(judged, found):
 
 
 def again_rows(again):
-    rows = ["", "## Unclear lanes, with other seeds", "", AGAIN, "",
-            "| model | lane | seeds | outcome | loss gap | held-out | what `lockstep report` says |", "|---" * 7 + "|"]
+    rows = [
+        "",
+        "## Unclear lanes, with other seeds",
+        "",
+        AGAIN,
+        "",
+        "| model | lane | seeds | outcome | loss gap | held-out | what `lockstep report` says |",
+        "|---" * 7 + "|",
+    ]
     for model, (names, seeds, lanes) in again.items():
         for name in names:
-            rows.append("| " + " | ".join([
-                model, name, f"{seeds.start} to {seeds.stop - 1}", outcome_text(lanes[name]),
-                number(lanes[name]["gap"], sign="+"), held_out_text(lanes[name], lanes["fp32"]),
-                lanes[name]["sentence"]]) + " |")
+            rows.append(
+                "| "
+                + " | ".join(
+                    [
+                        model,
+                        name,
+                        f"{seeds.start} to {seeds.stop - 1}",
+                        outcome_text(lanes[name]),
+                        number(lanes[name]["gap"], sign="+"),
+                        held_out_text(lanes[name], lanes["fp32"]),
+                        lanes[name]["sentence"],
+                    ]
+                )
+                + " |"
+            )
     return rows if again else []
 
 
 def beyond_seeds_rows(found):
     """The lanes that are fine although their gap is beyond the bounds of the seeds and of one ulp: no judgement."""
-    rows = ["", "## Fine, with a gap beyond the scatter over the seeds", "", BEYOND_SEEDS, "",
-            "| model | lane | claims | loss gap | of the loss | batch | one ulp | seeds |", "|---" * 8 + "|"]
+    rows = [
+        "",
+        "## Fine, with a gap beyond the scatter over the seeds",
+        "",
+        BEYOND_SEEDS,
+        "",
+        "| model | lane | claims | loss gap | of the loss | batch | one ulp | seeds |",
+        "|---" * 8 + "|",
+    ]
     for model, lanes in found.items():
         for recipe in recipes.RECIPES:
             lane = lanes[recipe.preset]
             bounds = [lane[bound] for bound in ("batch_noise", "chaos_bound", "seed_bound")]
             if lane["outcome"] == "fine" and lane["gap"] > max(bounds[1:]):
                 share = f"{lane['gap'] / lanes['fp32']['loss']:.2%}"
-                rows.append("| " + " | ".join([model, recipe.preset, recipes.WORDS[recipe.matches],
-                                               number(lane["gap"], sign="+"), share, *map(number, bounds)]) + " |")
+                rows.append(
+                    "| "
+                    + " | ".join(
+                        [
+                            model,
+                            recipe.preset,
+                            recipes.WORDS[recipe.matches],
+                            number(lane["gap"], sign="+"),
+                            share,
+                            *map(number, bounds),
+                        ]
+                    )
+                    + " |"
+                )
     return rows
 
 

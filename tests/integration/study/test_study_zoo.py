@@ -31,11 +31,15 @@ def found(binary_dir):
     folder = SOURCE / "build" / "zoo"
     chosen = ["--only", ONLY, "--all"] if ONLY else []
     for mode in table.MODES:
-        runner.run_apart(binary_dir / "lockstep", folder, "--held-out", *chosen, *(["--autocast"] if mode == "bfloat16" else []))
+        runner.run_apart(
+            binary_dir / "lockstep", folder, "--held-out", *chosen, *(["--autocast"] if mode == "bfloat16" else [])
+        )
     found = {mode: results_of(folder, mode) for mode in table.MODES}
     wanted = set(ONLY.split(","))
-    return {mode: {name: result for name, result in results.items() if not ONLY or wanted & _names(name)}
-            for mode, results in found.items()}
+    return {
+        mode: {name: result for name, result in results.items() if not ONLY or wanted & _names(name)}
+        for mode, results in found.items()
+    }
 
 
 def _names(name):

@@ -20,10 +20,20 @@ def results(binary_dir, tmp_path_factory):
     """All of a mode at once: the packages are imported once."""
     folder = tmp_path_factory.mktemp("zoo")
     for autocast, option in (("", []), ("bfloat16", ["--autocast"])):
-        names = [name for network in QUICK if _autocast(network) == autocast for name in (network.name, network.tried_by) if name]
+        names = [
+            name
+            for network in QUICK
+            if _autocast(network) == autocast
+            for name in (network.name, network.tried_by)
+            if name
+        ]
         runner.run_apart(binary_dir / "lockstep", folder, "--only", ",".join(names), *option)
-    return {name: json.loads(runner.result_file(folder, name, _autocast(network)).read_text())
-            for network in QUICK for name in (network.name, network.tried_by) if name}
+    return {
+        name: json.loads(runner.result_file(folder, name, _autocast(network)).read_text())
+        for network in QUICK
+        for name in (network.name, network.tried_by)
+        if name
+    }
 
 
 def _autocast(network):

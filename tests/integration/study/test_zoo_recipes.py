@@ -9,10 +9,22 @@ import json
 import pytest
 from zoo import registry, runner
 
-NETWORKS = {"timm_seresnet": "CNN", "timm_vit": "vision transformer", "gpt2": "decoder", "bert": "encoder", "t5": "encoder-decoder",
-            "packed_lstm": "recurrent", "pyg_gat": "graph", "unet_2d": "diffusion", "segformer": "segmentation",
-            "wav2vec2": "speech", "detr": "detection", "mamba": "state space",
-            "dlrm": "recommender", "conv3d_classifier": "volumes"}
+NETWORKS = {
+    "timm_seresnet": "CNN",
+    "timm_vit": "vision transformer",
+    "gpt2": "decoder",
+    "bert": "encoder",
+    "t5": "encoder-decoder",
+    "packed_lstm": "recurrent",
+    "pyg_gat": "graph",
+    "unet_2d": "diffusion",
+    "segformer": "segmentation",
+    "wav2vec2": "speech",
+    "detr": "detection",
+    "mamba": "state space",
+    "dlrm": "recommender",
+    "conv3d_classifier": "volumes",
+}
 MORE_THAN_THE_LOSS_NEEDS = ("detr",)  # the last stages of its backbone
 FORMATS = ("bfloat16", "float16")
 
@@ -23,8 +35,12 @@ def results(binary_dir, tmp_path_factory):
     folder = tmp_path_factory.mktemp("recipes")
     for autocast in FORMATS:
         runner.run_apart(binary_dir / "lockstep", folder, "--recipe", autocast, "--only", ",".join(NETWORKS), "--all")
-    return {(name, autocast): json.loads(runner.result_file(folder, name, autocast).read_text())
-            for autocast in FORMATS for name in NETWORKS if runner.result_file(folder, name, autocast).exists()}
+    return {
+        (name, autocast): json.loads(runner.result_file(folder, name, autocast).read_text())
+        for autocast in FORMATS
+        for name in NETWORKS
+        if runner.result_file(folder, name, autocast).exists()
+    }
 
 
 @pytest.mark.parametrize("autocast", FORMATS)

@@ -43,7 +43,8 @@ class Text(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(classes, width)
         self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, heads, 2 * width, dropout, batch_first=True) for _ in range(layers))
+            nn.TransformerEncoderLayer(width, heads, 2 * width, dropout, batch_first=True) for _ in range(layers)
+        )
         self.head = nn.Linear(width, classes, bias=False)
         self.head.weight = self.embed.weight
 
@@ -70,12 +71,15 @@ def image_batches(count, size=6, seed=1):
 
 def text_batches(count, size=3, length=6, seed=2, classes=11):
     g = torch.Generator().manual_seed(seed)
-    return [{name: torch.randint(0, classes, (size, length), generator=g) for name in ("tokens", "labels")}
-            for _ in range(count)]
+    return [
+        {name: torch.randint(0, classes, (size, length), generator=g) for name in ("tokens", "labels")}
+        for _ in range(count)
+    ]
 
 
-def train(model, optimizer, loss_fn, batches, cap=None, *, scaler=None, dtype=None, accumulate=1, clip=None,
-          scheduler=None):
+def train(
+    model, optimizer, loss_fn, batches, cap=None, *, scaler=None, dtype=None, accumulate=1, clip=None, scheduler=None
+):
     """An ordinary loop; `cap.step` around its body where a capture is given. Returns the losses."""
     losses = []
     for i, batch in enumerate(batches):
@@ -109,7 +113,9 @@ class Loop:
         torch.manual_seed(3)
         self.model = model or Images()
         self.optimizer = optimizer(self.model.parameters(), lr=0.1)
-        self.cap = None if path is None else Capture(path, self.model, self.optimizer, image_loss, steps=steps, **options)
+        self.cap = (
+            None if path is None else Capture(path, self.model, self.optimizer, image_loss, steps=steps, **options)
+        )
 
     def block(self, batch):
         return contextlib.nullcontext() if self.cap is None else self.cap.step(batch)

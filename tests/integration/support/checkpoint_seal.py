@@ -12,5 +12,5 @@ def reseal(path):
     data = bytearray(path.read_bytes())
     (size,) = struct.unpack_from("<I", data, _SIZE_AT)
     struct.pack_into("<Q", data, _LENGTH_AT, len(data) - size)
-    data[_HASH_AT:_HASH_AT + _HASH_BYTES] = hashlib.sha256(data[size:]).digest()
+    data[_HASH_AT : _HASH_AT + _HASH_BYTES] = hashlib.sha256(data[size:]).digest()
     path.write_bytes(data)

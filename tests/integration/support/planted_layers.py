@@ -74,7 +74,9 @@ class Hidden(nn.Module):
 
     def __init__(self, layers=5, pairs=6):
         super().__init__()
-        self.before = nn.Sequential(*(nn.Sequential(nn.Linear(16 if i == 0 else 32, 32), nn.ReLU()) for i in range(layers - 1)))
+        self.before = nn.Sequential(
+            *(nn.Sequential(nn.Linear(16 if i == 0 else 32, 32), nn.ReLU()) for i in range(layers - 1))
+        )
         self.victim, self.backward = nn.Linear(32, 32), Backward()
         self.between, self.last = nn.Linear(32, 32), nn.Linear(32, 4)
         self.exact = nn.Sequential(*(Times(2.0 if i % 2 == 0 else 0.5) for i in range(2 * pairs)))

@@ -14,9 +14,21 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # ATen's op -> how many of its tensors are factors (the others are saved statistics).
-_PRODUCTS = {"mm": 2, "addmm": 3, "bmm": 2, "baddbmm": 3, "addbmm": 3, "mv": 2, "addmv": 3, "dot": 2, "convolution": 3,
-             "convolution_backward": 3, "mkldnn_rnn_layer": 3, "_scaled_dot_product_flash_attention_for_cpu": 3,
-             "_scaled_dot_product_flash_attention_for_cpu_backward": 4}
+_PRODUCTS = {
+    "mm": 2,
+    "addmm": 3,
+    "bmm": 2,
+    "baddbmm": 3,
+    "addbmm": 3,
+    "mv": 2,
+    "addmv": 3,
+    "dot": 2,
+    "convolution": 3,
+    "convolution_backward": 3,
+    "mkldnn_rnn_layer": 3,
+    "_scaled_dot_product_flash_attention_for_cpu": 3,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": 4,
+}
 PRODUCTS_OF_GRAPHS = {"linear", "addmm", "matmul", "conv2d", "conv_transpose2d", "sdpa", "lstm", "gru"}
 FORMATS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 _WIDTH = ("int", "fp16", "bf16", "fp32", "tf32")  # a product of one TF32 factor is one in TF32
@@ -24,7 +36,7 @@ _WIDTH = ("int", "fp16", "bf16", "fp32", "tf32")  # a product of one TF32 factor
 
 def policy_text(low, fp32_layers, more=""):
     """CPU autocast, with these layers in FP32."""
-    rules = "".join(f"[[rule]]\nlayer = {json.dumps(name)}\ncompute = \"fp32\"\n" for name in fp32_layers)
+    rules = "".join(f'[[rule]]\nlayer = {json.dumps(name)}\ncompute = "fp32"\n' for name in fp32_layers)
     return f'extends = "torch-autocast-{low}-cpu:2.13"\n{more}{rules}'
 
 
@@ -39,8 +51,11 @@ def emit(binary_dir, folder, policy, graph):
     """The module that Lockstep writes for a policy (TOML text) and a graph (JSON text)."""
     (folder / "policy.toml").write_text(policy)
     (folder / "graph.json").write_text(graph)
-    done = subprocess.run([binary_dir / "lockstep_recipe_tool", folder / "policy.toml", folder / "graph.json", folder / "amp.py"],
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [binary_dir / "lockstep_recipe_tool", folder / "policy.toml", folder / "graph.json", folder / "amp.py"],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     return load(folder / "amp.py")
 
@@ -83,7 +98,7 @@ class Products(TorchDispatchMode):
         return result
 
     def _add(self, layer, name, args, is_backward):
-        factors = [a.dtype for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()][:_PRODUCTS[name]]
+        factors = [a.dtype for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()][: _PRODUCTS[name]]
         assert len(set(factors)) == 1, f"{layer}: {name} of {factors}"
         self.count += 1
         made = FORMATS[factors[0]]
@@ -105,7 +120,9 @@ def _is_flash(nodes, op):
     if op["node"] in nodes:
         return nodes[op["node"]]["attrs"].get("model") == "flash"
     q = op["inputs"][0]["value"]
-    return any(node["op"] == "sdpa" and node["in"][0] == q and node["attrs"].get("model") == "flash" for node in nodes.values())
+    return any(
+        node["op"] == "sdpa" and node["in"][0] == q and node["attrs"].get("model") == "flash" for node in nodes.values()
+    )
 
 
 def products_of_policy(program, graph):

@@ -34,11 +34,17 @@ def page_of(chromium):
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(20_000)  # ms: a loaded machine is slow
-        page.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)
+        page.on(
+            "console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None
+        )
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("dialog", lambda dialog: (faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on("request", lambda request: None if request.url.split("#")[0] == f"file://{path}" else faults.append(
-            f"request: {request.url}"))
+        page.on(
+            "request",
+            lambda request: (
+                None if request.url.split("#")[0] == f"file://{path}" else faults.append(f"request: {request.url}")
+            ),
+        )
         page.goto(f"file://{path}{hash}")
         return page
 
@@ -57,9 +63,11 @@ def with_charts(text, charts):
     figures = "".join(
         f'<figure class="chart" id="test-chart-{i}"><figcaption>{html.escape(title)}</figcaption>'
         f'<script type="application/json">{json.dumps(data).replace("<", chr(92) + "u003c")}</script>'
-        f"<details><summary>Table</summary></details></figure>" for i, (title, data) in enumerate(charts.items(), 1))
+        f"<details><summary>Table</summary></details></figure>"
+        for i, (title, data) in enumerate(charts.items(), 1)
+    )
     found = re.search("<main>.*</main>", text, re.DOTALL)
-    return text[:found.start()] + f'<main><section id="test">{figures}</section></main>' + text[found.end():]
+    return text[: found.start()] + f'<main><section id="test">{figures}</section></main>' + text[found.end() :]
 
 
 def tip_of(figure):

@@ -9,8 +9,24 @@ import subprocess
 
 from conftest import assert_same_run
 
-ARGS = ["replay", "mlp", "--data", "synthetic:200", "--steps", "4", "--batch", "8", "--lanes", "fp32,pure-fp16",
-        "--checkpoint-every", "2", "--seed", "3", "--threads", "1"]
+ARGS = [
+    "replay",
+    "mlp",
+    "--data",
+    "synthetic:200",
+    "--steps",
+    "4",
+    "--batch",
+    "8",
+    "--lanes",
+    "fp32,pure-fp16",
+    "--checkpoint-every",
+    "2",
+    "--seed",
+    "3",
+    "--threads",
+    "1",
+]
 # What is made to fail, how, and what the message must then say. Calls on paths outside the run's folder are not
 # counted: strace takes those that name a path in it, or a descriptor of a file in it.
 FAULTS = {
@@ -29,8 +45,21 @@ def can_inject(folder):
     """Whether this machine has strace and allows it to make calls fail."""
     if shutil.which("strace") is None:
         return False
-    command = ["strace", "-f", "-qq", "-o", str(folder / "log"), "-P", str(folder / "none"), "-e", "trace=openat", "-e",
-               "inject=openat:error=EXDEV", "cat", str(folder / "none")]
+    command = [
+        "strace",
+        "-f",
+        "-qq",
+        "-o",
+        str(folder / "log"),
+        "-P",
+        str(folder / "none"),
+        "-e",
+        "trace=openat",
+        "-e",
+        "inject=openat:error=EXDEV",
+        "cat",
+        str(folder / "none"),
+    ]
     subprocess.run(command, capture_output=True)
     return (folder / "log").exists() and "INJECTED" in (folder / "log").read_text()
 
@@ -39,8 +68,16 @@ def _traced(program, folder, fault, *args):
     """Runs the program under strace; only calls on files of the folder are traced and fail."""
     log = folder.parent / "strace.log"
     command = ["strace", "-f", "-qq", "-o", str(log), "-P", str(folder)]
-    for name in ("run.h5", "run.h5.tmp", "run.h5.state", "run.h5.state.1", "run.h5.state.tmp", "run.h5.lock",
-                 "run.h5.progress.json", "run.h5.progress.json.tmp"):
+    for name in (
+        "run.h5",
+        "run.h5.tmp",
+        "run.h5.state",
+        "run.h5.state.1",
+        "run.h5.state.tmp",
+        "run.h5.lock",
+        "run.h5.progress.json",
+        "run.h5.progress.json.tmp",
+    ):
         command += ["-P", str(folder / name)]
     command += ["-e", f"trace={','.join(FAULTS)}"] + (["-e", f"inject={fault}"] if fault else [])
     done = subprocess.run([*command, program, *map(str, args)], capture_output=True, text=True, timeout=120)
@@ -70,7 +107,7 @@ def sweep(lockstep, program, folder, most):
             done, log = _traced(program, place, f"{call}:error={error}:when={at}", *ARGS, "-o", run)
             lines = log.splitlines()
             struck = next((i for i, line in enumerate(lines) if "INJECTED" in line), len(lines) - 1)
-            where = "\n".join([f"{call} number {at}: {error}", done.stderr, *lines[max(struck - 3, 0):struck + 4]])
+            where = "\n".join([f"{call} number {at}: {error}", done.stderr, *lines[max(struck - 3, 0) : struck + 4]])
             assert "INJECTED" in log or done.returncode == 0, where
             assert done.returncode in (0, 2), where
             if "INJECTED" not in log:

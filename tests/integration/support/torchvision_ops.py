@@ -17,6 +17,7 @@ def torchvision_ops():
     sys.path += [str(STUDY), str(APART)]
     try:
         from zoo.packages import load_empty_cuda
+
         load_empty_cuda(pathlib.Path(tempfile.mkdtemp()))
         ops = pytest.importorskip("torchvision.ops", reason="torchvision is not installed", exc_type=ImportError)
     finally:

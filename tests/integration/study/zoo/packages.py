@@ -17,6 +17,7 @@ _LIBRARIES = {"torchvision": "_C.so", "torchaudio": "lib/*.so"}
 def load_empty_cuda(folder: pathlib.Path) -> None:
     """folder: where the empty libraries are made, if they are not there. Does nothing with a CUDA build of PyTorch."""
     import torch
+
     if torch.version.cuda:
         return
     asking = [library for library in _installed() if "libtorch_cuda" in _run("readelf", "-d", library)]
@@ -29,8 +30,12 @@ def load_empty_cuda(folder: pathlib.Path) -> None:
 
 def _installed() -> list[pathlib.Path]:
     specs = {package: importlib.util.find_spec(package) for package in _LIBRARIES}
-    return [library for package, spec in specs.items() if spec is not None and spec.origin is not None
-            for library in pathlib.Path(spec.origin).parent.glob(_LIBRARIES[package])]
+    return [
+        library
+        for package, spec in specs.items()
+        if spec is not None and spec.origin is not None
+        for library in pathlib.Path(spec.origin).parent.glob(_LIBRARIES[package])
+    ]
 
 
 def _make(folder: pathlib.Path, libraries: list[pathlib.Path], torch_libraries: pathlib.Path) -> None:
@@ -41,14 +46,19 @@ def _make(folder: pathlib.Path, libraries: list[pathlib.Path], torch_libraries: 
     for library in libraries:
         wanted |= _symbols("--undefined-only", library)
     missing = [name for name in wanted - known if "cuda" in name.lower()]
-    lines = [f"void *{name}[8];" if _VARIABLE in name else f"void *{name}(void) {{ return 0; }}"
-             for name in sorted(missing)]
+    lines = [
+        f"void *{name}[8];" if _VARIABLE in name else f"void *{name}(void) {{ return 0; }}" for name in sorted(missing)
+    ]
     source, kept = "\n".join(lines), folder / "cuda.c"
     if kept.exists() and kept.read_text() == source:
         return
     for name in _CUDA:
-        subprocess.run(["gcc", "-shared", "-fPIC", "-w", f"-Wl,-soname,{name}", "-x", "c", "-", "-o", folder / name],
-                       input=source if name == _CUDA[-1] else "", text=True, check=True)
+        subprocess.run(
+            ["gcc", "-shared", "-fPIC", "-w", f"-Wl,-soname,{name}", "-x", "c", "-", "-o", folder / name],
+            input=source if name == _CUDA[-1] else "",
+            text=True,
+            check=True,
+        )
     kept.write_text(source)
 
 

@@ -38,4 +38,5 @@ def next_tokens(vocabulary: int = 64, length: int = 6, count: int = 2) -> Any:
     def batch() -> dict[str, torch.Tensor]:
         tokens = ints(vocabulary, count, length)
         return {"input_ids": tokens, "labels": tokens}
+
     return batch

@@ -87,7 +87,9 @@ def _check(result: Result, network: Network, low: str, program: pathlib.Path, pl
         result.one_by_one &= theirs.forward == ours[0]
         if sorted(listed) != sorted(amp.FP32_LAYERS):
             result.different += f"not kept: {sorted(set(listed) - set(amp.FP32_LAYERS))} "
-        result.different += _difference("forward", theirs.forward, ours[0]) + _difference("backward", theirs.backward, ours[1])
+        result.different += _difference("forward", theirs.forward, ours[0]) + _difference(
+            "backward", theirs.backward, ours[1]
+        )
     if low == "bf16":
         _capture(result, network, amp, program, place)
 
@@ -150,6 +152,7 @@ def _capture(result: Result, network: Network, amp: Any, program: pathlib.Path, 
 
 def _losses(program: pathlib.Path, path: pathlib.Path, lane: Any) -> list[float]:
     from lockstep_capture import read_run
+
     run = f"{path}.run.h5"
     _run(program, "replay", path, "--lanes", f"fp32,{lane}", "-o", run, "--overwrite", "--quiet")
     table = read_run(run).steps["loss"].unstack("lane")

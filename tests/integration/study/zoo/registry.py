@@ -38,9 +38,11 @@ NETWORKS: dict[str, Network] = {}
 
 def network(family: str, package: str = "", **options: Any) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
     """Decorates a function without arguments that returns (model, step, batch)."""
+
     def register(build: Callable[..., Made]) -> Callable[..., Made]:
         add(build.__name__, family, package, build, **options)
         return build
+
     return register
 
 

@@ -35,17 +35,37 @@ def run_apart(program: pathlib.Path, results: pathlib.Path, *options: str) -> No
     """main() with these options, in a process without threads, from which others can be forked."""
     folder = pathlib.Path(__file__).parent
     command = [sys.executable, "-m", "zoo.runner", "--program", str(program), "--results", str(results), *options]
-    paths = [str(folder.parents[3] / "python"), str(folder.parent), str(folder.parents[1] / "support"), str(pathlib.Path(sys.prefix) / "apart")]
-    subprocess.run(command, check=True, env=os.environ | {
-        "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"})
+    paths = [
+        str(folder.parents[3] / "python"),
+        str(folder.parent),
+        str(folder.parents[1] / "support"),
+        str(pathlib.Path(sys.prefix) / "apart"),
+    ]
+    subprocess.run(
+        command,
+        check=True,
+        env=os.environ
+        | {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONWARNINGS": "ignore",
+        },
+    )
 
 
 def result_file(results: pathlib.Path, name: str, autocast: str) -> pathlib.Path:
     return results / f"{name}.{autocast or 'fp32'}.json"
 
 
-def run(networks: Iterable[Network], autocast: str, program: pathlib.Path, results: pathlib.Path,
-        limit: float = LIMIT_SECONDS, examiner: str = "specimen") -> None:
+def run(
+    networks: Iterable[Network],
+    autocast: str,
+    program: pathlib.Path,
+    results: pathlib.Path,
+    limit: float = LIMIT_SECONDS,
+    examiner: str = "specimen",
+) -> None:
     """Writes a result file for each network. A crash or a time limit is a result too. examiner: a module of this folder."""
     results.mkdir(parents=True, exist_ok=True)
     networks = list(networks)
@@ -57,7 +77,9 @@ def run(networks: Iterable[Network], autocast: str, program: pathlib.Path, resul
         ended = _in_child(network, autocast, program, file, limit, examiner)
         how = importlib.import_module(f"zoo.{examiner}")
         if not file.exists():
-            file.write_text(json.dumps(_without_result(how.Result, network.name, autocast, ended, file.with_suffix(".log"))))
+            file.write_text(
+                json.dumps(_without_result(how.Result, network.name, autocast, ended, file.with_suffix(".log")))
+            )
         text = line(json.loads(file.read_text())) if examiner == "specimen" else how.line(json.loads(file.read_text()))
         print(text, f"{time.perf_counter() - begin:.0f} s", flush=True)
 
@@ -74,6 +96,7 @@ def line(result: dict[str, Any]) -> str:
 def _import_first(results: pathlib.Path, used: set[str]) -> None:
     """What takes seconds and most children need. Absent packages are found out about by the networks."""
     from . import packages
+
     try:
         packages.load_empty_cuda(results / "empty-cuda")
     except (OSError, subprocess.CalledProcessError) as error:  # then torchvision's networks count as absent
@@ -81,14 +104,16 @@ def _import_first(results: pathlib.Path, used: set[str]) -> None:
     import lockstep_capture  # noqa: F401
 
     from . import specimen  # noqa: F401
+
     for module in _SLOW_IMPORTS:
         if module.partition(".")[0] in used:
             with contextlib.suppress(ImportError, RuntimeError):
                 importlib.import_module(module)
 
 
-def _in_child(network: Network, autocast: str, program: pathlib.Path, file: pathlib.Path, limit: float,
-              examiner: str) -> str:
+def _in_child(
+    network: Network, autocast: str, program: pathlib.Path, file: pathlib.Path, limit: float, examiner: str
+) -> str:
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
@@ -118,8 +143,10 @@ def _be_child(network: Network, autocast: str, program: pathlib.Path, file: path
         os.dup2(log, 1)
         os.dup2(log, 2)
         import faulthandler
+
         faulthandler.enable()
         import torch
+
         torch.set_num_threads(1)
         result = importlib.import_module(f"zoo.{examiner}").examine(network, autocast, program, file.parent)
         half = file.with_suffix(".part")
@@ -128,6 +155,7 @@ def _be_child(network: Network, autocast: str, program: pathlib.Path, file: path
         code = 0
     except BaseException:
         import traceback
+
         traceback.print_exc()
     finally:
         sys.stdout.flush()
@@ -172,7 +200,13 @@ def main() -> int:
     load()
     autocast = arguments.recipe or ("bfloat16" if arguments.autocast else "")
     examiner = "recipe" if arguments.recipe else "specimen"
-    run(wanted(arguments, autocast), autocast, arguments.program.resolve(), arguments.results.resolve(), examiner=examiner)
+    run(
+        wanted(arguments, autocast),
+        autocast,
+        arguments.program.resolve(),
+        arguments.results.resolve(),
+        examiner=examiner,
+    )
     return 0
 
 

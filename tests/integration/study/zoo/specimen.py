@@ -117,7 +117,9 @@ class _Training:
         return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
-def _train(network: Network, autocast: str, path: pathlib.Path | None, change: Callable[[Any], Any] | None = None) -> _Training:
+def _train(
+    network: Network, autocast: str, path: pathlib.Path | None, change: Callable[[Any], Any] | None = None
+) -> _Training:
     """change: what is done to the model before it is trained."""
     _seed(1)
     model, step, batch = network.build()
@@ -148,8 +150,11 @@ def _train(network: Network, autocast: str, path: pathlib.Path | None, change: C
     left |= {f"parameter {name}": value.detach() for name, value in model.named_parameters()}
     left |= {f"gradient {name}": value.grad for name, value in model.named_parameters()}
     left |= {f"batch {i}": leaf for i, leaf in enumerate(pytree.tree_leaves(batches)) if isinstance(leaf, torch.Tensor)}
-    left |= {"generator of torch": torch.get_rng_state(), "generator of Python": random.getstate(),
-             "generator of NumPy": repr(np.random.get_state())}
+    left |= {
+        "generator of torch": torch.get_rng_state(),
+        "generator of Python": random.getstate(),
+        "generator of NumPy": repr(np.random.get_state()),
+    }
     return _Training(copy.copy(left), seconds, sum(p.numel() for p in model.parameters()), said[:_LONGEST])
 
 
@@ -157,8 +162,10 @@ def _blocks(network: Network, path: pathlib.Path | None, model: Any, optimizer: 
     if path is None:
         return lambda data: contextlib.nullcontext()
     import lockstep_capture
-    return lockstep_capture.Capture(path, model, optimizer, step, steps=network.steps, autocast=autocast or None,
-                                    on_unsupported="report").step
+
+    return lockstep_capture.Capture(
+        path, model, optimizer, step, steps=network.steps, autocast=autocast or None, on_unsupported="report"
+    ).step
 
 
 def _seed(seed: int) -> None:
@@ -197,6 +204,7 @@ def _batch_bytes(path: pathlib.Path) -> int:
         nonlocal total
         if isinstance(item, h5py.Dataset) and name.startswith("steps/") and "/micro/" in name:
             total += item.id.get_storage_size()
+
     with h5py.File(path) as file:
         file.visititems(add)
     return total
@@ -217,7 +225,8 @@ def _verify(result: Result, program: pathlib.Path, path: pathlib.Path) -> None:
 
 def _replay(result: Result, program: pathlib.Path, path: pathlib.Path) -> None:
     code, text, result.replay_seconds, result.replay_peak = _run(
-        program, "replay", path, "--lanes", LANES, "-o", f"{path}.run.h5")
+        program, "replay", path, "--lanes", LANES, "-o", f"{path}.run.h5"
+    )
     result.replayed = code == 0
     result.replay_message = "" if result.replayed else f"exit code {code}: {text[-_LONGEST:]}"
 

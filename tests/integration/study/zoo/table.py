@@ -35,7 +35,12 @@ def page(networks: dict[str, Network], found: dict[str, Results], note: str = ""
     """found: by autocast's name, "fp32" or "bfloat16". note: what to know of these results."""
     rows = [INTRO, *(["", note] if note else []), "", "## Summary", "", *_summary(networks, found)]
     rows += ["", "## Families", "", *_groups(networks, found, "family", lambda network: network.family)]
-    rows += ["", "## Packages", "", *_groups(networks, found, "package", lambda network: network.package or "written here")]
+    rows += [
+        "",
+        "## Packages",
+        "",
+        *_groups(networks, found, "package", lambda network: network.package or "written here"),
+    ]
     rows += ["", "## Refused", "", *_refused(networks, found)]
     rows += ["", "## Failed", "", *_failed(found)]
     rows += ["", "## Cost", "", *_cost(found["fp32"])]
@@ -46,24 +51,36 @@ def counts(results: Iterable[dict[str, Any]]) -> dict[str, int]:
     """Of networks that could be built and trained. perfect: captured, verified, replayed, same bits."""
     tried = [r for r in results if r["status"] not in ("absent", "broken")]
     captured = [r for r in tried if r["status"] == "captured"]
-    return {"tried": len(tried), "captured": len(captured), "verified": sum(bool(r["faithful"]) for r in captured),
-            "replayed": sum(bool(r["replayed"]) for r in captured), "same bits": sum(bool(r["same_bits"]) for r in tried),
-            "perfect": sum(map(perfect, captured))}
+    return {
+        "tried": len(tried),
+        "captured": len(captured),
+        "verified": sum(bool(r["faithful"]) for r in captured),
+        "replayed": sum(bool(r["replayed"]) for r in captured),
+        "same bits": sum(bool(r["same_bits"]) for r in tried),
+        "perfect": sum(map(perfect, captured)),
+    }
 
 
 def _summary(networks: dict[str, Network], found: dict[str, Results]) -> list[str]:
     packages = {network.package for network in networks.values()} - {""}
     families = {network.family for network in networks.values()}
-    rows = [f"{len(networks)} networks of {len(families)} families, from {len(packages)} packages and written here.", "",
-            "| networks | training | tried | captured | verified of captured | replayed of captured | same bits |",
-            "|---|---|---|---|---|---|---|"]
+    rows = [
+        f"{len(networks)} networks of {len(families)} families, from {len(packages)} packages and written here.",
+        "",
+        "| networks | training | tried | captured | verified of captured | replayed of captured | same bits |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for label, held_out in (("all but held out", False), ("held out", True)):
         for mode, name in MODES.items():
             part = counts(r for key, r in found[mode].items() if networks[key].held_out is held_out)
             if part["tried"]:
-                cells = [str(part["tried"]), _share(part["captured"], part["tried"]),
-                         _share(part["verified"], part["captured"]), _share(part["replayed"], part["captured"]),
-                         _share(part["same bits"], part["tried"])]
+                cells = [
+                    str(part["tried"]),
+                    _share(part["captured"], part["tried"]),
+                    _share(part["verified"], part["captured"]),
+                    _share(part["replayed"], part["captured"]),
+                    _share(part["same bits"], part["tried"]),
+                ]
                 rows.append("| " + " | ".join([label, name, *cells]) + " |")
     return rows
 
@@ -73,8 +90,12 @@ def _share(part: int, whole: int) -> str:
 
 
 def _groups(networks: dict[str, Network], found: dict[str, Results], title: str, key: Any) -> list[str]:
-    rows = [f"| {title} | networks | " + " | ".join(f"{name}: captured | verified | replayed" for name in MODES.values()) + " |",
-            "|---" * (2 + 3 * len(MODES)) + "|"]
+    rows = [
+        f"| {title} | networks | "
+        + " | ".join(f"{name}: captured | verified | replayed" for name in MODES.values())
+        + " |",
+        "|---" * (2 + 3 * len(MODES)) + "|",
+    ]
     grouped = collections.defaultdict(list)
     for name, network in networks.items():
         grouped[key(network)].append(name)
@@ -106,9 +127,14 @@ def _refused(networks: dict[str, Network], found: dict[str, Results]) -> list[st
                     grouped[reason][mode].append(name)
     for reason, modes in sorted(grouped.items(), key=lambda item: -sum(map(len, item[1].values()))):
         names = dict.fromkeys(name for mode in MODES for name in modes[mode])
-        ways = dict.fromkeys(f"{networks[name].way_out} ({networks[name].tried_by})" for name in names if networks[name].tried_by)
-        rows.append("| " + " | ".join([reason.replace("|", "\\|"), *(", ".join(modes[mode]) for mode in MODES),
-                                       "; ".join(ways)]) + " |")
+        ways = dict.fromkeys(
+            f"{networks[name].way_out} ({networks[name].tried_by})" for name in names if networks[name].tried_by
+        )
+        rows.append(
+            "| "
+            + " | ".join([reason.replace("|", "\\|"), *(", ".join(modes[mode]) for mode in MODES), "; ".join(ways)])
+            + " |"
+        )
     return rows if grouped else ["Nothing."]
 
 
@@ -129,7 +155,11 @@ def _failed(found: dict[str, Results]) -> list[str]:
         for word in ("absent", "broken"):
             names = [name for name, result in results.items() if result["status"] == word]
             if names:
-                why = "its package is not installed" if word == "absent" else "it does not train here without a capture, either"
+                why = (
+                    "its package is not installed"
+                    if word == "absent"
+                    else "it does not train here without a capture, either"
+                )
                 rows.append(f"- not tried ({MODES[mode]}), {why}: {', '.join(names)}")
     return rows or ["Nothing."]
 
@@ -140,24 +170,40 @@ def _first(text: str) -> str:
 
 def _cost(results: Results) -> list[str]:
     captured = [r for r in results.values() if r["status"] == "captured"]
-    rows = ["FP32, one thread of PyTorch on a busy machine. *more*: capturing, over the same steps without a capture. Bytes of a file are without those of the",
-            f"batches, and count from {_ENOUGH // 1_000_000} M parameters on: below, the graph is most of the file. The marks are for 8 steps; *per step* is what was measured.", "",
-            "| parameters | networks | more seconds (median, most) | more, in plain steps (median) | verify, seconds | replay, seconds | file, bytes per parameter (most) | verify, memory over the file's, bytes per parameter (most) | replay (most) |",
-            "|---" * 9 + "|"]
-    for label, low, high in (("below 1 M", 0, _ENOUGH), ("1 to 10 M", _ENOUGH, LARGE), ("10 M and more", LARGE, 1 << 60)):
+    rows = [
+        "FP32, one thread of PyTorch on a busy machine. *more*: capturing, over the same steps without a capture. Bytes of a file are without those of the",
+        f"batches, and count from {_ENOUGH // 1_000_000} M parameters on: below, the graph is most of the file. The marks are for 8 steps; *per step* is what was measured.",
+        "",
+        "| parameters | networks | more seconds (median, most) | more, in plain steps (median) | verify, seconds | replay, seconds | file, bytes per parameter (most) | verify, memory over the file's, bytes per parameter (most) | replay (most) |",
+        "|---" * 9 + "|",
+    ]
+    for label, low, high in (
+        ("below 1 M", 0, _ENOUGH),
+        ("1 to 10 M", _ENOUGH, LARGE),
+        ("10 M and more", LARGE, 1 << 60),
+    ):
         part = [r for r in captured if low <= r["parameters"] < high]
         if not part:
             continue
         more = [r["capture_seconds"] - r["plain_seconds"] for r in part]
         steps = [m / (r["plain_seconds"] / (r.get("steps") or 3)) for m, r in zip(more, part)]
-        cells = [label, str(len(part)), f"{statistics.median(more):.2g}, {max(more):.2g}", f"{statistics.median(steps):.0f}"]
+        cells = [
+            label,
+            str(len(part)),
+            f"{statistics.median(more):.2g}, {max(more):.2g}",
+            f"{statistics.median(steps):.0f}",
+        ]
         cells += [f"{statistics.median(r[key] for r in part):.2g}" for key in ("verify_seconds", "replay_seconds")]
         if low:
             cells.append(f"{max((r['file_bytes'] - r['batch_bytes']) / r['parameters'] for r in part):.0f}")
-            cells += [f"{max((r[key] - r['file_bytes']) / r['parameters'] for r in part):.0f}"
-                      for key in ("verify_peak", "replay_peak")]
+            cells += [
+                f"{max((r[key] - r['file_bytes']) / r['parameters'] for r in part):.0f}"
+                for key in ("verify_peak", "replay_peak")
+            ]
         else:
             cells += ["", "", ""]
         rows.append("| " + " | ".join(cells) + " |")
-    rows.append(f"| mark | | {SECONDS_MARK} s below 10 M | {STEPS_MARK} from 10 M on | | | {FILE_MARK} | {MEMORY_MARK} | {MEMORY_MARK} |")
+    rows.append(
+        f"| mark | | {SECONDS_MARK} s below 10 M | {STEPS_MARK} from 10 M on | | | {FILE_MARK} | {MEMORY_MARK} | {MEMORY_MARK} |"
+    )
     return rows

@@ -30,6 +30,7 @@ def double_dqn():
             best = model.q(y).argmax(1, keepdim=True)
             goal = r + 0.9 * (1 - done) * model.target(y).gather(1, best)[:, 0]
         return F.smooth_l1_loss(model.q(x).gather(1, a[:, None])[:, 0], goal)
+
     return Net(), step, _transitions()
 
 
@@ -45,8 +46,12 @@ def ppo():
         chosen = torch.distributions.Categorical(logits=model.policy(x))
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
         ratio = (chosen.log_prob(a) - old).exp()
-        return -torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean() + \
-            0.5 * F.mse_loss(model.value(x)[:, 0], returns) - 0.01 * chosen.entropy().mean()
+        return (
+            -torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
+            + 0.5 * F.mse_loss(model.value(x)[:, 0], returns)
+            - 0.01 * chosen.entropy().mean()
+        )
+
     return Net(), step, lambda: (normal(8, 4), ints(3, 8), -torch.rand(8), normal(8), normal(8))
 
 
@@ -61,14 +66,19 @@ def ppo_continuous():
         x, a, old, advantage, returns = batch
         chosen = torch.distributions.Normal(model.mean(x), model.log_std.exp())
         ratio = (chosen.log_prob(a).sum(-1) - old).exp()
-        return -torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean() + \
-            F.mse_loss(model.value(x)[:, 0], returns) - 0.01 * chosen.entropy().sum(-1).mean()
+        return (
+            -torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
+            + F.mse_loss(model.value(x)[:, 0], returns)
+            - 0.01 * chosen.entropy().sum(-1).mean()
+        )
+
     return Net(), step, lambda: (normal(8, 4), normal(8, 2), -torch.rand(8), normal(8), normal(8))
 
 
 @network("reinforcement")
 def soft_actor():
     """SAC's actor step: a squashed Gaussian through two fixed critics."""
+
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -83,6 +93,7 @@ def soft_actor():
         log_p = (u.log_prob(raw) - torch.log(1 - a.square() + 1e-6)).sum(-1)
         q = torch.min(*[critic(torch.cat([x, a], -1))[:, 0] for critic in model.critics])
         return (0.2 * log_p - q).mean()
+
     return Net(), step, lambda: normal(8, 4)
 
 
@@ -100,11 +111,14 @@ def soft_critic():
         with torch.no_grad():
             mean, log_std = model.actor(y).chunk(2, -1)
             u = torch.distributions.TransformedDistribution(
-                torch.distributions.Normal(mean, log_std.clamp(-5, 2).exp()), [torch.distributions.transforms.TanhTransform()])
+                torch.distributions.Normal(mean, log_std.clamp(-5, 2).exp()),
+                [torch.distributions.transforms.TanhTransform()],
+            )
             b = u.sample()
             q = torch.min(*[target(torch.cat([y, b], -1))[:, 0] for target in model.targets])
             goal = r + 0.99 * (1 - done) * q
         return sum(F.mse_loss(critic(torch.cat([x, a], -1))[:, 0], goal) for critic in model.critics)
+
     return Net(), step, lambda: (normal(8, 4), torch.rand(8, 2), normal(8), normal(8, 4), torch.rand(8).round())
 
 
@@ -123,6 +137,7 @@ def quantile_regression_dqn():
         error = goal[:, None] - now[..., None]
         huber = torch.where(error.abs() < 1, 0.5 * error.square(), error.abs() - 0.5)
         return ((middles[None, :, None] - (error.detach() < 0).float()).abs() * huber).mean()
+
     return model, step, _transitions()
 
 
@@ -134,6 +149,7 @@ def reinforce_bernoulli():
         x, r = batch
         chosen = torch.distributions.Bernoulli(logits=model(x)[:, 0])
         return -(chosen.log_prob(chosen.sample()) * r).mean()
+
     return model, step, lambda: (normal(8, 4), normal(8))
 
 
@@ -142,12 +158,14 @@ def sb3_actor_critic():
     import gymnasium as gym
     import numpy as np
     from stable_baselines3.common.policies import ActorCriticPolicy
+
     box = gym.spaces.Box(-1, 1, (4,), np.float32)
     model = ActorCriticPolicy(box, gym.spaces.Discrete(3), lambda _: 1e-3, net_arch=[8])
 
     def step(model, batch):
         values, log_p, entropy = model.evaluate_actions(batch[0], batch[1])
         return -(log_p * batch[2]).mean() + F.mse_loss(values[:, 0], batch[3]) - 0.01 * entropy.mean()
+
     return model, step, lambda: (normal(8, 4), ints(3, 8), normal(8), normal(8))
 
 
@@ -156,12 +174,19 @@ def sb3_gaussian_policy():
     import gymnasium as gym
     import numpy as np
     from stable_baselines3.common.policies import ActorCriticPolicy
-    model = ActorCriticPolicy(gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Box(-1, 1, (2,), np.float32),
-                              lambda _: 1e-3, net_arch=[8], use_sde=True)
+
+    model = ActorCriticPolicy(
+        gym.spaces.Box(-1, 1, (4,), np.float32),
+        gym.spaces.Box(-1, 1, (2,), np.float32),
+        lambda _: 1e-3,
+        net_arch=[8],
+        use_sde=True,
+    )
 
     def step(model, batch):
         values, log_p, entropy = model.evaluate_actions(batch[0], batch[1])
         return -(log_p * batch[2]).mean() + F.mse_loss(values[:, 0], batch[3]) - 0.01 * entropy.mean()
+
     return model, step, lambda: (normal(8, 4), normal(8, 2), normal(8), normal(8))
 
 
@@ -170,10 +195,18 @@ def sb3_nature_cnn():
     import gymnasium as gym
     import numpy as np
     from stable_baselines3.dqn.policies import CnnPolicy
-    model = CnnPolicy(gym.spaces.Box(0, 255, (1, 40, 40), np.uint8), gym.spaces.Discrete(3), lambda _: 1e-3,
-                      features_extractor_kwargs=dict(features_dim=16))
-    return model, lambda m, b: F.smooth_l1_loss(m.q_net(b[0]).gather(1, b[1])[:, 0], b[2]), \
-        lambda: (torch.randint(0, 256, (2, 1, 40, 40), dtype=torch.uint8), ints(3, 2, 1), normal(2))
+
+    model = CnnPolicy(
+        gym.spaces.Box(0, 255, (1, 40, 40), np.uint8),
+        gym.spaces.Discrete(3),
+        lambda _: 1e-3,
+        features_extractor_kwargs=dict(features_dim=16),
+    )
+    return (
+        model,
+        lambda m, b: F.smooth_l1_loss(m.q_net(b[0]).gather(1, b[1])[:, 0], b[2]),
+        lambda: (torch.randint(0, 256, (2, 1, 40, 40), dtype=torch.uint8), ints(3, 2, 1), normal(2)),
+    )
 
 
 @network("reinforcement", "torchrl")
@@ -190,6 +223,7 @@ def torchrl_dueling():
             h = self.body(x)
             a = self.advantage(h)
             return self.value(h) + a - a.mean(-1, keepdim=True)
+
     return Dueling(), lambda m, b: F.smooth_l1_loss(m(b[0]).gather(1, b[1][:, None])[:, 0], b[2]), _transitions()
 
 
@@ -205,19 +239,34 @@ def torchrl_noisy_tanh_normal():
         def forward(self, x):
             mean, scale = self.body(x).chunk(2, -1)
             return TanhNormal(mean, F.softplus(scale) + 1e-3)
-    return Net(), lambda m, b: -(m(b[0]).log_prob(b[1]) * b[2]).mean(), \
-        lambda: (normal(8, 4), torch.rand(8, 2) * 1.6 - 0.8, normal(8))
+
+    return (
+        Net(),
+        lambda m, b: -(m(b[0]).log_prob(b[1]) * b[2]).mean(),
+        lambda: (normal(8, 4), torch.rand(8, 2) * 1.6 - 0.8, normal(8)),
+    )
 
 
 @network("reinforcement", "transformers")
 def decision_transformer():
     from transformers import DecisionTransformerConfig, DecisionTransformerModel
-    model = DecisionTransformerModel(DecisionTransformerConfig(
-        state_dim=4, act_dim=2, hidden_size=16, n_layer=1, n_head=2, max_ep_len=20, n_positions=64))
+
+    model = DecisionTransformerModel(
+        DecisionTransformerConfig(
+            state_dim=4, act_dim=2, hidden_size=16, n_layer=1, n_head=2, max_ep_len=20, n_positions=64
+        )
+    )
 
     def step(model, batch):
         states, actions, to_go, times = batch
-        out = model(states=states, actions=actions, rewards=None, returns_to_go=to_go, timesteps=times,
-                    attention_mask=torch.ones(2, 5))
+        out = model(
+            states=states,
+            actions=actions,
+            rewards=None,
+            returns_to_go=to_go,
+            timesteps=times,
+            attention_mask=torch.ones(2, 5),
+        )
         return F.mse_loss(out.action_preds, actions)
+
     return model, step, lambda: (normal(2, 5, 4), normal(2, 5, 2), normal(2, 5, 1), torch.arange(5).expand(2, 5))
