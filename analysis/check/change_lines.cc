@@ -23,7 +23,7 @@ constexpr size_t kNamedChanges = 12;  // ops that only one side has
 bool drops_elements(const std::string& name) {
   const std::span<const OpDef> all = ops();
   const auto found = std::ranges::find(all, name, &OpDef::name);
-  return found != all.end() && found->draws_mask != nullptr;
+  return found != all.end() && found->meaning.draws_mask != nullptr;
 }
 
 std::string attribute_of(const NodeFacts& node, const std::string& name) {

@@ -75,10 +75,10 @@ const JsonObject<LanesOf>& json_object(const LanesOf*) {
            "`better`, `worse`, `same` by the outcomes; `not comparable`: one was not judged, or "
            "is missing",
            {"better", "worse", "same", "not comparable"}},
-          {"policy_before", [](auto& l) { return l.lanes.policy.before; },
+          {"policy_before", [](auto& l) { return l.lanes.lanes.policy.before; },
            "settings of the policy that only the first run has, by section and key: "
            "`loss_scale.kind = \"static\"`"},
-          {"policy_after", [](auto& l) { return l.lanes.policy.after; }, "likewise"},
+          {"policy_after", [](auto& l) { return l.lanes.lanes.policy.after; }, "likewise"},
           {"sentence",
            only_if([](auto& l) { return is_shown(l.pair, l.lanes); },
                    [](auto& l) { return change_sentence(l.pair, l.lanes); }),

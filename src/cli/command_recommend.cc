@@ -9,7 +9,6 @@
 #include <system_error>
 #include <vector>
 
-#include "analysis/run/run_data.h"
 #include "analysis/search/recommend.h"
 #include "analysis/search/search.h"
 #include "reports/advice/advice_text.h"
