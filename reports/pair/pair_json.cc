@@ -47,8 +47,8 @@ const JsonObject<ShareChange>& json_object(const ShareChange*) {
 const JsonObject<SetupDifference>& json_object(const SetupDifference*) {
   static const JsonObject<SetupDifference> keys("", {
                                                         {"name", &SetupDifference::name},
-                                                        {"before", &SetupDifference::run},
-                                                        {"after", &SetupDifference::baseline},
+                                                        {"before", &SetupDifference::baseline},
+                                                        {"after", &SetupDifference::run},
                                                     });
   return keys;
 }
