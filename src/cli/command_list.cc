@@ -1,5 +1,6 @@
 // lockstep list: everything that has a name.
 #include <fmt/format.h>
+#include <algorithm>
 
 #include <memory>
 
@@ -27,7 +28,11 @@ int list(const ListArgs& args) {
     throw InputError("list: --markdown, --json and --schema", "choose one");
   }
   if (args.topic.empty()) {
-    for (const ListTopic& topic : list_topics()) fmt::print("{:<14}{}\n", topic.name, topic.help);
+    size_t width = 0;
+    for (const ListTopic& topic : list_topics()) width = std::max(width, topic.name.size());
+    for (const ListTopic& topic : list_topics()) {
+      fmt::print("{:<{}}  {}\n", topic.name, width, topic.help);
+    }
     return kExitFine;
   }
   const ListTopic& topic = find_row("list", args.topic, list_topics());
