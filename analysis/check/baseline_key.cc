@@ -13,7 +13,7 @@
 #include "src/core/text.h"
 #include "src/core/text_hash.h"
 #include "src/policy/twin_lane.h"
-#include "src/train/lane_name.h"
+#include "src/train/lane/lane_name.h"
 
 namespace lockstep {
 namespace {

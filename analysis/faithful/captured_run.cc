@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "src/graph/json.h"
-#include "src/train/captured_lane.h"
+#include "src/train/lane/captured_lane.h"
 
 namespace lockstep {
 namespace {

@@ -36,8 +36,8 @@
 #include "src/graph/composed_ops.h"
 #include "src/graph/op.h"
 #include "src/policy/find_policy.h"
-#include "src/train/captured_lane.h"
-#include "src/train/lane_name.h"
+#include "src/train/lane/captured_lane.h"
+#include "src/train/lane/lane_name.h"
 #include "src/update/clip.h"
 
 namespace lockstep {

@@ -1,5 +1,5 @@
 // Finds what went wrong in each lane of a run.
-// Decides what broke; the report, the check, the live view and the search of `recommend` read it.
+// Decides what broke; the report, the check and the search of `recommend` read it.
 // finding.h says what a finding is, finding_kinds.h what each kind means.
 #pragma once
 
@@ -16,7 +16,8 @@ namespace lockstep {
 // Not the reference, the truth, the twin or PyTorch's own recorded run: a lane that is judged.
 bool is_candidate(const LaneInfo& lane);
 
-// Gathers what the findings of one lane rest on, of a run in progress or one that is played back.
+// Gathers what the findings of one lane rest on, from the records of a run that is
+// played back.
 // Needs the records of the lane, of the reference and of the first twin, if there is one.
 class FindingTally : public Observer {
  public:

@@ -7,8 +7,8 @@
 #include "src/policy/find_policy.h"
 #include "src/policy/parse/toml_text.h"
 #include "src/policy/twin_lane.h"
-#include "src/train/captured_lane.h"
-#include "src/train/lane_name.h"
+#include "src/train/lane/captured_lane.h"
+#include "src/train/lane/lane_name.h"
 
 namespace lockstep {
 namespace {

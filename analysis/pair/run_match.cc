@@ -57,12 +57,13 @@ Pairing match_by_layer(const std::vector<Item>& before, const std::vector<Item>&
   return pairing;
 }
 
-// By name, then the renamed ones by their shape.
+// By name, then the renamed ones by their shape, in order.
 Pairing match_parameters(const std::vector<ParameterFacts>& before,
                          const std::vector<ParameterFacts>& after) {
   Pairing pairing(before.size(), after.size());
   pairing.pair_first([&](size_t i, size_t j) { return before[i].name == after[j].name; });
-  pairing.pair_first([&](size_t i, size_t j) { return before[i].shape == after[j].shape; });
+  pairing.pair_in_order(pairing.free_before(), pairing.free_after(),
+                        [&](size_t i, size_t j) { return before[i].shape == after[j].shape; });
   return pairing;
 }
 

@@ -15,7 +15,7 @@
 #include "src/record/capture/capture_reader.h"
 #include "src/record/hdf5/file_block.h"
 #include "src/record/run/environment.h"
-#include "src/train/lane_name.h"
+#include "src/train/lane/lane_name.h"
 
 namespace lockstep {
 namespace {

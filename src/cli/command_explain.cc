@@ -18,7 +18,7 @@
 #include "src/lower/program_text.h"
 #include "src/models/model.h"
 #include "src/record/capture/capture_reader.h"
-#include "src/train/lane_name.h"
+#include "src/train/lane/lane_name.h"
 #include "src/train/run_option_rows.h"
 
 namespace lockstep {

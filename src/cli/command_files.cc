@@ -10,7 +10,7 @@
 #include "src/cli/arguments/capture_argument.h"
 #include "src/record/run/run_writer.h"
 #include "src/record/run/start_from.h"
-#include "src/train/lane_name.h"
+#include "src/train/lane/lane_name.h"
 #include "src/train/run_option_rows.h"
 
 namespace lockstep {

@@ -13,7 +13,7 @@
 #include "src/record/capture/capture_reader.h"
 #include "src/record/capture/verification.h"
 #include "src/record/run/environment.h"
-#include "src/train/captured_lane.h"
+#include "src/train/lane/captured_lane.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-// What is measured of a step's values, and how?
+// Measures the values of a step.
 // An executor names every rounding and op; a measurer fills the records of their sites. It has two
 // kinds: FullMeasurer writes all statistics, errors against the reference, the health of sums and
 // the effect on the loss; CountMeasurer counts only what roundings to narrower formats do, nearly

@@ -1,4 +1,4 @@
-// Where are the values of a program?
+// The values of a program.
 // Holds the tensors of one lane: those bound from outside, the constants, and the computed ones in
 // the slots of a ValuePlan, from which they go to rest and come back. It runs no node and measures
 // nothing.

@@ -12,7 +12,7 @@
 #include "src/execute/engines.h"
 #include "src/graph/autodiff.h"
 #include "src/policy/find_policy.h"
-#include "src/train/lane_threads.h"
+#include "src/train/lane/lane_threads.h"
 #include "src/update/parameter_groups.h"
 
 namespace lockstep {

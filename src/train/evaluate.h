@@ -11,7 +11,7 @@
 
 #include "src/data/dataset.h"
 #include "src/models/model.h"
-#include "src/train/lane.h"
+#include "src/train/lane/lane.h"
 
 namespace lockstep {
 

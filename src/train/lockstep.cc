@@ -11,8 +11,8 @@
 #include "src/core/error.h"
 #include "src/data/noise.h"
 #include "src/policy/twin_lane.h"
-#include "src/train/captured_lane.h"
-#include "src/train/lane_threads.h"
+#include "src/train/lane/captured_lane.h"
+#include "src/train/lane/lane_threads.h"
 #include "src/train/prepared_run.h"
 #include "src/train/run_setup.h"
 

@@ -11,7 +11,7 @@
 #include "src/data/sources.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/same_step.h"
-#include "src/train/captured_lane.h"
+#include "src/train/lane/captured_lane.h"
 #include "src/train/loss_passes.h"
 #include "src/train/run_option_rows.h"
 #include "src/train/run_setup.h"

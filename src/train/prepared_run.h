@@ -15,7 +15,7 @@
 #include "src/graph/site.h"
 #include "src/models/model.h"
 #include "src/train/evaluate.h"
-#include "src/train/lane.h"
+#include "src/train/lane/lane.h"
 #include "src/train/run_description.h"
 #include "src/train/run_options.h"
 

@@ -234,7 +234,6 @@ void finish_statistics(std::string_view level, Measuring& measuring) {
   const auto row = std::ranges::find(kStatisticsLevels, level, &StatisticsLevel::name);
   if (row == std::end(kStatisticsLevels) || row->takes_every || every == 0) return;
   throw InputError(fmt::format("--statistics {}: contradicts --statistics-every {}", level, every),
-
                    "leave one of them out");
 }
 

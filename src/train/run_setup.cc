@@ -10,7 +10,7 @@
 #include "src/core/random.h"
 #include "src/graph/rewrite/rewrite.h"
 #include "src/policy/twin_lane.h"
-#include "src/train/lane_name.h"
+#include "src/train/lane/lane_name.h"
 #include "src/train/run_option_rows.h"
 #include "src/train/run_option_text.h"
 #include "src/update/parameter_groups.h"

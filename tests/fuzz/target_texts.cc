@@ -21,7 +21,7 @@
 #include "src/policy/find_policy.h"
 #include "src/record/capture/verification.h"
 #include "src/record/run/options_json.h"
-#include "src/train/lane_name.h"
+#include "src/train/lane/lane_name.h"
 #include "src/update/optimizers.h"
 #include "src/update/parameter_groups.h"
 #include "src/update/schedules.h"

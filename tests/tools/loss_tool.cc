@@ -17,7 +17,7 @@
 #include "src/core/text.h"
 #include "src/graph/autodiff.h"
 #include "src/models/model.h"
-#include "src/train/lane.h"
+#include "src/train/lane/lane.h"
 
 namespace lockstep {
 namespace {

@@ -2,7 +2,7 @@
 // accumulator; fallbacks and refusals.
 #include "emulation/kernels/cpu_unit.h"
 #include "src/core/error.h"
-#include "src/train/lane.h"
+#include "src/train/lane/lane.h"
 #include "tests/train/small_runs.h"
 
 using namespace lockstep;

@@ -1,5 +1,5 @@
 // A lane in a run: synced mode, the twin, skipped steps, masters, death, names and targets.
-#include "src/train/lane.h"
+#include "src/train/lane/lane.h"
 
 #include <algorithm>
 #include <limits>

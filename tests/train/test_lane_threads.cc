@@ -1,10 +1,10 @@
 // Which lanes run at the same time.
-#include "src/train/lane_threads.h"
+#include "src/train/lane/lane_threads.h"
 
 #include <doctest/doctest.h>
 
 #include "src/graph/autodiff.h"
-#include "src/train/lane_name.h"
+#include "src/train/lane/lane_name.h"
 #include "tests/core/meeting.h"
 #include "tests/emulation/kernels/kernel_test_util.h"
 #include "tests/train/small_runs.h"

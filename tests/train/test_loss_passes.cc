@@ -12,7 +12,7 @@
 #include "src/graph/autodiff.h"
 #include "src/graph/builder.h"
 #include "src/models/model.h"
-#include "src/train/lane.h"
+#include "src/train/lane/lane.h"
 #include "tests/train/small_runs.h"
 
 using namespace lockstep;

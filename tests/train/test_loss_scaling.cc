@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "src/train/lane.h"
+#include "src/train/lane/lane.h"
 #include "tests/train/small_runs.h"
 
 using namespace lockstep;

@@ -1,7 +1,7 @@
 // What a lane records where weights, buffers, constants and inputs are rounded into storage.
 #include "src/graph/autodiff.h"
 #include "src/graph/builder.h"
-#include "src/train/lane.h"
+#include "src/train/lane/lane.h"
 #include "tests/train/small_runs.h"
 
 using namespace lockstep;

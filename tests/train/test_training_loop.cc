@@ -10,7 +10,7 @@
 #include "src/graph/autodiff.h"
 #include "src/graph/builder.h"
 #include "src/models/model.h"
-#include "src/train/lane.h"
+#include "src/train/lane/lane.h"
 #include "src/update/clip.h"
 #include "src/update/parameter_groups.h"
 #include "tests/train/small_runs.h"

@@ -7,7 +7,7 @@
 #include "reports/run/section.h"
 #include "reports/writers/number_text.h"
 #include "src/core/text.h"
-#include "src/train/captured_lane.h"
+#include "src/train/lane/captured_lane.h"
 
 namespace lockstep {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "src/policy/find_policy.h"
 #include "src/record/run/run_file_names.h"
-#include "src/train/lane_name.h"
+#include "src/train/lane/lane_name.h"
 
 namespace lockstep {
 

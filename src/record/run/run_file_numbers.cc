@@ -295,6 +295,8 @@ void RunFile::read_step(int lane, int64_t step, bool histograms, LaneStep& into)
     into.sites.resize(sites);
     return;
   }
+  into.alive = true;
+  into.died_of = LaneStep().died_of;
   into.sites.resize(sites);
   impl_->guard([&] {
     const auto is_sample = [](const Quantity& q) { return q.rows() == Rows::kSample; };

@@ -20,7 +20,7 @@
 #include "src/record/run/run_file_names.h"
 #include "src/record/run/run_lock.h"
 #include "src/record/run/site_table_io.h"
-#include "src/train/lane_name.h"
+#include "src/train/lane/lane_name.h"
 
 namespace lockstep {
 namespace {

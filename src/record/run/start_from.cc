@@ -10,7 +10,7 @@
 #include "src/record/run/checkpoint.h"
 #include "src/record/run/run_file_names.h"
 #include "src/record/run/start_from.h"
-#include "src/train/lane_name.h"
+#include "src/train/lane/lane_name.h"
 
 namespace lockstep {
 namespace {

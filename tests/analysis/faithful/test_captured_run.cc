@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "src/graph/json.h"
-#include "src/train/captured_lane.h"
+#include "src/train/lane/captured_lane.h"
 #include "tests/analysis/recorded_run.h"
 
 namespace lockstep {

@@ -1,5 +1,5 @@
 // See lane_storage.h.
-#include "src/train/lane_storage.h"
+#include "src/train/lane/lane_storage.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // See lane_threads.h.
-#include "src/train/lane_threads.h"
+#include "src/train/lane/lane_threads.h"
 
 #include <algorithm>
 

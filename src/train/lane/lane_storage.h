@@ -1,4 +1,4 @@
-// What does a lane keep between steps?
+// What a lane keeps between steps.
 // Weights, masters, optimizer states, buffers and the state of delayed scaling: how they are stored
 // in the lane's formats, how a lane restarts from another, what a checkpoint has of them. It knows
 // no gradients.
@@ -11,7 +11,7 @@
 
 #include "src/core/error.h"
 #include "src/execute/scaling_state.h"
-#include "src/train/lane_frame.h"
+#include "src/train/lane/lane_frame.h"
 #include "src/train/run_state.h"
 #include "src/update/stored_parameter.h"
 

@@ -1,5 +1,5 @@
 // See captured_lane.h.
-#include "src/train/captured_lane.h"
+#include "src/train/lane/captured_lane.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "src/core/text_hash.h"
 #include "src/policy/find_policy.h"
 #include "src/policy/parse/toml_text.h"
-#include "src/train/lane_name.h"
+#include "src/train/lane/lane_name.h"
 
 namespace lockstep {
 namespace {

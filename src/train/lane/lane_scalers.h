@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "src/policy/loss_scale.h"
-#include "src/train/lane_frame.h"
+#include "src/train/lane/lane_frame.h"
 #include "src/train/step_record.h"
 
 namespace lockstep {

@@ -1,5 +1,5 @@
 // See lane_name.h.
-#include "src/train/lane_name.h"
+#include "src/train/lane/lane_name.h"
 
 #include "src/core/error.h"
 #include "src/core/text.h"

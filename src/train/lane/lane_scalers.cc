@@ -1,12 +1,12 @@
 // See lane_scalers.h.
-#include "src/train/lane_scalers.h"
+#include "src/train/lane/lane_scalers.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "src/execute/finite.h"
-#include "src/train/lane_name.h"
+#include "src/train/lane/lane_name.h"
 #include "src/train/loss_passes.h"
 
 namespace lockstep {

@@ -1,5 +1,5 @@
 // See lane_context.h.
-#include "src/train/lane_context.h"
+#include "src/train/lane/lane_context.h"
 
 #include "src/train/loss_passes.h"
 #include "src/update/schedules.h"

@@ -1,5 +1,5 @@
 // See lane_update.h.
-#include "src/train/lane_update.h"
+#include "src/train/lane/lane_update.h"
 
 #include <algorithm>
 #include <type_traits>

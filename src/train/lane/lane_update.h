@@ -7,9 +7,9 @@
 #include <optional>
 #include <vector>
 
-#include "src/train/lane_frame.h"
-#include "src/train/lane_gradients.h"
-#include "src/train/lane_storage.h"
+#include "src/train/lane/lane_frame.h"
+#include "src/train/lane/lane_gradients.h"
+#include "src/train/lane/lane_storage.h"
 
 namespace lockstep {
 

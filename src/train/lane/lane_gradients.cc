@@ -1,5 +1,5 @@
 // See lane_gradients.h.
-#include "src/train/lane_gradients.h"
+#include "src/train/lane/lane_gradients.h"
 
 #include <algorithm>
 #include <cmath>

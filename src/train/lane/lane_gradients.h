@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "src/train/lane_frame.h"
-#include "src/train/lane_scalers.h"
-#include "src/train/lane_storage.h"
+#include "src/train/lane/lane_frame.h"
+#include "src/train/lane/lane_scalers.h"
+#include "src/train/lane/lane_storage.h"
 
 namespace lockstep {
 

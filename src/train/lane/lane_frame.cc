@@ -1,5 +1,5 @@
 // See lane_frame.h.
-#include "src/train/lane_frame.h"
+#include "src/train/lane/lane_frame.h"
 
 #include <cmath>
 

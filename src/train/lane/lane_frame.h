@@ -7,7 +7,7 @@
 #include "src/execute/step_measuring.h"
 #include "src/execute/step_runner.h"
 #include "src/execute/value_tap.h"
-#include "src/train/lane_context.h"
+#include "src/train/lane/lane_context.h"
 #include "src/train/run_description.h"
 
 namespace lockstep {

@@ -1,5 +1,5 @@
 // The set-up of a lane, the passes of its step, and the step's end.
-#include "src/train/lane.h"
+#include "src/train/lane/lane.h"
 
 #include <fmt/format.h>
 

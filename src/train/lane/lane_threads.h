@@ -9,7 +9,7 @@
 #include <memory>
 #include <span>
 
-#include "src/train/lane.h"
+#include "src/train/lane/lane.h"
 
 namespace lockstep {
 

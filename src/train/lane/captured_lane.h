@@ -3,7 +3,7 @@
 #pragma once
 
 #include "src/capture/capture.h"
-#include "src/train/lane_context.h"
+#include "src/train/lane/lane_context.h"
 #include "src/train/run_description.h"
 #include "src/train/step_record.h"
 
