@@ -206,12 +206,16 @@ std::function<int()> declare_record(CLI::App& app) {
       "limits.\nExample:\n  lockstep baseline record lenet --steps 20 -o lenet.baseline.json\n"
       "  lockstep check lenet --baseline lenet.baseline.json");
   return [args, checks, options] {
-    const auto refuse = [&](const CLI::Option* option, std::string_view why) {
+    // By their rows' names: CLI11 gives a hidden option none.
+    const auto refuse = [&](const CLI::Option* option, std::string_view name,
+                            std::string_view why) {
       if (option->count() == 0 || why.empty()) return;
-      checks.problems().add(fmt::format("{}: {}", option->get_name(), why), "leave it out");
+      checks.problems().add(fmt::format("{}: {}", name, why), "leave it out");
     };
-    for (const auto& [row, option] : options.of_run) refuse(option, row->no_baseline);
-    refuse(options.resume, "a baseline is recorded as a whole");
+    for (const auto& [row, option] : options.of_run) {
+      refuse(option, row->option, row->no_baseline);
+    }
+    refuse(options.resume, "--resume", "a baseline is recorded as a whole");
     if (args->threads != 0) set_thread_count(args->threads);
     return record(*args, options, checks.problems());
   };

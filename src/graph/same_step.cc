@@ -231,8 +231,8 @@ SiteTable sites_numbered_as(const SiteTable& main_sites, const SiteTable& other_
 std::optional<size_t> first_other_site(const SiteTable& a, const SiteTable& b) {
   const auto is_same = [](const Site& x, const Site& y) {
     const auto place = [](const Site& s) {
-      return std::tie(s.layer, s.op, s.role, s.point, s.node, s.index, s.shape, s.feeds, s.scaled,
-                      s.stat_exempt);
+      return std::tie(s.layer, s.op, s.role, s.point, s.node, s.index, s.value, s.shape, s.feeds,
+                      s.scaled, s.stat_exempt);
     };
     return place(x) == place(y);
   };
