@@ -7,7 +7,7 @@ endforeach()
 add_library(lockstep_fuzz_targets STATIC ${fuzz_sources})
 target_link_libraries(lockstep_fuzz_targets PUBLIC lockstep_cli PRIVATE OpenSSL::Crypto)
 target_compile_options(lockstep_fuzz_targets PRIVATE ${test_optimization})
-lockstep_unity_tests(lockstep_fuzz_targets)
+lockstep_unity(lockstep_fuzz_targets)
 set(fuzz ${CMAKE_SOURCE_DIR}/tests/fuzz)
 # The driver, which needs no particular compiler.
 add_executable(lockstep_fuzz ${fuzz}/driver.cc ${fuzz}/campaign.cc ${fuzz}/test_campaign.cc)

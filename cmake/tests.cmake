@@ -36,7 +36,7 @@ function(lockstep_tests name)
   if(NOT LOCKSTEP_SANITIZE)
     lockstep_use_pch(test_${name})   # which fits no -O0
   endif()
-  lockstep_unity_tests(test_${name})
+  lockstep_unity(test_${name})
   add_test(NAME ${name} COMMAND test_${name} --test-suite-exclude=slow,study)
   set_tests_properties(${name} PROPERTIES LABELS everyday)
   if(NOT arg_SPLIT)

@@ -2,6 +2,8 @@
 #include "analysis/candidates/format_assignment.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <functional>
 #include <map>
 
 namespace lockstep {

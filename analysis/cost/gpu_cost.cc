@@ -81,7 +81,7 @@ constexpr std::array kRates = {Rate{"fp32", &Gpu::fp32},  Rate{"tf32", &Gpu::tf3
                                Rate{"fp8", &Gpu::fp8},    Rate{"mxfp8", &Gpu::mxfp8},
                                Rate{"nvfp4", &Gpu::nvfp4}};
 
-constexpr double kTera = 1e12, kGiga = 1e9;
+constexpr double kTera = 1e12;
 constexpr int kBitsPerByte = 8, kHalfBits = 16, kByteBits = 8;
 
 class Pricing {

@@ -27,12 +27,14 @@ namespace lockstep {
 
 inline constexpr double kUnalignedRate = 0.5;  // a judgement: measured rates lie on both sides
 
+inline constexpr double kGiga = 1e9;
+
 // Peak rates without sparsity in 10^12 operations a second (a multiply-add is two); 0: no such
 // unit.
 struct Gpu {
   std::string_view name, help, source;
   double fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4;
-  double bandwidth;  // 10^9 bytes a second
+  double bandwidth;  // 10^9 bytes a second: times kGiga
 };
 std::span<const Gpu> gpus();
 // The GPU of estimates for which none is named.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "analysis/cost/gpu_cost.h"
 #include "analysis/ranges/range_samples.h"
 #include "src/graph/json.h"
 #include "src/graph/op.h"
@@ -15,7 +16,6 @@ namespace lockstep {
 namespace {
 
 constexpr std::string_view kLinear = "linear";
-constexpr double kGiga = 1e9;
 constexpr int kBytes16 = 2, kBytes32 = 4;
 
 std::string extents(const ProductFact& fact) {

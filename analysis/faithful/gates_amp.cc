@@ -88,10 +88,9 @@ double loss_sum_floor(const Graph& graph, const Format& format, double loss) {
   return kDeviations * unit_roundoff * std::sqrt(additions / 3) * std::abs(loss);
 }
 
-bool all_finite(const Tensors& tensors) {
-  return std::ranges::all_of(tensors, [](const auto& entry) {
-    return lockstep::all_finite(active_kernels(), entry.second);
-  });
+bool are_finite(const Tensors& tensors) {
+  return std::ranges::all_of(
+      tensors, [](const auto& entry) { return all_finite(active_kernels(), entry.second); });
 }
 
 // Sums over the steps of 1 - cos: emulated to captured, captured to FP32, emulated to its versions.
@@ -197,7 +196,7 @@ double rounding_noise(const Capture& capture, Policy policy, const CapturedStep&
   return draws > 0 ? std::sqrt(squares / draws) : 0;
 }
 
-GateResult judge(const AmpFindings& found, GateResult gate) {
+GateResult judge_amp(const AmpFindings& found, GateResult gate) {
   const auto n = static_cast<double>(found.steps);
   const double chaos = std::max(found.chaos_fp32, *std::ranges::max_element(found.chaos_low));
   const double emulated = found.emulated / n;
@@ -269,7 +268,7 @@ GateResult gate_v7(const Capture& capture) {
     const CapturedStep& step = capture.steps.at(static_cast<size_t>(verify.step));
     const Tensors& values = verify.before.values;
     const ComputedStep emulated = low.run(step, values, step.scale_before);
-    const bool overflows = !all_finite(emulated.gradients);
+    const bool overflows = !are_finite(emulated.gradients);
     if (overflows != step.found_inf && found.disagreement.empty()) {
       found.disagreement = fmt::format("step {}: found_inf {} here, {} captured", verify.step,
                                        overflows ? 1 : 0, step.found_inf ? 1 : 0);
@@ -307,7 +306,7 @@ GateResult gate_v7(const Capture& capture) {
     gate.figure = "every verify step was skipped, or its loss is not finite";
     return gate;
   }
-  return judge(found, std::move(gate));
+  return judge_amp(found, std::move(gate));
 }
 
 }  // namespace lockstep

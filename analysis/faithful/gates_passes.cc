@@ -140,8 +140,8 @@ double torch_noise(const std::string& name, const Tensor& wanted, double norm,
   return kNoiseFactor * std::min(error, sum_noise * norm);
 }
 
-void judge(const ComputedStep& ours, const Reference& reference, const CapturedVerify& verify,
-           const Floors& floors, Judged& judged) {
+void judge_step(const ComputedStep& ours, const Reference& reference, const CapturedVerify& verify,
+                const Floors& floors, Judged& judged) {
   judged.take_loss(relative(ours.loss, reference.loss), reference.loss_bound, verify.step);
   double largest = 0;
   for (const auto& [name, g] : reference.gradients) {
@@ -318,7 +318,8 @@ GateResult gate_v1(const Capture& capture) {
                      const auto graph = static_cast<size_t>(step.micro[micro].graph);
                      if (done) difference.look(micro, node, values, capture.graphs[graph]);
                    });
-    judge(ours, {verify.loss64, {kBoundsV1.loss}, verify.grads64, kBoundsV1}, verify, {}, judged);
+    judge_step(ours, {verify.loss64, {kBoundsV1.loss}, verify.grads64, kBoundsV1}, verify, {},
+               judged);
   }
   gate.figure = figure_of(judged, capture);
   gate.floor = judged.floor;
@@ -356,7 +357,7 @@ GateResult gate_v3(const Capture& capture, GateResult& v4) {
       Judged out;
       const LossBound loss_bound =
           loss_bound_fp32(step.loss, verify, order_noise, floors.chaos.loss);
-      judge(step, {verify.loss32, loss_bound, verify.grads32, kBoundsV3}, verify, floors, out);
+      judge_step(step, {verify.loss32, loss_bound, verify.grads32, kBoundsV3}, verify, floors, out);
       return out;
     };
     std::optional<ComputedStep> exact;

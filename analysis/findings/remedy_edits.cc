@@ -80,7 +80,7 @@ std::string region_of(const std::string& layer) {
       "with torch.autocast(\"cuda\", enabled=False):  # around {}, its inputs as x.float()", layer);
 }
 
-void add(std::vector<RemedyEdit>& edits, RemedyEdit edit) {
+void add_edit(std::vector<RemedyEdit>& edits, RemedyEdit edit) {
   const bool known =
       std::ranges::any_of(edits, [&](const RemedyEdit& e) { return e.toml == edit.toml; });
   if (!known && !edit.toml.empty()) edits.push_back(std::move(edit));
@@ -94,8 +94,8 @@ std::vector<RemedyEdit> op_in(const EditContext& c, const Format& in) {
   const auto [layer, op] = place_of(c, *node);
   const std::string pytorch = in.is_fp32() ? region_of(layer) : "";
   std::set<Place> places = {{layer, op}};
-  add(edits,
-      {fmt::format("{} {} in {}", layer, op, format), compute_rules(places, format), pytorch});
+  add_edit(edits,
+           {fmt::format("{} {} in {}", layer, op, format), compute_rules(places, format), pytorch});
   const Finding& f = c.found.finding;
   const Site* cause = f.cause < 0 ? nullptr : &c.found.sites.sites[static_cast<size_t>(f.cause)];
   const Node* lost =
@@ -103,13 +103,13 @@ std::vector<RemedyEdit> op_in(const EditContext& c, const Format& in) {
   if (lost != nullptr && lost != node) {
     std::set<Place> both = places;
     both.insert(place_of(c, *lost));
-    add(edits, {fmt::format("{} {} and {} in {}", layer, op, lost->op, format),
-                compute_rules(both, format), pytorch});
+    add_edit(edits, {fmt::format("{} {} and {} in {}", layer, op, lost->op, format),
+                     compute_rules(both, format), pytorch});
   }
   const std::set<Place> readers = readers_of(c, results_of(*node));
   places.insert(readers.begin(), readers.end());
-  add(edits, {fmt::format("{} {} and what reads its result in {}", layer, op, format),
-              compute_rules(places, format), pytorch});
+  add_edit(edits, {fmt::format("{} {} and what reads its result in {}", layer, op, format),
+                   compute_rules(places, format), pytorch});
   return edits;
 }
 
@@ -122,7 +122,7 @@ std::vector<RemedyEdit> layer_in(const EditContext& c, const Format& in) {
   if (!can_name(layer)) return edits;
   const std::string pytorch = in.is_fp32() ? region_of(layer) : "";
   std::string toml = rule_text({{"layer", layer}, {"compute", format}});
-  add(edits, {fmt::format("{} in {}", layer, format), toml, pytorch});
+  add_edit(edits, {fmt::format("{} in {}", layer, format), toml, pytorch});
   std::set<std::string> values;
   for (const Node& one : c.step.nodes) {
     if (!one.is_backward() && layer_of(c.step, one) == layer) values.merge(results_of(one));
@@ -131,14 +131,14 @@ std::vector<RemedyEdit> layer_in(const EditContext& c, const Format& in) {
   std::erase_if(readers, [&](const Place& place) { return place.first == layer; });
   const std::string more = compute_rules(readers, format);
   if (!more.empty()) {
-    add(edits,
-        {fmt::format("{} and what reads its results in {}", layer, format), toml + more, pytorch});
+    add_edit(edits, {fmt::format("{} and what reads its results in {}", layer, format), toml + more,
+                     pytorch});
   }
   return edits;
 }
 
 std::vector<RemedyEdit> joined(std::vector<RemedyEdit> edits, std::vector<RemedyEdit> more) {
-  for (RemedyEdit& edit : more) add(edits, std::move(edit));
+  for (RemedyEdit& edit : more) add_edit(edits, std::move(edit));
   return edits;
 }
 
@@ -174,7 +174,8 @@ std::vector<RemedyEdit> values_in_bf16_or_fp32(const EditContext& c) {
   if (!is_value || !is_in_graph(*site) || !can_name(site->layer)) return edits;
   const std::string role(to_string(site->role)), point(to_string(site->point));
   for (const Format* in : {&find_format("bf16"), &find_format("fp32")}) {
-    add(edits,
+    add_edit(
+        edits,
         {fmt::format("every {} {} of {} in {}", role, point, site->layer, in->name),
          rule_text(
              {{"layer", site->layer}, {"role", role}, {"point", point}, {"format", in->name}})});
@@ -200,9 +201,9 @@ std::vector<RemedyEdit> deciders_in_fp32(const EditContext& c) {
       }
     }
     now = std::move(before);
-    add(edits, {fmt::format("what {} decides by in fp32, {} op{} before it",
-                            layer_of(c.step, *node), d + 1, d == 0 ? "" : "s"),
-                compute_rules(places, "fp32")});
+    add_edit(edits, {fmt::format("what {} decides by in fp32, {} op{} before it",
+                                 layer_of(c.step, *node), d + 1, d == 0 ? "" : "s"),
+                     compute_rules(places, "fp32")});
   }
   return edits;
 }
@@ -215,16 +216,17 @@ std::vector<RemedyEdit> sums_in_fp32(const EditContext& c) {
   if (node != nullptr && find_op(node->op).sums.of_products) {
     const std::string layer = layer_of(c.step, *node);
     if (can_name(layer)) {
-      add(edits, {fmt::format("sums of {} {} in fp32", layer, node->op),
-                  rule_text({{"layer", layer}, {"op", node->op}, {"accumulator", "fp32_fused"}})});
+      add_edit(edits,
+               {fmt::format("sums of {} {} in fp32", layer, node->op),
+                rule_text({{"layer", layer}, {"op", node->op}, {"accumulator", "fp32_fused"}})});
     }
   }
   const bool of_products = is_narrow(*c.policy.gemm_accumulator);
-  if (of_products) add(edits, {"all sums of products in fp32", "[gemm]\n" + fused + "\n"});
+  if (of_products) add_edit(edits, {"all sums of products in fp32", "[gemm]\n" + fused + "\n"});
   if (is_narrow(*c.policy.reduce_accumulator)) {
-    add(edits, {"all other sums in fp32", "[reduce]\n" + fused + "\n"});
+    add_edit(edits, {"all other sums in fp32", "[reduce]\n" + fused + "\n"});
     if (of_products) {
-      add(edits, {"all sums in fp32", "[gemm]\n" + fused + "\n[reduce]\n" + fused + "\n"});
+      add_edit(edits, {"all sums in fp32", "[gemm]\n" + fused + "\n[reduce]\n" + fused + "\n"});
     }
   }
   return edits;
@@ -254,25 +256,25 @@ std::vector<RemedyEdit> stored_in_fp32_or_bf16(const EditContext& c) {
                                         {"role", std::string(to_string(role))},
                                         {"point", "storage"},
                                         {"format", format}});
-    add(edits, {fmt::format("{} kept in {}", name, format), rule});
+    add_edit(edits, {fmt::format("{} kept in {}", name, format), rule});
     const std::string reading = compute_rules(readers, format);
     if (!reading.empty()) {
-      add(edits, {fmt::format("{} kept in {}, and read so", name, format), rule + reading,
-                  in->is_fp32() ? region_of(site.layer) : ""});
+      add_edit(edits, {fmt::format("{} kept in {}, and read so", name, format), rule + reading,
+                       in->is_fp32() ? region_of(site.layer) : ""});
       std::string more = reading;
       for (const Node& node : c.step.nodes) {
         if (node.is_backward() || !readers.contains(place_of(c, node))) continue;
         more += compute_rules(readers_of(c, results_of(node)), format);
       }
-      add(edits,
-          {fmt::format("{} kept and read in {}, with what follows", name, format), rule + more});
+      add_edit(edits, {fmt::format("{} kept and read in {}, with what follows", name, format),
+                       rule + more});
     }
   }
   const std::string key(storage_key(role));
   const std::string masters =
       key == "weight" && c.policy.master_weights ? "[optimizer]\nmaster_weights = false\n" : "";
-  add(edits, {fmt::format("every {} stored in fp32", key),
-              fmt::format("[storage]\n{} = \"fp32\"\n{}", key, masters)});
+  add_edit(edits, {fmt::format("every {} stored in fp32", key),
+                   fmt::format("[storage]\n{} = \"fp32\"\n{}", key, masters)});
   return edits;
 }
 

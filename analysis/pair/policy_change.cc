@@ -37,12 +37,12 @@ std::string value_text(const toml::node& value) {
   return text;
 }
 
-void add(const toml::table& table, const std::string& prefix, Settings& out);
+void add_settings(const toml::table& table, const std::string& prefix, Settings& out);
 
 // "compute = "fp32", layer = "fc1"".
 std::string one_line(const toml::table& table) {
   Settings settings;
-  add(table, "", settings);
+  add_settings(table, "", settings);
   std::vector<std::string> parts;
   for (const auto& [path, value] : settings.values) parts.push_back(path + " = " + value);
   for (const auto& [path, rows] : settings.lists) {
@@ -51,12 +51,12 @@ std::string one_line(const toml::table& table) {
   return join(parts, ", ");
 }
 
-void add(const toml::table& table, const std::string& prefix, Settings& out) {
+void add_settings(const toml::table& table, const std::string& prefix, Settings& out) {
   for (const auto& [key, value] : table) {
     const std::string path = prefix + std::string(key.str());
     const toml::array* array = value.as_array();
     if (const toml::table* inner = value.as_table()) {
-      add(*inner, path + ".", out);
+      add_settings(*inner, path + ".", out);
     } else if (array != nullptr && array->is_homogeneous(toml::node_type::table)) {
       for (const toml::node& row : *array) out.lists[path].push_back(one_line(*row.as_table()));
     } else {
@@ -68,7 +68,7 @@ void add(const toml::table& table, const std::string& prefix, Settings& out) {
 std::optional<Settings> settings_of(std::string_view text) {
   try {
     Settings out;
-    add(parse_toml(text, "policy"), "", out);
+    add_settings(parse_toml(text, "policy"), "", out);
     out.values.erase("name");
     return out;
   } catch (const InputError&) {

@@ -13,7 +13,7 @@ struct Suspects {
   LayerSet background, layers;
 };
 
-LayerSet joined(LayerSet a, const LayerSet& b) {
+LayerSet united(LayerSet a, const LayerSet& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
@@ -34,9 +34,9 @@ std::vector<LayerSet> parts_of(const LayerSet& layers, size_t count) {
 // Where no part fails alone. Nothing if the runs had to end.
 std::vector<Suspects> first_that_fails(const Suspects& whole, const std::vector<LayerSet>& parts,
                                        const SetsFail& sets_fail) {
-  std::vector<LayerSet> prefixes = {joined(whole.background, parts.front())};  // passes
+  std::vector<LayerSet> prefixes = {united(whole.background, parts.front())};  // passes
   for (size_t i = 1; i + 1 < parts.size(); ++i) {
-    prefixes.push_back(joined(prefixes.back(), parts[i]));
+    prefixes.push_back(united(prefixes.back(), parts[i]));
   }
   const std::vector<LayerSet> unknown(prefixes.begin() + 1, prefixes.end());
   const std::vector<bool> fails = unknown.empty() ? std::vector<bool>{} : sets_fail(unknown);
@@ -56,7 +56,7 @@ LayerSet find_culprits(const LayerSet& low, const SetsFail& sets_fail) {
     const size_t count = std::max<size_t>(2, kLanesPerReplay / open.size());
     for (const Suspects& one : open) {
       parts.push_back(parts_of(one.layers, count));
-      for (const LayerSet& part : parts.back()) sets.push_back(joined(one.background, part));
+      for (const LayerSet& part : parts.back()) sets.push_back(united(one.background, part));
     }
     const std::vector<bool> fails = sets_fail(sets);
     if (fails.size() < sets.size()) return {};

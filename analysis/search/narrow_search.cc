@@ -21,7 +21,7 @@ namespace lockstep {
 namespace {
 
 constexpr size_t kMostPoints = 16;
-constexpr size_t kPointsAtOnce = 3;
+constexpr size_t kNarrowPointsAtOnce = 3;
 
 class NarrowSearch {
  public:
@@ -142,8 +142,8 @@ class NarrowSearch {
     std::optional<Trial> best;
     while (bad - good > 1) {
       std::vector<size_t> points;
-      for (size_t i = 1; i <= kPointsAtOnce; ++i) {
-        const size_t at = good + (bad - good) * i / (kPointsAtOnce + 1);
+      for (size_t i = 1; i <= kNarrowPointsAtOnce; ++i) {
+        const size_t at = good + (bad - good) * i / (kNarrowPointsAtOnce + 1);
         if (at > good && at < bad && std::ranges::find(points, at) == points.end()) {
           points.push_back(at);
         }

@@ -16,7 +16,7 @@ namespace lockstep {
 namespace {
 
 // Rows of a heat map in the order in which they come.
-uint32_t row_of(HeatMap& map, const std::string& layer) {
+uint32_t layer_row(HeatMap& map, const std::string& layer) {
   const std::string name = layer.empty() ? "-" : layer;
   const auto at = std::ranges::find(map.rows, name);
   if (at != map.rows.end()) return static_cast<uint32_t>(at - map.rows.begin());
@@ -139,7 +139,7 @@ Block layer_chart(const SensitivityTable& table) {
                .lane = "",
                .cells = {}};
   for (const LayerSensitivity& one : table.layers) {
-    const uint32_t row = row_of(map, one.layer), column = column_of(map, one.format);
+    const uint32_t row = layer_row(map, one.layer), column = column_of(map, one.format);
     add_cell(score, row, column, one.score, one.measured.has_value());
     if (!one.measured) continue;
     add_cell(loss, row, column, one.measured->loss_error, true);
@@ -166,7 +166,7 @@ Block role_chart(const SensitivityTable& table) {
     for (const RoleSensitivity& one : table.roles) {
       const std::string column = fmt::format("{}, {}", to_string(one.role), one.format);
       if (!(one.*measure.value > 0)) continue;
-      add_cell(view, row_of(map, one.layer), column_of(map, column), one.*measure.value, false);
+      add_cell(view, layer_row(map, one.layer), column_of(map, column), one.*measure.value, false);
     }
     if (!view.cells.empty()) map.views.push_back(std::move(view));
   }

@@ -1,5 +1,6 @@
 // The rows of the keys of `recommend --json`.
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "reports/advice/advice_keys.h"
 #include "reports/advice/advice_text.h"

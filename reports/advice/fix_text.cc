@@ -65,7 +65,7 @@ std::string verdict_of(const FixTrial& one) {
   return std::string(to_string(one.trial.judgement.verdict)) + (gone ? ", finding gone" : "");
 }
 
-TableBlock tried_table(const Fix& fix) {
+TableBlock tried_edits(const Fix& fix) {
   TableBlock table;
   table.columns = {{"tried", Align::kLeft},
                    {"loss"},
@@ -231,7 +231,7 @@ std::string fix_text(const Fix& fix, const FixFacts& facts, const TextStyle& sty
       blocks.push_back(verbatim(join(pytorch, "\n") + "\n"));
     }
   }
-  if (!fix.tried.empty()) blocks.push_back(tried_table(fix));
+  if (!fix.tried.empty()) blocks.push_back(tried_edits(fix));
   for (const FixTrial& one : fix.tried) {
     if (!one.refused.empty()) {
       blocks.push_back(

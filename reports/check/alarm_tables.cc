@@ -14,11 +14,23 @@
 namespace lockstep {
 namespace {
 
+constexpr size_t kShownLines = 20;
+
 std::string step_text(const Alarm& alarm) {
   return alarm.step >= 0 ? fmt::format("{}", alarm.step) : "";
 }
 
 }  // namespace
+
+void add_list(Blocks& blocks, const std::string& title, const std::vector<std::string>& lines) {
+  if (lines.empty()) return;
+  const size_t shown = std::min(lines.size(), kShownLines);
+  std::vector<std::string> some;
+  for (size_t i = 0; i < shown; ++i) some.push_back(printable(lines[i]));  // each stays a line
+  if (lines.size() > shown) some.push_back(fmt::format("+{} more", lines.size() - shown));
+  blocks.push_back(paragraph(title));
+  blocks.push_back(verbatim(join(some, "\n")));
+}
 
 std::string place_and_line(const Alarm& alarm) {
   const std::string place = alarm_place(alarm);

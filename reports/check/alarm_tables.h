@@ -14,6 +14,9 @@ TableBlock group_table(const std::vector<AlarmGroup>& groups);
 // One row each, of the alarms from `from` on.
 TableBlock alarm_table(const std::vector<Alarm>& alarms, size_t from, size_t most);
 
+// The first lines under a title, and how many more there are; nothing without lines.
+void add_list(Blocks& blocks, const std::string& title, const std::vector<std::string>& lines);
+
 // "ln1 layer_norm output (model.py:12)"; "the lane's loss" has no place: "the whole lane".
 std::string place_and_line(const Alarm& alarm);
 // By how many times a number passes its limit: "3.4"; "-" where none at all is allowed.

@@ -16,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kShownAlarms = 20;  // of a test case
+constexpr size_t kShownInCase = 20;  // of a test case
 
 struct TestCase {
   std::string group, name;
@@ -33,8 +33,8 @@ std::string alarm_lines(const CheckResult& result, const AlarmGroup& group) {
   std::vector<std::string> lines;
   for (const Alarm& alarm : result.alarms) {
     if (alarm.lane != group.lane || alarm_subject(alarm) != group.subject) continue;
-    if (lines.size() == kShownAlarms) {
-      lines.push_back(fmt::format("+{} more", group.count - kShownAlarms));
+    if (lines.size() == kShownInCase) {
+      lines.push_back(fmt::format("+{} more", group.count - kShownInCase));
       break;
     }
     lines.push_back(

@@ -12,7 +12,6 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kShownLines = 20;
 constexpr size_t kShownAlarms = 500;  // single ones, of a page
 
 std::string draw_text(const CheckResult& result) {
@@ -24,16 +23,6 @@ Tone tone_of(const CheckResult& result) {
       result.verdict == CheckVerdict::kRegression || result.verdict == CheckVerdict::kError;
   if (is_bad) return Tone::kBad;
   return exit_code_of(result.verdict) == 0 ? Tone::kGood : Tone::kDoubtful;
-}
-
-void add_list(Blocks& blocks, const std::string& title, const std::vector<std::string>& lines) {
-  if (lines.empty()) return;
-  const size_t shown = std::min(lines.size(), kShownLines);
-  std::vector<std::string> some;
-  for (size_t i = 0; i < shown; ++i) some.push_back(printable(lines[i]));  // each stays a line
-  if (lines.size() > shown) some.push_back(fmt::format("+{} more", lines.size() - shown));
-  blocks.push_back(paragraph(title));
-  blocks.push_back(verbatim(join(some, "\n")));
 }
 
 // After a changed setting, the headline also names the first alarm that shows its effect.

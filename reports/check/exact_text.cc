@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "analysis/exact/exact_rules.h"
+#include "reports/check/alarm_tables.h"
 #include "reports/writers/number_text.h"
 #include "reports/writers/text_writer.h"
 #include "src/core/tensor.h"
@@ -62,12 +63,6 @@ TableBlock worst_table(const ExactResult& result) {
       "differ, of: numbers. first at, worst at: step. relative: |run - baseline| / the larger "
       "one.");
   return table;
-}
-
-void add_list(Blocks& blocks, const std::string& title, const std::vector<std::string>& lines) {
-  if (lines.empty()) return;
-  blocks.push_back(paragraph(title));
-  blocks.push_back(verbatim(join(lines, "\n")));
 }
 
 }  // namespace

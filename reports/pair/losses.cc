@@ -12,7 +12,8 @@
 namespace lockstep {
 namespace {
 
-void add(const LaneReport& lane, const std::string& run, CurvePanel& panel, TableBlock& table) {
+void add_lane(const LaneReport& lane, const std::string& run, CurvePanel& panel,
+              TableBlock& table) {
   const LaneJudgement& j = lane.judgement;
   panel.series.push_back(
       {.name = fmt::format("{} in {}", lane.info.name, run), .values = lane.loss});
@@ -37,8 +38,8 @@ Blocks write_losses(const ReportPair& pair) {
     const bool is_noise = lanes.lanes.before >= 0 ? pair.lane_before(lanes).is_twin()
                                                   : pair.lane_after(lanes).is_twin();
     if (is_noise) continue;
-    if (lanes.lanes.before >= 0) add(pair.lane_before(lanes), pair.before_name, panel, table);
-    if (lanes.lanes.after >= 0) add(pair.lane_after(lanes), pair.after_name, panel, table);
+    if (lanes.lanes.before >= 0) add_lane(pair.lane_before(lanes), pair.before_name, panel, table);
+    if (lanes.lanes.after >= 0) add_lane(pair.lane_after(lanes), pair.after_name, panel, table);
   }
   table.notes = {
       "loss: mean over the last steps. gap: loss minus that of the same run's reference."};

@@ -1,6 +1,8 @@
 // See cells.h.
 #include "reports/writers/cells.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <utility>
 
@@ -21,6 +23,9 @@ Cell percent_cell(double rate) {
 }
 Cell number_cell(double value) {
   return measured(short_number(value), value);
+}
+Cell error_cell(double error) {
+  return measured(std::isnan(error) ? "-" : fmt::format("{:.2g}", error), error);
 }
 Cell scale_cell(double scale) {
   return measured(scale_text(scale), scale);

@@ -7,7 +7,7 @@ namespace lockstep {
 namespace {
 
 // The shortest decimals that read as the same double.
-std::string number(double value) {
+std::string number_text(double value) {
   return fmt::format("{}", value);
 }
 
@@ -24,7 +24,7 @@ struct ChartRows {
     const auto add = [&](const std::string& name, const std::vector<double>& values) {
       rows[0].push_back(name);
       for (size_t i = 0; i < c.x.size(); ++i) {
-        rows[i + 1].push_back(i < values.size() ? number(values[i]) : "");
+        rows[i + 1].push_back(i < values.size() ? number_text(values[i]) : "");
       }
     };
     for (const CurvePanel& panel : c.panels) {
@@ -47,7 +47,8 @@ struct ChartRows {
     for (const HeatView& view : h.views) {
       for (const HeatCell& cell : view.cells) {
         std::vector<std::string> row = view.choice;
-        row.insert(row.end(), {h.rows.at(cell.row), h.columns.at(cell.column), number(cell.value)});
+        row.insert(row.end(),
+                   {h.rows.at(cell.row), h.columns.at(cell.column), number_text(cell.value)});
         rows.push_back(std::move(row));
       }
     }
@@ -75,17 +76,18 @@ struct ChartRows {
   CsvRows operator()(const Intervals& v) {
     CsvRows rows = {{"name", "low", "high", "low_set_by", "high_set_by"}};
     for (const IntervalRow& row : v.rows) {
-      rows.push_back({row.name, number(row.low), number(row.high), row.low_text, row.high_text});
+      rows.push_back(
+          {row.name, number_text(row.low), number_text(row.high), row.low_text, row.high_text});
     }
-    rows.push_back({"common to all", number(v.low), number(v.high), "", ""});
+    rows.push_back({"common to all", number_text(v.low), number_text(v.high), "", ""});
     return rows;
   }
 
   CsvRows operator()(const Scatter& s) {
     CsvRows rows = {{"name", "group", s.x_title, s.y_title, "y_high", "chosen"}};
     for (const ScatterPoint& point : s.points) {
-      rows.push_back({point.name, point.group, number(point.x), number(point.y),
-                      point.y_high ? number(*point.y_high) : "", point.is_chosen ? "1" : "0"});
+      rows.push_back({point.name, point.group, number_text(point.x), number_text(point.y),
+                      point.y_high ? number_text(*point.y_high) : "", point.is_chosen ? "1" : "0"});
     }
     return rows;
   }

@@ -155,7 +155,7 @@ void write_error_outputs(const CheckArgs& args, const std::vector<std::string>& 
   }
 }
 
-CheckResult judge(const CheckArgs& args, EnsembleRuns& runs) {
+CheckResult judge_runs(const CheckArgs& args, EnsembleRuns& runs) {
   try {
     const CheckOptions options = options_of(args);
     return args.pair.a.empty() ? check_subject(args, options, runs)
@@ -175,7 +175,7 @@ int run_check(const CheckArgs& args) {
   }
   EnsembleRuns runs(scratch_folder(), catch_stop_signals(), nullptr);
   try {
-    const CheckResult result = judge(args, runs);
+    const CheckResult result = judge_runs(args, runs);
     write_check_outputs(args.outputs, result);
     return exit_code_of(result.verdict);
   } catch (const EnsembleStopped&) {

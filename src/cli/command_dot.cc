@@ -181,7 +181,7 @@ DotRequest read_request(const DotArgs& args, ProblemList& problems) {
 
 // --- pictures ---
 
-void print_block(const BlockTrace& block, size_t index, const BlockSpec& spec) {
+void print_block_trace(const BlockTrace& block, size_t index, const BlockSpec& spec) {
   if (block.special) {
     fmt::print("\nblock {}: a term is an infinity or NaN -> {}\n", index, block.result);
     return;
@@ -223,7 +223,7 @@ void print_blocks(const DotRequest& r) {
   aligned_block_dot(*r.accumulator, r.a.data(), *r.a_format, r.b.data(), *r.b_format,
                     static_cast<int64_t>(r.a.size()), r.c, nullptr, &blocks);
   for (size_t i = 0; i < blocks.size(); ++i) {
-    print_block(blocks[i], i, spec);
+    print_block_trace(blocks[i], i, spec);
     if (blocks[i].addition) print_addition(*blocks[i].addition, spec.promotion_interval);
   }
 }

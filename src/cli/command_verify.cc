@@ -148,7 +148,7 @@ std::string group_text(const std::vector<VerifiedUnit>& units, std::string_view 
   return text;
 }
 
-nlohmann::ordered_json to_json(const std::vector<VerifiedUnit>& units, const VerifyArgs& args) {
+nlohmann::ordered_json units_json(const std::vector<VerifiedUnit>& units, const VerifyArgs& args) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const VerifiedUnit& v : units) {
     nlohmann::ordered_json row = {{"group", v.unit.group},
@@ -209,7 +209,7 @@ int verify_hardware(const VerifyArgs& args) {
   if (ran == 0) fmt::print("Nothing was compared.\n");
   if (!required_ran) print_line("Inconclusive: no check of '" + args.require + "' ran.");
   if (!args.json.empty()) {
-    write_text_file_atomically(args.json, to_json(units, args).dump(2) + "\n");
+    write_text_file_atomically(args.json, units_json(units, args).dump(2) + "\n");
     print_line("Wrote " + args.json);
   }
   if (mismatches != 0) return kExitRegression;

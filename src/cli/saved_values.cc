@@ -16,7 +16,7 @@ namespace lockstep {
 namespace {
 
 // Several passes come one after the other along a new first axis.
-Tensor joined(const std::vector<Tensor>& passes) {
+Tensor joined_passes(const std::vector<Tensor>& passes) {
   if (passes.size() == 1) return passes.front();
   Shape shape = passes.front().shape();
   shape.insert(shape.begin(), std::ssize(passes));
@@ -93,7 +93,7 @@ void SavedValues::on_step(const StepRecord& record) {
     throw InputError("--save-values: the lane computes no value at this site in this step",
                      "buffers and constants are measured when they are stored, before the step");
   }
-  write_text_file_atomically(path_, npy_bytes(joined(tap_.values)));
+  write_text_file_atomically(path_, npy_bytes(joined_passes(tap_.values)));
 }
 
 }  // namespace lockstep

@@ -2,6 +2,7 @@
 #include "src/graph/json_text.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "src/core/error.h"

@@ -3,6 +3,7 @@
 // row gives the other one (ForeignNames). Knows nothing of what the ops do.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>

@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-const Format& fp32() {
+const Format& fp32_format() {
   static const Format& format = find_format("fp32");
   return format;
 }
@@ -112,7 +112,7 @@ AccumulatorChoice choose_accumulator(const Policy& policy, const Accumulator& wa
     if (read.a != nullptr) return {&unit, read.a, read.b, ""};
   }
   AccumulatorChoice plain = names_unit || !hardware->runs_other_sums ? plain_fp32(a, b) : as_wanted;
-  const bool low_factors = !contains(a, fp32()) && !contains(b, fp32());
+  const bool low_factors = !contains(a, fp32_format()) && !contains(b, fp32_format());
   if (!hardware->runs_other_sums && (low_factors || !sum.is_fp32())) {
     plain.problem = name + " has no unit that sums " + factors + " in " + sum.name;
   }

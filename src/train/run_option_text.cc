@@ -30,7 +30,7 @@ std::vector<std::string> parts_of(std::string_view text) {
   return text.empty() ? std::vector<std::string>{} : split(text, ',');
 }
 
-std::vector<std::string> words_of(const RunOption& row) {
+std::vector<std::string> known_words(const RunOption& row) {
   return {row.words.begin(), row.words.end()};
 }
 
@@ -72,7 +72,7 @@ struct Setter {
 
   void operator()(std::monostate) const {}
   void operator()(const ChosenWord& word) const {
-    word.choose(options, known_word(row.option, given, words_of(row)));
+    word.choose(options, known_word(row.option, given, known_words(row)));
   }
   template <typename T>
   void operator()(const OptionMember<T>& member) const {

@@ -3,6 +3,8 @@
 // range. Options, JSON, checks and help are derived from that list.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>

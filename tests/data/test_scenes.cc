@@ -1,6 +1,7 @@
 // The models' data other than digits: scenes, anchors, text, noise.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>

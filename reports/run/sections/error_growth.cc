@@ -6,16 +6,12 @@
 #include <cmath>
 
 #include "reports/run/section.h"
+#include "reports/writers/cells.h"
 
 namespace lockstep {
 namespace {
 
 using Errors = std::vector<LayerError> ErrorGrowth::*;
-
-Cell error_cell(double error) {
-  if (!std::isfinite(error)) return "-";
-  return {fmt::format("{:.2g}", error), error};
-}
 
 // Nothing: no lane has such errors.
 Blocks charts_of(const Report& report, Errors errors, std::string name, std::string_view title) {

@@ -17,7 +17,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::string_view kAlwaysShown[] = {"fp16", "bf16"};
-constexpr size_t kMostRows = 300;  // of the table; the chart has all sites
+constexpr size_t kMostSites = 300;  // of the table; the chart has all sites
 
 bool is_shown(const LaneReport& lane) {
   return !lane.is_twin() && !lane.is_captured() && !lane.views.exponents.empty();
@@ -38,7 +38,7 @@ std::string scale_of(const LaneReport& lane, const Site& site) {
   return low == high ? scale_text(low) : scale_text(low) + " to " + scale_text(high);
 }
 
-TableBlock table_of(const Report& report, const std::vector<std::string>& labels) {
+TableBlock exponent_table(const Report& report, const std::vector<std::string>& labels) {
   TableBlock table;
   table.columns = {{"lane", Align::kLeft},
                    {"site", Align::kLeft},
@@ -51,7 +51,7 @@ TableBlock table_of(const Report& report, const std::vector<std::string>& labels
   for (const LaneReport& lane : report.lanes) {
     if (!is_shown(lane)) continue;
     for (const SiteExponents& one : lane.views.exponents) {
-      if (table.rows.size() == kMostRows) {
+      if (table.rows.size() == kMostSites) {
         ++left_out;
         continue;
       }
@@ -137,7 +137,7 @@ Blocks write_exponents(const Report& report) {
               "Magnitudes before rounding, by their power of two, over {}. For a gradient, the "
               "slider shifts the reference's values by a loss scale.",
               steps)),
-          chart("Exponents of one site's values", std::move(out), table_of(report, labels))};
+          chart("Exponents of one site's values", std::move(out), exponent_table(report, labels))};
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kShownLayers = 3;  // of those a finding affects; the rest are counted
 
-std::string steps_text(const Finding& f) {
+std::string finding_steps(const Finding& f) {
   if (f.kind == FindingKind::kLostConstant || f.kind == FindingKind::kSwamping) return "";
   return f.first_step == f.last_step ? fmt::format("{}", f.first_step)
                                      : fmt::format("{}..{}", f.first_step, f.last_step);
@@ -55,7 +55,7 @@ Blocks write_findings(const Report& report) {
       const FindingKindRow& row = row_of(f.kind);
       const FindingContext context = context_of(report, lane, f);
       std::string text = fmt::format("- {}", row.name);
-      const std::string steps = steps_text(f);
+      const std::string steps = finding_steps(f);
       if (!steps.empty()) text += fmt::format(", step {}", steps);
       const bool is_told = has_sentence(lane) && &f == main_finding(lane);
       text += is_told ? fmt::format(": {}, see the verdict.", f.site < 0

@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kMostRows = 8;
+constexpr size_t kMostPlaces = 8;
 
 std::string in_steps(const Report& report) {
   return counted(static_cast<uint64_t>(report.measured_steps()), "step");
@@ -80,7 +80,7 @@ TableBlock first_table(const LaneReport& lane, const Report& report, const Hardw
       .rows = {},
       .notes = {},
       .name = lane.info.name};
-  for (size_t i = 0; i < std::min(kMostRows, pair.first.size()); ++i) {
+  for (size_t i = 0; i < std::min(kMostPlaces, pair.first.size()); ++i) {
     const FirstDifference& place = pair.first[i];
     std::string sizes, algorithm;
     if (!place.products.empty()) {
@@ -92,8 +92,8 @@ TableBlock first_table(const LaneReport& lane, const Report& report, const Hardw
     }
     table.rows.push_back({report.site(place.site).label(), sizes, algorithm, reason(place)});
   }
-  if (pair.first.size() > kMostRows) {
-    table.notes.push_back(fmt::format("and {} more places", pair.first.size() - kMostRows));
+  if (pair.first.size() > kMostPlaces) {
+    table.notes.push_back(fmt::format("and {} more places", pair.first.size() - kMostPlaces));
   }
   table.notes.push_back(
       "All that enters these places is equal. algorithm: cuBLASLt's number. `[cuda] split_k = "
@@ -115,7 +115,7 @@ TableBlock gap_table(const Report& report, const LaneReport& lane, const Hardwar
       .rows = {},
       .notes = {},
       .name = lane.info.name};
-  for (size_t i = 0; i < std::min(kMostRows, widest.size()); ++i) {
+  for (size_t i = 0; i < std::min(kMostPlaces, widest.size()); ++i) {
     const SiteGap& gap = widest[i];
     table.rows.push_back({report.site(gap.site).label(),
                           fmt::format("{} of {}", gap.same, gap.tensors), number_cell(gap.least),

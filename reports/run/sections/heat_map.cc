@@ -14,7 +14,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::string_view kAllRoles = "all roles";
-constexpr size_t kMostRows = 200;  // of the table; the chart has all cells
+constexpr size_t kMostHeatRows = 200;  // of the table; the chart has all cells
 
 // What the map lacks, as the end of a sentence.
 std::string unmeasured_text(const Report& report) {
@@ -87,7 +87,7 @@ std::string layer_name(const std::string& layer) {
   return layer.empty() ? "-" : layer;
 }
 
-TableBlock table_of(const Report& report, const std::vector<View>& views) {
+TableBlock heat_table(const Report& report, const std::vector<View>& views) {
   struct Row {
     const View* view;
     StepCell cell;
@@ -109,7 +109,7 @@ TableBlock table_of(const Report& report, const std::vector<View>& views) {
                    {"worst"},
                    {"steps"},
                    {"where", Align::kLeft}};
-  for (size_t i = 0; i < std::min(rows.size(), kMostRows); ++i) {
+  for (size_t i = 0; i < std::min(rows.size(), kMostHeatRows); ++i) {
     const auto& [view, cell] = rows[i];
     const StepMap& map = view->lane->views.map;
     const auto& [first, last] = map.columns[cell.column];
@@ -120,8 +120,8 @@ TableBlock table_of(const Report& report, const std::vector<View>& views) {
          first == last ? fmt::format("{}", first) : fmt::format("{}..{}", first, last),
          fmt::format("{} {}", site.op, to_string(site.point))});
   }
-  if (rows.size() > kMostRows) {
-    table.notes.push_back(fmt::format("... and {} more", rows.size() - kMostRows));
+  if (rows.size() > kMostHeatRows) {
+    table.notes.push_back(fmt::format("... and {} more", rows.size() - kMostHeatRows));
   }
   return table;
 }
@@ -176,7 +176,7 @@ Blocks write_heat_map(const Report& report) {
       report.steps > static_cast<int64_t>(columns) ? " in some neighbouring steps" : "",
       percent(kLeastShownShare), unmeasured_text(report));
   return {paragraph(about),
-          chart("What was lost, by layer and step", std::move(map), table_of(report, views))};
+          chart("What was lost, by layer and step", std::move(map), heat_table(report, views))};
 }
 
 }  // namespace

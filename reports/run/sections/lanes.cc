@@ -52,7 +52,7 @@ Cell scales_cell(const LaneReport& lane) {
   return text;
 }
 
-std::vector<Cell> row_of(const LaneReport& lane, size_t tail) {
+std::vector<Cell> lane_row(const LaneReport& lane, size_t tail) {
   const LaneJudgement& j = lane.judgement;
   return {lane.info.name,
           verdict_text(lane),
@@ -140,7 +140,7 @@ Blocks write_lanes(const Report& report) {
                    {"time", Align::kRight, kOptional}};
   const size_t tail = tail_of(report.reference().loss).size();
   for (const LaneReport& lane : report.lanes) {
-    if (!lane.is_twin()) table.rows.push_back(row_of(lane, tail));
+    if (!lane.is_twin()) table.rows.push_back(lane_row(lane, tail));
   }
   const auto any = [&](auto holds) { return std::ranges::any_of(report.lanes, holds); };
   const bool evaluates = report.options.capture_hash.empty();  // a capture holds nothing out

@@ -55,7 +55,7 @@ Cell worst_step_cell(const SiteHealth& h) {
   return {fmt::format("{} ({})", step, what), static_cast<double>(step)};
 }
 
-TableBlock table_of(const Report& report, const std::vector<const LayerHealth*>& rows) {
+TableBlock layer_table(const Report& report, const std::vector<const LayerHealth*>& rows) {
   TableBlock table;
   table.columns = {{"layer", Align::kLeft}, {"role", Align::kLeft}};
   std::vector<const RateColumn*> shown;
@@ -80,7 +80,7 @@ TableBlock table_of(const Report& report, const std::vector<const LayerHealth*>&
   return table;
 }
 
-std::string steps_text(const Report& report) {
+std::string measured_steps_text(const Report& report) {
   if (report.unmeasured_steps == 0) return "all steps";
   return report.counts_between()
              ? fmt::format("all steps ({} of them counted only what roundings did)",
@@ -97,7 +97,7 @@ Blocks write_layers(const Report& report) {
       "before rounding; worst step: the step that lost the largest share there. A dot means none. "
       "Rows with less than {} to zero and less than {} subnormal are only counted. "
       "accumulator: sums of products as they are formed; grad sums: those of the backward pass.",
-      steps_text(report), percent(kShownLostRate), percent(kShownSubnormalRate))));
+      measured_steps_text(report), percent(kShownLostRate), percent(kShownSubnormalRate))));
   for (const LaneReport& lane : report.lanes) {
     if (lane.is_twin()) continue;
     if (lane.is_captured()) {
@@ -126,7 +126,7 @@ Blocks write_layers(const Report& report) {
     }
     out.push_back(paragraph(fmt::format("{}: {} lost values or precision, {} did not.", name,
                                         counted(rows.size(), "(layer, role) pair"), clean)));
-    TableBlock table = table_of(report, rows);
+    TableBlock table = layer_table(report, rows);
     table.name = lane.info.name;
     out.push_back(std::move(table));
   }

@@ -23,7 +23,7 @@ double mean(std::span<const double> values) {
   return sum / static_cast<double>(values.size());
 }
 
-TableBlock table_of(const Report& report) {
+TableBlock loss_table(const Report& report) {
   const auto steps = static_cast<size_t>(report.steps);
   const size_t columns = std::min<size_t>(kLossColumns, steps);
   TableBlock table;
@@ -58,7 +58,7 @@ TableBlock table_of(const Report& report) {
 // From this ratio of the largest to the smallest loss on, the axis is logarithmic.
 constexpr double kLogarithmicRatio = 1000;
 
-CurveScale scale_of(const CurvePanel& panel) {
+CurveScale curve_scale(const CurvePanel& panel) {
   double lowest = std::numeric_limits<double>::infinity(), highest = -lowest;
   for (const CurveSeries& series : panel.series) {
     for (const double value : series.values) {
@@ -149,7 +149,7 @@ Blocks write_loss(const Report& report) {
     has_end |= !losses.series.back().marks.empty();
     has_skip |= lane.has_scaler && !lane.skips.empty();
   }
-  losses.scale = scale_of(losses);
+  losses.scale = curve_scale(losses);
   if (!has_end) losses.mark_name = "";
   if (!has_skip) scales.mark_name = "";
   Curves curves{.x_title = "step", .x = step_labels(report), .panels = {std::move(losses)}};
@@ -157,7 +157,7 @@ Blocks write_loss(const Report& report) {
   if (has_scales) curves.panels.push_back(std::move(scales));
   return {chart(has_scales ? "Unscaled training loss of every step, and the loss scale"
                            : "Unscaled training loss of every step",
-                std::move(curves), table_of(report))};
+                std::move(curves), loss_table(report))};
 }
 
 }  // namespace

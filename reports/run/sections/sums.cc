@@ -12,10 +12,6 @@
 namespace lockstep {
 namespace {
 
-Cell error_cell(double error) {
-  return {fmt::format("{:.2g}", error), error};
-}
-
 Blocks write_sums(const Report& report) {
   TableBlock table;
   table.columns = {{"lane", Align::kLeft},

@@ -5,6 +5,7 @@
 
 #include <toml++/toml.h>
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>

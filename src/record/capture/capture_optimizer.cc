@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "src/core/error.h"
 #include "src/record/capture/capture_contents.h"

@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 constexpr std::string_view kFormat = "lockstep-verification";
 
 }  // namespace
@@ -28,7 +28,7 @@ std::string verification_path(const std::string& capture) {
 }
 
 std::string to_json(const Verification& verification) {
-  Json gates = Json::array();
+  OrderedJson gates = OrderedJson::array();
   for (const VerifiedGate& gate : verification.gates) {
     gates.push_back({{"name", gate.name},
                      {"subject", gate.subject},
@@ -36,12 +36,12 @@ std::string to_json(const Verification& verification) {
                      {"figure", gate.figure}});
     if (!gate.floor.empty()) gates.back()["floor"] = gate.floor;
   }
-  const Json json = {{"format", kFormat},
-                     {"capture_sha256", verification.sha256},
-                     {"lockstep_version", verification.lockstep_version},
-                     {"created_utc", verification.created_utc},
-                     {"passed", verification.passed},
-                     {"gates", gates}};
+  const OrderedJson json = {{"format", kFormat},
+                            {"capture_sha256", verification.sha256},
+                            {"lockstep_version", verification.lockstep_version},
+                            {"created_utc", verification.created_utc},
+                            {"passed", verification.passed},
+                            {"gates", gates}};
   return json.dump(2) + "\n";
 }
 

@@ -123,7 +123,7 @@ std::string memory_text(const SandboxLimits& limits) {
 using Cause = SandboxError::Cause;
 
 // How a child ended; nothing: without a fault.
-std::optional<SandboxError> fault(int status, const SandboxLimits& limits) {
+std::optional<SandboxError> exit_fault(int status, const SandboxLimits& limits) {
   if (WIFEXITED(status)) {
     const int code = WEXITSTATUS(status);
     if (code == 0) return std::nullopt;
@@ -259,7 +259,7 @@ void Sandbox::await_end() {
     const bool is_ours = found == child_;
     child_ = -1;
     if (!is_ours) throw SandboxError("its end was not reported", Cause::kMachine);
-    if (const auto why = fault(status, limits_)) throw *why;
+    if (const auto why = exit_fault(status, limits_)) throw *why;
   }
 }
 

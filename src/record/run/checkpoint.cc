@@ -37,7 +37,7 @@ std::string older_path(const std::string& run_path) {
   return run_path + ".state.1";
 }
 
-hid_t type_of(Container container) {
+hid_t container_type(Container container) {
   switch (container) {
     case Container::kF32:
       return H5T_NATIVE_FLOAT;
@@ -134,7 +134,7 @@ void write_state(hid_t root, const RunStateView& run, const RecordState& record)
     hdf5::write_attribute(group.id(), "nonfinite_since", lane.nonfinite_since);
     const hdf5::Handle tensors = hdf5::create_group(group.id(), "tensors");
     for (const auto& [name, tensor] : lane.tensors) {
-      hdf5::write_array(tensors.id(), hdf5::escape_link(name), type_of(tensor->container()),
+      hdf5::write_array(tensors.id(), hdf5::escape_link(name), container_type(tensor->container()),
                         tensor->shape(), tensor->raw());
     }
     hdf5::write_column(group.id(), "unfinished_sums", record.unfinished_sums.at(i));

@@ -16,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-hid_t type_of(Storage storage) {
+hid_t storage_type(Storage storage) {
   const std::array kTypes = {hdf5::type_of<double>(),  hdf5::type_of<uint64_t>(),
                              hdf5::type_of<int64_t>(), hdf5::type_of<uint32_t>(),
                              hdf5::type_of<int32_t>(), hdf5::type_of<uint8_t>()};
@@ -148,9 +148,10 @@ void LaneRecorder::make(hid_t lane, bool create) {
     if (quantity.axis == Axis::kSiteAndBin) shape = {site_count_, kHistogramBins};
     const size_t slash = quantity.name.find('/');
     names_.push_back(slash == std::string::npos ? name : quantity.name.substr(0, slash + 1) + name);
-    datasets_.push_back(create ? GrowingDataset::create(group, name, type_of(quantity.storage()),
-                                                        shape, quantity.is_wide())
-                               : GrowingDataset::open(group, name));
+    datasets_.push_back(create
+                            ? GrowingDataset::create(group, name, storage_type(quantity.storage()),
+                                                     shape, quantity.is_wide())
+                            : GrowingDataset::open(group, name));
   };
   for (const Quantity& quantity : quantities()) {
     if (quantity.axis == Axis::kParameter && extent_.gradient_norms == 0) continue;

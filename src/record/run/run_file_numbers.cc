@@ -23,7 +23,7 @@ std::vector<T> converted(const std::vector<Stored>& values) {
 }
 
 template <typename T>
-constexpr StoredValue::Kind kind_of() {
+constexpr StoredValue::Kind value_kind() {
   using Kind = StoredValue::Kind;
   if (std::is_same_v<T, double>) return Kind::kF64;
   if (std::is_same_v<T, uint64_t>) return Kind::kU64;
@@ -120,7 +120,7 @@ std::vector<T> RunFile::Impl::rows_of(int lane, std::string_view name, int64_t b
                                       int64_t count) const {
   const std::string where = lane_path(lane, name);
   const RunDataset& from = dataset(lane, name);
-  if (from.kind != kind_of<T>()) throw hdf5::Error(where + ": has another type");
+  if (from.kind != value_kind<T>()) throw hdf5::Error(where + ": has another type");
   require_rows(where, from, begin, count);
   std::vector<T> values(static_cast<size_t>(count * element_count(from.row_shape)));
   if (values.empty()) return values;

@@ -10,7 +10,7 @@ namespace lockstep {
 namespace {
 
 template <typename T>
-bool is_native(const Format* format) {
+bool is_kept_as(const Format* format) {
   return std::is_same_v<T, double> ? format->is_fp64() : format->is_fp32();
 }
 
@@ -134,10 +134,10 @@ void LaneUpdate::take_step(size_t i, Tensor& dw, Roundings& out) {
   call.formats.steps = policy.optimizer_steps;
   if (measure) {
     call.update = dw.as<T>().data();
-    if (!is_native<T>(to_weight.format)) call.measured.weight = &out.weight.emplace();
-    if (!is_native<T>(policy.update_of(p.format))) call.measured.update = &out.update.emplace();
+    if (!is_kept_as<T>(to_weight.format)) call.measured.weight = &out.weight.emplace();
+    if (!is_kept_as<T>(policy.update_of(p.format))) call.measured.update = &out.update.emplace();
   }
-  const bool native_states = is_native<T>(arithmetic) && is_native<T>(state);
+  const bool native_states = is_kept_as<T>(arithmetic) && is_kept_as<T>(state);
   for (size_t k = 0; k < p.states.size(); ++k) {
     const QuantizeSpec to_state = frame_.rounding_to(state, p.sites->states[k]);
     call.formats.state_rounding = to_state.rounding;

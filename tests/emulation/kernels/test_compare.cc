@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <stdexcept>
 
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/compare_stats.h"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <stdexcept>
 
 #include "emulation/format/oracle.h"
 #include "emulation/kernels/active_kernels.h"

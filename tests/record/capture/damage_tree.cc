@@ -1,4 +1,5 @@
 // Damage to bytes, and to the tree of groups, datasets and attributes.
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <limits>

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <limits>
+#include <nlohmann/json.hpp>
 
 namespace lockstep {
 namespace {
