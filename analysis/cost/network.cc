@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <set>
 
-#include "analysis/cost/gpu_cost.h"
 #include "analysis/ranges/range_samples.h"
 #include "src/graph/json.h"
 #include "src/graph/op.h"
