@@ -25,8 +25,8 @@ struct ChangeLines {
 };
 ChangeLines change_lines(const RunFacts& baseline, const RunFacts& run, const RunMatch& match);
 
-// The differences in setup_in_words: what is trained and how, not what its weights and batches were drawn from,
-// which a baseline's limits allow for. "": one side has no such setting.
+// The differences in setup_in_words: what is trained and how, not what its weights and batches were
+// drawn from, which a baseline's limits allow for. "": one side has no such setting.
 std::vector<SetupDifference> settings_of_loop(const RunFacts& baseline, const RunFacts& run);
 
 }  // namespace lockstep
