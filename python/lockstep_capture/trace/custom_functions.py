@@ -6,12 +6,13 @@ The loop's own gradients decide whether that was right: a verify step compares t
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
-import types
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
+from torch.autograd.function import FunctionCtx, FunctionMeta
 from torch.utils.checkpoint import CheckpointFunction
 
 from ..errors import CaptureError, first_line
@@ -51,46 +52,60 @@ class Recording(Protocol):
         """Nothing within is recorded."""
 
 
-# Function.apply itself. Its code is replaced, not the method: libraries keep `relu = Relu.apply`.
-_APPLY: Any = torch.autograd.Function.__dict__["apply"].__func__
-_APPLIED = types.FunctionType(_APPLY.__code__, _APPLY.__globals__, "apply", _APPLY.__defaults__, _APPLY.__closure__)
 _RECORDINGS: list[tuple[int, Recording]] = []  # with the thread of each
-
-
-def _trampoline() -> types.CodeType:
-    __class__ = None  # as many variables from outside as the original's code has
-
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        __class__  # noqa: B018
-        from lockstep_capture.trace import custom_functions
-
-        return custom_functions.applied(cls, args, kwargs)
-
-    return apply.__code__
+_STATE = threading.local()  # applies: in a function that _apply runs; records: a call of apply now wants gradients
 
 
 @contextlib.contextmanager
 def functions(recording: Recording) -> Iterator[None]:
-    """Records the functions that this thread applies."""
-    original = _APPLY.__code__
+    """Records the functions that this thread applies.
+
+    Function.apply is Python or C, by version, and libraries keep it (`relu = Relu.apply`): what all of them do is to look
+    up setup_context and then, without gradients, forward on the class.
+    """
     _RECORDINGS.append((threading.get_ident(), recording))
-    _APPLY.__code__ = _trampoline()
+    FunctionMeta.__getattribute__ = _looked_up  # type: ignore[method-assign]
     try:
         yield
     finally:
-        _APPLY.__code__ = original
         _RECORDINGS.pop()
+        if not _RECORDINGS:
+            del FunctionMeta.__getattribute__
 
 
-def applied(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    thread, recording = _RECORDINGS[-1]
-    if thread != threading.get_ident():
-        return _APPLIED(cls, *args, **kwargs)
-    if cls is CheckpointFunction:  # runs the function once more, in its backward pass: the same gradients
-        return args[0](*args[2:])
-    results = _APPLIED(cls, *args, **kwargs)
-    if torch.is_grad_enabled() and not recording.paused:
-        _record(recording, cls, [*args, *kwargs.values()], results)
+def _looked_up(cls: Any, name: str) -> Any:
+    found = type.__getattribute__(cls, name)
+    if name not in ("setup_context", "forward") or getattr(_STATE, "applies", False):
+        return found
+    if not _RECORDINGS or _RECORDINGS[-1][0] != threading.get_ident():
+        return found
+    if name == "setup_context":
+        _STATE.records = torch.is_grad_enabled() and not _RECORDINGS[-1][1].paused
+        return found
+    if torch.is_grad_enabled() or not getattr(_STATE, "records", False):
+        return found
+    return functools.wraps(found)(lambda *args, **kwargs: _forward(cls, *args, **kwargs))
+
+
+def _forward(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """In the place of cls.forward within apply: applies the function once more, with gradients, and records it. PyTorch
+    then makes its own call's node the gradient of the results; nothing runs it in a traced pass."""
+    context = args[0] if args and isinstance(args[0], FunctionCtx) else None
+    args = args if context is None else args[1:]
+    _STATE.applies = True
+    try:
+        with torch.enable_grad():
+            if cls is CheckpointFunction:  # runs the function once more, in its backward pass: the same gradients
+                _STATE.applies = False
+                return args[0](*args[2:])
+            results = cls.apply(*args, **kwargs)
+            _record(_RECORDINGS[-1][1], cls, [*args, *kwargs.values()], results)
+    finally:
+        _STATE.applies = False
+    if context is not None:
+        made = results if isinstance(results, (tuple, list)) else [results]
+        fixed = [one for one in made if isinstance(one, torch.Tensor) and not one.requires_grad]
+        context.mark_non_differentiable(*fixed)
     return results
 
 
