@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "src/core/text.h"
 #include "src/train/run_option_rows.h"
 #include "src/train/run_option_text.h"
 #include "src/update/optimizers.h"

@@ -45,7 +45,7 @@ struct RecurrentForward;
 template <typename T>
 struct RecurrentBackward;
 template <typename T>
-struct RecurrentStep;  // of a cell: scalar/recurrent.h
+struct RecurrentStep;  // of a cell: scalar/products/recurrent.h
 template <typename T>
 struct RecurrentStepBackward;
 
@@ -170,7 +170,7 @@ struct Kernels {
   MovementKernels<T> movement;
   void (*pick_rows_backward)(const RowPick&, const T* dy, T* dx, const Accumulator&);
   void (*pick_elements_backward)(const ElementPick&, const T* dy, T* dx, const Accumulator&);
-  // reductions of the rows of x (R,C) to one number each; formulas: scalar/rows.h
+  // reductions of the rows of x (R,C) to one number each; formulas: scalar/elements/rows.h
   RowFunctions<T> row;
   void (*row_sums)(const T* x, T* y, int64_t rows, int64_t cols, const Accumulator&);
   void (*repeat_rows)(const T* y, T divisor, T* x, int64_t rows, int64_t cols);
@@ -223,7 +223,7 @@ struct Kernels {
 // Kernels for indices and masks.
 struct IntegerKernels {
   MovementKernels<int32_t> movement;
-  // mask[i] = 1 with probability `keep`, see scalar/select.h
+  // mask[i] = 1 with probability `keep`, see scalar/elements/select.h
   void (*draw_mask)(const RandomStream&, uint64_t step, double keep, int32_t* mask, int64_t count);
 };
 

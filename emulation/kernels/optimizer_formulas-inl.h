@@ -1,6 +1,6 @@
 // The formulas of the update rules, written once over the type V of the operands and an arithmetic
-// `in` that rounds each operation (scalar/optimizer_loop.h). Included without a guard, inside the
-// namespace of a loop: in vector code each instruction set compiles its own.
+// `in` that rounds each operation (scalar/elements/optimizer_loop.h). Included without a guard,
+// inside the namespace of a loop: in vector code each instruction set compiles its own.
 //
 // Formulas<Rule, Value> has a rule's constants, rounded by the arithmetic, and
 //   state<K>(in, g, s)      the new state K; s: states, those below K new ones, the others old

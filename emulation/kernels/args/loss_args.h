@@ -39,7 +39,7 @@ struct CrossEntropyArgs {
   const Format* log_probabilities = nullptr;  // null: not rounded
 };
 
-// Losses that are sums of one term per element; the terms are in scalar/pointwise_loss.h.
+// Losses that are sums of one term per element; the terms are in scalar/elements/pointwise_loss.h.
 enum class PointwiseLoss : uint8_t {
   kMse,
   kL1,

@@ -1,6 +1,6 @@
 // The arguments of one optimizer step: the arrays of one parameter, and the formats for computing
-// and storing. The rules are in optimizer_rules.h, the loops in scalar/optimizer.h. This file does
-// not know which parameter is updated when, or with which learning rate.
+// and storing. The rules are in optimizer_rules.h, the loops in scalar/elements/optimizer.h. This
+// file does not know which parameter is updated when, or with which learning rate.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // The arguments of whole stacks of LSTM or GRU layers, forward and backward: the order of products,
-// cell steps (scalar/recurrent.h) and roundings.
+// cell steps (scalar/products/recurrent.h) and roundings.
 //
 // The input products of all time steps are one product; the recurrent product is one per step. h
 // and c are rounded at every step, and so are the gates' gradients in the backward pass. A

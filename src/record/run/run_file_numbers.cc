@@ -463,7 +463,7 @@ Numbers RunFile::numbers(int lane, const Quantity& quantity) const {
       case Gathered::kBlockSteps:
         return whole({total_histogram_steps(lane)});
       case Gathered::kHistograms:
-        return {};  // by step: numbers_at
+        throw std::logic_error("numbers: histograms are read by step");
       default:
         break;  // checksums, as any other quantity
     }
@@ -481,12 +481,17 @@ Numbers RunFile::numbers(int lane, const Quantity& quantity) const {
   };
   if (quantity.rows() == Rows::kSample) {
     std::vector<AccumulatorHealth> totals(impl_->sites.sites.size());
+    std::vector<LossEffect> effects;
     LaneStep sample;
     for (const int64_t step : sums_steps(lane)) {
       read_step(lane, step, /*histograms=*/false, sample);
-      for (size_t s = 0; s < totals.size(); ++s) totals[s].merge(sample.sites[s].health);
+      for (size_t s = 0; s < totals.size(); ++s) {
+        totals[s].merge(sample.sites[s].health);
+        effects.push_back(sample.sites[s].effect);
+      }
     }
     if_member<AccumulatorHealth>(quantity, [&](const auto& member) { take(totals, member); });
+    if_member<LossEffect>(quantity, [&](const auto& member) { take(effects, member); });
     return found;
   }
   if (quantity.rows() == Rows::kEvaluation) {

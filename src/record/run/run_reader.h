@@ -116,7 +116,8 @@ class RunFile {
   // or if the step has no histogram. Requires: a row per step, or kHistograms.
   Numbers numbers_at(int lane, const Quantity& quantity, int64_t step) const;
   // Any narrow quantity over all steps, [step * width]. Evaluations, steps and sums of histograms
-  // are as from the functions above; for sums of products, the totals, [site].
+  // are as from the functions above; sums of products are totals, [site]; effects on the loss are
+  // of every sample, [sample * sites]. Requires: not kHistograms, which numbers_at has by step.
   Numbers numbers(int lane, const Quantity& quantity) const;
 
  private:

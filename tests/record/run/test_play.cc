@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -125,6 +126,22 @@ TEST_CASE("a step on its own is the same, with its histogram where the file kept
       CHECK(without.sites[s].stats.exponent_histogram == none);
     }
   }
+}
+
+TEST_CASE("effects on the loss are read of every sample") {
+  const TemporaryFolder folder;
+  const SyntheticRun run(30);
+  run.record(folder.file("run.h5"));
+  const RunFile file(folder.file("run.h5"));
+  std::vector<double> written;
+  for (const int64_t step : file.sums_steps(0)) {
+    for (const SiteRecord& site : run.step(step).lanes[0].sites) {
+      written.push_back(site.effect.rounding);
+    }
+  }
+  REQUIRE(!written.empty());
+  CHECK(file.numbers(0, quantity_of(&LossEffect::rounding)).reals == written);
+  CHECK_THROWS_AS(file.numbers(0, quantity_of(Gathered::kHistograms)), std::logic_error);
 }
 
 TEST_CASE("only the lanes that are asked for are read") {

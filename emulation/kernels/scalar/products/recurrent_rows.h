@@ -1,8 +1,8 @@
 // One row of the batch through an LSTM or GRU cell, by the formulas of recurrent.h.
 // Plain loops, compiled once per instruction set: they are always inlined, so the compiler
-// vectorises them for the instruction set of their caller (recurrent_rows.cc, simd/recurrent.cc).
-// It takes note of __restrict only on parameters. Requires: no array of a row overlaps another, but
-// an LSTM's x_gates may be `saved`.
+// vectorises them for the instruction set of their caller (recurrent_rows.cc,
+// simd/products/recurrent.cc). It takes note of __restrict only on parameters. Requires: no array
+// of a row overlaps another, but an LSTM's x_gates may be `saved`.
 #pragma once
 
 #include "emulation/kernels/kernel_set.h"

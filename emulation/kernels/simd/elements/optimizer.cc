@@ -53,7 +53,7 @@ HWY_INLINE Operand<T> operator-(Operand<T> x) {
   return Operand<T>(hn::Neg(x.v));
 }
 
-// NativeArithmetic of scalar/optimizer_loop.h, on vectors.
+// NativeArithmetic of scalar/elements/optimizer_loop.h, on vectors.
 template <typename T>
 struct VectorArithmetic {
   using V = Operand<T>;
