@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,8 +12,26 @@ import torch
 _BACKENDS: Any = torch.backends  # its switches are made at run time
 
 
-def _switches() -> list[tuple[Any, str, Any]]:
-    """(owner, attribute, value that means full FP32). torch.backends' older names may not be mixed with these."""
+_BY_UNIT = hasattr(
+    _BACKENDS.cuda.matmul, "fp32_precision"
+)  # from PyTorch 2.9 on; the older names may not be mixed with it
+_CPU_PRODUCTS = {"highest": "ieee", "high": "tf32", "medium": "bf16"}
+
+
+class _Switch(NamedTuple):
+    get: Callable[[], Any]
+    set: Callable[[Any], None]
+    full: Any  # the value that means full FP32
+
+
+def _attribute(owner: Any, name: str, full: Any) -> _Switch:
+    return _Switch(lambda: getattr(owner, name), lambda value: setattr(owner, name, value), full)
+
+
+def _switches() -> list[_Switch]:
+    if not _BY_UNIT:
+        products = _Switch(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest")
+        return [products, _attribute(_BACKENDS.cudnn, "allow_tf32", False)]
     units = [
         _BACKENDS.cuda.matmul,
         _BACKENDS.cudnn.conv,
@@ -22,31 +40,40 @@ def _switches() -> list[tuple[Any, str, Any]]:
         _BACKENDS.mkldnn.conv,
         _BACKENDS.mkldnn.rnn,
     ]
-    return [(unit, "fp32_precision", "ieee") for unit in units]
+    return [_attribute(unit, "fp32_precision", "ieee") for unit in units]
 
 
 @contextlib.contextmanager
 def full_fp32() -> Iterator[None]:
     """No autocast, no TF32 or BF16 inside of FP32 products."""
     switches = _switches()
-    kept = [getattr(owner, name) for owner, name, _ in switches]
+    kept = [switch.get() for switch in switches]
     try:
-        for owner, name, full in switches:
-            setattr(owner, name, full)
+        for switch in switches:
+            switch.set(switch.full)
         with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
             yield
     finally:
-        for (owner, name, _), value in zip(switches, kept, strict=True):
-            setattr(owner, name, value)
+        for switch, value in zip(switches, kept, strict=True):
+            switch.set(value)
+
+
+def _allowed() -> tuple[bool, bool, str]:
+    """TF32 in cuBLAS and in cuDNN, and what the CPU's products may use."""
+    matmul, cudnn = _BACKENDS.cuda.matmul, _BACKENDS.cudnn
+    if not _BY_UNIT:
+        return matmul.allow_tf32, cudnn.allow_tf32, _CPU_PRODUCTS[torch.get_float32_matmul_precision()]
+    return matmul.fp32_precision == "tf32", cudnn.conv.fp32_precision == "tf32", _BACKENDS.mkldnn.matmul.fp32_precision
 
 
 def shortcuts() -> dict[str, Any]:
     """What is allowed now, and how many threads CPU kernels have, as attributes of /amp in a capture file."""
+    tf32_matmul, tf32_cudnn, cpu_products = _allowed()
     matmul = _BACKENDS.cuda.matmul
     return {
-        "allow_tf32_matmul": matmul.fp32_precision == "tf32",
-        "allow_tf32_cudnn": _BACKENDS.cudnn.conv.fp32_precision == "tf32",
-        "cpu_products": _BACKENDS.mkldnn.matmul.fp32_precision,
+        "allow_tf32_matmul": tf32_matmul,
+        "allow_tf32_cudnn": tf32_cudnn,
+        "cpu_products": cpu_products,
         "threads": np.int32(torch.get_num_threads()),
         "fp16_reduced_precision_reduction": bool(matmul.allow_fp16_reduced_precision_reduction),
         "bf16_reduced_precision_reduction": bool(matmul.allow_bf16_reduced_precision_reduction),
