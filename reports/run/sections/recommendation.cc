@@ -1,4 +1,4 @@
-// What `recommend` answered, where it wrote the report, and what its search went by.
+// What `recommend` answered and where it wrote the report.
 #include "reports/run/section.h"
 
 namespace lockstep {
@@ -8,10 +8,6 @@ Blocks write_recommendation(const AdvisedReport& report) {
   return report.answer;
 }
 
-Blocks write_sensitivity(const AdvisedReport& report) {
-  return report.search;
-}
-
 }  // namespace
 
 Section recommendation_section() {
@@ -19,11 +15,6 @@ Section recommendation_section() {
           .title = "Recommendation",
           .write = write_recommendation,
           .leads = true};
-}
-
-Section sensitivity_section() {
-  return {
-      .name = "sensitivity", .title = "How sensitive the layers are", .write = write_sensitivity};
 }
 
 }  // namespace lockstep
