@@ -1,6 +1,6 @@
 // Are these two runs the same, and what belongs together in them? The one comparison of lanes,
 // sites, parameters, settings, policies and environments, for check, exact comparison, baselines
-// and the report of two runs. It decides nothing: what may differ is for each of them to say.
+// and the report of two runs. It decides nothing: its callers say what may differ.
 #pragma once
 
 #include <cstddef>
@@ -51,9 +51,9 @@ struct RunMatch {
   std::vector<EnvironmentDifference> environment;
   // The sites are the same places of one step. Their shapes may differ: another batch size.
   bool same_places = false;
-  // Only for two run files: the same JSON; the first site that differs in place or shape.
-  bool same_step_graph = false;
-  std::optional<size_t> other_site;
+  // Only for two run files:
+  bool same_step_graph = false;      // as JSON
+  std::optional<size_t> other_site;  // the first that differs in place or shape
 };
 RunMatch match_runs(const RunFacts& before, const RunFacts& after);
 

@@ -13,9 +13,9 @@
 // Measured, by running one layer, or one role of one layer, low and the rest in FP32
 // (measured_sensitivity.h):
 //
-//   isolated        `synced` lanes: the difference of the losses, in each step from the reference's
-//                   weights and inputs, and the error of all weight gradients, relative and over
-//                   their noise
+//   isolated        `synced` lanes, restarted each step from the reference's state: the loss
+//                   difference, and the error of all weight gradients, relative and over their
+//                   noise
 //   accumulated     `free` lanes: the gap of the losses at the end
 //
 // A score is a variance in units of batch noise, so that the scores of several layers add up:
@@ -78,7 +78,7 @@ struct SensitivityTable {
   bool measured_top_third = false;  // because the score ranked layers badly
 };
 
-// Above any score of a layer that computes: of one that breaks.
+// The score of a layer that breaks: above any that works.
 inline constexpr double kSpoiltScore = 1e12;
 // (loss_error / s)^2 + error_to_noise^2, at most kSpoiltScore. `batch_noise`: s.
 double score_of(double loss_error, double error_to_noise, double batch_noise);

@@ -1,9 +1,9 @@
 // The kernels that an engine supplies.
 // A kernel set is a table of functions, arrays in and arrays out. `scalar` defines every result
-// with plain loops; `simd` replaces entries and equals it bit for bit. No kernel rounds its output
-// to a format: quantize does that, so that the value before rounding can be measured. Sums use the
-// accumulator they are given. The argument structs are in one header per theme (gemm_args.h,
-// conv_args.h, ...); active_kernels.h lists the sets.
+// with plain loops; `simd` replaces entries and equals it bit for bit. Few kernels round outputs to
+// a format: quantize does, so that values can be measured before rounding. Sums use the accumulator
+// they are given. The argument structs are in one header per theme (gemm_args.h, conv_args.h, ...);
+// active_kernels.h lists the sets.
 // Every computation on the elements of a lane's tensors is an entry, from the ops to the optimizer,
 // and runs on the set of the lane's engine. Not entries: plain copies and zeroing, conversions
 // between containers, checks of integer operands, and the exact recomputation of sampled sums.
@@ -84,9 +84,8 @@ template <typename T>
 struct Kernels {
   // rounding and measuring (see quantize.h)
   void (*quantize)(const T* before, T* after, int64_t count, const QuantizeSpec&, TensorStats*);
-  // The same in place, of values that `fill` writes piece by piece, so that they are in the cache.
-  // Null: all of them are filled, then quantized. A set with its own quantize must not inherit
-  // this.
+  // Quantizes in place as `fill` writes piece by piece, while values are in cache. Null: all are
+  // filled, then quantized. A set with its own quantize must not inherit this.
   void (*fill_and_quantize)(const FillRange& fill, T* values, int64_t count, const QuantizeSpec&,
                             TensorStats*) = nullptr;
   // block formats (see block_quantize.h); tensor_scale is 1 where the format has none
@@ -106,7 +105,7 @@ struct Kernels {
   void (*gemm)(const GemmArgs<T>&);
   // Null: in passes, see rounded_gemm.h. A set with its own gemm must not inherit this one.
   void (*rounded_gemm)(const RoundedGemmArgs<T>&) = nullptr;
-  // The set passed as an argument supplies the single products, and the single convolutions.
+  // stacked_gemm, grouped_conv2d: the passed set supplies the single products, convolutions.
   void (*stacked_gemm)(const Kernels<T>&, const StackedGemm<T>&);
   void (*conv2d_forward)(const ConvArgs<T>&);
   void (*conv2d_backward_input)(const ConvArgs<T>&);

@@ -4,7 +4,7 @@
 //
 //   A' = quantize(A)   B' = quantize(B)   C = gemm(A', B')   C = quantize(C)
 //
-// A and B are not changed, unless they are C. Knows nothing of formats and accumulators.
+// A and B are not changed. Knows nothing of formats and accumulators.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,6 @@
 // Executes a program.
 // An executor runs one lane's program node by node, so that lanes can be compared at every node,
-// while their tensors are in cache. Its values are in a ValueStore, a Measurer fills the records of
+// while their tensors are in cache. Its values are in a ValueStore; a Measurer fills the records of
 // sites. It knows one step; the lane owns everything kept between steps (weights, scalers,
 // optimizers).
 #pragma once
@@ -46,8 +46,8 @@ class Executor {
   void give_mask(std::string_view id, const Tensor& mask);
   void forget_masks();
 
-  // `loss_scales` are the factors by which the values of scaled sites are multiplied, by backward
-  // pass (one for all of them: `loss_scale`).
+  // `loss_scales`: for each backward pass, the factor that multiplies its scaled sites' values;
+  // `loss_scale`: one for all.
   void begin_step(const ExecutionKey& key, std::span<const double> loss_scales,
                   const StepMeasuring& measuring = {});
   void begin_step(const ExecutionKey& key, double loss_scale, const StepMeasuring& measuring = {});
@@ -63,9 +63,9 @@ class Executor {
                     const Executor* reference, std::span<SiteRecord> records);
   int node_count() const { return static_cast<int>(nodes_.size()); }
 
-  // The site at which products of a node are recorded: of its sums, or of its output.
+  // Where a node's products are recorded: the site of its sums, else of its output.
   int32_t product_site(int node) const;
-  // What the engine's device has done for this executor since the last call, without steps.
+  // What the engine's device has done for this executor since the last call; `step` unset.
   DeviceWork take_device_work() { return std::exchange(device_work_, {}); }
 
  private:

@@ -29,7 +29,7 @@ struct RoundingProbe {
   TensorStats* stats = nullptr;  // null: nothing is measured
   bool counts_only = false;
   bool weighs = false;             // its errors are weighed by the loss
-  int old = -1;                    // the buffer whose new value it is, as program value
+  int old = -1;                    // program value of the buffer it updates, or -1
   ReferenceComparison comparison;  // without a reference: nothing to compare
   // The values before the rounding are needed after it.
   bool keeps() const { return weighs || old >= 0; }
@@ -50,9 +50,8 @@ class Measurer {
   virtual ~Measurer() = default;
 
   virtual void begin_step(std::span<const double> loss_scales, bool sample_sums);
-  // Measures all calls until the next one of this: the records by site id, the same array
-  // throughout a step, and the values that errors are measured against. Null: this is the
-  // reference.
+  // Where all calls write until the next one: records by site id, the same array throughout a step;
+  // and the values to measure errors against. Null: this is the reference.
   void write_to(std::span<SiteRecord> records, const ValueStore* reference) {
     records_ = records;
     reference_ = reference;
@@ -79,8 +78,8 @@ class Measurer {
  protected:
   SiteRecord& record(int32_t site) { return records_[static_cast<size_t>(site)]; }
   TensorStats observed(int value, const Format& format, ReferenceComparison* comparison) const;
-  // A value is not read again if an observer's statistics of it already exist: it was produced by
-  // an exact rounding (before == after), or observed at an earlier site.
+  // A value is not read again if its statistics already exist: it was produced by an exact rounding
+  // (before == after), or observed at an earlier site.
   void set_unchanged(int value, const ValueRounding& rounding, ReferenceComparison* comparison);
   void note_exact(int value, const ValueRounding& rounding);
 
@@ -89,7 +88,7 @@ class Measurer {
   const ExecutionRules& rules_;
   std::span<SiteRecord> records_;
   const ValueStore* reference_ = nullptr;
-  // By program value, of this step: the site whose record holds an observer's statistics, or -1.
+  // By program value, of this step: the site whose record holds its statistics, or -1.
   std::vector<int32_t> stats_site_;
 };
 

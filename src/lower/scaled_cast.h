@@ -1,7 +1,7 @@
-// The factors of a step that are rounded after scaling.
-// Lowering looks up every factor of every sum of products here. The result is a scaled cast: a
-// format, the rule of its scale, and for block formats the way the tensor is cut, which depends on
-// the axis of this product's sum. src/execute/scaled_casts.cc executes it.
+// Product operands that are rounded after scaling.
+// Lowering looks up every operand of every product here. The result is a scaled cast: a format, the
+// rule of its scale, and for block formats the way the tensor is cut, which depends on the axis of
+// this product's sum. src/execute/scaled_casts.cc executes it.
 #pragma once
 
 #include <map>

@@ -40,7 +40,7 @@ using OptionPlace =
                  OptionMember<HyperValues>, OptionMember<HyperChoice>,
                  OptionMember<std::vector<ParameterGroup>>>;
 
-// The runs that take an option on their command line. A capture defines the value of the others.
+// The runs whose command line takes an option. A capture itself sets the kModels ones.
 enum class OptionOf : uint8_t { kAll, kModels, kCaptures };
 
 // What another value makes of a run.
@@ -87,7 +87,7 @@ struct RunOption {
 
   // --- in files ---
   bool only_if_set = false;  // hashes of other runs are those of versions without the option
-  bool is_required = false;  // every file has it; else an older one has the default, or
+  bool is_required = false;  // every file has it; else older ones mean the default or `older`
   std::optional<int64_t> older = {};
 
   // --- where two runs are compared ---

@@ -54,6 +54,27 @@ def corpus():
     return path
 
 
+def of_today(cases, share=2):
+    """For parametrize: one case of every `share`, others each day (./dev test says which, in LOCKSTEP_SWEEP_SLICE); the
+    rest are skipped, and counted. Without that variable all run."""
+    day = os.environ.get("LOCKSTEP_SWEEP_SLICE")
+    if day is None:
+        return list(cases)
+    other_day = pytest.mark.skip(reason=f"one case of {share} a day: LOCKSTEP_SWEEP_SLICE={day}")
+    return [
+        case if number % share == int(day) % share else pytest.param(*_values(case), marks=other_day, id=_name(case))
+        for number, case in enumerate(cases)
+    ]
+
+
+def _values(case):
+    return getattr(case, "values", (case,))
+
+
+def _name(case):
+    return getattr(case, "id", None) or str(case)
+
+
 def datasets(path):
     """Every dataset of an HDF5 file as {name: array}."""
     found = {}

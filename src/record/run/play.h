@@ -1,6 +1,6 @@
-// Plays a recorded run back: observers get the records that training gave them, step by step, of a
-// finished run and of one that is still written. A tally is therefore written once, as an observer.
-// Not repeated: on_start() and on_checkpoint(). What a file does not hold, RunFile::step() names.
+// Plays a recorded run back: observers get the records that training gave, step by step, from a run
+// finished or still being written. A tally is therefore written once, as an observer. on_start()
+// and on_checkpoint() are not repeated. RunFile::step() says what files lack.
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@ namespace lockstep {
 
 // All steps in order; every column of these lanes is read once. In the records the lanes have the
 // places that they have in the run; the other lanes' places are empty.
-// `histograms`: whether the steps that kept exponent histograms have them, which is most of a file.
+// `histograms`: whether to read exponent histograms where kept; they are most of a file.
 // Cost: memory of one step of the lanes.
 void play(const RunFile& run, std::span<const int> lanes, std::span<Observer* const> observers,
           bool histograms = false);

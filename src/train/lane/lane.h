@@ -51,16 +51,16 @@ class Lane {
   // See FullMeasurer::tap; also the values of updates and of what they change.
   void tap(ValueTap* tap);
 
-  // The stages of a step, in this order. `reference` is null for the reference itself.
+  // A step's stages in order, and queries. `reference` is null for the reference itself.
   void restart_from(const Lane& reference, int64_t step);  // synced mode: its state, rounded
   // Synced mode, the reference: what the others restart from.
   void observe_stored() { storage_.observe(); }
   void move_weights_by_one_ulp(int64_t step) {
     storage_.move_weights_by_one_ulp(step);
   }  // the twin
-  // These three run for every micro-batch of the step, and within it for every worker; statistics
-  // of nodes go to `sites`. Workers share weights and begin with equal buffers; worker 0's are
-  // kept. `sites` may be empty: the inputs are not measured.
+  // begin_micro_batch, run_node and finish_micro_batch run per micro-batch and, within it, per
+  // worker; statistics of nodes go to `sites`. Workers share weights and begin with equal buffers;
+  // worker 0's are kept. `sites` may be empty: the inputs are not measured.
   void begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& batch, int64_t worker = 0,
                          const Lane* reference = nullptr, std::span<SiteRecord> sites = {});
   void run_node(int node, const Lane* reference, std::vector<SiteRecord>& sites);
@@ -71,12 +71,12 @@ class Lane {
   // reduced: entering gradients are compared with its own.
   void enter_all_reduce(const Lane* reference, LaneStep& record);
   void all_reduce(const Lane* reference, LaneStep& record);
-  // After all passes of the step: whether its loss and gradients, still scaled, are finite, and the
-  // buffers that were before it. Requires: keep_buffers().
+  // After all passes: whether the step's loss, its gradients as the scaler checks them, and the
+  // buffers that were finite before it are finite. Requires: keep_buffers().
   bool is_finite(const LaneStep& record) const;
   bool weights_finite() const { return storage_.weights_finite(); }
   bool update_may_overflow() const { return update_.may_overflow(); }
-  // Replay: whether the policy runs the step's batch again after this many attempts. If so, the
+  // Whether the policy may repeat a step's batch, and whether it does after `attempts`. If so, the
   // scaler has moved, and every lane that repeats the step discards the attempt's buffer updates.
   bool may_replay() const { return frame_.policy().loss_scale_use.replay; }
   bool tries_again(int64_t attempts);

@@ -28,7 +28,7 @@ def patched():
         clip_grad._get_total_norm,
         clip_grad._clip_grads_with_norm_,
         clip_grad._group_tensors_by_device_and_dtype,
-        torch.autograd.Function.__dict__["apply"].__func__.__code__,
+        torch.autograd.function.FunctionMeta.__dict__.get("__getattribute__"),
     ]
 
 

@@ -89,7 +89,7 @@ def check(binary_dir, capture_path, baseline):
 
 
 @pytest.mark.filterwarnings("ignore:lockstep_capture")
-@pytest.mark.parametrize("script, change", rows(0))
+@pytest.mark.parametrize("script, change", of_today(rows(0)))
 def test_mutant_is_red(binary_dir, baselines, tmp_path, script, change):
     baseline = baselines(script)
     capture(tmp_path / "here", script, change, tmp_path / "mutant.lscap.h5")
@@ -98,7 +98,7 @@ def test_mutant_is_red(binary_dir, baselines, tmp_path, script, change):
     assert re.search(change.place, first), f"wanted: {change.place}\n{text}"
 
 
-@pytest.mark.parametrize("script, change", rows(1))
+@pytest.mark.parametrize("script, change", of_today(rows(1)))
 def test_harmless_change_is_not_red(binary_dir, baselines, tmp_path, script, change):
     baseline = baselines(script)
     capture(tmp_path / "elsewhere", script, change, tmp_path / "harmless.lscap.h5")

@@ -26,7 +26,7 @@ NETWORKS = {
     "conv3d_classifier": "volumes",
 }
 MORE_THAN_THE_LOSS_NEEDS = ("detr",)  # the last stages of its backbone
-FORMATS = ("bfloat16", "float16")
+FORMATS = of_today(("bfloat16", "float16"))
 
 
 @pytest.fixture(scope="module")
