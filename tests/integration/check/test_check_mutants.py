@@ -13,6 +13,7 @@ import types
 import mutants
 import pytest
 import torch
+from conftest import of_today
 
 SCRIPTS = {
     "text": (mutants.TEXT_MUTANTS, mutants.TEXT_HARMLESS),
