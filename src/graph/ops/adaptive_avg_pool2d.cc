@@ -72,20 +72,22 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> adaptive_avg_pool2d_ops() {
   return {
       {.name = "adaptive_avg_pool2d",
-.help = "y = mean over each of size (rows, columns) windows that cover the image; x (N,C,H,W)",
-.source = "torch.nn.functional.adaptive_avg_pool2d; CUDA autocast: not listed, runs in its "
+       .help =
+           "y = mean over each of size (rows, columns) windows that cover the image; x (N,C,H,W)",
+       .source = "torch.nn.functional.adaptive_avg_pool2d; CUDA autocast: not listed, runs in its "
                  "input's type",
-.attributes = {"size"},
-.infer = infer,
-.vjp = vjp,
-.run = run,
-.foreign_names = {.mxnet = "AdaptiveAvgPooling2D"}},
+       .attributes = {"size"},
+       .infer = infer,
+       .vjp = vjp,
+       .run = run,
+       .foreign_names = {.mxnet = "AdaptiveAvgPooling2D"}},
       {.name = "adaptive_avg_pool2d_backward",
-.help = "dx = sum of dy / window size over the windows that contain the pixel, in scan order",
-.source = "chain rule of adaptive_avg_pool2d",
-.attributes = {"size", "input_shape"},
-.infer = infer_backward,
-.run = run_backward},
+       .help =
+           "dx = sum of dy / window size over the windows that contain the pixel, in scan order",
+       .source = "chain rule of adaptive_avg_pool2d",
+       .attributes = {"size", "input_shape"},
+       .infer = infer_backward,
+       .run = run_backward},
   };
 }
 

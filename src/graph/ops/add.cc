@@ -40,19 +40,19 @@ void run_add(const OpCall& call) {
 
 std::vector<OpDef> add_ops() {
   return {{.name = "add",
-.help = "y = a + alpha b, rounded once; shapes broadcast as in numpy; b may be the "
+           .help = "y = a + alpha b, rounded once; shapes broadcast as in numpy; b may be the "
                    "number `scalar`",
-.source = "torch.add; CUDA autocast: not listed, type promotion decides",
-.min_inputs = 1,
-.max_inputs = 2,
-.attributes = {"alpha", "scalar"},
-.infer = infer_add,
-.vjp = add_vjp,
-.run = run_add,
-.foreign_names = {.torch = "__add__", .mxnet = "elemwise_add broadcast_add"},
-.formats = {.on_cpu = read_numbers_rounded},
-.elements = {.keeps_masks = true},
-.meaning = {.is_sum = true}}};
+           .source = "torch.add; CUDA autocast: not listed, type promotion decides",
+           .min_inputs = 1,
+           .max_inputs = 2,
+           .attributes = {"alpha", "scalar"},
+           .infer = infer_add,
+           .vjp = add_vjp,
+           .run = run_add,
+           .foreign_names = {.torch = "__add__", .mxnet = "elemwise_add broadcast_add"},
+           .formats = {.on_cpu = read_numbers_rounded},
+           .elements = {.keeps_masks = true},
+           .meaning = {.is_sum = true}}};
 }
 
 }  // namespace lockstep

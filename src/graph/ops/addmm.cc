@@ -111,18 +111,18 @@ std::vector<ProductShape> products_of(const Node& node, std::span<const TensorTy
 
 std::vector<OpDef> addmm_ops() {
   return {{.name = "addmm",
-.help = "y = beta c + alpha (a b), rounded once; operands a (...,M,K), b (...,K,N) with "
+           .help = "y = beta c + alpha (a b), rounded once; operands a (...,M,K), b (...,K,N) with "
                    "equal leading extents, c, which broadcasts to y (...,M,N)",
-.source = "torch.addmm, baddbmm; CUDA autocast: lower_precision_fp",
-.cast_class = CastClass::kLowPrecision,
-.min_inputs = 3,
-.max_inputs = 3,
-.attributes = {"alpha", "beta"},
-.infer = infer_addmm,
-.vjp = addmm_vjp,
-.run = run_addmm,
-.foreign_names = {.torch = "addmm baddbmm addbmm"},
-.sums = {.of_products = true, .products = products_of}}};
+           .source = "torch.addmm, baddbmm; CUDA autocast: lower_precision_fp",
+           .cast_class = CastClass::kLowPrecision,
+           .min_inputs = 3,
+           .max_inputs = 3,
+           .attributes = {"alpha", "beta"},
+           .infer = infer_addmm,
+           .vjp = addmm_vjp,
+           .run = run_addmm,
+           .foreign_names = {.torch = "addmm baddbmm addbmm"},
+           .sums = {.of_products = true, .products = products_of}}};
 }
 
 }  // namespace lockstep

@@ -40,14 +40,14 @@ void run_atan2(const OpCall& call) {
 
 std::vector<OpDef> atan2_ops() {
   return {{.name = "atan2",
-.help = "y = the angle of the point (b, a), from -pi to pi; shapes broadcast",
-.source = "torch.atan2; CUDA autocast: promote",
-.cast_class = CastClass::kPromote,
-.min_inputs = 2,
-.max_inputs = 2,
-.infer = infer_atan2,
-.vjp = vjp,
-.run = run_atan2}};
+           .help = "y = the angle of the point (b, a), from -pi to pi; shapes broadcast",
+           .source = "torch.atan2; CUDA autocast: promote",
+           .cast_class = CastClass::kPromote,
+           .min_inputs = 2,
+           .max_inputs = 2,
+           .infer = infer_atan2,
+           .vjp = vjp,
+           .run = run_atan2}};
 }
 
 }  // namespace lockstep

@@ -69,24 +69,24 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> avg_pool2d_ops() {
   return {
       {.name = "avg_pool2d",
-.help = "y = mean over each window; x (N,C,H,W), y (N,C,P,Q); stride: the kernel's if "
+       .help = "y = mean over each window; x (N,C,H,W), y (N,C,P,Q); stride: the kernel's if "
                "absent; divisor: kernel size with padding, without (count_include_pad false), or "
                "divisor_override",
-.source = "torch.nn.functional.avg_pool2d; CUDA autocast: not listed, runs in its input's "
+       .source = "torch.nn.functional.avg_pool2d; CUDA autocast: not listed, runs in its input's "
                  "type",
-.attributes = {"kernel", "stride", "padding", "ceil_mode", "count_include_pad",
+       .attributes = {"kernel", "stride", "padding", "ceil_mode", "count_include_pad",
                       "divisor_override"},
-.infer = infer,
-.vjp = vjp,
-.run = run,
-.foreign_names = {.mxnet = "Pooling"}},
+       .infer = infer,
+       .vjp = vjp,
+       .run = run,
+       .foreign_names = {.mxnet = "Pooling"}},
       {.name = "avg_pool2d_backward",
-.help = "dx = sum of dy / divisor over the windows that contain the pixel, in scan order",
-.source = "chain rule of avg_pool2d",
-.attributes = {"kernel", "stride", "padding", "ceil_mode", "count_include_pad",
+       .help = "dx = sum of dy / divisor over the windows that contain the pixel, in scan order",
+       .source = "chain rule of avg_pool2d",
+       .attributes = {"kernel", "stride", "padding", "ceil_mode", "count_include_pad",
                       "divisor_override", "input_shape"},
-.infer = infer_backward,
-.run = run_backward},
+       .infer = infer_backward,
+       .run = run_backward},
   };
 }
 

@@ -182,31 +182,32 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> batch_norm_ops() {
   return {
       {.name = "batch_norm",
-.help = "y = (x - mean) inv_std w + b per channel; x (N,C,...); training: batch statistics, "
+       .help =
+           "y = (x - mean) inv_std w + b per channel; x (N,C,...); training: batch statistics, "
            "else running ones; other outputs: new running statistics, mean, inv_std; affine "
            "false: no w, b; the optional integer operand num_batches_tracked is counted up and is "
            "the last output; cumulative: momentum is one over it (torch's momentum=None)",
-.source = "S. Ioffe, C. Szegedy, ICML 2015; torch.nn.functional.batch_norm; CUDA autocast: "
+       .source = "S. Ioffe, C. Szegedy, ICML 2015; torch.nn.functional.batch_norm; CUDA autocast: "
                  "not listed, output in the type of x",
-.min_inputs = 3,
-.max_inputs = 6,
-.attributes = {"training", "momentum", "eps", "affine", "cumulative"},
-.infer = infer_batch_norm,
-.vjp = batch_norm_vjp,
-.run = run_batch_norm,
-.foreign_names = {.torch = "native_batch_norm cudnn_batch_norm", .mxnet = "BatchNorm"},
-.formats = {.follow_operands = {0}, .node_follows = follows, .on_cpu = round_statistics},
-.meaning = {.has_running_statistics = true, .first_values = FirstValues::kScaleShift}},
+       .min_inputs = 3,
+       .max_inputs = 6,
+       .attributes = {"training", "momentum", "eps", "affine", "cumulative"},
+       .infer = infer_batch_norm,
+       .vjp = batch_norm_vjp,
+       .run = run_batch_norm,
+       .foreign_names = {.torch = "native_batch_norm cudnn_batch_norm", .mxnet = "BatchNorm"},
+       .formats = {.follow_operands = {0}, .node_follows = follows, .on_cpu = round_statistics},
+       .meaning = {.has_running_statistics = true, .first_values = FirstValues::kScaleShift}},
       {.name = "batch_norm_backward",
-.help = "dx, dw, db of batch_norm; operands x, w, mean, inv_std, dy; no w, dw, db if "
+       .help = "dx, dw, db of batch_norm; operands x, w, mean, inv_std, dy; no w, dw, db if "
                "affine is false",
-.source = "chain rule of batch_norm, through the batch statistics when training",
-.min_inputs = 4,
-.max_inputs = 5,
-.attributes = {"training", "affine"},
-.infer = infer_backward,
-.run = run_backward,
-.formats = {.follow_operands = {0}, .output_follows = {kFollowsOutput0, 1, 1}}},
+       .source = "chain rule of batch_norm, through the batch statistics when training",
+       .min_inputs = 4,
+       .max_inputs = 5,
+       .attributes = {"training", "affine"},
+       .infer = infer_backward,
+       .run = run_backward,
+       .formats = {.follow_operands = {0}, .output_follows = {kFollowsOutput0, 1, 1}}},
   };
 }
 

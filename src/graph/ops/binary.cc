@@ -112,30 +112,30 @@ OpDef forward_row(std::string_view name, std::string_view help, std::string_view
                   void (*vjp)(GradientBuilder&, const Node&), void (*run)(const OpCall&),
                   ForeignNames foreign_names, int pole_operand = -1) {
   return {.name = name,
-.help = help,
-.source = source,
-.min_inputs = 1,
-.max_inputs = 2,
-.attributes = {"scalar"},
-.infer = infer_binary,
-.vjp = vjp,
-.run = run,
-.foreign_names = foreign_names,
-.elements = {.keeps_masks = true},
-.meaning = {.pole_operand = pole_operand}};
+          .help = help,
+          .source = source,
+          .min_inputs = 1,
+          .max_inputs = 2,
+          .attributes = {"scalar"},
+          .infer = infer_binary,
+          .vjp = vjp,
+          .run = run,
+          .foreign_names = foreign_names,
+          .elements = {.keeps_masks = true},
+          .meaning = {.pole_operand = pole_operand}};
 }
 
 OpDef backward_row(std::string_view name, std::string_view help, std::string_view source,
                    void (*run)(const OpCall&), int pole_operand = -1) {
   return {.name = name,
-.help = help,
-.source = source,
-.min_inputs = 2,
-.max_inputs = 3,
-.attributes = {"scalar"},
-.infer = infer_backward,
-.run = run,
-.meaning = {.pole_operand = pole_operand}};
+          .help = help,
+          .source = source,
+          .min_inputs = 2,
+          .max_inputs = 3,
+          .attributes = {"scalar"},
+          .infer = infer_backward,
+          .run = run,
+          .meaning = {.pole_operand = pole_operand}};
 }
 
 }  // namespace

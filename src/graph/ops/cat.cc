@@ -56,16 +56,16 @@ void run_cat(const OpCall& call) {
 
 std::vector<OpDef> cat_ops() {
   return {{.name = "cat",
-.help = "the operands concatenated along dim (default 0), in the widest of their "
+           .help = "the operands concatenated along dim (default 0), in the widest of their "
                    "formats; its gradients are slices",
-.source = "torch.cat; CUDA autocast: not listed, type promotion",
-.max_inputs = kMaxOperands,
-.attributes = {"dim"},
-.infer = infer_cat,
-.vjp = cat_vjp,
-.run = run_cat,
-.foreign_names = {.mxnet = "Concat"},
-.elements = {.keeps_masks = true}}};
+           .source = "torch.cat; CUDA autocast: not listed, type promotion",
+           .max_inputs = kMaxOperands,
+           .attributes = {"dim"},
+           .infer = infer_cat,
+           .vjp = cat_vjp,
+           .run = run_cat,
+           .foreign_names = {.mxnet = "Concat"},
+           .elements = {.keeps_masks = true}}};
 }
 
 }  // namespace lockstep

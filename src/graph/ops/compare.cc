@@ -65,15 +65,15 @@ std::vector<OpDef> compare_ops() {
   std::vector<OpDef> rows;
   for (const Row& row : kRows) {
     rows.push_back({.name = row.name,
-.help = row.help,
-.source = row.source,
-.min_inputs = 1,
-.max_inputs = 2,
-.attributes = {"scalar"},
-.infer = infer,
-.run = run,
-.differentiable_outputs = 0,
-.formats = {.on_cpu = read_numbers_rounded, .integer_bytes = 1}});
+                    .help = row.help,
+                    .source = row.source,
+                    .min_inputs = 1,
+                    .max_inputs = 2,
+                    .attributes = {"scalar"},
+                    .infer = infer,
+                    .run = run,
+                    .differentiable_outputs = 0,
+                    .formats = {.on_cpu = read_numbers_rounded, .integer_bytes = 1}});
   }
   return rows;
 }

@@ -108,32 +108,33 @@ std::vector<OpDef> cross_entropy_ops() {
   const std::vector<std::string_view> attributes = {"reduction", "ignore_index", "label_smoothing"};
   return {
       {.name = "cross_entropy",
-.help = "logsumexp(x) - x[target] per position, weighted by the target's class, reduced (the "
+       .help =
+           "logsumexp(x) - x[target] per position, weighted by the target's class, reduced (the "
            "mean divides by the weights of positions not ignored); x (N,C) or (N,C,d1,...), "
            "target (N) or (N,d1,...) integers in [0,C), class_weight? (C)",
-.source = "torch.nn.functional.cross_entropy; CUDA autocast: log_softmax with the logits' "
+       .source = "torch.nn.functional.cross_entropy; CUDA autocast: log_softmax with the logits' "
                  "dtype, then nll_loss in fp32",
-.cast_class = CastClass::kFp32,
-.min_inputs = 2,
-.max_inputs = 3,
-.attributes = attributes,
-.infer = infer_cross_entropy,
-.vjp = cross_entropy_vjp,
-.run = run_cross_entropy,
-.foreign_names = {.torch = "nll_loss cross_entropy_loss", .mxnet = "softmax_cross_entropy"},
-.formats = {.rounds_inside = RoundsInside::kLogits},
-.meaning = {.is_loss = true}},
+       .cast_class = CastClass::kFp32,
+       .min_inputs = 2,
+       .max_inputs = 3,
+       .attributes = attributes,
+       .infer = infer_cross_entropy,
+       .vjp = cross_entropy_vjp,
+       .run = run_cross_entropy,
+       .foreign_names = {.torch = "nll_loss cross_entropy_loss", .mxnet = "softmax_cross_entropy"},
+       .formats = {.rounds_inside = RoundsInside::kLogits},
+       .meaning = {.is_loss = true}},
       {.name = "cross_entropy_backward",
-.help = "dx = (softmax(x) - onehot(target)) dloss / N, with weights and smoothing as the "
+       .help = "dx = (softmax(x) - onehot(target)) dloss / N, with weights and smoothing as the "
                "loss; operands x, target, class_weight?, dloss",
-.source = "chain rule of cross_entropy",
-.cast_class = CastClass::kFp32,
-.min_inputs = 3,
-.max_inputs = 4,
-.attributes = attributes,
-.infer = infer_backward,
-.run = run_backward,
-.formats = {.rounds_inside = RoundsInside::kLogits}},
+       .source = "chain rule of cross_entropy",
+       .cast_class = CastClass::kFp32,
+       .min_inputs = 3,
+       .max_inputs = 4,
+       .attributes = attributes,
+       .infer = infer_backward,
+       .run = run_backward,
+       .formats = {.rounds_inside = RoundsInside::kLogits}},
   };
 }
 

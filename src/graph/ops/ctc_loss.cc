@@ -190,25 +190,26 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> ctc_loss_ops() {
   return {
       {.name = "ctc_loss",
-.help = "-ln of the probability of each target, blanks (class `blank`) and repetitions left "
+       .help = "-ln of the probability of each target, blanks (class `blank`) and repetitions left "
                "out; zero_infinity: 0 for impossible ones; operands log probabilities (T,N,C), "
                "targets (N,S), input lengths (N), target lengths (N)",
-.source = "torch.nn.functional.ctc_loss; CUDA autocast: not listed, runs in its input's type",
-.min_inputs = 4,
-.max_inputs = 4,
-.attributes = {"blank", "zero_infinity"},
-.infer = infer_forward,
-.vjp = vjp,
-.run = run_forward,
-.meaning = {.is_loss = true}},
+       .source =
+           "torch.nn.functional.ctc_loss; CUDA autocast: not listed, runs in its input's type",
+       .min_inputs = 4,
+       .max_inputs = 4,
+       .attributes = {"blank", "zero_infinity"},
+       .infer = infer_forward,
+       .vjp = vjp,
+       .run = run_forward,
+       .meaning = {.is_loss = true}},
       {.name = "ctc_loss_backward",
-.help = "dx; operands those of ctc_loss, dy",
-.source = "torch's derivative of ctc_loss",
-.min_inputs = 5,
-.max_inputs = 5,
-.attributes = {"blank", "zero_infinity"},
-.infer = infer_backward,
-.run = run_backward},
+       .help = "dx; operands those of ctc_loss, dy",
+       .source = "torch's derivative of ctc_loss",
+       .min_inputs = 5,
+       .max_inputs = 5,
+       .attributes = {"blank", "zero_infinity"},
+       .infer = infer_backward,
+       .run = run_backward},
   };
 }
 

@@ -36,23 +36,23 @@ std::vector<TensorType> infer_zeros(const Node& node, std::span<const TensorType
 std::vector<OpDef> custom_gradient_ops() {
   return {
       {.name = "custom_gradient",
-.help = "y = the first `results` operands; the node's own backward pass gives the gradients "
+       .help = "y = the first `results` operands; the node's own backward pass gives the gradients "
                "of the operands after them, from dy and from all operands",
-.source = "torch.autograd.Function; its backward is recorded as it ran",
-.min_inputs = 2,
-.max_inputs = kMostOperands,
-.attributes = {"results"},
-.infer = infer_custom_gradient,
-.vjp = custom_gradient_vjp,
-.run = run_results,
-.differentiable_outputs = std::numeric_limits<int>::max(),
-.formats = {.follow_operands = {0}, .node_follows = own_formats},
-.elements = {.keeps_masks = true}},
+       .source = "torch.autograd.Function; its backward is recorded as it ran",
+       .min_inputs = 2,
+       .max_inputs = kMostOperands,
+       .attributes = {"results"},
+       .infer = infer_custom_gradient,
+       .vjp = custom_gradient_vjp,
+       .run = run_results,
+       .differentiable_outputs = std::numeric_limits<int>::max(),
+       .formats = {.follow_operands = {0}, .node_follows = own_formats},
+       .elements = {.keeps_masks = true}},
       {.name = "no_gradient_backward",
-.help = "dy = 0, for an output that the loss does not depend on; operand y",
-.source = "torch.autograd.Function, materialized gradients",
-.infer = infer_zeros,
-.run = [](const OpCall& call) { call.outputs[0]->fill_zero(); }},
+       .help = "dy = 0, for an output that the loss does not depend on; operand y",
+       .source = "torch.autograd.Function, materialized gradients",
+       .infer = infer_zeros,
+       .run = [](const OpCall& call) { call.outputs[0]->fill_zero(); }},
   };
 }
 

@@ -182,18 +182,19 @@ void run(const OpCall& call) {  // the output is an integer tensor, so the type 
 
 std::vector<OpDef> decision_ops() {
   return {{.name = "decision",
-.help = "the recorded integers, chosen from x along `dim` as `by` says (largest, smallest, "
+           .help =
+               "the recorded integers, chosen from x along `dim` as `by` says (largest, smallest, "
                "descending, ascending, rank), or by comparing x with y or `scalar` (greater, ...); "
                "with `own` a lane may choose itself; operands x, y unless `scalar`, recorded",
-.source = "torch.topk, sort, argmax, kthvalue, gt, ...; no gradient",
-.min_inputs = 2,
-.max_inputs = 3,
-.attributes = {"by", "dim", "rank", "scalar", "own"},
-.infer = infer,
-.run = run,
-.differentiable_outputs = 0,
-.formats = {.integer_bytes = 8},
-.meaning = {.decides = true}}};
+           .source = "torch.topk, sort, argmax, kthvalue, gt, ...; no gradient",
+           .min_inputs = 2,
+           .max_inputs = 3,
+           .attributes = {"by", "dim", "rank", "scalar", "own"},
+           .infer = infer,
+           .run = run,
+           .differentiable_outputs = 0,
+           .formats = {.integer_bytes = 8},
+           .meaning = {.decides = true}}};
 }
 
 }  // namespace lockstep

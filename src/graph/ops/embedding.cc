@@ -71,26 +71,29 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> embedding_ops() {
   return {
       {.name = "embedding",
-.help = "y = weight[indices]; weight (V,C), indices of any shape, y (...,C); no gradient for "
+       .help =
+           "y = weight[indices]; weight (V,C), indices of any shape, y (...,C); no gradient for "
            "row padding_idx (-1: none)",
-.source = "torch.nn.functional.embedding; CUDA autocast: not listed, runs in the weight's type",
-.min_inputs = 2,
-.max_inputs = 2,
-.attributes = {"padding_idx"},
-.infer = infer_embedding,
-.vjp = embedding_vjp,
-.run = run_embedding,
-.foreign_names = {.mxnet = "Embedding"},
-.meaning = {.first_values = FirstValues::kNormal}},
+       .source =
+           "torch.nn.functional.embedding; CUDA autocast: not listed, runs in the weight's type",
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .attributes = {"padding_idx"},
+       .infer = infer_embedding,
+       .vjp = embedding_vjp,
+       .run = run_embedding,
+       .foreign_names = {.mxnet = "Embedding"},
+       .meaning = {.first_values = FirstValues::kNormal}},
       {.name = "embedding_backward",
-.help = "dweight[v] = sum of dy over the positions with index v, ascending; operands indices, "
+       .help =
+           "dweight[v] = sum of dy over the positions with index v, ascending; operands indices, "
            "dy",
-.source = "chain rule of embedding",
-.min_inputs = 2,
-.max_inputs = 2,
-.attributes = {"padding_idx", "weight_shape"},
-.infer = infer_backward,
-.run = run_backward},
+       .source = "chain rule of embedding",
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .attributes = {"padding_idx", "weight_shape"},
+       .infer = infer_backward,
+       .run = run_backward},
   };
 }
 

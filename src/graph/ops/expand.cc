@@ -46,13 +46,13 @@ void run_expand(const OpCall& call) {
 
 std::vector<OpDef> expand_ops() {
   return {{.name = "expand",
-.help = "x repeated to `shape`, as broadcasting does; its gradient is a sum_to",
-.source = "torch.Tensor.expand; CUDA autocast: not listed, runs in its input's type",
-.attributes = {"shape"},
-.infer = infer_expand,
-.vjp = expand_vjp,
-.run = run_expand,
-.elements = {.keeps_masks = true, .is_view = true, .may_vanish = true}}};
+           .help = "x repeated to `shape`, as broadcasting does; its gradient is a sum_to",
+           .source = "torch.Tensor.expand; CUDA autocast: not listed, runs in its input's type",
+           .attributes = {"shape"},
+           .infer = infer_expand,
+           .vjp = expand_vjp,
+           .run = run_expand,
+           .elements = {.keeps_masks = true, .is_view = true, .may_vanish = true}}};
 }
 
 }  // namespace lockstep

@@ -192,30 +192,31 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> grid_sample_ops() {
   return {
       {.name = "grid_sample",
-.help = "y[n,c,i,j] = image[n,c] at the place grid[n,i,j] = (x, y), -1 and 1 its borders, or "
+       .help =
+           "y[n,c,i,j] = image[n,c] at the place grid[n,i,j] = (x, y), -1 and 1 its borders, or "
            "with align_corners the centres of its outer pixels; in_pixels: 0 is the centre of the "
            "first pixel, 1 that of the second; mode bilinear or nearest; "
            "outside by padding: zeros, border, reflection; operands image (N,C,H,W), grid "
            "(N,Ho,Wo,2)",
-.source = "torch.nn.functional.grid_sample; CUDA autocast: promote",
-.cast_class = CastClass::kPromote,
-.min_inputs = 2,
-.max_inputs = 2,
-.attributes = {"mode", "padding", "align_corners", "in_pixels"},
-.infer = infer_forward,
-.vjp = vjp,
-.run = run_forward,
-.foreign_names = {.torch = "grid_sampler"}},
+       .source = "torch.nn.functional.grid_sample; CUDA autocast: promote",
+       .cast_class = CastClass::kPromote,
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .attributes = {"mode", "padding", "align_corners", "in_pixels"},
+       .infer = infer_forward,
+       .vjp = vjp,
+       .run = run_forward,
+       .foreign_names = {.torch = "grid_sampler"}},
       {.name = "grid_sample_backward",
-.help = "dimage, dgrid; operands image, grid, dy",
-.source = "chain rule; the grid gets no gradient where the mode is nearest, nor where the "
+       .help = "dimage, dgrid; operands image, grid, dy",
+       .source = "chain rule; the grid gets no gradient where the mode is nearest, nor where the "
                  "padding moves a place to the border",
-.cast_class = CastClass::kPromote,
-.min_inputs = 3,
-.max_inputs = 3,
-.attributes = {"mode", "padding", "align_corners", "in_pixels"},
-.infer = infer_backward,
-.run = run_backward},
+       .cast_class = CastClass::kPromote,
+       .min_inputs = 3,
+       .max_inputs = 3,
+       .attributes = {"mode", "padding", "align_corners", "in_pixels"},
+       .infer = infer_backward,
+       .run = run_backward},
   };
 }
 

@@ -32,32 +32,33 @@ using Norm = RowNorm<kKind>;
 std::vector<OpDef> group_norm_ops() {
   return {
       {.name = "group_norm",
-.help = "y = (x - mean) inv_std w + b over groups of channels; x (N,C,...), weight?, bias? (C); "
+       .help =
+           "y = (x - mean) inv_std w + b over groups of channels; x (N,C,...), weight?, bias? (C); "
            "also gives mean and inv_std (N,groups)",
-.source = "Y. Wu, K. He, ECCV 2018; torch.nn.functional.group_norm; CUDA autocast: fp32",
-.cast_class = CastClass::kFp32,
-.max_inputs = 3,
-.attributes = {"groups", "eps"},
-.infer = Norm::infer,
-.vjp = Norm::vjp,
-.run = Norm::run,
-.foreign_names = {.mxnet = "GroupNorm"},
-.formats = {.follow_operands = {0},
+       .source = "Y. Wu, K. He, ECCV 2018; torch.nn.functional.group_norm; CUDA autocast: fp32",
+       .cast_class = CastClass::kFp32,
+       .max_inputs = 3,
+       .attributes = {"groups", "eps"},
+       .infer = Norm::infer,
+       .vjp = Norm::vjp,
+       .run = Norm::run,
+       .foreign_names = {.mxnet = "GroupNorm"},
+       .formats = {.follow_operands = {0},
                    .output_follows = {kFollowsOutput0, kFollowsAccumulator, kFollowsAccumulator},
                    .on_cpu = round_instance_statistics},
-.meaning = {.first_values = FirstValues::kScaleShift}},
+       .meaning = {.first_values = FirstValues::kScaleShift}},
       {.name = "group_norm_backward",
-.help = "dx, dw, db of group_norm (dw, db only with w, b); operands x, mean, "
+       .help = "dx, dw, db of group_norm (dw, db only with w, b); operands x, mean, "
                "inv_std, dy, "
                "weight?",
-.source = "chain rule of group_norm, through the statistics",
-.cast_class = CastClass::kFp32,
-.min_inputs = 4,
-.max_inputs = 5,
-.attributes = {"groups", "has_weight", "has_bias"},
-.infer = Norm::infer_backward,
-.run = Norm::run_backward,
-.formats = {.follow_operands = {0}}},
+       .source = "chain rule of group_norm, through the statistics",
+       .cast_class = CastClass::kFp32,
+       .min_inputs = 4,
+       .max_inputs = 5,
+       .attributes = {"groups", "has_weight", "has_bias"},
+       .infer = Norm::infer_backward,
+       .run = Norm::run_backward,
+       .formats = {.follow_operands = {0}}},
   };
 }
 

@@ -57,24 +57,24 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> logsumexp_ops() {
   return {
       {.name = "logsumexp",
-.help = "y = max + ln sum exp(x - max) over `dims` (all if absent); rounded after every "
+       .help = "y = max + ln sum exp(x - max) over `dims` (all if absent); rounded after every "
                "operation",
-.source = "torch.logsumexp, several kernels; CUDA autocast: fp32",
-.cast_class = CastClass::kFp32,
-.attributes = {"dims", "keepdim"},
-.infer = infer_logsumexp,
-.vjp = logsumexp_vjp,
-.run = run_logsumexp,
-.formats = {.rounds_inside = RoundsInside::kAlways}},
+       .source = "torch.logsumexp, several kernels; CUDA autocast: fp32",
+       .cast_class = CastClass::kFp32,
+       .attributes = {"dims", "keepdim"},
+       .infer = infer_logsumexp,
+       .vjp = logsumexp_vjp,
+       .run = run_logsumexp,
+       .formats = {.rounds_inside = RoundsInside::kAlways}},
       {.name = "logsumexp_backward",
-.help = "dx = dy exp(x - y); operands x, y, dy",
-.source = "chain rule of logsumexp",
-.cast_class = CastClass::kFp32,
-.min_inputs = 3,
-.max_inputs = 3,
-.attributes = {"dims"},
-.infer = infer_backward,
-.run = run_backward},
+       .help = "dx = dy exp(x - y); operands x, y, dy",
+       .source = "chain rule of logsumexp",
+       .cast_class = CastClass::kFp32,
+       .min_inputs = 3,
+       .max_inputs = 3,
+       .attributes = {"dims"},
+       .infer = infer_backward,
+       .run = run_backward},
   };
 }
 

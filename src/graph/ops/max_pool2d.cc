@@ -45,24 +45,26 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> max_pool2d_ops() {
   return {
       {.name = "max_pool2d",
-.help = "y = max over each window; x (N,C,H,W), y and argmax (N,C,P,Q); stride: the kernel's "
+       .help =
+           "y = max over each window; x (N,C,H,W), y and argmax (N,C,P,Q); stride: the kernel's "
            "if absent",
-.source = "torch.nn.functional.max_pool2d; CUDA autocast: not listed, runs in its input's type",
-.attributes = {"kernel", "stride", "padding", "dilation", "ceil_mode"},
-.infer = infer_max_pool2d,
-.vjp = max_pool2d_vjp,
-.run = run_max_pool2d,
-.foreign_names = {.mxnet = "Pooling"},
-.formats = {.integer_bytes = 8},
-.meaning = {.winner_output = 1}},
+       .source =
+           "torch.nn.functional.max_pool2d; CUDA autocast: not listed, runs in its input's type",
+       .attributes = {"kernel", "stride", "padding", "dilation", "ceil_mode"},
+       .infer = infer_max_pool2d,
+       .vjp = max_pool2d_vjp,
+       .run = run_max_pool2d,
+       .foreign_names = {.mxnet = "Pooling"},
+       .formats = {.integer_bytes = 8},
+       .meaning = {.winner_output = 1}},
       {.name = "max_pool2d_backward",
-.help = "dx[argmax] += dy, 0 elsewhere; operands argmax, dy",
-.source = "chain rule of max_pool2d",
-.min_inputs = 2,
-.max_inputs = 2,
-.attributes = {"kernel", "stride", "padding", "dilation", "ceil_mode", "input_shape"},
-.infer = infer_backward,
-.run = run_backward},
+       .help = "dx[argmax] += dy, 0 elsewhere; operands argmax, dy",
+       .source = "chain rule of max_pool2d",
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .attributes = {"kernel", "stride", "padding", "dilation", "ceil_mode", "input_shape"},
+       .infer = infer_backward,
+       .run = run_backward},
   };
 }
 

@@ -26,18 +26,18 @@ void run_mul(const OpCall& call) {
 
 std::vector<OpDef> mul_ops() {
   return {{.name = "mul",
-.help = "y = a b, element by element; shapes broadcast as in numpy; b may be the "
+           .help = "y = a b, element by element; shapes broadcast as in numpy; b may be the "
                    "number `scalar`",
-.source = "torch.mul; CUDA autocast: not listed, type promotion decides",
-.min_inputs = 1,
-.max_inputs = 2,
-.attributes = {"scalar"},
-.infer = infer_binary,
-.vjp = mul_vjp,
-.run = run_mul,
-.foreign_names = {.torch = "__mul__", .mxnet = "elemwise_mul broadcast_mul"},
-.formats = {.on_cpu = read_second_number_wide},
-.elements = {.keeps_masks = true}}};
+           .source = "torch.mul; CUDA autocast: not listed, type promotion decides",
+           .min_inputs = 1,
+           .max_inputs = 2,
+           .attributes = {"scalar"},
+           .infer = infer_binary,
+           .vjp = mul_vjp,
+           .run = run_mul,
+           .foreign_names = {.torch = "__mul__", .mxnet = "elemwise_mul broadcast_mul"},
+           .formats = {.on_cpu = read_second_number_wide},
+           .elements = {.keeps_masks = true}}};
 }
 
 }  // namespace lockstep

@@ -73,14 +73,15 @@ void run_pad(const OpCall& call) {
 
 std::vector<OpDef> pad_ops() {
   return {{.name = "pad",
-.help = "x with `value` (default 0) around it; pads: numbers of elements before and after "
+           .help =
+               "x with `value` (default 0) around it; pads: numbers of elements before and after "
                "the last dimension, then the one before it, ...; negative ones cut off",
-.source = "torch.nn.functional.pad, mode constant; CUDA autocast: not listed",
-.attributes = {"pads", "value"},
-.infer = infer_pad,
-.vjp = pad_vjp,
-.run = run_pad,
-.elements = {.fill_attribute = "value", .keeps_masks = true}}};
+           .source = "torch.nn.functional.pad, mode constant; CUDA autocast: not listed",
+           .attributes = {"pads", "value"},
+           .infer = infer_pad,
+           .vjp = pad_vjp,
+           .run = run_pad,
+           .elements = {.fill_attribute = "value", .keeps_masks = true}}};
 }
 
 }  // namespace lockstep

@@ -52,14 +52,14 @@ void run_permute(const OpCall& call) {
 
 std::vector<OpDef> permute_ops() {
   return {{.name = "permute",
-.help = "dimension d of y is dimension dims[d] of x; its gradient is also a permute",
-.source = "torch.permute; CUDA autocast: not listed, runs in its input's type",
-.attributes = {"dims"},
-.infer = infer_permute,
-.vjp = permute_vjp,
-.run = run_permute,
-.foreign_names = {.mxnet = "transpose"},
-.elements = {.keeps_masks = true, .is_view = true, .may_vanish = true}}};
+           .help = "dimension d of y is dimension dims[d] of x; its gradient is also a permute",
+           .source = "torch.permute; CUDA autocast: not listed, runs in its input's type",
+           .attributes = {"dims"},
+           .infer = infer_permute,
+           .vjp = permute_vjp,
+           .run = run_permute,
+           .foreign_names = {.mxnet = "transpose"},
+           .elements = {.keeps_masks = true, .is_view = true, .may_vanish = true}}};
 }
 
 }  // namespace lockstep

@@ -75,19 +75,19 @@ void run_unshuffle(const OpCall& call) {
 
 std::vector<OpDef> pixel_shuffle_ops() {
   return {{.name = "pixel_shuffle",
-.help = "x (...,C r^2,H,W) -> y (...,C,H r,W r), r = factor: channels become pixels",
-.source = "torch.pixel_shuffle; CUDA autocast: not listed, runs in its input's type",
-.attributes = {"factor"},
-.infer = infer_shuffle,
-.vjp = shuffle_vjp,
-.run = run_shuffle},
+           .help = "x (...,C r^2,H,W) -> y (...,C,H r,W r), r = factor: channels become pixels",
+           .source = "torch.pixel_shuffle; CUDA autocast: not listed, runs in its input's type",
+           .attributes = {"factor"},
+           .infer = infer_shuffle,
+           .vjp = shuffle_vjp,
+           .run = run_shuffle},
           {.name = "pixel_unshuffle",
-.help = "x (...,C,H r,W r) -> y (...,C r^2,H,W), r = factor: pixels become channels",
-.source = "torch.pixel_unshuffle; CUDA autocast: not listed",
-.attributes = {"factor"},
-.infer = infer_unshuffle,
-.vjp = unshuffle_vjp,
-.run = run_unshuffle}};
+           .help = "x (...,C,H r,W r) -> y (...,C r^2,H,W), r = factor: pixels become channels",
+           .source = "torch.pixel_unshuffle; CUDA autocast: not listed",
+           .attributes = {"factor"},
+           .infer = infer_unshuffle,
+           .vjp = unshuffle_vjp,
+           .run = run_unshuffle}};
 }
 
 }  // namespace lockstep

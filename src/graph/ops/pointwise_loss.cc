@@ -222,28 +222,28 @@ std::vector<OpDef> pointwise_loss_ops() {
     std::vector<std::string_view> backward_attributes = attributes;
     backward_attributes.push_back("operand");
     rows.push_back({.name = row.name,
-.help = row.help,
-.source = row.source,
-.cast_class = CastClass::kFp32,
-.min_inputs = 2,
-.max_inputs = row.max_inputs,
-.attributes = attributes,
-.infer = infer_loss,
-.vjp = loss_vjp,
-.run = run_loss,
-.foreign_names = row.foreign_names,
-.meaning = {.is_loss = true}});
+                    .help = row.help,
+                    .source = row.source,
+                    .cast_class = CastClass::kFp32,
+                    .min_inputs = 2,
+                    .max_inputs = row.max_inputs,
+                    .attributes = attributes,
+                    .infer = infer_loss,
+                    .vjp = loss_vjp,
+                    .run = run_loss,
+                    .foreign_names = row.foreign_names,
+                    .meaning = {.is_loss = true}});
     rows.push_back(
         {.name = row.backward_name,
-.help = "derivative of the term times dloss (divided by the count for a mean), for x "
+         .help = "derivative of the term times dloss (divided by the count for a mean), for x "
                  "(operand 0) or the target (operand 1); operands of the loss, dloss",
-.source = "chain rule",
-.cast_class = CastClass::kFp32,
-.min_inputs = 3,
-.max_inputs = row.max_inputs + 1,
-.attributes = backward_attributes,
-.infer = infer_backward,
-.run = run_backward});
+         .source = "chain rule",
+         .cast_class = CastClass::kFp32,
+         .min_inputs = 3,
+         .max_inputs = row.max_inputs + 1,
+         .attributes = backward_attributes,
+         .infer = infer_backward,
+         .run = run_backward});
   }
   return rows;
 }

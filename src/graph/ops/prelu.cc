@@ -73,25 +73,25 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> prelu_ops() {
   return {
       {.name = "prelu",
-.help = "y = x where x > 0, else w x; x (N,C,...), w (C) or (1)",
-.source = "torch.nn.functional.prelu; CUDA autocast: lower_precision_fp",
-.cast_class = CastClass::kLowPrecision,
-.min_inputs = 2,
-.max_inputs = 2,
-.infer = infer_prelu,
-.vjp = prelu_vjp,
-.run = run_prelu,
-.foreign_names = {.mxnet = "LeakyReLU"},
-.meaning = {.kink = positive_side}},
+       .help = "y = x where x > 0, else w x; x (N,C,...), w (C) or (1)",
+       .source = "torch.nn.functional.prelu; CUDA autocast: lower_precision_fp",
+       .cast_class = CastClass::kLowPrecision,
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .infer = infer_prelu,
+       .vjp = prelu_vjp,
+       .run = run_prelu,
+       .foreign_names = {.mxnet = "LeakyReLU"},
+       .meaning = {.kink = positive_side}},
       {.name = "prelu_backward",
-.help = "dx = dy where x > 0, else w dy; and x dy where x <= 0, whose sum is dw; "
+       .help = "dx = dy where x > 0, else w dy; and x dy where x <= 0, whose sum is dw; "
                "operands x, w, dy",
-.source = "chain rule of prelu",
-.cast_class = CastClass::kLowPrecision,
-.min_inputs = 3,
-.max_inputs = 3,
-.infer = infer_backward,
-.run = run_backward},
+       .source = "chain rule of prelu",
+       .cast_class = CastClass::kLowPrecision,
+       .min_inputs = 3,
+       .max_inputs = 3,
+       .infer = infer_backward,
+       .run = run_backward},
   };
 }
 

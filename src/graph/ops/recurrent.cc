@@ -247,7 +247,8 @@ std::vector<OpDef> recurrent_ops() {
     follows.push_back(kFollowsAccumulator);
     return {
         {.name = lstm ? "lstm" : "gru",
-.help = lstm
+         .help =
+             lstm
                  ? "stacked LSTM, gates i, f, g, o: c = f c + i g, h = o tanh(c), as a fused cell: "
                    "h and c are rounded at every step, FP32 in between; operands x "
                    "(N,T,C), h0, c0 (layers * directions,N,H), then w_ih, w_hh, b_ih, b_hh per "
@@ -259,36 +260,36 @@ std::vector<OpDef> recurrent_ops() {
                    "between; operands x (N,T,C), h0 (layers * directions,N,H), then w_ih, "
                    "w_hh, b_ih, b_hh per layer and direction; outputs y, h_n, then values "
                    "saved for the gradient",
-.source = lstm ? "torch.nn.LSTM; CUDA autocast: lower_precision_fp (lstm_cell)"
+         .source = lstm ? "torch.nn.LSTM; CUDA autocast: lower_precision_fp (lstm_cell)"
                         : "torch.nn.GRU; CUDA autocast: lower_precision_fp (gru_cell)",
-.cast_class = CastClass::kLowPrecision,
-.min_inputs = 1 + states + 2,
-.max_inputs = most,
-.attributes = attributes,
-.infer = infer_recurrent,
-.vjp = recurrent_vjp,
-.run = run_recurrent,
-.differentiable_outputs = 1 + states,
-.foreign_names = lstm ? ForeignNames{.torch = "lstm_cell mkldnn_rnn_layer", .mxnet = "RNN"}
+         .cast_class = CastClass::kLowPrecision,
+         .min_inputs = 1 + states + 2,
+         .max_inputs = most,
+         .attributes = attributes,
+         .infer = infer_recurrent,
+         .vjp = recurrent_vjp,
+         .run = run_recurrent,
+         .differentiable_outputs = 1 + states,
+         .foreign_names = lstm ? ForeignNames{.torch = "lstm_cell mkldnn_rnn_layer", .mxnet = "RNN"}
                                : ForeignNames{.torch = "gru_cell", .mxnet = "RNN"},
-.sums = {.of_products = true,
+         .sums = {.of_products = true,
                   .operands = {0, 1 + states},
                   .is_factor = is_recurrent_factor,
                   .are_shown = false,
                   .products = forward_products},
-.formats = {.output_follows = follows, .on_cpu = cpu_formats, .integer_bytes = kMaskBytes},
-.meaning = {.draws_mask = draws_where_it_has_one, .first_values = FirstValues::kHidden}},
+         .formats = {.output_follows = follows, .on_cpu = cpu_formats, .integer_bytes = kMaskBytes},
+         .meaning = {.draws_mask = draws_where_it_has_one, .first_values = FirstValues::kHidden}},
         {.name = lstm ? "lstm_backward" : "gru_backward",
-.help = "backpropagation through time: gradients of all operands; operands those of the "
+         .help = "backpropagation through time: gradients of all operands; operands those of the "
                  "forward op, its saved values, then those of dy, dh_n and (LSTM) dc_n that exist",
-.source = "chain rule",
-.cast_class = CastClass::kLowPrecision,
-.min_inputs = 1 + states + 2 + 2,
-.max_inputs = most + kMaxSaved,
-.attributes = backward_attributes,
-.infer = infer_backward,
-.run = run_recurrent_backward,
-.sums = {.of_products = true,
+         .source = "chain rule",
+         .cast_class = CastClass::kLowPrecision,
+         .min_inputs = 1 + states + 2 + 2,
+         .max_inputs = most + kMaxSaved,
+         .attributes = backward_attributes,
+         .infer = infer_backward,
+         .run = run_recurrent_backward,
+         .sums = {.of_products = true,
                   .operands = {0, 1 + states},
                   .is_factor = is_recurrent_factor,
                   .are_shown = false,

@@ -35,20 +35,20 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> relu_ops() {
   return {
       {.name = "relu",
-.help = "y = max(x, 0); any shape",
-.source = "torch.nn.functional.relu; CUDA autocast: not listed, runs in its input's type",
-.infer = infer_relu,
-.vjp = relu_vjp,
-.run = run_relu,
-.foreign_names = {.mxnet = "Activation"},
-.meaning = {.kink = positive_side}},
+       .help = "y = max(x, 0); any shape",
+       .source = "torch.nn.functional.relu; CUDA autocast: not listed, runs in its input's type",
+       .infer = infer_relu,
+       .vjp = relu_vjp,
+       .run = run_relu,
+       .foreign_names = {.mxnet = "Activation"},
+       .meaning = {.kink = positive_side}},
       {.name = "relu_backward",
-.help = "dx = dy where y > 0 or NaN, else 0; operands y, dy",
-.source = "chain rule of relu",
-.min_inputs = 2,
-.max_inputs = 2,
-.infer = infer_backward,
-.run = run_backward},
+       .help = "dx = dy where y > 0 or NaN, else 0; operands y, dy",
+       .source = "chain rule of relu",
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .infer = infer_backward,
+       .run = run_backward},
   };
 }
 

@@ -27,14 +27,14 @@ void reshape_vjp(GradientBuilder& builder, const Node& node) {
 
 std::vector<OpDef> reshape_ops() {
   return {{.name = "reshape",
-.help = "y = x in another shape with as many elements; its gradient is also a reshape",
-.source = "torch.reshape; CUDA autocast: not listed, runs in its input's type",
-.attributes = {"shape"},
-.infer = infer_reshape,
-.vjp = reshape_vjp,
-.run = run_copy,
-.foreign_names = {.torch = "view", .mxnet = "Flatten expand_dims"},
-.elements = {.keeps_masks = true, .is_view = true, .copies = true, .may_vanish = true}}};
+           .help = "y = x in another shape with as many elements; its gradient is also a reshape",
+           .source = "torch.reshape; CUDA autocast: not listed, runs in its input's type",
+           .attributes = {"shape"},
+           .infer = infer_reshape,
+           .vjp = reshape_vjp,
+           .run = run_copy,
+           .foreign_names = {.torch = "view", .mxnet = "Flatten expand_dims"},
+           .elements = {.keeps_masks = true, .is_view = true, .copies = true, .may_vanish = true}}};
 }
 
 }  // namespace lockstep

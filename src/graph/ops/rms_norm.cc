@@ -14,30 +14,30 @@ using Norm = RowNorm<kKind>;
 std::vector<OpDef> rms_norm_ops() {
   return {
       {.name = "rms_norm",
-.help = "y = x inv_rms w over the last normalized_ndim (1) dimensions, inv_rms = 1 / "
+       .help = "y = x inv_rms w over the last normalized_ndim (1) dimensions, inv_rms = 1 / "
                "sqrt(mean of "
                "x^2 + eps); operands x, weight?; also gives inv_rms, one per row",
-.source = "B. Zhang, R. Sennrich, NeurIPS 2019; torch.nn.functional.rms_norm; CUDA "
+       .source = "B. Zhang, R. Sennrich, NeurIPS 2019; torch.nn.functional.rms_norm; CUDA "
                  "autocast: fp32 since 2.12",
-.cast_class = CastClass::kFp32,
-.max_inputs = 2,
-.attributes = {"normalized_ndim", "eps"},
-.infer = Norm::infer,
-.vjp = Norm::vjp,
-.run = Norm::run,
-.formats = {.follow_operands = {0},
+       .cast_class = CastClass::kFp32,
+       .max_inputs = 2,
+       .attributes = {"normalized_ndim", "eps"},
+       .infer = Norm::infer,
+       .vjp = Norm::vjp,
+       .run = Norm::run,
+       .formats = {.follow_operands = {0},
                    .output_follows = {kFollowsOutput0, kFollowsAccumulator}},
-.meaning = {.first_values = FirstValues::kScaleShift}},
+       .meaning = {.first_values = FirstValues::kScaleShift}},
       {.name = "rms_norm_backward",
-.help = "dx, dw of rms_norm (dw only with w); operands x, inv_rms, dy, weight?",
-.source = "chain rule of rms_norm, through the statistics",
-.cast_class = CastClass::kFp32,
-.min_inputs = 3,
-.max_inputs = 4,
-.attributes = {"normalized_ndim", "has_weight", "has_bias"},
-.infer = Norm::infer_backward,
-.run = Norm::run_backward,
-.formats = {.follow_operands = {0}}},
+       .help = "dx, dw of rms_norm (dw only with w); operands x, inv_rms, dy, weight?",
+       .source = "chain rule of rms_norm, through the statistics",
+       .cast_class = CastClass::kFp32,
+       .min_inputs = 3,
+       .max_inputs = 4,
+       .attributes = {"normalized_ndim", "has_weight", "has_bias"},
+       .infer = Norm::infer_backward,
+       .run = Norm::run_backward,
+       .formats = {.follow_operands = {0}}},
   };
 }
 

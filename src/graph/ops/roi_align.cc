@@ -213,29 +213,31 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> roi_align_ops() {
   return {
       {.name = "roi_align",
-.help = "y[k,c,i,j] = mean of image[n,c] at sampling x sampling places in bin (i,j) of box k "
+       .help =
+           "y[k,c,i,j] = mean of image[n,c] at sampling x sampling places in bin (i,j) of box k "
            "= (n, x1, y1, x2, y2), read between the pixels, 0 more than a pixel outside; size: "
            "rows and columns of bins; scale: pixels per unit of the boxes; sampling 0: one place "
            "per pixel; aligned: half a pixel less; operands images (N,C,H,W), boxes (K,5), y "
            "(K,C,P,Q); NaN for boxes that are not finite",
-.source = "K. He et al., Mask R-CNN, ICCV 2017; torchvision.ops.roi_align; autocast: computed "
+       .source =
+           "K. He et al., Mask R-CNN, ICCV 2017; torchvision.ops.roi_align; autocast: computed "
            "in FP32, output in the type of the images",
-.min_inputs = 2,
-.max_inputs = 2,
-.attributes = {"size", "scale", "sampling", "aligned"},
-.infer = infer_forward,
-.vjp = vjp,
-.run = run_forward,
-.formats = {.follow_operands = {0}}},
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .attributes = {"size", "scale", "sampling", "aligned"},
+       .infer = infer_forward,
+       .vjp = vjp,
+       .run = run_forward,
+       .formats = {.follow_operands = {0}}},
       {.name = "roi_align_backward",
-.help = "dx; operands images, boxes, dy",
-.source = "chain rule of roi_align; the boxes get no gradient, as in torchvision",
-.min_inputs = 3,
-.max_inputs = 3,
-.attributes = {"size", "scale", "sampling", "aligned"},
-.infer = infer_backward,
-.run = run_backward,
-.formats = {.follow_operands = {0}}},
+       .help = "dx; operands images, boxes, dy",
+       .source = "chain rule of roi_align; the boxes get no gradient, as in torchvision",
+       .min_inputs = 3,
+       .max_inputs = 3,
+       .attributes = {"size", "scale", "sampling", "aligned"},
+       .infer = infer_backward,
+       .run = run_backward,
+       .formats = {.follow_operands = {0}}},
   };
 }
 

@@ -94,24 +94,24 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> scatter_amax_ops() {
   return {
       {.name = "scatter_amax",
-.help = "y[p with index[p] along dim (default 0)] = the largest src[p], 0 where there is "
+       .help = "y[p with index[p] along dim (default 0)] = the largest src[p], 0 where there is "
                "none; y has `shape`; operands src, index",
-.source = "torch.Tensor.scatter_reduce(amax); CUDA autocast: not listed",
-.min_inputs = 2,
-.max_inputs = 2,
-.attributes = {"dim", "shape"},
-.infer = infer_scatter,
-.vjp = vjp,
-.run = run_scatter},
+       .source = "torch.Tensor.scatter_reduce(amax); CUDA autocast: not listed",
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .attributes = {"dim", "shape"},
+       .infer = infer_scatter,
+       .vjp = vjp,
+       .run = run_scatter},
       {.name = "scatter_amax_backward",
-.help = "dsrc = dy / number of equal winners where src = y, else 0; operands src, index, y, "
+       .help = "dsrc = dy / number of equal winners where src = y, else 0; operands src, index, y, "
                "dy",
-.source = "torch's derivative of scatter_reduce",
-.min_inputs = 4,
-.max_inputs = 4,
-.attributes = {"dim", "shape"},
-.infer = infer_backward,
-.run = run_backward},
+       .source = "torch's derivative of scatter_reduce",
+       .min_inputs = 4,
+       .max_inputs = 4,
+       .attributes = {"dim", "shape"},
+       .infer = infer_backward,
+       .run = run_backward},
   };
 }
 

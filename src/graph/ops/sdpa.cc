@@ -189,45 +189,46 @@ std::vector<OpDef> sdpa_ops() {
   constexpr int kMaskBytes = 1;
   return {
       {.name = "sdpa",
-.help = "y = dropout(softmax(scale q k^T + mask)) v; q (...,T,E), k (...,S,E), v (...,S,F), "
+       .help =
+           "y = dropout(softmax(scale q k^T + mask)) v; q (...,T,E), k (...,S,E), v (...,S,F), "
            "mask? broadcast to (...,T,S): integers, nonzero = keep, or floats, added; causal: "
            "key s <= query t; gqa: consecutive heads of q share one of k and v; a row without keys "
            "gives 0; model: math, math_reduced or flash; outputs y, the probabilities and, "
            "with dropout, the mask. The accumulator site belongs to the product with v",
-.source = "torch.nn.functional.scaled_dot_product_attention; CUDA autocast: "
+       .source = "torch.nn.functional.scaled_dot_product_attention; CUDA autocast: "
                  "lower_precision_fp. Flash: T. Dao et al., FlashAttention, NeurIPS 2022",
-.cast_class = CastClass::kLowPrecision,
-.min_inputs = 3,
-.max_inputs = 4,
-.attributes = attributes,
-.infer = infer_sdpa,
-.vjp = sdpa_vjp,
-.run = run_sdpa,
-.foreign_names = {.torch = "scaled_dot_product_attention"},
-.sums = {.of_products = true,
+       .cast_class = CastClass::kLowPrecision,
+       .min_inputs = 3,
+       .max_inputs = 4,
+       .attributes = attributes,
+       .infer = infer_sdpa,
+       .vjp = sdpa_vjp,
+       .run = run_sdpa,
+       .foreign_names = {.torch = "scaled_dot_product_attention"},
+       .sums = {.of_products = true,
                 .operands = {0, 1, 2},
                 .are_kept = true,
                 .products = forward_products},
-.formats = {.output_follows = {kFollowsOutput0, kFollowsAccumulator},
+       .formats = {.output_follows = {kFollowsOutput0, kFollowsAccumulator},
                    .computes_wide = computes_wide,
                    .integer_bytes = kMaskBytes},
-.meaning = {.draws_mask = draws_where_it_has_one}},
+       .meaning = {.draws_mask = draws_where_it_has_one}},
       {.name = "sdpa_backward",
-.help = "dq, dk, dv; operands q, k, v, probabilities, y, dropout mask?, dy",
-.source = "chain rule of sdpa",
-.cast_class = CastClass::kLowPrecision,
-.min_inputs = 6,
-.max_inputs = 7,
-.attributes = attributes,
-.infer = infer_backward,
-.run = run_backward,
-.sums = {.of_products = true,
+       .help = "dq, dk, dv; operands q, k, v, probabilities, y, dropout mask?, dy",
+       .source = "chain rule of sdpa",
+       .cast_class = CastClass::kLowPrecision,
+       .min_inputs = 6,
+       .max_inputs = 7,
+       .attributes = attributes,
+       .infer = infer_backward,
+       .run = run_backward,
+       .sums = {.of_products = true,
                 .is_factor = [](const Node& node,
                                 size_t i) { return i < 3 || i + 1 == node.inputs.size(); },
                 .are_shown = false,
                 .are_kept = true,
                 .products = backward_products},
-.formats = {.computes_wide = computes_wide}},
+       .formats = {.computes_wide = computes_wide}},
   };
 }
 

@@ -86,21 +86,21 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> slice_ops() {
   return {
       {.name = "slice",
-.help = "elements start, start + step, ... below end, along dim (default 0); negative "
+       .help = "elements start, start + step, ... below end, along dim (default 0); negative "
                "places count from the end",
-.source = "torch.Tensor.__getitem__, aten::slice; CUDA autocast: not listed",
-.attributes = {"dim", "start", "end", "step"},
-.infer = infer_slice,
-.vjp = slice_vjp,
-.run = run_slice,
-.elements = {.keeps_masks = true, .is_view = true, .may_vanish = true}},
+       .source = "torch.Tensor.__getitem__, aten::slice; CUDA autocast: not listed",
+       .attributes = {"dim", "start", "end", "step"},
+       .infer = infer_slice,
+       .vjp = slice_vjp,
+       .run = run_slice,
+       .elements = {.keeps_masks = true, .is_view = true, .may_vanish = true}},
       {.name = "slice_backward",
-.help = "dx = dy in the slice, 0 elsewhere",
-.source = "chain rule of slice",
-.attributes = {"dim", "start", "end", "step", "input_shape"},
-.infer = infer_backward,
-.run = run_backward,
-.elements = {.may_vanish = true}},
+       .help = "dx = dy in the slice, 0 elsewhere",
+       .source = "chain rule of slice",
+       .attributes = {"dim", "start", "end", "step", "input_shape"},
+       .infer = infer_backward,
+       .run = run_backward,
+       .elements = {.may_vanish = true}},
   };
 }
 

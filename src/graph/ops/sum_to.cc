@@ -102,12 +102,12 @@ void run_sum_to(const OpCall& call) {
 
 std::vector<OpDef> sum_to_ops() {
   return {{.name = "sum_to",
-.help = "y = x summed over the elements that broadcasting `shape` to x's shape repeats",
-.source = "torch.Tensor.sum_to_size, as autograd applies it to broadcast operands",
-.attributes = {"shape"},
-.infer = infer_sum_to,
-.run = run_sum_to,
-.elements = {.may_vanish = true}}};
+           .help = "y = x summed over the elements that broadcasting `shape` to x's shape repeats",
+           .source = "torch.Tensor.sum_to_size, as autograd applies it to broadcast operands",
+           .attributes = {"shape"},
+           .infer = infer_sum_to,
+           .run = run_sum_to,
+           .elements = {.may_vanish = true}}};
 }
 
 }  // namespace lockstep

@@ -80,24 +80,24 @@ void run_backward(const OpCall& call) {
 std::vector<OpDef> var_mean_ops() {
   return {
       {.name = "var_mean",
-.help = "var, mean of x over `dims` (all if absent): var = sum (x - mean)^2 / (n - "
+       .help = "var, mean of x over `dims` (all if absent): var = sum (x - mean)^2 / (n - "
                "correction)",
-.source = "torch.var_mean; CUDA autocast: not listed, runs in its input's type",
-.attributes = {"dims", "keepdim", "correction"},
-.infer = infer_var_mean,
-.vjp = var_mean_vjp,
-.run = run_var_mean,
-.differentiable_outputs = 2,
-.foreign_names = {.torch = "var", .mxnet = "moments"}},
+       .source = "torch.var_mean; CUDA autocast: not listed, runs in its input's type",
+       .attributes = {"dims", "keepdim", "correction"},
+       .infer = infer_var_mean,
+       .vjp = var_mean_vjp,
+       .run = run_var_mean,
+       .differentiable_outputs = 2,
+       .foreign_names = {.torch = "var", .mxnet = "moments"}},
       {.name = "var_mean_backward",
-.help = "dx = 2 dvar (x - mean) / (n - correction) + dmean / n; operands x, mean, dvar?, "
+       .help = "dx = 2 dvar (x - mean) / (n - correction) + dmean / n; operands x, mean, dvar?, "
                "dmean?",
-.source = "chain rule of var_mean",
-.min_inputs = 3,
-.max_inputs = 4,
-.attributes = {"dims", "correction", "has_dvar", "has_dmean"},
-.infer = infer_backward,
-.run = run_backward},
+       .source = "chain rule of var_mean",
+       .min_inputs = 3,
+       .max_inputs = 4,
+       .attributes = {"dims", "correction", "has_dvar", "has_dmean"},
+       .infer = infer_backward,
+       .run = run_backward},
   };
 }
 
