@@ -135,7 +135,8 @@ TEST_CASE("effects on the loss are read of every sample") {
   const RunFile file(folder.file("run.h5"));
   std::vector<double> written;
   for (const int64_t step : file.sums_steps(0)) {
-    for (const SiteRecord& site : run.step(step).lanes[0].sites) {
+    const StepRecord told = run.step(step);
+    for (const SiteRecord& site : told.lanes[0].sites) {
       written.push_back(site.effect.rounding);
     }
   }
