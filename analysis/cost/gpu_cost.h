@@ -34,7 +34,7 @@ inline constexpr double kGiga = 1e9;
 struct Gpu {
   std::string_view name, help, source;
   double fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4;
-  double bandwidth;  // 10^9 bytes a second: times kGiga
+  double bandwidth;  // bytes a second / kGiga
 };
 std::span<const Gpu> gpus();
 // The GPU of estimates for which none is named.

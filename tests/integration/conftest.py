@@ -62,17 +62,13 @@ def of_today(cases, share=2):
         return list(cases)
     other_day = pytest.mark.skip(reason=f"one case of {share} a day: LOCKSTEP_SWEEP_SLICE={day}")
     return [
-        case if number % share == int(day) % share else pytest.param(*_values(case), marks=other_day, id=_name(case))
-        for number, case in enumerate(cases)
+        case if number % share == int(day) % share else _skipped(case, other_day) for number, case in enumerate(cases)
     ]
 
 
-def _values(case):
-    return getattr(case, "values", (case,))
-
-
-def _name(case):
-    return getattr(case, "id", None) or str(case)
+def _skipped(case, mark):
+    """`case`: a value, or a pytest.param with an id."""
+    return pytest.param(*getattr(case, "values", (case,)), marks=mark, id=getattr(case, "id", str(case)))
 
 
 def datasets(path):

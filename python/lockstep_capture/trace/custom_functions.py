@@ -53,7 +53,8 @@ class Recording(Protocol):
 
 
 _RECORDINGS: list[tuple[int, Recording]] = []  # with the thread of each
-_STATE = threading.local()  # applies: in a function that _apply runs; records: a call of apply now wants gradients
+# applies: _forward runs a function; records: apply was called with gradients enabled, and not while paused.
+_STATE = threading.local()
 
 
 @contextlib.contextmanager

@@ -10,11 +10,8 @@ import numpy as np
 import torch
 
 _BACKENDS: Any = torch.backends  # its switches are made at run time
-
-
-_BY_UNIT = hasattr(
-    _BACKENDS.cuda.matmul, "fp32_precision"
-)  # from PyTorch 2.9 on; the older names may not be mixed with it
+# From PyTorch 2.9 on; the older names may not be mixed with it.
+_BY_UNIT = hasattr(_BACKENDS.cuda.matmul, "fp32_precision")
 _CPU_PRODUCTS = {"highest": "ieee", "high": "tf32", "medium": "bf16"}
 
 
