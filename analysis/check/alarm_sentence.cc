@@ -174,13 +174,9 @@ std::string alarm_sentence(const Alarm& alarm) {
 }
 
 void describe_finding(const RunFile& run, int lane, const std::string& kind, Alarm& alarm) {
-  const bool has_scaler = std::ranges::any_of(run.scalers(lane), [](const ScalerRecord& s) {
-    return std::isfinite(s.scale) && s.scale != 1;
-  });
-  for (const Finding& finding : find_findings(run, lane)) {
-    const FindingKindRow& row = row_of(finding.kind);
-    if (row.name != kind) continue;
-    alarm.sentence = row.sentence(context_of(run, finding, has_scaler));
+  for (const auto& [finding, sentence] : find_findings(run, lane)) {
+    if (row_of(finding.kind).name != kind) continue;
+    alarm.sentence = sentence;
     alarm.step = finding.first_step;
     if (finding.site >= 0) {
       alarm.site = finding.site;

@@ -78,7 +78,7 @@ std::string EnsembleRuns::run(RunOptions options, const std::string& name) {
   std::optional<LockstepRun> run;
   make_recorded_run(run, std::move(options));
   RunFileWriter writer(path, "lockstep baseline record", /*overwrite=*/true);
-  ObserverThread writing(writer);
+  ObserverThread writing({&writer});
   run->add_observer(&writing);
   const std::unique_ptr<Observer> progress = watch_ ? watch_(started_, wanted_) : nullptr;
   ++started_;

@@ -146,17 +146,12 @@ class Comparer {
 
 void add_new_findings(const RunFile& run, const RunFile& baseline, const LanePair& pair,
                       ExactResult& result) {
-  const std::vector<Finding> before = find_findings(baseline, pair.before);
-  const bool has_scaler = std::ranges::any_of(run.scalers(pair.after), [](const ScalerRecord& s) {
-    return std::isfinite(s.scale) && s.scale != 1;
-  });
-  for (const Finding& finding : find_findings(run, pair.after)) {
+  const std::vector<ToldFinding> before = find_findings(baseline, pair.before);
+  for (const auto& [finding, sentence] : find_findings(run, pair.after)) {
     const bool is_known = std::ranges::any_of(
-        before, [&](const Finding& old) { return is_same_finding(old, finding); });
+        before, [&](const ToldFinding& old) { return is_same_finding(old.finding, finding); });
     if (is_known) continue;
-    result.new_findings.push_back(
-        {run.lanes()[static_cast<size_t>(pair.after)].name,
-         row_of(finding.kind).sentence(context_of(run, finding, has_scaler))});
+    result.new_findings.push_back({run.lanes()[static_cast<size_t>(pair.after)].name, sentence});
   }
 }
 

@@ -2,8 +2,11 @@
 #include "analysis/findings/findings.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <utility>
 
+#include "analysis/findings/finding_kinds.h"
 #include "analysis/findings/flipped_decisions.h"
 #include "analysis/findings/lost_shares.h"
 #include "analysis/findings/lost_state.h"
@@ -87,11 +90,6 @@ bool is_candidate(const LaneInfo& lane) {
          lane.name != kCapturedLane;
 }
 
-FindingContext context_of(const RunFile& run, const Finding& finding, bool has_scaler) {
-  return {finding, run.sites(), has_scaler, run.measured_steps(),
-          run.measured_steps() == run.steps()};
-}
-
 struct FindingTally::Impl {
   Impl(const RunView& facts, int its_lane)
       : run(facts),
@@ -116,6 +114,14 @@ struct FindingTally::Impl {
   const std::vector<SiteRecord>& sites_of(const LaneStep& step) const {
     return step.sites.size() == none.size() ? step.sites : none;
   }
+  bool has_scaler() const {
+    return std::ranges::any_of(scalers, [](const std::vector<ScalerRecord>& scaler) {
+      return std::ranges::any_of(scaler, [](const ScalerRecord& s) {
+        return (std::isfinite(s.scale) && s.scale != 1) || (s.skipped && s.found_inf);
+      });
+    });
+  }
+  int64_t steps() const { return static_cast<int64_t>(gradient_norms.size()); }
 
   // Sums over the steps, by site id.
   struct Sums {
@@ -247,6 +253,20 @@ std::vector<Finding> FindingTally::findings() const {
   return all;
 }
 
+FindingContext FindingTally::context_of(const Finding& finding) const {
+  return {finding, impl_->run.sites, impl_->has_scaler(), impl_->measured_steps,
+          impl_->measured_steps == impl_->steps()};
+}
+
+std::vector<ToldFinding> tell_findings(const FindingTally& tally) {
+  std::vector<ToldFinding> told;
+  for (Finding& finding : tally.findings()) {
+    std::string sentence = row_of(finding.kind).sentence(tally.context_of(finding));
+    told.push_back({.finding = std::move(finding), .sentence = std::move(sentence)});
+  }
+  return told;
+}
+
 std::vector<int> lanes_for_findings(const RunView& run, int lane) {
   std::vector<int> lanes = {lane};
   for (const int other : {kReferenceIndex, twin_of(run)}) {
@@ -255,13 +275,13 @@ std::vector<int> lanes_for_findings(const RunView& run, int lane) {
   return lanes;
 }
 
-std::vector<Finding> find_findings(const RunFile& run, int lane) {
+std::vector<ToldFinding> find_findings(const RunFile& run, int lane) {
   const RunView facts = view_of(run);
   if (!is_candidate(facts.lanes[static_cast<size_t>(lane)])) return {};
   FindingTally tally(facts, lane);
   Observer* const observers[] = {&tally};
   play(run, lanes_for_findings(facts, lane), observers);
-  return tally.findings();
+  return tell_findings(tally);
 }
 
 }  // namespace lockstep

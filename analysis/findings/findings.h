@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "analysis/findings/finding_context.h"
@@ -27,6 +28,8 @@ class FindingTally : public Observer {
   void on_step(const StepRecord& record) override;
   // The findings of the steps so far, the gravest first. Only candidates have findings.
   std::vector<Finding> findings() const;
+  // What the sentence of one of them refers to. Valid as long as the finding and the run.
+  FindingContext context_of(const Finding& finding) const;
 
  private:
   struct Impl;
@@ -36,11 +39,14 @@ class FindingTally : public Observer {
 // The lanes whose records a lane's findings need.
 std::vector<int> lanes_for_findings(const RunView& run, int lane);
 
-// The findings of one lane. Cost: reads every step of the lane, the reference and a twin.
-std::vector<Finding> find_findings(const RunFile& run, int lane);
+// A finding and its sentence (FindingKindRow::sentence).
+struct ToldFinding {
+  Finding finding;
+  std::string sentence;
+};
+std::vector<ToldFinding> tell_findings(const FindingTally& tally);
 
-// What a finding's sentence refers to. `has_scaler`: see FindingContext. Valid as long as `run` and
-// `finding`.
-FindingContext context_of(const RunFile& run, const Finding& finding, bool has_scaler);
+// The findings of one lane. Cost: reads every step of the lane, the reference and a twin.
+std::vector<ToldFinding> find_findings(const RunFile& run, int lane);
 
 }  // namespace lockstep

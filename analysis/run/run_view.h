@@ -1,5 +1,5 @@
-// What tallies need to know of a run before its first step. Today every run is played back from a
-// file; a live view can fill the same view from a run in progress.
+// What tallies need to know of a run before its first step, whether it is played back from a file
+// or in progress (LiveFindings).
 #pragma once
 
 #include <span>

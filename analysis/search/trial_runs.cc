@@ -157,7 +157,7 @@ void TrialRuns::replay(std::span<const Candidate> candidates, RunOptions options
       run.emplace(options, &start);
     }
     RunFileWriter writer(last_path_, "lockstep recommend", /*overwrite=*/true);
-    ObserverThread writing(writer);
+    ObserverThread writing({&writer});
     run->add_observer(&writing);
     const std::unique_ptr<Observer> watcher = watch_ ? watch_() : nullptr;
     if (watcher) run->add_observer(watcher.get());

@@ -103,6 +103,26 @@ function skipRows(lanes) {
   });
 }
 
+function findingRows(lanes) {
+  return lanes.flatMap((lane) => {
+    const told = lane.findings ?? [];
+    const rows = told.map((finding) => {
+      const row = make("tr");
+      row.append(
+          make("td", lane.name), make("td", finding.first_step, "number"),
+          make("td", `${finding.kind}: ${finding.sentence}`));
+      return row;
+    });
+    const more = (lane.finding_count ?? 0) - told.length;
+    if (more > 0) {
+      const row = make("tr");
+      row.append(make("td", lane.name), make("td", ""), make("td", `+${more} more`));
+      rows.push(row);
+    }
+    return rows;
+  });
+}
+
 function show(live) {
   byId("run").textContent = live.run;
   document.title = `${live.state}: ${live.run}`;
@@ -114,6 +134,10 @@ function show(live) {
   byId("progress").value = (snapshot.steps_done ?? 0) / Math.max(1, snapshot.steps ?? 1);
   const lanes = snapshot.lanes ?? [], steps = snapshot.course ?? [];
   byId("lanes").tBodies[0].replaceChildren(...lanes.map(laneRow));
+  const findings = findingRows(lanes);
+  byId("findings").hidden = findings.length === 0;
+  byId("no-findings").hidden = findings.length > 0;
+  byId("findings").tBodies[0].replaceChildren(...findings);
   draw(byId("losses"), steps, lanes.map((lane) => ({values: lane.losses ?? []})), (v) => v.toPrecision(3));
   byId("scales-part").hidden = !lanes.some(isScaled);
   const exponents = (lane) => isScaled(lane) ? scalesOf(lane).map((s) => s > 0 ? Math.log2(s) : null) : [];

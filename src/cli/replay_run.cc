@@ -12,6 +12,8 @@
 #include <optional>
 #include <system_error>
 
+#include "analysis/findings/finding_kinds.h"
+#include "analysis/findings/live_findings.h"
 #include "emulation/kernels/cuda_devices.h"
 #include "reports/run/section.h"
 #include "src/cli/arguments/capture_argument.h"
@@ -25,6 +27,7 @@
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
 #include "src/record/run/checkpoint.h"
+#include "src/record/run/play.h"
 #include "src/record/run/run_lock.h"
 #include "src/record/run/run_reader.h"
 #include "src/record/run/run_writer.h"
@@ -97,8 +100,28 @@ void print_notes(const LockstepRun& run) {
   }
 }
 
-int execute(LockstepRun& run, RunFileWriter& writer, Progress* progress, const std::string& path) {
-  ObserverThread writing(writer);
+// For the live view.
+std::vector<std::vector<SnapshotFinding>> snapshot_findings(const LiveFindings& live) {
+  std::vector<std::vector<SnapshotFinding>> out;
+  for (const std::vector<ToldFinding>& lane : live.findings()) {
+    auto& of_lane = out.emplace_back();
+    for (const auto& [finding, sentence] : lane) {
+      of_lane.push_back({.kind = std::string(row_of(finding.kind).name),
+                         .sentence = sentence,
+                         .first_step = finding.first_step});
+    }
+  }
+  return out;
+}
+
+// `recorded`: the file of a run that is resumed.
+int execute(LockstepRun& run, RunFileWriter& writer, Progress* progress, const std::string& path,
+            std::optional<RunFile> recorded = std::nullopt) {
+  LiveFindings findings(run.description());
+  if (recorded) play(*recorded, findings);
+  recorded.reset();
+  writer.show_findings([&] { return snapshot_findings(findings); });
+  ObserverThread writing({&findings, &writer});
   run.add_observer(&writing);
   if (progress != nullptr) run.add_observer(progress);
   try {
@@ -305,7 +328,7 @@ int resume_run(const ReplayArgs& args, const ProblemList& problems) {
     print_notes(*run);
     const auto writer = RunFileWriter::resume(path, from, seed);
     const auto progress = make_progress(args, from, options.steps, seed_text(first, seed));
-    code = execute(*run, *writer, progress.get(), path);
+    code = execute(*run, *writer, progress.get(), path, RunFile(path, /*allow_empty=*/true, seed));
   }
   if (code == kExitFine) code = add_seeds(args, path);
   if (code != kExitUsage) print_end(path, code == kExitFine, args.quiet);

@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-ObserverThread::ObserverThread(Observer& to) : to_(to) {
+ObserverThread::ObserverThread(std::vector<Observer*> to) : to_(std::move(to)) {
   if (thread_count() > 1) thread_ = std::thread([this] { work(); });
 }
 
@@ -29,7 +29,7 @@ void ObserverThread::work() {
     lock.unlock();
     std::exception_ptr thrown;
     try {
-      to_.on_step(record_);
+      tell_step(record_);
     } catch (...) {
       thrown = std::current_exception();
     }
@@ -46,8 +46,12 @@ void ObserverThread::wait() {
   if (thrown_ != nullptr) std::rethrow_exception(std::exchange(thrown_, nullptr));
 }
 
+void ObserverThread::tell_step(const StepRecord& record) {
+  for (Observer* observer : to_) observer->on_step(record);
+}
+
 void ObserverThread::on_step(const StepRecord& record) {
-  if (!thread_.joinable()) return to_.on_step(record);
+  if (!thread_.joinable()) return tell_step(record);
   wait();
   record_ = record;  // keeps its memory
   {
@@ -59,19 +63,19 @@ void ObserverThread::on_step(const StepRecord& record) {
 
 void ObserverThread::on_start(const RunDescription& description) {
   wait();
-  to_.on_start(description);
+  for (Observer* observer : to_) observer->on_start(description);
 }
 void ObserverThread::on_evaluation(const EvaluationRecord& record) {
   wait();
-  to_.on_evaluation(record);
+  for (Observer* observer : to_) observer->on_evaluation(record);
 }
 void ObserverThread::on_checkpoint(const RunStateView& state) {
   wait();
-  to_.on_checkpoint(state);
+  for (Observer* observer : to_) observer->on_checkpoint(state);
 }
 void ObserverThread::on_finish() {
   wait();
-  to_.on_finish();
+  for (Observer* observer : to_) observer->on_finish();
 }
 
 }  // namespace lockstep

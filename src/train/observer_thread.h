@@ -1,13 +1,15 @@
 // Lets the next step begin while an observer still works on the last one.
-// Hands every step to another observer on a thread of its own, one at a time and in order. All else
-// waits for that thread and runs on the caller's: evaluations, checkpoints, the end. A kill loses
-// at most the step that is computed and the one that is written; a longer queue would lose more.
+// Hands every step to other observers, one after the other, on a thread of its own, one at a time
+// and in order. All else waits for that thread and runs on the caller's: evaluations, checkpoints,
+// the end. A kill loses at most the step that is computed and the one that is written; a longer
+// queue would lose more.
 #pragma once
 
 #include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "src/train/observer.h"
 
@@ -15,11 +17,11 @@ namespace lockstep {
 
 class ObserverThread : public Observer {
  public:
-  // `to`: not owned. With one thread (thread_count()) it is called directly.
-  explicit ObserverThread(Observer& to);
+  // `to`: not owned. With one thread (thread_count()) they are called directly.
+  explicit ObserverThread(std::vector<Observer*> to);
   ~ObserverThread() override;  // after the last step's work; what it throws is lost
 
-  // Throw what `to` throws, or has thrown in the step before.
+  // Throw what an observer throws, or has thrown in the step before.
   void on_start(const RunDescription& description) override;
   void on_step(const StepRecord& record) override;
   void on_evaluation(const EvaluationRecord& record) override;
@@ -30,7 +32,9 @@ class ObserverThread : public Observer {
   void work();
   void wait();
 
-  Observer& to_;
+  void tell_step(const StepRecord& record);
+
+  std::vector<Observer*> to_;
   StepRecord record_;  // the thread's while has_record_
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -50,7 +50,7 @@ TEST_CASE("calls arrive in order, steps on another thread if there are several")
     const ThreadCountGuard guard(threads);
     Slow slow;
     {
-      ObserverThread threaded(slow);
+      ObserverThread threaded({&slow});
       threaded.on_start({});
       StepRecord record = step(0);
       threaded.on_step(record);
@@ -74,7 +74,7 @@ TEST_CASE("an error in a step ends the run at its next call, once") {
     const ThreadCountGuard guard(threads);
     Slow slow;
     slow.fails_at = 1;
-    ObserverThread threaded(slow);
+    ObserverThread threaded({&slow});
     threaded.on_step(step(0));
     const auto two = [&] {
       threaded.on_step(step(1));
@@ -92,7 +92,7 @@ TEST_CASE("an error in the last step reaches the checkpoint, or the end, after i
     const ThreadCountGuard guard(2);
     Slow slow;
     slow.fails_at = 0;
-    ObserverThread threaded(slow);
+    ObserverThread threaded({&slow});
     threaded.on_step(step(0));
     const auto next = [&] { at_end ? threaded.on_finish() : threaded.on_checkpoint({}); };
     CHECK_THROWS_WITH_AS(next(), "full", std::runtime_error);

@@ -13,6 +13,8 @@
 
 namespace lockstep {
 
+struct LaneDescription;
+
 // From a lane's attribute; absent from older files. A number that is no cause is a problem.
 DeathCause read_death_cause(const StoredFields& lane);
 
@@ -40,6 +42,9 @@ struct LaneInfo {
   // Bytes that the lane's recipe keeps on hardware; absent from files of version 1.
   std::optional<MemoryFacts> memory;
 };
+// What a file holds of a lane before its first step.
+LaneInfo lane_info(const LaneDescription& lane);
+
 // A lane's policy, parsed from the text in the run file. Throws: as parse_recorded_policy.
 Policy policy_of(const LaneInfo& lane);
 

@@ -27,11 +27,25 @@ ordered_json process_json() {
   return {{"id", process.id}, {"started", process.started}, {"host", process.host}};
 }
 
+void add_findings(const std::vector<std::vector<SnapshotFinding>>& by_lane, ordered_json& lanes) {
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    lanes[i]["finding_count"] = by_lane.at(i).size();
+    ordered_json& findings = lanes[i]["findings"] = ordered_json::array();
+    for (const SnapshotFinding& finding : by_lane[i]) {
+      if (findings.size() == kSnapshotFindings) break;
+      findings.push_back({{"kind", finding.kind},
+                          {"first_step", finding.first_step},
+                          {"sentence", finding.sentence}});
+    }
+  }
+}
+
 }  // namespace
 
 ProgressSnapshot::ProgressSnapshot(std::string run_path, const RunDescription& run,
-                                   uint64_t first_seed)
-    : path_(run_path + ".progress.json"),
+                                   uint64_t first_seed, FindingsSoFar findings)
+    : findings_(std::move(findings)),
+      path_(run_path + ".progress.json"),
       sites_(run.sites),
       steps_(run.options->steps),
       seed_number_(static_cast<int64_t>(run.options->seed - first_seed) + 1),
@@ -134,6 +148,7 @@ void ProgressSnapshot::write() {
   json["course"] = course_;
   json["lanes"] = ordered_json::array();
   for (size_t i = 0; i < lanes_.size(); ++i) json["lanes"].push_back(lane_json(i));
+  if (findings_) add_findings(findings_(), json["lanes"]);
   try {
     constexpr int kOneLine = -1;
     write_text_file_atomically(

@@ -8,19 +8,24 @@
 #include <vector>
 
 #include "src/record/run/run_reader.h"
+#include "src/record/run/run_writer.h"
 #include "src/train/observer.h"
 
 namespace lockstep {
 
 // The last skips of a lane that the snapshot names.
 inline constexpr size_t kSnapshotSkips = 20;
+// The findings of a lane that the snapshot tells.
+inline constexpr size_t kSnapshotFindings = 8;
 // The courses keep at most so many steps; when there are more, every other one is dropped.
 inline constexpr size_t kSnapshotSteps = 400;
 
 class ProgressSnapshot {
  public:
   // `first_seed`: of the file; the last seed is first_seed + options.seeds - 1.
-  ProgressSnapshot(std::string run_path, const RunDescription& run, uint64_t first_seed);
+  // `findings`: may be empty.
+  ProgressSnapshot(std::string run_path, const RunDescription& run, uint64_t first_seed,
+                   FindingsSoFar findings);
   // Before the first step of a new run: a snapshot of an older one is replaced.
   void start();
   // Before the first step of a resumed run: the course and the skips of the recorded steps before
@@ -48,6 +53,7 @@ class ProgressSnapshot {
   void write();
   nlohmann::ordered_json lane_json(size_t index) const;
 
+  FindingsSoFar findings_;
   std::string path_;
   std::vector<Lane> lanes_;
   const SiteTable* sites_;               // of the run, which outlives this

@@ -55,6 +55,7 @@ struct RunFileWriter::Impl {
   std::optional<RunFile> before;         // resumed: the file as it was
   std::optional<Checkpoint> checkpoint;  // resumed from
   std::optional<ProgressSnapshot> progress;
+  FindingsSoFar findings;
 
   ~Impl() {
     lanes.clear();
@@ -271,6 +272,10 @@ std::unique_ptr<RunFileWriter> RunFileWriter::add_seed(std::string path, uint64_
   return writer;
 }
 
+void RunFileWriter::show_findings(FindingsSoFar findings) {
+  impl_->findings = std::move(findings);
+}
+
 void RunFileWriter::on_start(const RunDescription& description) {
   Impl& impl = *impl_;
   impl.sites = *description.sites;
@@ -279,7 +284,8 @@ void RunFileWriter::on_start(const RunDescription& description) {
   }
   impl.guard([&] { impl.resumed ? impl.reopen(description) : impl.create(description); });
   const RunOptions& options = *description.options;
-  impl.progress.emplace(impl.path, description, impl.first_seed.value_or(options.seed));
+  impl.progress.emplace(impl.path, description, impl.first_seed.value_or(options.seed),
+                        impl.findings);
   if (impl.resumed) {
     impl.progress->recall(RunFile(impl.path, true, impl.seed), impl.steps_done);
   } else {

@@ -4,15 +4,25 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "src/train/observer.h"
 
 namespace lockstep {
+
+// What went wrong so far, for the snapshot: by lane, the gravest first. Nothing here decides what a
+// finding is; analysis/findings does.
+struct SnapshotFinding {
+  std::string kind, sentence;
+  int64_t first_step = 0;
+};
+using FindingsSoFar = std::function<std::vector<std::vector<SnapshotFinding>>()>;
 
 // An Observer that writes the run file and, next to it, the checkpoints `PATH.state` (newest) and
 // `PATH.state.1` (the previous one).
@@ -29,6 +39,8 @@ class RunFileWriter : public Observer {
   // group /seeds/SEED. Throws: InputError if the file holds that seed.
   static std::unique_ptr<RunFileWriter> add_seed(std::string path, uint64_t seed);
   ~RunFileWriter() override;
+  // Before on_start(). Called after steps, at most twice a second, and at the end.
+  void show_findings(FindingsSoFar findings);
 
   void on_start(const RunDescription&) override;
   void on_step(const StepRecord&) override;

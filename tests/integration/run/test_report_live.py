@@ -126,6 +126,11 @@ def test_a_run_is_followed_until_it_is_killed(follow, replay, lockstep):
     half = wait_for(lambda: [lane for lane in live.news()["snapshot"]["lanes"] if lane["skipped_steps"]], "a skip")[0]
     assert half["name"] == "torch-autocast-fp16" and half["skips"][0]["scale"] == 65536
     assert "_backward_" in half["skips"][0]["culprit"]
+    pure = live.news()["snapshot"]["lanes"][2]
+    assert pure["finding_count"] == len(pure["findings"]) > 0
+    lost = next(finding for finding in pure["findings"] if finding["kind"] == "lost updates")
+    assert lost["first_step"] == 0 and "update energy is lost" in lost["sentence"]
+    assert lanes["fp32"]["findings"] == []
     wait_for(lambda: live.news()["snapshot"]["steps_done"] > snapshot["steps_done"] + 2, "more steps")
 
     process.kill()
@@ -169,6 +174,8 @@ def test_the_page_in_a_browser_follows_the_run_to_its_end(chromium, follow, repl
         "2^16",
         skips[0]["culprit"],
     ]
+    told = [row for row in table_of(page, "findings") if row[2].startswith("lost updates: ")]
+    assert [row[:2] for row in told] == [["pure-fp16", "0"]] and not page.locator("#no-findings").is_visible()
     assert page.locator("#losses path[d^='M']").count() >= 2 and page.locator("#scales path[d^='M']").count() == 1
     for size in (WIDE, NARROW):
         page.set_viewport_size(size)
