@@ -4,16 +4,9 @@
 #include <cmath>
 
 namespace lockstep {
-namespace {
-
-// A replay of fewer captured steps ends within the first steps of a training: from here on the tail
-// that decides an outcome is a tenth of the run.
-constexpr int64_t kFewSteps = kTailSteps * kTailDivisor;
-
-}  // namespace
 
 bool is_short_capture(const Report& report) {
-  return report.captured >= 0 && report.steps < kFewSteps;
+  return report.captured >= 0 && report.steps < kJudgedSteps;
 }
 
 WhyUnjudged why_unjudged(const Report& report) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "analysis/report/report.h"
+#include "analysis/run/loss_noise.h"
 
 namespace lockstep {
 
@@ -11,6 +12,9 @@ enum class WhyUnjudged : uint8_t { kSynced, kReferenceNotFinite, kShortCapture, 
 // The reason for the lanes of a run that are kTooShort or kUnjudged.
 WhyUnjudged why_unjudged(const Report& report);
 
+// From so many steps on the tail that decides an outcome is a tenth of the run: fewer captured
+// steps end within the first steps of a training.
+inline constexpr int64_t kJudgedSteps = kTailSteps * kTailDivisor;
 // Captured steps, too few to show whether training converges.
 bool is_short_capture(const Report& report);
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import shlex
+import sys
 import threading
 import warnings
 import weakref
@@ -43,6 +45,7 @@ class Capture:
     model are found automatically. verify: numbers of the steps that get reference gradients, default the first
     alone; each costs 28 bytes per parameter with AdamW, later ones 12 more. on_unsupported: "error" raises UnsupportedModelError at the first block, "report"
     warns with the same text and captures nothing. Other failures of the capture do the same; the loop's own errors never.
+    quiet: no line on standard error when the file is complete.
 
     One block per micro-batch. A step ends with the block that calls the optimizer's step(). The file is complete
     after `steps` steps; for a loop that ends earlier, call finish() or leave `with Capture(...)`. An
@@ -65,6 +68,7 @@ class Capture:
         steps: int = 8,
         verify: Iterable[int] | None = None,
         on_unsupported: str = "error",
+        quiet: bool = False,
     ):
         verify = None if verify is None else list(verify) if isinstance(verify, Iterable) else verify
         self._dtype = check_arguments(
@@ -81,7 +85,7 @@ class Capture:
         self._verify = {0} if verify is None else set(verify)
         self._step_fn, self._steps = step_fn, steps
         self._model, self._optimizer, self._scaler = model, optimizer, scaler
-        self._report = on_unsupported == "report"
+        self._report, self._quiet = on_unsupported == "report", quiet
         self._subject: Subject | None = None
         self._continuity: Continuity | None = None
         self._attributes: list[Attribute] = []  # of modules, which the forward pass changes
@@ -134,6 +138,8 @@ class Capture:
         self._closed = True
         self._recorder.finish(self._done, self._step is None and self._continuity.holds())
         self._forget()
+        if not self._quiet:
+            print(_written(self._path, self._done), file=sys.stderr)
 
     def __del__(self) -> None:
         if getattr(self, "_closed", True) or self._recorder is None or self._process != os.getpid():
@@ -367,6 +373,14 @@ class Capture:
         self._step, self._done = None, self._done + 1
         if self._done == self._steps:
             self.finish()
+
+
+def _written(path: str, steps: int) -> str:
+    size = os.path.getsize(path) / 1e6
+    return (
+        f"lockstep_capture: {path} is complete: {steps} step{'s' * (steps != 1)}, {size:.3g} MB. "
+        f"Next: lockstep verify {shlex.quote(path)}"
+    )
 
 
 def _why_no_step(blocks: int) -> str:

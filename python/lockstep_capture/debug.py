@@ -42,26 +42,32 @@ def debug(
     *,
     lanes: Sequence[str] = LANES,
     steps: int = 8,
+    cycle: int | None = None,
+    threads: int | None = None,
     program: str | os.PathLike[str] | None = None,
     keep: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Debugged:
     """Captures `steps` steps of a copy of the model, verifies and replays them, and prints what broke first.
 
-    lanes: policies to compare with FP32, as `lockstep list presets` has them, or policy files. program: the lockstep
-    program, by default $LOCKSTEP or the one on the PATH. keep: a folder for capture, run and report; by default nothing
-    remains. options: as in capture(). Throws: CaptureError where the program is missing or refuses; else as capture().
+    lanes: policies to compare with FP32, as `lockstep list presets` has them, or policy files. cycle: so many steps are
+    replayed, the captured ones over and over. threads: of the replay, by default all. program: the lockstep program, by
+    default $LOCKSTEP or the one on the PATH. keep: a folder for capture, run and report, which the commands at the end of
+    the text need; by default nothing remains. options: as in capture(). Throws: CaptureError where the program is missing or refuses; else as capture().
     """
     found = find_program(program)
     with tempfile.TemporaryDirectory(prefix="lockstep-") as temporary:
         folder = os.fspath(keep) if keep is not None else temporary
         os.makedirs(folder, exist_ok=True)
         path, run = (os.path.join(folder, name) for name in ("debug.lscap.h5", "debug.h5"))
-        capture(path, model, optimizer, loader, step_fn, steps=steps, **options)
+        capture(path, model, optimizer, loader, step_fn, steps=steps, quiet=True, **options)
         verified = subprocess.run([found, "verify", path], capture_output=True, text=True)
         if verified.returncode not in (0, 1):  # 1: a gate failed
             raise CaptureError(f"lockstep verify: {verified.stderr.strip()}")
-        run_program(found, "replay", path, "--lanes", ",".join(["fp32", *lanes]), "-o", run, "--quiet", "--overwrite")
+        wanted = ["--cycle", "--steps", str(cycle)] if cycle is not None else []
+        wanted += ["--threads", str(threads)] if threads is not None else []
+        wanted += ["--lanes", ",".join(["fp32", *lanes]), "-o", run, "--quiet", "--overwrite"]
+        run_program(found, "replay", path, *wanted)
         report = run_program(found, "report", run, "--format", "text")
         if keep is not None:
             with open(os.path.join(folder, "debug.txt"), "w", encoding="utf-8") as file:
@@ -74,6 +80,8 @@ def debug(
         if faithful
         else f"NOT FAITHFUL: what follows may not be true of this model.\n{_section(report, _IMPORT)}\n\n{text}"
     )
+    if keep is None:  # its commands name files that are gone
+        text = text.replace(temporary, "FOLDER") + '\n\nFOLDER: of debug(..., keep="FOLDER"), which keeps the files.'
     result = Debugged(text, found_lanes, faithful)
     print(result)
     return result

@@ -5,6 +5,8 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -27,9 +29,9 @@ def layer_table(run: Any, lane: str, by_step: bool, layers: str) -> pd.DataFrame
     table = table[table["count"] > 0].astype("float64")  # exact up to 2^53 elements
     table["nonzero"] = table["count"] - table.pop("source_zero") if "source_zero" in table else table["count"]
     sites = run.sites.loc[table.index.get_level_values("site")]
-    keep = [fnmatchcase(layer, layers) for layer in sites["layer"]]
+    keep = np.array([fnmatchcase(layer, layers) for layer in sites["layer"]], bool)  # of no sites, too
     keys = [table.index.get_level_values("step"), sites["layer"].to_numpy(), sites["role"].to_numpy()]
-    table = table.set_axis(run._pandas.MultiIndex.from_arrays(keys, names=["step", "layer", "role"]))[keep]
+    table = table.set_axis(run._pandas.MultiIndex.from_arrays(keys, names=["step", "layer", "role"])).loc[keep]
     steps = table.groupby(level=["step", "layer", "role"], sort=False).sum()
     if by_step:
         return _with_rates(steps, counts)

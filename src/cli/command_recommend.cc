@@ -25,6 +25,7 @@
 #include "src/cli/terminal/stop_signal.h"
 #include "src/cli/terminal/terminal.h"
 #include "src/core/error.h"
+#include "src/core/parallel.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/models/model.h"
@@ -46,6 +47,7 @@ struct RecommendArgs {
   SearchWords search;
   std::string fix, output, emit_pytorch, report;
   double tolerance = kToleratedShare;
+  int threads = 0;
   bool prove = false, overwrite = false, all = false, json = false, quiet = false;
 
   const std::string& run() const { return options.model; }
@@ -144,9 +146,10 @@ int recommend_from_run(const RecommendArgs& args, const std::vector<std::string>
   return kExitFine;
 }
 
-// "lenet.recommend", in the working folder.
+// "lenet.recommend" in the working folder; of a capture or a run, next to it.
 std::string search_folder(const std::string& model) {
-  return stem_of(model) + ".recommend";
+  const std::filesystem::path folder = std::filesystem::path(model).parent_path();
+  return (folder / (stem_of(model) + ".recommend")).string();
 }
 
 // The answer at the top of a report on plain autocast and what is recommended, run together.
@@ -303,6 +306,7 @@ void check_report_output(const RecommendArgs& args, ProblemList& problems) {
 }
 
 int run_recommend(RecommendArgs& args, const RecommendOptions& options, ProblemList& problems) {
+  if (args.threads != 0) set_thread_count(args.threads);
   const SearchOptions wanted = search_options(args.search, problems);
   const std::vector<std::string>& formats = wanted.formats;
   check_recommend_options(args, options, formats, problems);
@@ -425,12 +429,14 @@ std::function<int()> declare_recommend(CLI::App& app) {
   app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
   app.add_flag("--all", args->all, "the whole table of ranges, too");
   app.add_flag("--json", args->json, "print JSON instead of text");
+  declare_threads(app, checks, args->threads);
   app.add_flag("--quiet", args->quiet, "no progress");
   app.footer(
       "Runs plain autocast and FP32 side by side first; if both train alike, nothing needs doing.\n"
       "Otherwise keeps layers in FP32 (by their ranges, by what broke, by what moves the loss)\n"
       "until a candidate trains as FP32 does, then lets go of every layer it can. The runs are\n"
-      "kept in NAME.recommend: the same command, begun again, goes on from there.\n"
+      "kept in NAME.recommend, next to a capture: the same command, begun again, goes on from "
+      "there.\n"
       "--fix runs a lane that goes wrong instead, takes its gravest finding, and runs what can be\n"
       "done about it, from one value to the whole policy (docs/findings.md).");
   return [args, checks, options] { return run_recommend(*args, options, checks.problems()); };

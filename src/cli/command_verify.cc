@@ -272,7 +272,7 @@ std::function<int()> declare_verify(CLI::App& app) {
   app.add_flag("--hardware", args->hardware,
                "compare the software models with this machine's units, bit by bit");
   const ArgumentChecks checks("verify");
-  constexpr uint64_t kMostCases = 1'000'000'000'000, kMostThreads = 256;
+  constexpr uint64_t kMostCases = 1'000'000'000'000;
   checks.whole(app.add_option("--cases", args->options.cases,
                               "random cases per unit, in addition to edge cases")
                    ->type_name("N")
@@ -299,8 +299,7 @@ std::function<int()> declare_verify(CLI::App& app) {
        {"--cases", "--gpu-cases", "--vectors", "--seed", "--only", "--require"}) {
     args->of_hardware.push_back(app.get_option(name));
   }
-  checks.whole(app.add_option("--threads", args->threads, "1 to 256 [all]")->type_name("N"), 1,
-               kMostThreads);
+  declare_threads(app, checks, args->threads);
   app.add_option("--json", args->json, "also write the results here")->type_name("FILE");
   app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
   app.footer(

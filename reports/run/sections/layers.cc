@@ -23,6 +23,16 @@ bool has_something_to_say(const LayerHealth& row) {
          h.to_subnormal_rate() >= kShownSubnormalRate;
 }
 
+// Nothing but NaN, in a place where no finding is: they came from another place.
+bool only_receives_nan(const LaneReport& lane, const LayerHealth& row) {
+  const SiteHealth& h = row.worst;
+  return h.nan > 0 && h.to_infinity + h.saturated == 0 && h.infinite_in_steps == 0 &&
+         h.to_zero_rate() < kShownLostRate && h.to_subnormal_rate() < kShownSubnormalRate &&
+         std::ranges::none_of(lane.findings, [&](const Finding& f) { return f.site == row.site; });
+}
+// So many such rows are shown one by one; more are only counted.
+constexpr size_t kShownReceivers = 3;
+
 std::string role_text(const Site& site) {
   const bool backward_sum = site.role == Role::kAccumulator && site.scaled;
   return backward_sum ? "grad sums" : std::string(to_string(site.role));
@@ -114,18 +124,28 @@ Blocks write_layers(const Report& report) {
       if (has_something_to_say(row)) rows.push_back(&row);
     }
     const size_t clean = lane.health.size() - rows.size();
+    const auto receives = [&](const LayerHealth* row) { return only_receives_nan(lane, *row); };
+    auto receivers = static_cast<size_t>(std::ranges::count_if(rows, receives));
+    if (receivers <= kShownReceivers) receivers = 0;
+    if (receivers > 0) std::erase_if(rows, receives);
     const std::string name =
         lane.nonfinite_loss_at < 0
             ? lane.info.name
             : fmt::format("{}, before step {} (its loss is not finite from there on)",
                           lane.info.name, lane.nonfinite_loss_at);
-    if (rows.empty()) {
+    if (rows.empty() && receivers == 0) {
       out.push_back(paragraph(fmt::format("{}: nothing lost in any of {}.", name,
                                           counted(clean, "(layer, role) pair"))));
       continue;
     }
-    out.push_back(paragraph(fmt::format("{}: {} lost values or precision, {} did not.", name,
-                                        counted(rows.size(), "(layer, role) pair"), clean)));
+    const std::string folded = receivers == 0
+                                   ? ""
+                                   : fmt::format("{} {} nothing but NaN that came from elsewhere, ",
+                                                 receivers, receivers == 1 ? "has" : "have");
+    out.push_back(
+        paragraph(fmt::format("{}: {} lost values or precision, {}{} did not.", name,
+                              counted(rows.size(), "(layer, role) pair"), folded, clean)));
+    if (rows.empty()) continue;
     TableBlock table = layer_table(report, rows);
     table.name = lane.info.name;
     out.push_back(std::move(table));

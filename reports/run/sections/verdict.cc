@@ -4,13 +4,17 @@
 #include <algorithm>
 #include <cmath>
 
+#include "analysis/findings/finding_kinds.h"
 #include "analysis/report/main_finding.h"
 #include "reports/run/section.h"
 #include "reports/words/lane_sentence.h"
 #include "reports/words/outcome_words.h"
 #include "reports/words/range_text.h"
 #include "reports/writers/number_text.h"
+#include "reports/writers/text_writer.h"
 #include "src/core/text.h"
+#include "src/train/replay_command.h"
+#include "src/train/run_option_syntax.h"
 
 namespace lockstep {
 namespace {
@@ -48,10 +52,51 @@ Block lane_paragraph(const Report& report, const LaneReport& lane) {
 
 std::string short_capture_text(const Report& report) {
   return fmt::format(
-      "{} {} overflow, underflow and lost updates, not whether training converges: record more "
-      "steps, or repeat them with `lockstep replay --cycle`.",
+      "{} {} overflow, underflow and lost updates, not whether training converges: record {} "
+      "steps, or repeat these.",
       counted(static_cast<uint64_t>(report.steps), "recorded step"),
-      report.steps == 1 ? "shows" : "show");
+      report.steps == 1 ? "shows" : "show", kJudgedSteps);
+}
+
+// A run in which the lanes can be judged; empty: FP32 training itself goes wrong.
+std::string judging_command(const Report& report, WhyUnjudged why) {
+  constexpr int64_t kTimesLonger = 4;
+  if (why == WhyUnjudged::kReferenceNotFinite) return "";
+  if (why == WhyUnjudged::kNotLearned && report.steps < report.options.steps) {  // stopped
+    return "lockstep replay --resume " + shell_path(report.path);
+  }
+  RunOptions options = report.options;
+  if (why == WhyUnjudged::kSynced) options.mode = LaneMode::kFree;
+  if (why == WhyUnjudged::kShortCapture) options.steps = kJudgedSteps;
+  if (why == WhyUnjudged::kNotLearned) options.steps *= kTimesLonger;
+  options.cycle = report.captured >= 0 && options.captured_order.empty() &&
+                  (options.cycle || options.steps > report.options.steps);
+  if (needs_twin(options)) add_twins(options, 1);
+  return replay_command(options, "longer.h5");
+}
+
+void add_why_unjudged(const Report& report, Blocks& out) {
+  const WhyUnjudged why = why_unjudged(report);
+  const std::string command = judging_command(report, why);
+  if (why != WhyUnjudged::kShortCapture) {  // said by short_capture_text
+    out.push_back(paragraph(fmt::format("Outcomes are not judged: {}.{}", to_string(why),
+                                        command.empty() ? "" : " This run has an answer:")));
+  }
+  if (!command.empty()) out.push_back(verbatim(broken_command(command)));
+}
+
+// `lanes`: the worst first.
+void add_fix(const Report& report, const std::vector<const LaneReport*>& lanes, Blocks& out) {
+  const auto lane = std::ranges::find_if(lanes, [&](const LaneReport* l) {
+    const Finding* finding = main_finding(*l);
+    return finding != nullptr && l->info.target.empty() && l->judgement.verdict != Verdict::kFine &&
+           !remedy_words(context_of(report, *l, *finding)).empty();
+  });
+  if (lane == lanes.end()) return;
+  out.push_back(paragraph("To run what can be tried, and see what of it helps:"));
+  out.push_back(
+      verbatim(broken_command(fmt::format("lockstep recommend {} --fix {}", shell_path(report.path),
+                                          shell_quoted((*lane)->info.name)))));
 }
 
 // What the outcomes rest on, and what they do not prove.
@@ -127,10 +172,7 @@ Blocks write_verdict(const AdvisedReport& advised) {
   if (!has_answer) add_ranges(report, out);
   if (is_short_capture(report)) out.push_back(paragraph(short_capture_text(report)));
   if (std::ranges::any_of(lanes, unjudged)) {
-    const WhyUnjudged why = why_unjudged(report);
-    if (why != WhyUnjudged::kShortCapture) {  // said by short_capture_text
-      out.push_back(paragraph(fmt::format("Outcomes are not judged: {}.", to_string(why))));
-    }
+    add_why_unjudged(report, out);
   } else if (report.twins.empty() && !report.has_several_seeds()) {
     out.push_back(
         paragraph("No twin lane was run, so what one ulp does is not known and no lane "
@@ -144,6 +186,7 @@ Blocks write_verdict(const AdvisedReport& advised) {
   }
   const std::string savings = savings_text(report);
   if (!savings.empty() && !has_answer) out.push_back(paragraph(savings));
+  if (!has_answer) add_fix(report, lanes, out);
   return out;
 }
 

@@ -43,6 +43,13 @@ void add_check(CLI::Option* option, std::function<void(std::string&)> check) {
 
 }  // namespace
 
+CLI::Option* declare_threads(CLI::App& app, const ArgumentChecks& checks, int& threads) {
+  constexpr uint64_t kMostThreads = 256;
+  CLI::Option* option = app.add_option("--threads", threads, "1 to 256 [all]")->type_name("N");
+  checks.whole(option, 1, kMostThreads);
+  return option;
+}
+
 bool is_same_file(const std::string& a, const std::string& b) {
   std::error_code error;
   if (std::filesystem::equivalent(a, b, error)) return true;

@@ -55,6 +55,9 @@ void check_output(const std::string& path, Replace replace, const std::string& h
 // Two names of one file, which need not exist yet.
 bool is_same_file(const std::string& a, const std::string& b);
 
+// --threads N: for set_thread_count(); 0 if it was not given. Results do not depend on it.
+CLI::Option* declare_threads(CLI::App& app, const ArgumentChecks& checks, int& threads);
+
 // Options of a run on a command's line, in the order of their rows.
 struct OptionOnLine {
   const RunOption* row;

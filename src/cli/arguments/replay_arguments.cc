@@ -14,8 +14,6 @@
 namespace lockstep {
 namespace {
 
-constexpr uint64_t kMostThreads = 256;
-
 std::string software_device_help() {
   std::string names;
   for (const SoftwareDevice& device : software_devices()) {
@@ -83,9 +81,7 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
           ->group(group);
 
   group = "This machine (no effect on results)";
-  checks.whole(
-      app.add_option("--threads", args->threads, "1 to 256 [all]")->type_name("N")->group(group), 1,
-      kMostThreads);
+  declare_threads(app, checks, args->threads)->group(group);
   app.add_option("--simd", args->simd, "scalar, avx2 or avx512 [the fastest here]")
       ->type_name("NAME")
       ->group(group);

@@ -47,7 +47,9 @@ def test_the_first_line_says_what_broke(program, capsys, tmp_path, monkeypatch):
     assert found.text.startswith("torch-autocast-fp16")
     first = found.text.partition("\n\n")[0].replace("\n", " ")
     assert "inner linear" in first and "fp16 ends at 65504" in first and "test_capture_debug.py:" in first
-    assert found.faithful and found.text.endswith("`lockstep verify` passed.")
+    assert found.faithful and "`lockstep verify` passed." in found.text
+    assert "  lockstep recommend FOLDER/debug.h5 --fix torch-autocast-fp16\n" in found.text
+    assert str(tmp_path) not in found.text and found.text.endswith("keeps the files.")
     lanes = {lane["name"]: lane["findings"] for lane in found.lanes}
     assert lanes["torch-autocast-fp16"][0]["kind"] == "overflow" and not lanes["torch-autocast-bf16"]
     assert not os.listdir(tmp_path), "nothing remains"
@@ -57,6 +59,24 @@ def test_a_healthy_model_and_files_that_are_kept(program, tmp_path):
     found = debug(1.0, program, lanes=["torch-autocast-bf16"], keep=tmp_path / "kept")
     assert [lane["name"] for lane in found.lanes if lane["findings"]] == []
     assert {"debug.h5", "debug.lscap.h5", "debug.txt"} <= set(os.listdir(tmp_path / "kept"))
+
+
+def test_more_steps_than_were_captured_and_the_files_that_are_kept(program, tmp_path):
+    found = debug(1e6, program, keep=tmp_path, cycle=9, threads=1)
+    command = f"lockstep recommend {tmp_path}/debug.h5 --fix torch-autocast-fp16"
+    assert command in " ".join(found.text.replace("\\\n", "").split())
+    run = lockstep_capture.read_run(tmp_path / "debug.h5")
+    assert len(run.steps.loc["fp32"]) == 9
+
+
+def test_the_lane_of_pytorchs_own_run_has_empty_tables(program, tmp_path):
+    debug(1.0, program, keep=tmp_path, autocast="bfloat16", lanes=["torch-autocast-bf16"])
+    run = lockstep_capture.read_run(tmp_path / "debug.h5")
+    for by_step in (False, True):
+        assert run.layer_table("captured", by_step=by_step).empty
+        assert list(run.layer_table("captured", by_step)) == list(run.layer_table("fp32", by_step))
+    run.to_tensorboard(tmp_path / "events", program=program)
+    assert "captured" in os.listdir(tmp_path / "events")
 
 
 def test_errors(program, monkeypatch):

@@ -32,7 +32,7 @@ TEST_CASE("the report of a hand-made run is the golden one") {
 TEST_CASE("what a short capture can show is said once, and only of captures") {
   const std::string wanted =
       "8 recorded steps show overflow, underflow and lost updates, not whether training converges: "
-      "record more steps, or repeat them with `lockstep replay --cycle`.";
+      "record 100 steps, or repeat these.";
   const auto count = [&](const Report& report) {
     std::string text = report_text(report);
     std::replace(text.begin(), text.end(), '\n', ' ');
@@ -94,6 +94,70 @@ TEST_CASE("a lane that is only worse has its gravest finding named as the likely
   CHECK(text.find(
             "- underflow, step 0..38. fc1 linear_backward_weight: its gradient loses 42% of its "
             "energy to underflow in fp16.") != std::string::npos);
+}
+
+TEST_CASE("outcomes that are not judged: the reason, and the run that would have them") {
+  const auto screen = [](const Report& report) {
+    return report_text(report, /*summary_only=*/true);
+  };
+  Report report = hand_made();
+  report.options.lanes = {"fp32", "pure-fp16", "twin"};
+  for (LaneReport& one : report.lanes) one.judgement.verdict = Verdict::kTooShort;
+  const std::string as_it_was = "  lockstep replay mlp --lanes fp32,pure-fp16 --steps ";
+  CHECK(screen(report).find(as_it_was + "400 -o longer.h5") != std::string::npos);
+  report.options.mode = LaneMode::kSynced;
+  CHECK(screen(report).find(as_it_was + "100 -o longer.h5") != std::string::npos);
+  report.options.mode = LaneMode::kFree;
+  report.captured = 4;
+  report.lanes.push_back(lane("captured", 0.5, 0.97));
+  report.steps = report.options.steps = 8;
+  CHECK(screen(report).find(as_it_was + "100 --cycle -o longer.h5") != std::string::npos);
+  report.captured = -1;
+  report.lanes.front().judgement.tail_loss = kNan;
+  CHECK(screen(report).find("the reference's own loss is not finite.\n") != std::string::npos);
+  CHECK(screen(report).find("longer.h5") == std::string::npos);
+}
+
+TEST_CASE("PyTorch's own run that broke: the lane that shows why") {
+  Report report = hand_made();
+  report.captured = 4;
+  report.lanes.push_back(lane("captured", 0.5, 0.97));
+  report.lanes.back().judgement = report.lanes[3].judgement;
+  report.lanes.back().nonfinite_loss_at = 40;
+  const auto text = [&] {
+    std::string words = report_text(report, /*summary_only=*/true);
+    std::replace(words.begin(), words.end(), '\n', ' ');
+    return words;
+  };
+  CHECK(text().find("captured broke at step 40. This is PyTorch's own run, whose sites were not "
+                    "measured: pure-fp16, which broke at step 39, shows the cause.") !=
+        std::string::npos);
+  report.lanes[3].findings.clear();
+  CHECK(text().find("measured: replay its policy as a lane") != std::string::npos);
+}
+
+TEST_CASE("layers that only receive NaN are counted, not listed") {
+  Report report = hand_made();
+  std::vector<LayerHealth>& health = report.lanes[3].health;
+  const LayerHealth receiver{.layer = "fc1",
+                             .role = Role::kGradWeight,
+                             .site = 1,
+                             .worst = {.steps = 40, .count = 4000, .nonzero = 4000, .nan = 4000},
+                             .measured_sites = 1};
+  const auto rows = [&] {
+    std::string text = report_text(report);
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    return std::pair(static_cast<int>(text.find("nothing but NaN") != std::string::npos),
+                     text.substr(text.find("pure-fp16, before step 40"), 200));
+  };
+  report.lanes[3].findings.pop_back();  // it is in the receivers' place
+  health.insert(health.end(), 3, receiver);
+  CHECK(rows().second.find("5 (layer, role) pairs lost values") != std::string::npos);
+  CHECK(rows().first == 0);
+  health.push_back(receiver);
+  CHECK(rows().second.find("there on): 2 (layer, role) pairs lost values or precision, 4 have") !=
+        std::string::npos);
+  CHECK(rows().first == 1);
 }
 
 TEST_CASE("several seeds: in how many a lane broke, and how many would decide") {
@@ -167,7 +231,9 @@ TEST_CASE("no line is wider than the page, however long the command and the name
   const std::string text = report_text(report);
   for (const std::string& line : split(text, '\n')) {
     CAPTURE(line);
-    if (line.find("nnnn") == std::string::npos || line.starts_with("  ")) {
+    const bool is_cut =
+        line.find(report.lanes[3].info.name) == std::string::npos;  // not in commands
+    if (is_cut && (line.find("nnnn") == std::string::npos || line.starts_with("  "))) {
       CHECK(display_width(line) <= kTextWidth);
     }
   }
