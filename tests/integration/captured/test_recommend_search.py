@@ -15,9 +15,17 @@ torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
-def captures(tmp_path_factory):
+def recorded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("captures")
-    return {name: captured(folder / f"{name}.lscap.h5", middle) for name, middle in KINDS.items()}
+    return [captured(folder / f"{name}.lscap.h5", middle) for name, middle in KINDS.items()]
+
+
+@pytest.fixture
+def captures(recorded, tmp_path):
+    """By kind: a file in the test's own folder, where its search is kept, too."""
+    for path in recorded:
+        (tmp_path / path.name).symlink_to(path)
+    return {name: f"{name}.lscap.h5" for name in KINDS}
 
 
 def advice(lockstep, capture, folder, *options, code=0):
@@ -93,7 +101,7 @@ def test_too_few_steps_give_no_answer(lockstep, captures, tmp_path):
 
 def test_a_stopped_search_goes_on(lockstep, binary_dir, captures, tmp_path):
     options = ["--steps", "600", "--formats", "fp16"]
-    command = [str(binary_dir / "lockstep"), "recommend", str(captures["large"]), *options, "--quiet"]
+    command = [str(binary_dir / "lockstep"), "recommend", captures["large"], *options, "--quiet"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     folder = tmp_path / "large.recommend"
     while not list(folder.glob("*.h5")):
@@ -106,6 +114,7 @@ def test_a_stopped_search_goes_on(lockstep, binary_dir, captures, tmp_path):
     finished = advice(lockstep, captures["large"], tmp_path, *options)
     fresh = tmp_path / "fresh"
     fresh.mkdir()
+    (fresh / captures["large"]).symlink_to(tmp_path / captures["large"])
     assert finished == advice(lockstep, captures["large"], fresh, *options)
     assert not list(folder.glob("*.state*"))
 
