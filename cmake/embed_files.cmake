@@ -18,6 +18,8 @@ lockstep_embed(embedded_presets ${preset_files})
 include(cmake/page_charts.cmake)
 set(page_folder ${CMAKE_SOURCE_DIR}/reports/page)
 lockstep_embed(embedded_page ${page_folder}/page.css ${page_folder}/page.js ${charts_script})
+# What its words mean, which `lockstep list words` prints.
+lockstep_embed(embedded_glossary ${CMAKE_SOURCE_DIR}/docs/glossary.md)
 # The Python module that `recommend` writes.
 lockstep_embed(embedded_pytorch ${CMAKE_SOURCE_DIR}/reports/pytorch/templates/amp.py)
 # What the live view of a run serves.

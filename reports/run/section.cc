@@ -70,6 +70,8 @@ ReportPage report_page(const AdvisedReport& report, bool draws) {
   return {page_title(report), page_subtitle(report), page_sections(report, draws)};
 }
 
+constexpr std::string_view kWordsHint = "What the words mean: lockstep list words.";
+
 std::string report_text(const AdvisedReport& report, bool summary_only, const TextStyle& style) {
   std::string out;
   for (const Section& section : sections()) {
@@ -79,6 +81,7 @@ std::string report_text(const AdvisedReport& report, bool summary_only, const Te
     if (!out.empty()) out += "\n";
     out += heading_text(section.title) + to_text(blocks, style);
   }
+  if (!summary_only) out += "\n" + to_text({paragraph(std::string(kWordsHint))}, style);
   return out;
 }
 

@@ -45,13 +45,14 @@ std::string drawing_of(const ExponentCounts& seen, const FormatWindow& window) {
       place(window.max + 1) - place(window.min_subnormal), bars);
 }
 
-std::string html_link(const ChainLink& link, const std::string& lane) {
+std::string html_link(const ChainLink& link, const std::string& lane,
+                      std::vector<bool>& explained) {
   std::string out = "<li>";
   out += fmt::format("<b>{}</b> <span class=\"where\">{} {}</span>",
                      html_text(link.layer.empty() ? "-" : link.layer), html_text(link.op),
                      html_text(link.role));
   if (!link.source_line.empty()) out += fmt::format("<code>{}</code>", html_text(link.source_line));
-  out += fmt::format("<span class=\"what\">{}</span>", html_prose(link.what));
+  out += fmt::format("<span class=\"what\">{}</span>", html_prose(link.what, explained));
   if (link.seen && link.window && !link.seen->counts.empty()) {
     out += drawing_of(*link.seen, *link.window);
   }
@@ -66,10 +67,10 @@ std::string html_link(const ChainLink& link, const std::string& lane) {
 
 }  // namespace
 
-std::string html_chain(const ChainBlock& chain) {
+std::string html_chain(const ChainBlock& chain, std::vector<bool>& explained) {
   std::string out = fmt::format("<div class=\"chain\">\n<p class=\"lead\">{}</p>\n<ol>\n",
-                                html_prose(chain.title));
-  for (const ChainLink& link : chain.links) out += html_link(link, chain.lane);
+                                html_prose(chain.title, explained));
+  for (const ChainLink& link : chain.links) out += html_link(link, chain.lane, explained);
   if (chain.left_out > 0) {
     out += fmt::format("<li class=\"more\">and {}</li>\n", counted(chain.left_out, "more layer"));
   }

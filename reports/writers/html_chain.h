@@ -8,6 +8,7 @@
 
 namespace lockstep {
 
-std::string html_chain(const ChainBlock& chain);
+// `explained`: as of html_prose.
+std::string html_chain(const ChainBlock& chain, std::vector<bool>& explained);
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 // Escaping.
 #include "reports/writers/html_text.h"
 
+#include "reports/writers/glossary.h"
 #include "src/core/text.h"
 
 namespace lockstep {
@@ -31,12 +32,12 @@ std::string html_text(std::string_view text) {
   return out;
 }
 
-std::string html_prose(std::string_view text) {
+std::string html_prose(std::string_view text, std::vector<bool>& explained) {
   const std::vector<std::string> parts = split(text, '`');
   std::string out;
   for (size_t i = 0; i < parts.size(); ++i) {
     if (i % 2 == 0) {
-      out += html_text(parts[i]);
+      out += explain_words(html_text(parts[i]), explained);
     } else if (i + 1 == parts.size()) {
       out += "`" + html_text(parts[i]);  // no second backtick
     } else {

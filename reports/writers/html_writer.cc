@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "reports/writers/chart_json.h"
+#include "reports/writers/glossary.h"
 #include "reports/writers/html_chain.h"
 #include "reports/writers/html_text.h"
 #include "reports/writers/text_writer.h"
@@ -40,7 +41,9 @@ struct HtmlWriter {
   std::string out = {};
   int tables = 0, charts = 0;
   bool in_list = false;
+  std::vector<bool> explained = {};  // words, in this section
 
+  std::string prose(std::string_view text) { return html_prose(text, explained); }
   void end_list() {
     if (in_list) out += "</ul>\n";
     in_list = false;
@@ -51,17 +54,16 @@ struct HtmlWriter {
     if (is_item) {
       if (!in_list) out += "<ul>\n";
       in_list = true;
-      out += "<li>" + html_prose(p.text.substr(kListItem.size())) + "</li>\n";
+      out += "<li>" + prose(p.text.substr(kListItem.size())) + "</li>\n";
     } else if (p.toned > 0) {
       const ToneMark mark = mark_of(p.tone);
       out += fmt::format(
           "<p class=\"verdict {}\"><span class=\"sign\" aria-hidden=\"true\">{}</span>"
           "<span><strong>{}</strong>{}</span></p>\n",
-          mark.css, mark.sign, html_text(p.text.substr(0, p.toned)),
-          html_prose(p.text.substr(p.toned)));
+          mark.css, mark.sign, html_text(p.text.substr(0, p.toned)), prose(p.text.substr(p.toned)));
     } else {
       const bool introduces = p.text.ends_with(':');
-      out += fmt::format("<p{}>{}</p>\n", introduces ? " class=\"lead\"" : "", html_prose(p.text));
+      out += fmt::format("<p{}>{}</p>\n", introduces ? " class=\"lead\"" : "", prose(p.text));
     }
   }
   void operator()(const Verbatim& v) {
@@ -82,7 +84,7 @@ struct HtmlWriter {
   }
   void operator()(const ChainBlock& c) {
     end_list();
-    out += html_chain(c);
+    out += html_chain(c, explained);
   }
   void operator()(const TableBlock& whole) {
     end_list();
@@ -93,7 +95,7 @@ struct HtmlWriter {
     for (const TableColumn& column : t.columns) {
       out += fmt::format("<th scope=\"col\"{}>{}</th>",
                          column.align == Align::kRight ? " class=\"number\"" : "",
-                         html_text(column.title));
+                         explain_words(html_text(column.title), explained));
     }
     out += "</tr></thead>\n<tbody>\n";
     for (const auto& row : t.rows) {
@@ -110,8 +112,7 @@ struct HtmlWriter {
       out += "</tr>\n";
     }
     out += "</tbody></table></div>\n";
-    for (const std::string& note : t.notes)
-      out += "<p class=\"note\">" + html_prose(note) + "</p>\n";
+    for (const std::string& note : t.notes) out += "<p class=\"note\">" + prose(note) + "</p>\n";
   }
 };
 

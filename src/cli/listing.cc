@@ -22,6 +22,7 @@
 #include "reports/check/check_json.h"
 #include "reports/pair/pair_json.h"
 #include "reports/run/report_json.h"
+#include "reports/writers/glossary.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/data/sources.h"
@@ -318,6 +319,14 @@ Listing list_findings() {
   return out;
 }
 
+Listing list_words() {
+  Listing out{{"word", "meaning"}, {}};
+  for (const GlossaryWord& word : glossary()) {
+    out.rows.push_back({join(word.forms, ", "), word.meaning});
+  }
+  return out;
+}
+
 Listing list_checks() {
   Listing out{{"compared", "how", "meaning"}, {}};
   for (const ExactRule& r : exact_rules()) {
@@ -391,6 +400,7 @@ constexpr std::array kTopics = {
     ListTopic{"quantities", "what is recorded of a lane: the datasets of a run file",
               list_quantities},
     ListTopic{"findings", "what can go wrong in a lane, and how it is decided", list_findings},
+    ListTopic{"words", "what words mean here", list_words},
     ListTopic{"gpus", "GPUs that `recommend` estimates times for, with their peak rates",
               list_gpus},
     ListTopic{"checks", "what `lockstep check` compares", list_checks},

@@ -237,7 +237,8 @@ void check_escapes(std::string_view input, const Place&) {
   const std::string html = html_text(input);
   check_text(html, "HTML");
   if (html.find_first_of("<>\"'") != std::string::npos) throw Finding("HTML with markup: " + html);
-  check_text(html_prose(input), "HTML prose");
+  std::vector<bool> explained;
+  check_text(html_prose(input, explained), "HTML prose");
   const std::vector<std::vector<std::string>> rows = {{text, text}, {text, text}};
   const std::string csv = csv_text(rows);
   const bool is_formula = input.size() > 1 && (input[0] == '=' || input[0] == '@');
