@@ -1,10 +1,36 @@
 // Escaping.
 #include "reports/writers/html_text.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
 #include "reports/writers/glossary.h"
 #include "src/core/text.h"
 
 namespace lockstep {
+namespace {
+
+bool is_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_';
+}
+
+struct Match {
+  size_t at = 0, length = 0;
+};
+// `form` as a word of its own, also with a plural s.
+std::optional<Match> find_word(std::string_view text, const std::string& form) {
+  for (size_t at = text.find(form); at != std::string_view::npos; at = text.find(form, at + 1)) {
+    size_t end = at + form.size();
+    if (end < text.size() && text[end] == 's') ++end;
+    const bool begins = at == 0 || (!is_letter(text[at - 1]) && text[at - 1] != '&');
+    if (begins && (end == text.size() || !is_letter(text[end]))) return Match{at, end - at};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
 
 std::string html_text(std::string_view text) {
   std::string out;
@@ -30,6 +56,37 @@ std::string html_text(std::string_view text) {
     }
   }
   return out;
+}
+
+std::string explain_words(std::string_view html, std::vector<bool>& explained) {
+  struct Place {
+    Match match;
+    size_t word = 0;
+  };
+  std::vector<Place> places;
+  explained.resize(glossary().size());
+  for (size_t i = 0; i < glossary().size(); ++i) {
+    const GlossaryWord& word = glossary()[i];
+    if (!word.is_of_reports || explained[i]) continue;
+    for (const std::string& form : word.forms) {
+      const auto match = find_word(html, form);
+      if (!match) continue;
+      places.push_back({*match, i});
+      break;
+    }
+  }
+  std::ranges::sort(places, {}, [](const Place& p) { return p.match.at; });
+  std::string out;
+  size_t done = 0;
+  for (const auto& [match, word] : places) {
+    if (match.at < done) continue;  // within another word's
+    out += html.substr(done, match.at - done);
+    out += fmt::format("<abbr title=\"{}\">{}</abbr>", html_text(glossary()[word].meaning),
+                       html.substr(match.at, match.length));
+    explained[word] = true;
+    done = match.at + match.length;
+  }
+  return out + std::string(html.substr(done));
 }
 
 std::string html_prose(std::string_view text, std::vector<bool>& explained) {

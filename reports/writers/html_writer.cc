@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "reports/writers/chart_json.h"
-#include "reports/writers/glossary.h"
 #include "reports/writers/html_chain.h"
 #include "reports/writers/html_text.h"
 #include "reports/writers/text_writer.h"
