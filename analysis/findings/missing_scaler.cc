@@ -37,6 +37,15 @@ void MissingScaler::add(const StepEvidence& reference) {
   }
 }
 
+double MissingScaler::largest_at(int32_t id) const {
+  const Site& site = sites_.sites[static_cast<size_t>(id)];
+  if (site.point != Point::kAccumulator) return largest_[static_cast<size_t>(id)];
+  const auto result = std::ranges::find_if(sites_.sites, [&](const Site& s) {
+    return s.node == site.node && s.point == Point::kOutput;
+  });
+  return result == sites_.sites.end() ? 0 : largest_[static_cast<size_t>(result->id)];
+}
+
 bool MissingScaler::is_accused(const Policy& policy, const Finding& f) const {
   const bool vanishes = f.kind == FindingKind::kNoGradient || f.kind == FindingKind::kUnderflow;
   if (!vanishes || f.site < 0) return false;
@@ -58,8 +67,9 @@ double MissingScaler::fitting_scale(const Policy& policy, const Finding& f) cons
   int wanted = 1, least = 1;
   const auto raise = [&](int32_t id) {
     const auto i = static_cast<size_t>(id);
-    if (largest_[i] == 0 || formats_[i].empty()) return;
-    const int below = find_format(formats_[i]).emin - std::ilogb(largest_[i]);
+    const double largest = largest_at(id);
+    if (largest == 0 || formats_[i].empty()) return;
+    const int below = find_format(formats_[i]).emin - std::ilogb(largest);
     wanted = std::max(wanted, below + kRaisedOctaves);
     if (id == f.site) least = std::max(least, below);
   };
@@ -84,7 +94,7 @@ void MissingScaler::fold(const Policy& policy, std::span<const ScalerRecord> sca
     if (&other != &*first && accused(other)) folded.consequences.push_back(other.site);
   }
   const auto site = static_cast<size_t>(folded.site);
-  folded.value = largest_[site];
+  folded.value = largest_at(folded.site);
   folded.limit = find_format(formats_[site]).min_subnormal();
   folded.fitting_scale = fitting_scale(policy, folded);
   *first = folded;

@@ -36,6 +36,8 @@ class MissingScaler {
 
  private:
   bool is_accused(const Policy& policy, const Finding& finding) const;
+  // In the reference, which measures no sums of products: theirs is that of their result.
+  double largest_at(int32_t id) const;
   double fitting_scale(const Policy& policy, const Finding& finding) const;
 
   const SiteTable& sites_;

@@ -80,7 +80,7 @@ void add_why_unjudged(const Report& report, Blocks& out) {
   const std::string command = judging_command(report, why);
   if (why != WhyUnjudged::kShortCapture) {  // said by short_capture_text
     out.push_back(paragraph(fmt::format("Outcomes are not judged: {}.{}", to_string(why),
-                                        command.empty() ? "" : " This run has an answer:")));
+                                        command.empty() ? "" : " To have them judged:")));
   }
   if (!command.empty()) out.push_back(verbatim(broken_command(command)));
 }

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <string>
 
 #include "analysis/findings/finding_kinds.h"
 #include "src/policy/find_policy.h"
@@ -58,6 +59,29 @@ TEST_CASE("a vanished gradient and an underflow become one finding, which says w
         "no loss scale although gradients vanish: fc2 linear_backward_input: the whole gradient "
         "became zero in 4 of 10 steps, largest 3.0e-8, fp16's smallest 6.0e-8, and 1 more layer "
         "gets none");
+}
+
+TEST_CASE("sums of products, which the reference lacks, are as large as their result") {
+  SiteTable sites = chain();
+  std::vector<std::string> formats = chain_formats();
+  std::vector<SiteRecord> reference = with_gradient(3e-8);
+  Site sums = sites.sites[2];
+  sums.id = static_cast<int32_t>(sites.sites.size());
+  sums.point = Point::kAccumulator;
+  for (Site& site : sites.sites) site.node = "n" + std::to_string(site.id);
+  sums.node = "n2";
+  sites.sites.push_back(sums);
+  formats.push_back("fp16");
+  reference.emplace_back();
+  Finding finding = vanished(FindingKind::kUnderflow);
+  finding.site = sums.id;
+  MissingScaler missing(sites, formats);
+  missing.add(reference);
+  std::vector<Finding> findings = {finding};
+  missing.fold(find_policy("pure-fp16"), std::vector<ScalerRecord>(4), findings);
+  CHECK(findings.at(0).kind == FindingKind::kNoScaler);
+  CHECK(findings[0].value == 3e-8);
+  CHECK(findings[0].fitting_scale == 0x1p13);
 }
 
 // 3e-8 has exponent -25, fp16's smallest normal -14: 10 octaves above it are 21 octaves up. A
