@@ -13,11 +13,21 @@ namespace lockstep {
 namespace {
 
 constexpr ScalingKindInfo kKinds[] = {
-    {ScalingKind::kNone, "none", "factors keep the formats of [autocast] and [gemm]"},
-    {ScalingKind::kUnit, "unit", "scale 1: shows the formats without scaling"},
-    {ScalingKind::kCurrent, "current", "max_finite / amax of the tensor itself"},
-    {ScalingKind::kDelayed, "delayed", "max_finite / amax of earlier steps"},
-    {ScalingKind::kBlock, "block", "one scale per block of neighbours along the sum"},
+    {.kind = ScalingKind::kNone,
+     .name = "none",
+     .help = "factors keep the formats of [autocast] and [gemm]"},
+    {.kind = ScalingKind::kUnit,
+     .name = "unit",
+     .help = "scale 1: shows the formats without scaling"},
+    {.kind = ScalingKind::kCurrent,
+     .name = "current",
+     .help = "max_finite / amax of the tensor itself"},
+    {.kind = ScalingKind::kDelayed,
+     .name = "delayed",
+     .help = "max_finite / amax of earlier steps"},
+    {.kind = ScalingKind::kBlock,
+     .name = "block",
+     .help = "one scale per block of neighbours along the sum"},
 };
 
 class ScalingReader {
