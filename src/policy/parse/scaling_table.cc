@@ -186,11 +186,11 @@ class ScalingReader {
     const bool by_blocks = scaling_.kind == ScalingKind::kBlock;
     std::vector<std::string> known;
     for (const OpDef& row : all) {
-      if (takes_scaled_factors(row, by_blocks)) known.emplace_back(row.name);
+      if (takes_scaled_operands(row, by_blocks)) known.emplace_back(row.name);
     }
     if (op == nullptr) {
       table_.problem("ops", "has '" + name + "': no such op", did_you_mean(name, known));
-    } else if (!takes_scaled_factors(*op, by_blocks)) {
+    } else if (!takes_scaled_operands(*op, by_blocks)) {
       table_.problem("ops",
                      "has '" + name + "': its factors cannot be scaled by kind " +
                          std::string(to_string(scaling_.kind)),
@@ -199,7 +199,7 @@ class ScalingReader {
   }
 
   // Ops that are one sum of products; blocks need factors that are matrices.
-  static bool takes_scaled_factors(const OpDef& op, bool by_blocks) {
+  static bool takes_scaled_operands(const OpDef& op, bool by_blocks) {
     return op.vjp != nullptr && op.sums.of_products && op.sums.are_shown &&
            op.sums.is_factor == nullptr && (!by_blocks || !op.sums.axes.empty());
   }
