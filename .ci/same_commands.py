@@ -91,7 +91,7 @@ replay mlp --seed -1 --steps 99999999999999999999 --batch 1e3 --threads 0 --mode
 replay mlp --data mnist:nowhere | replay gpt --data synthetic | replay gpt --data text:nowhere.txt | replay mlp --data ''
 replay mlp --schedule cosin | replay mlp --group nothing:lr=1 | replay mlp --size hidden3=4 | replay text.h5
 replay mlp --freeze conv9 | replay detector --backward each | replay mlp --workers 3 --batch 4 | replay --resume none.h5
-replay mlp --start-from none.h5.state | replay mlp --simd neon | report text.h5 | report none.h5 | recommend mlp
+replay mlp --start-from none.h5.state | replay mlp --simd neon | report text.h5 | report none.h5 | recommend mpl
 report text.h5 --format xml | check text.h5 | check text.h5 --baseline none.h5 | verify text.h5 | verify none.lscap.h5
 explain lenet --policy torch-autocast-fp61 | explain lenet --policy fp32 --backward per-loss | explain mlp
 round 1.0 --format fp61 | round one --format fp16x --rounding upwards | round 1.0 --format e9m3

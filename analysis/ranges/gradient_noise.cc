@@ -28,10 +28,11 @@ struct AverageRow {
   bool is_normalized;  // gain = 1 - beta; false: 1 - dampening, but 1 for the first gradient
 };
 constexpr std::array kAverages = {
-    AverageRow{"sgd", "momentum_buffer", "momentum", false},
-    AverageRow{"adam", "exp_avg", "beta1", true},
-    AverageRow{"adamw", "exp_avg", "beta1", true},
-    AverageRow{"lion", "exp_avg", "beta2", true},
+    AverageRow{
+        .optimizer = "sgd", .state = "momentum_buffer", .beta = "momentum", .is_normalized = false},
+    AverageRow{.optimizer = "adam", .state = "exp_avg", .beta = "beta1", .is_normalized = true},
+    AverageRow{.optimizer = "adamw", .state = "exp_avg", .beta = "beta1", .is_normalized = true},
+    AverageRow{.optimizer = "lion", .state = "exp_avg", .beta = "beta2", .is_normalized = true},
 };
 
 GradientNoise assumed(std::string why) {

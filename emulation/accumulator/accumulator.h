@@ -140,7 +140,7 @@ struct AccumulatorSwitch {
   std::string_view question;  // "U1"
   std::string_view name;      // "positive_zero"
   std::string_view help;
-  bool is_default;
+  bool is_default = false;
   std::string_view source;
   // Applies the switch to a row of tensor cores. False: the question does not apply to the row. The
   // default changes nothing.
@@ -152,8 +152,9 @@ std::span<const AccumulatorSwitch> accumulator_switches();
 struct Hardware {
   std::string_view name;  // "hopper"
   std::string_view help;  // chips
-  bool truncates_tf32;    // FP32 registers enter a TF32 product with their low 13 bits ignored
-  bool flushes_bf16;      // conversions to BF16 turn FP32 subnormals into zeros
+  // FP32 registers enter a TF32 product with their low 13 bits ignored.
+  bool truncates_tf32 = false;
+  bool flushes_bf16 = false;  // conversions to BF16 turn FP32 subnormals into zeros
   // Compute capabilities (10 * major + minor) of the chips that a source names; 0: none.
   std::array<int, 2> capabilities = {};
   // The chip has no FP8 mma.sync; compilers use FP16 instructions instead: rows *_fp8_mma.

@@ -26,15 +26,25 @@ constexpr CpuUnitInfo kUnits[] = {
 // (null: any).
 struct UnitSum {
   AccumulatorKind kind;
-  const char *format, *factors;
+  const char* format;
+  const char* factors = nullptr;
   CpuUnit unit;
 };
 constexpr UnitSum kSums[] = {
-    {AccumulatorKind::kFusedChain, "fp32", nullptr, CpuUnit::kFma},
-    {AccumulatorKind::kFusedChain, "fp16", nullptr, CpuUnit::kAvx512Fp16},
-    {AccumulatorKind::kBf16Pairs, "fp32", "bf16", CpuUnit::kAvx512Bf16},
-    {AccumulatorKind::kAmxTile, "fp32", "bf16", CpuUnit::kAmxBf16},
-    {AccumulatorKind::kAmxTile, "fp32", "fp16", CpuUnit::kAmxFp16},
+    {.kind = AccumulatorKind::kFusedChain, .format = "fp32", .unit = CpuUnit::kFma},
+    {.kind = AccumulatorKind::kFusedChain, .format = "fp16", .unit = CpuUnit::kAvx512Fp16},
+    {.kind = AccumulatorKind::kBf16Pairs,
+     .format = "fp32",
+     .factors = "bf16",
+     .unit = CpuUnit::kAvx512Bf16},
+    {.kind = AccumulatorKind::kAmxTile,
+     .format = "fp32",
+     .factors = "bf16",
+     .unit = CpuUnit::kAmxBf16},
+    {.kind = AccumulatorKind::kAmxTile,
+     .format = "fp32",
+     .factors = "fp16",
+     .unit = CpuUnit::kAmxFp16},
 };
 
 struct UnitConversion {
@@ -43,8 +53,8 @@ struct UnitConversion {
   bool directed;  // also toward zero, up and down; to nearest even always
 };
 constexpr UnitConversion kConversions[] = {
-    {"fp16", CpuUnit::kF16c, true},
-    {"bf16+flush_in", CpuUnit::kAvx512Bf16, false},
+    {.format = "fp16", .unit = CpuUnit::kF16c, .directed = true},
+    {.format = "bf16+flush_in", .unit = CpuUnit::kAvx512Bf16, .directed = false},
 };
 
 struct Registers {

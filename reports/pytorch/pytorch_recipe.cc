@@ -1,4 +1,4 @@
-// Op lists and the loss scale; rules by layer are in pytorch_layers.cc, scaled factors in
+// Op lists and the loss scale; rules by layer are in pytorch_layers.cc, scaled operands in
 // pytorch_scaling.cc, what torch cannot do in pytorch_unsaid.cc.
 #include "reports/pytorch/pytorch_recipe.h"
 

@@ -1,6 +1,6 @@
 // The part of a policy that PyTorch can express.
 // torch has an autocast region per module, one dtype for its op lists, TF32 switches, and
-// GradScaler; torchao and Transformer Engine have linear layers with scaled factors. The rest of a
+// GradScaler; torchao and Transformer Engine have linear layers with scaled operands. The rest of a
 // policy (sums, roundings, storage, optimizer, rules for single values) becomes a list of plain
 // sentences. Writes no Python: see pytorch_module.h.
 #pragma once

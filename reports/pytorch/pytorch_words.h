@@ -30,7 +30,7 @@ inline std::string python_bool(bool value) {
   return value ? "True" : "False";
 }
 
-// How libraries round the scaled factors of linear layers; at least one of the two calls is there.
+// How libraries round the scaled operands of linear layers; at least one of the two calls is there.
 struct ScaledLinears {
   std::vector<std::string> layers;  // module paths, in the graph's order
   std::string what;  // "fp8_e4m3+saturate, gradients fp8_e5m2+saturate, current scales"

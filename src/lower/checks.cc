@@ -49,7 +49,7 @@ void LowerChecks::report_buffers(ProblemList& problems, const ProgramBuilder& bu
   }
 }
 
-void LowerChecks::throw_if_any(const RuleBook& rules, const ScaledFactors& scaled,
+void LowerChecks::throw_if_any(const RuleBook& rules, const ScaledOperands& scaled,
                                const ProgramBuilder& builder) const {
   ProblemList problems("policy '" + in_.policy.label() + "' on " + in_.graph.name);
   report_sums(problems);

@@ -28,7 +28,7 @@ class LowerChecks {
   void check_region(const Node& node, const OpDef& op, const std::vector<const Format*>& operands);
 
   // Call after all nodes are lowered. Throws: InputError with all problems.
-  void throw_if_any(const RuleBook& rules, const ScaledFactors& scaled,
+  void throw_if_any(const RuleBook& rules, const ScaledOperands& scaled,
                     const ProgramBuilder& builder) const;
 
  private:

@@ -275,7 +275,7 @@ class Lowering {
   LowerInputs in_;
   std::set<std::string> composed_inner_;  // nodes inside composed ops, FP32 under every policy
   RuleBook rules_;
-  ScaledFactors scaled_;
+  ScaledOperands scaled_;
   ModelBorder border_;
   ProgramBuilder builder_;
   LowerChecks checks_;

@@ -10,7 +10,7 @@
 //   gradient add    in the format of the value it is the gradient of (a parameter used in one
 //                   format only: in that format, since torch sums on the cached cast, unless the
 //                   policy has no weight_cache)
-//   scaled factor   ([scaling]) the operand as its class casts it, a parameter as it is stored, is
+//   scaled operand  ([scaling]) the operand as its class casts it, a parameter as it is stored, is
 //                   multiplied by its scale and rounded; block formats once per axis of summation
 // A value is cast to a format once per step; later consumers reuse the cast.
 #pragma once

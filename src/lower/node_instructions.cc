@@ -140,7 +140,7 @@ void OpLowering::set_unit(const Node& node, const OpDef& op, Instruction& run,
   run.factor_formats[b] = choice.b;
 }
 
-// The block format of some scaled factor, or null.
+// The block format of some scaled operand, or null.
 const BlockFormat* OpLowering::block_format_among(const std::vector<int>& values) {
   const Program& program = builder_.program();
   for (const int v : values) {

@@ -27,7 +27,7 @@ struct Operand {
   int value;
   const Format* seen;    // wider than the value's own if widening needed no cast
   bool by_rule = false;  // a rule sets the format
-  int unscaled = -1;     // of a scaled factor: the value that was scaled
+  int unscaled = -1;     // of a scaled operand: the value that was scaled
 };
 
 // The formats an op runs in.
@@ -40,8 +40,8 @@ struct LoweredFormats {
 
 class OpLowering {
  public:
-  OpLowering(const LowerInputs& in, RuleBook& rules, ScaledFactors& scaled, ProgramBuilder& builder,
-             LowerChecks& checks)
+  OpLowering(const LowerInputs& in, RuleBook& rules, ScaledOperands& scaled,
+             ProgramBuilder& builder, LowerChecks& checks)
       : in_(in), rules_(rules), scaled_(scaled), builder_(builder), checks_(checks) {}
 
   Operand read(const Node& node, const OpDef& op, size_t operand, const OperandSource& from,
@@ -63,7 +63,7 @@ class OpLowering {
 
   const LowerInputs& in_;
   RuleBook& rules_;
-  ScaledFactors& scaled_;
+  ScaledOperands& scaled_;
   ProgramBuilder& builder_;
   LowerChecks& checks_;
 };

@@ -39,7 +39,7 @@ class ProgramBuilder {
 
   // The program value that holds `value` times a power of two, rounded to `format`.
   int rescale(int value, double factor, const Format* format);
-  // The value to read if `value` is a scaled factor: a scaled cast, made now or before.
+  // The value to read if `value` is a scaled operand: a scaled cast, made now or before.
   int read_scaled(int value, const ScaledCast& cast, int32_t site);
 
   // Adds the op; `roundings` has one entry per output of `node`, whose values it stores.

@@ -18,8 +18,8 @@ std::string ScaledCast::text() const {
   return "blocks of " + size + (shape.axis == 1 ? " along rows" : " down columns");
 }
 
-std::optional<ScaledCast> ScaledFactors::cast_of(const Node& node, size_t operand,
-                                                 const std::string& forward_op) {
+std::optional<ScaledCast> ScaledOperands::cast_of(const Node& node, size_t operand,
+                                                  const std::string& forward_op) {
   const FactorScaling& scaling = policy_.scaling;
   if (scaling.kind == ScalingKind::kNone ||
       std::find(scaling.ops.begin(), scaling.ops.end(), forward_op) == scaling.ops.end()) {
@@ -44,7 +44,7 @@ std::optional<ScaledCast> ScaledFactors::cast_of(const Node& node, size_t operan
   return cast;
 }
 
-void ScaledFactors::report_unused(ProblemList& problems) const {
+void ScaledOperands::report_unused(ProblemList& problems) const {
   if (policy_.scaling.kind == ScalingKind::kNone || used_) return;
   problems.add(
       "[scaling] ops: the model has no " + join(policy_.scaling.ops, ", ") + ": nothing is scaled",

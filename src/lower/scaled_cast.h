@@ -34,9 +34,9 @@ struct ScaledCast {
   std::string text() const;
 };
 
-class ScaledFactors {
+class ScaledOperands {
  public:
-  ScaledFactors(const Policy& policy, const Graph& graph) : policy_(policy), graph_(graph) {}
+  ScaledOperands(const Policy& policy, const Graph& graph) : policy_(policy), graph_(graph) {}
 
   // The cast of this factor of `node`, which computes forward op `forward_op` or its gradient.
   // nullopt: the policy does not scale it.

@@ -16,8 +16,14 @@ struct System {
   bool cuts_overloads;  // torch's ".dim_IntList" never changes the op
 };
 constexpr System kSystems[] = {
-    {"torch", OpNames::kTorch, &ForeignNames::torch, true},
-    {"mxnet", OpNames::kMxnet, &ForeignNames::mxnet, false},
+    {.name = "torch",
+     .names = OpNames::kTorch,
+     .of_row = &ForeignNames::torch,
+     .cuts_overloads = true},
+    {.name = "mxnet",
+     .names = OpNames::kMxnet,
+     .of_row = &ForeignNames::mxnet,
+     .cuts_overloads = false},
 };
 
 const System& system_of(OpNames names) {

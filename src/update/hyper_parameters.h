@@ -26,7 +26,7 @@ struct HyperParameter {
     kPositiveCount,
   };
   std::string_view name;
-  double initial;  // the value when none is given
+  double initial = 0;  // the value when none is given
   Range range;
   std::string_view help;
 };

@@ -15,72 +15,109 @@ namespace {
 using Range = HyperParameter::Range;
 
 constexpr std::string_view kLrHelp = "learning rate; a schedule multiplies it";
-constexpr std::string_view kDecayHelp = "weight decay";
 constexpr std::string_view kDecoupledHelp =
     "1: weight decay shrinks the weight before the step; 0: it is added to the gradient";
 constexpr std::string_view kEpsHelp = "added to the root in the denominator";
 
+constexpr HyperParameter kWeightDecay = {
+    .name = "weight_decay", .range = Range::kNonNegative, .help = "weight decay"};
+constexpr HyperParameter kCoupled = {
+    .name = "decoupled_weight_decay", .range = Range::kFlag, .help = kDecoupledHelp};
+constexpr HyperParameter kDecoupled = {
+    .name = "decoupled_weight_decay", .initial = 1, .range = Range::kFlag, .help = kDecoupledHelp};
 constexpr HyperParameter kSgdParameters[] = {
-    {"lr", 0.05, Range::kNonNegative, kLrHelp},
-    {"momentum", 0.9, Range::kBelowOne, "factor of the old momentum buffer; 0: no buffer"},
-    {"dampening", 0, Range::kUpToOne, "1 - dampening multiplies the gradients after the first"},
-    {"nesterov", 0, Range::kFlag, "look ahead along the momentum"},
-    {"weight_decay", 0, Range::kNonNegative, kDecayHelp},
-    {"decoupled_weight_decay", 0, Range::kFlag, kDecoupledHelp},
+    {.name = "lr", .initial = 0.05, .range = Range::kNonNegative, .help = kLrHelp},
+    {.name = "momentum",
+     .initial = 0.9,
+     .range = Range::kBelowOne,
+     .help = "factor of the old momentum buffer; 0: no buffer"},
+    {.name = "dampening",
+     .range = Range::kUpToOne,
+     .help = "1 - dampening multiplies the gradients after the first"},
+    {.name = "nesterov", .range = Range::kFlag, .help = "look ahead along the momentum"},
+    kWeightDecay,
+    kCoupled,
 };
 constexpr HyperParameter kAdamParameters[] = {
-    {"lr", 1e-3, Range::kNonNegative, kLrHelp},
-    {"beta1", 0.9, Range::kBelowOne, "decay of the average of gradients"},
-    {"beta2", 0.999, Range::kBelowOne, "decay of the average of squares"},
-    {"eps", 1e-8, Range::kNonNegative, kEpsHelp},
-    {"weight_decay", 0, Range::kNonNegative, kDecayHelp},
-    {"decoupled_weight_decay", 0, Range::kFlag, kDecoupledHelp},
-    {"amsgrad", 0, Range::kFlag, "divide by the largest average of squares so far"},
+    {.name = "lr", .initial = 1e-3, .range = Range::kNonNegative, .help = kLrHelp},
+    {.name = "beta1",
+     .initial = 0.9,
+     .range = Range::kBelowOne,
+     .help = "decay of the average of gradients"},
+    {.name = "beta2",
+     .initial = 0.999,
+     .range = Range::kBelowOne,
+     .help = "decay of the average of squares"},
+    {.name = "eps", .initial = 1e-8, .range = Range::kNonNegative, .help = kEpsHelp},
+    kWeightDecay,
+    kCoupled,
+    {.name = "amsgrad",
+     .range = Range::kFlag,
+     .help = "divide by the largest average of squares so far"},
 };
 constexpr HyperParameter kAdamwParameters[] = {
     kAdamParameters[0],
     kAdamParameters[1],
     kAdamParameters[2],
     kAdamParameters[3],
-    {"weight_decay", 1e-2, Range::kNonNegative, kDecayHelp},
-    {"decoupled_weight_decay", 1, Range::kFlag, kDecoupledHelp},
+    {.name = "weight_decay",
+     .initial = 1e-2,
+     .range = Range::kNonNegative,
+     .help = kWeightDecay.help},
+    kDecoupled,
     kAdamParameters[6],
 };
 constexpr HyperParameter kAdagradParameters[] = {
-    {"lr", 1e-2, Range::kNonNegative, kLrHelp},
-    {"lr_decay", 0, Range::kNonNegative, "lr / (1 + (step - 1) lr_decay)"},
-    {"eps", 1e-10, Range::kNonNegative, kEpsHelp},
-    {"initial_accumulator_value", 0, Range::kNonNegative, "initial sum of squares"},
-    {"weight_decay", 0, Range::kNonNegative, kDecayHelp},
-    {"decoupled_weight_decay", 0, Range::kFlag, kDecoupledHelp},
+    {.name = "lr", .initial = 1e-2, .range = Range::kNonNegative, .help = kLrHelp},
+    {.name = "lr_decay", .range = Range::kNonNegative, .help = "lr / (1 + (step - 1) lr_decay)"},
+    {.name = "eps", .initial = 1e-10, .range = Range::kNonNegative, .help = kEpsHelp},
+    {.name = "initial_accumulator_value",
+     .range = Range::kNonNegative,
+     .help = "initial sum of squares"},
+    kWeightDecay,
+    kCoupled,
 };
 constexpr HyperParameter kRmspropParameters[] = {
-    {"lr", 1e-2, Range::kNonNegative, kLrHelp},
-    {"alpha", 0.99, Range::kBelowOne, "decay of the average of squares"},
-    {"eps", 1e-8, Range::kNonNegative, kEpsHelp},
-    {"momentum", 0, Range::kBelowOne, "factor of the old momentum buffer; 0: no buffer"},
-    {"centered", 0, Range::kFlag, "divide by the standard deviation of the gradient"},
-    {"weight_decay", 0, Range::kNonNegative, kDecayHelp},
-    {"decoupled_weight_decay", 0, Range::kFlag, kDecoupledHelp},
+    {.name = "lr", .initial = 1e-2, .range = Range::kNonNegative, .help = kLrHelp},
+    {.name = "alpha",
+     .initial = 0.99,
+     .range = Range::kBelowOne,
+     .help = "decay of the average of squares"},
+    {.name = "eps", .initial = 1e-8, .range = Range::kNonNegative, .help = kEpsHelp},
+    {.name = "momentum",
+     .range = Range::kBelowOne,
+     .help = "factor of the old momentum buffer; 0: no buffer"},
+    {.name = "centered",
+     .range = Range::kFlag,
+     .help = "divide by the standard deviation of the gradient"},
+    kWeightDecay,
+    kCoupled,
 };
 constexpr HyperParameter kLionParameters[] = {
-    {"lr", 1e-4, Range::kNonNegative, kLrHelp},
-    {"beta1", 0.9, Range::kBelowOne, "weight of the average in the signed step"},
-    {"beta2", 0.99, Range::kBelowOne, "decay of the average of gradients"},
-    {"weight_decay", 0, Range::kNonNegative, kDecayHelp},
-    {"decoupled_weight_decay", 1, Range::kFlag, kDecoupledHelp},
+    {.name = "lr", .initial = 1e-4, .range = Range::kNonNegative, .help = kLrHelp},
+    {.name = "beta1",
+     .initial = 0.9,
+     .range = Range::kBelowOne,
+     .help = "weight of the average in the signed step"},
+    {.name = "beta2",
+     .initial = 0.99,
+     .range = Range::kBelowOne,
+     .help = "decay of the average of gradients"},
+    kWeightDecay,
+    kDecoupled,
 };
 
-constexpr StateRow kSgdStates[] = {{"momentum_buffer", "momentum"}};
+constexpr StateRow kSgdStates[] = {{.name = "momentum_buffer", .only_with = "momentum"}};
 constexpr StateRow kAdamStates[] = {
-    {"exp_avg"},
+    {.name = "exp_avg"},
     {.name = "exp_avg_sq", .divides = true},
     {.name = "max_exp_avg_sq", .only_with = "amsgrad", .divides = true}};
-constexpr StateRow kAdagradStates[] = {{"sum", "", "initial_accumulator_value", true}};
+constexpr StateRow kAdagradStates[] = {
+    {.name = "sum", .initial = "initial_accumulator_value", .divides = true}};
 constexpr StateRow kRmspropStates[] = {{.name = "square_avg", .divides = true},
-                                       {"grad_avg", "centered"},
-                                       {"momentum_buffer", "momentum"}};
-constexpr StateRow kLionStates[] = {{"exp_avg"}};
+                                       {.name = "grad_avg", .only_with = "centered"},
+                                       {.name = "momentum_buffer", .only_with = "momentum"}};
+constexpr StateRow kLionStates[] = {{.name = "exp_avg"}};
 
 // Adam's first average moves by 1 - beta1 of a difference; no format rounds that factor to 1.
 constexpr std::string_view kAdamFactors[] = {"beta2"};

@@ -69,28 +69,58 @@ double polynomial_lr(const HyperNumbers& n, const SchedulePoint& at) {
 }
 
 // The numbers of every row.
-#define LOCKSTEP_COMMON_PARAMETERS                                                       \
-  {"steps", 0, Range::kCount, "steps of the schedule, warm-up included; 0: the run's"},  \
-      {"warmup", 0, Range::kCount, "steps of linear rise before the schedule starts"}, { \
-    "warmup_factor", 0, Range::kUpToOne, "start of the warm-up, as a fraction of lr"     \
-  }
+constexpr HyperParameter kSteps = {.name = "steps",
+                                   .range = Range::kCount,
+                                   .help = "steps of the schedule, warm-up included; 0: the run's"};
+constexpr HyperParameter kWarmup = {.name = "warmup",
+                                    .range = Range::kCount,
+                                    .help = "steps of linear rise before the schedule starts"};
+constexpr HyperParameter kWarmupFactor = {.name = "warmup_factor",
+                                          .range = Range::kUpToOne,
+                                          .help = "start of the warm-up, as a fraction of lr"};
 
-constexpr HyperParameter kConstant[] = {LOCKSTEP_COMMON_PARAMETERS};
+constexpr HyperParameter kConstant[] = {kSteps, kWarmup, kWarmupFactor};
 constexpr HyperParameter kStep[] = {
-    LOCKSTEP_COMMON_PARAMETERS,
-    {"step_size", 30, Range::kPositiveCount, "steps between two drops"},
-    {"gamma", 0.1, Range::kNonNegative, "factor of each drop"}};
+    kSteps,
+    kWarmup,
+    kWarmupFactor,
+    {.name = "step_size",
+     .initial = 30,
+     .range = Range::kPositiveCount,
+     .help = "steps between two drops"},
+    {.name = "gamma", .initial = 0.1, .range = Range::kNonNegative, .help = "factor of each drop"},
+};
 constexpr HyperParameter kExponential[] = {
-    LOCKSTEP_COMMON_PARAMETERS, {"gamma", 0.999, Range::kNonNegative, "factor of each step"}};
-constexpr HyperParameter kCosine[] = {LOCKSTEP_COMMON_PARAMETERS,
-                                      {"eta_min", 0, Range::kNonNegative, "the rate at the end"}};
+    kSteps,
+    kWarmup,
+    kWarmupFactor,
+    {.name = "gamma",
+     .initial = 0.999,
+     .range = Range::kNonNegative,
+     .help = "factor of each step"},
+};
+constexpr HyperParameter kCosine[] = {
+    kSteps,
+    kWarmup,
+    kWarmupFactor,
+    {.name = "eta_min", .range = Range::kNonNegative, .help = "the rate at the end"},
+};
 constexpr HyperParameter kLinear[] = {
-    LOCKSTEP_COMMON_PARAMETERS,
-    {"start_factor", 1, Range::kNonNegative, "factor of lr at the start"},
-    {"end_factor", 0, Range::kNonNegative, "factor of lr at the end"}};
-constexpr HyperParameter kPolynomial[] = {LOCKSTEP_COMMON_PARAMETERS,
-                                          {"power", 1, Range::kExponent, "exponent"}};
-#undef LOCKSTEP_COMMON_PARAMETERS
+    kSteps,
+    kWarmup,
+    kWarmupFactor,
+    {.name = "start_factor",
+     .initial = 1,
+     .range = Range::kNonNegative,
+     .help = "factor of lr at the start"},
+    {.name = "end_factor", .range = Range::kNonNegative, .help = "factor of lr at the end"},
+};
+constexpr HyperParameter kPolynomial[] = {
+    kSteps,
+    kWarmup,
+    kWarmupFactor,
+    {.name = "power", .initial = 1, .range = Range::kExponent, .help = "exponent"},
+};
 
 const Schedule kSchedules[] = {
     {.name = "constant",

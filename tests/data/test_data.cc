@@ -82,7 +82,7 @@ Bytes labels_mod_10(uint32_t count, uint32_t offset = 0) {
 }
 
 // The message of the InputError that opening must throw.
-std::string error_of(const std::string& spec) {
+std::string opening_error(const std::string& spec) {
   return testing::error_of([&] { open_data_set(spec, {}); });
 }
 
@@ -229,45 +229,48 @@ TEST_CASE("IDX: every fault is an InputError that shows value and constraint") {
   folder.write(images, idx_images(10));
   folder.write(labels, labels_mod_10(10));
   const std::string spec = folder.spec("mnist");
-  REQUIRE(error_of(spec) == "");
+  REQUIRE(opening_error(spec) == "");
 
   SUBCASE("no folder") {
-    CHECK(contains_text(error_of(spec + "/nowhere"), "is not a folder"));
+    CHECK(contains_text(opening_error(spec + "/nowhere"), "is not a folder"));
   }
   SUBCASE("no files") {
     fs::remove(folder.path() / images);
     fs::remove(folder.path() / labels);
-    const std::string error = error_of(spec);
+    const std::string error = opening_error(spec);
     CHECK(contains_text(error, "train-images-idx3-ubyte"));
     CHECK(contains_text(error, "t10k-labels-idx1-ubyte"));
   }
   SUBCASE("half a pair") {
     fs::remove(folder.path() / labels);
-    CHECK(contains_text(error_of(spec), "missing file t10k-labels-idx1-ubyte"));
+    CHECK(contains_text(opening_error(spec), "missing file t10k-labels-idx1-ubyte"));
   }
   SUBCASE("truncated: bytes needed and found") {
     folder.cut(images, 16 + 59);
-    CHECK(contains_text(error_of(spec), "truncated: shape [10, 3, 2] needs 76 bytes, found 75"));
+    CHECK(
+        contains_text(opening_error(spec), "truncated: shape [10, 3, 2] needs 76 bytes, found 75"));
   }
   SUBCASE("truncated inside the header") {
     folder.cut(images, 10);
-    CHECK(contains_text(error_of(spec), "header needs 16 bytes, found 10"));
+    CHECK(contains_text(opening_error(spec), "header needs 16 bytes, found 10"));
   }
   SUBCASE("empty") {
     folder.cut(labels, 0);
-    CHECK(contains_text(error_of(spec), "header needs 8 bytes, found 0"));
+    CHECK(contains_text(opening_error(spec), "header needs 8 bytes, found 0"));
   }
   SUBCASE("too long") {
     Bytes bytes = idx_images(10);
     bytes.push_back(0);
     folder.write(images, bytes);
-    CHECK(contains_text(error_of(spec), "too long: shape [10, 3, 2] needs 76 bytes, found 77"));
+    CHECK(
+        contains_text(opening_error(spec), "too long: shape [10, 3, 2] needs 76 bytes, found 77"));
   }
   SUBCASE("absurd extents are not allocated") {
     Bytes bytes = {0, 0, 8, 3};
     for (int i = 0; i < 3; ++i) append_extent(bytes, 0xffffffffu);
     folder.write(images, bytes);
-    CHECK(contains_text(error_of(spec), "truncated: shape [4294967295, 4294967295, 4294967295]"));
+    CHECK(contains_text(opening_error(spec),
+                        "truncated: shape [4294967295, 4294967295, 4294967295]"));
   }
   SUBCASE("more unpacked bytes than allowed") {
     folder.write_gzip(images + ".gz", idx_images(10, 28, 28));
@@ -285,35 +288,35 @@ TEST_CASE("IDX: every fault is an InputError that shows value and constraint") {
     fs::remove(folder.path() / images);
     folder.write_gzip(images + ".gz", idx_images(10, 28, 28));
     folder.cut(images + ".gz", fs::file_size(folder.path() / (images + ".gz")) / 2);
-    CHECK(contains_text(error_of(spec), "truncated: gzip data ends after"));
+    CHECK(contains_text(opening_error(spec), "truncated: gzip data ends after"));
   }
   SUBCASE("wrong magic") {
     folder.write(images, labels_mod_10(100));
-    CHECK(contains_text(error_of(spec), "magic number 0x00000801, expected 0x00000803"));
+    CHECK(contains_text(opening_error(spec), "magic number 0x00000801, expected 0x00000803"));
   }
   SUBCASE("label out of range") {
     folder.write(labels, idx_labels({0, 1, 2, 10, 4, 200, 6, 7, 8, 9}));
-    CHECK(contains_text(error_of(spec), "label 10 at index 3: must be in 0..9"));
+    CHECK(contains_text(opening_error(spec), "label 10 at index 3: must be in 0..9"));
   }
   SUBCASE("counts differ") {
     folder.write(labels, labels_mod_10(9));
-    CHECK(contains_text(error_of(spec), "10 images in "));
-    CHECK(contains_text(error_of(spec), "9 labels in "));
+    CHECK(contains_text(opening_error(spec), "10 images in "));
+    CHECK(contains_text(opening_error(spec), "9 labels in "));
   }
   SUBCASE("no pixels") {
     folder.write(images, idx_images(0));
     folder.write(labels, labels_mod_10(0));
-    CHECK(contains_text(error_of(spec), "holds no pixels"));
+    CHECK(contains_text(opening_error(spec), "holds no pixels"));
   }
   SUBCASE("train and t10k images of different shapes") {
     folder.write("train-images-idx3-ubyte", idx_images(5, 4, 4));
     folder.write("train-labels-idx1-ubyte", labels_mod_10(5));
-    CHECK(contains_text(error_of(spec), "differs from the training images' [1, 4, 4]"));
+    CHECK(contains_text(opening_error(spec), "differs from the training images' [1, 4, 4]"));
   }
   SUBCASE("all problems at once") {
     folder.cut(images, 20);
     folder.write(labels, idx_labels({11}));
-    const std::string error = error_of(spec);
+    const std::string error = opening_error(spec);
     CHECK(contains_text(error, "truncated"));
     CHECK(contains_text(error, "label 11 at index 0"));
   }
@@ -345,28 +348,28 @@ TEST_CASE("CIFAR-10: records, planes, and its faults") {
   SUBCASE("missing files are all named") {
     fs::remove(folder.path() / "data_batch_2.bin");
     fs::remove(folder.path() / "test_batch.bin");
-    CHECK(contains_text(error_of(spec), "data_batch_2.bin, test_batch.bin"));
+    CHECK(contains_text(opening_error(spec), "data_batch_2.bin, test_batch.bin"));
   }
   SUBCASE("truncated") {
     folder.cut("data_batch_3.bin", 3000);
-    CHECK(contains_text(error_of(spec), "need 3073 bytes, found 3000"));
+    CHECK(contains_text(opening_error(spec), "need 3073 bytes, found 3000"));
   }
   SUBCASE("label out of range") {
     folder.write("data_batch_4.bin", record(77, 0, 0, 0));
-    CHECK(contains_text(error_of(spec), "label 77 at index 0: must be in 0..9"));
+    CHECK(contains_text(opening_error(spec), "label 77 at index 0: must be in 0..9"));
   }
 }
 
 TEST_CASE("data specs: unknown kinds and bad counts") {
-  CHECK(contains_text(error_of("mnits:x"), "unknown kind 'mnits'"));
-  CHECK(contains_text(error_of("mnits:x"), "did you mean 'mnist'"));
-  CHECK(contains_text(error_of("mnist"), "cifar10:DIR"));
+  CHECK(contains_text(opening_error("mnits:x"), "unknown kind 'mnits'"));
+  CHECK(contains_text(opening_error("mnits:x"), "did you mean 'mnist'"));
+  CHECK(contains_text(opening_error("mnist"), "cifar10:DIR"));
   for (const char* count : {"0", "-5", "49", "1000001", "120x", "1e3", "99999999999999999999"}) {
     CAPTURE(count);
-    CHECK(contains_text(error_of("synthetic:" + std::string(count)),
+    CHECK(contains_text(opening_error("synthetic:" + std::string(count)),
                         "must be an integer in 50..1000000"));
   }
-  CHECK(error_of("synthetic:50") == "");
+  CHECK(opening_error("synthetic:50") == "");
 }
 
 TEST_CASE("batch_indices: each epoch is a permutation cut into full batches, and pure") {

@@ -6,8 +6,8 @@
 namespace lockstep::fuzz {
 namespace {
 
-void run(const std::string& command, std::string_view input, const Place& place,
-         const std::vector<std::string>& more = {}) {
+void run_words(const std::string& command, std::string_view input, const Place& place,
+               const std::vector<std::string>& more = {}) {
   std::vector<std::string> arguments = {command};
   for (const std::string& word : split(input, '\n')) arguments.push_back(word);
   arguments.insert(arguments.end(), more.begin(), more.end());
@@ -22,7 +22,7 @@ Seeds round_seeds() {
           "--format\nnvfp4\n--tensor-scale\n0.5\n--\n-inf\nnan\n1"};
 }
 void run_round(std::string_view input, const Place& place) {
-  run("round", input, place);
+  run_words("round", input, place);
 }
 
 Seeds dot_seeds() {
@@ -31,7 +31,7 @@ Seeds dot_seeds() {
           "1\n1\n--accumulator\nhopper_fp8_mma\n--format\nfp8_e4m3,fp8_e5m2"};
 }
 void run_dot(std::string_view input, const Place& place) {
-  run("dot", input, place);
+  run_words("dot", input, place);
 }
 
 Seeds explain_seeds() {
@@ -41,7 +41,7 @@ Seeds explain_seeds() {
           "lstm\n--policy\ntorch-autocast-bf16\n--size\nlayers=1,hidden=4\n--data\ngrammar:10000"};
 }
 void run_explain(std::string_view input, const Place& place) {
-  run("explain", input, place);
+  run_words("explain", input, place);
 }
 
 // The last arguments are refused together with all others, after the run was set up.
@@ -56,7 +56,7 @@ Seeds replay_seeds() {
           "policy\nfp32"};
 }
 void refuse_replay(std::string_view input, const Place& place) {
-  run("replay", input, place, {"-o", place.folder, "--captured-order", "0"});
+  run_words("replay", input, place, {"-o", place.folder, "--captured-order", "0"});
 }
 
 }  // namespace lockstep::fuzz

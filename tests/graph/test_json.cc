@@ -149,7 +149,7 @@ TEST_CASE("a capture's layout is read: missing parts, unknown fields, slots, i64
   CHECK(graph.nodes[0].torch_op == "aten.batch_norm.default");
 }
 
-std::string refusal(const std::string& json) {
+std::string json_refusal(const std::string& json) {
   return testing::error_of([&] { graph_from_json(json); });
 }
 
@@ -188,10 +188,10 @@ TEST_CASE("a model's autocast and no_grad regions survive a round trip and take 
 
 TEST_CASE("refused: every error names its place") {
   const std::string good = to_json(testing::tiny_cnn());
-  CHECK(refusal(good) == "");
+  CHECK(json_refusal(good) == "");
   const auto check = [&](const std::string& from, const std::string& to, const char* expected) {
     CAPTURE(expected);
-    const std::string problems = refusal(replaced(good, from, to));
+    const std::string problems = json_refusal(replaced(good, from, to));
     CAPTURE(problems);
     CHECK(problems.find(expected) != std::string::npos);
   };
@@ -207,8 +207,8 @@ TEST_CASE("refused: every error names its place") {
         "nodes[0].nograd: is 1, must be true or false");
   check("\"requires_grad\":true", "\"requires_grad\":1", "params[0].requires_grad: is 1, must be");
   check("\"loss\":\"n6\"", "\"loss\":\"n60\"", "value 'n60' is not defined");  // by validate()
-  CHECK(refusal("{\"ir\":1") == "graph JSON: is not valid JSON: error at byte 8 of 7");
-  CHECK(refusal("[]") == "graph JSON: must be an object");
+  CHECK(json_refusal("{\"ir\":1") == "graph JSON: is not valid JSON: error at byte 8 of 7");
+  CHECK(json_refusal("[]") == "graph JSON: must be an object");
 }
 
 }  // namespace

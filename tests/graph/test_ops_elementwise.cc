@@ -26,8 +26,8 @@ using testing::run_graph;
 
 // For loss = mse(op(x + 1.5, ...), target): operands of at least 0.5, where every function has a
 // derivative except at integers.
-double error_of(std::string_view op, const std::vector<Shape>& shapes, Attributes attributes = {},
-                int output = 0) {
+double worst_error(std::string_view op, const std::vector<Shape>& shapes,
+                   Attributes attributes = {}, int output = 0) {
   GraphBuilder b("op");
   std::vector<Value> operands;
   for (size_t i = 0; i < shapes.size(); ++i) {
@@ -45,33 +45,34 @@ TEST_CASE("gradients: functions of one and two numbers") {
        {"neg", "abs", "sqrt", "rsqrt", "reciprocal", "exp", "log", "tanh", "sigmoid", "silu",
         "gelu", "hardswish", "hardsigmoid", "leaky_relu", "elu", "softplus"}) {
     CAPTURE(op);
-    CHECK(error_of(op, {{3, 4}}) <= kGradientTolerance);
+    CHECK(worst_error(op, {{3, 4}}) <= kGradientTolerance);
   }
-  CHECK(error_of("gelu", {{3, 4}}, {{"approximate", std::string("tanh")}}) <= kGradientTolerance);
-  CHECK(error_of("clamp", {{3, 4}}, {{"min", 1.0}, {"max", int64_t{2}}}) <= kGradientTolerance);
-  CHECK(error_of("pow", {{3, 4}}, {{"exponent", 2.5}}) <= kGradientTolerance);
+  CHECK(worst_error("gelu", {{3, 4}}, {{"approximate", std::string("tanh")}}) <=
+        kGradientTolerance);
+  CHECK(worst_error("clamp", {{3, 4}}, {{"min", 1.0}, {"max", int64_t{2}}}) <= kGradientTolerance);
+  CHECK(worst_error("pow", {{3, 4}}, {{"exponent", 2.5}}) <= kGradientTolerance);
   for (const char* op : {"add", "sub", "mul", "div", "minimum", "maximum", "pow"}) {
     CAPTURE(op);
-    CHECK(error_of(op, {{3, 1, 4}, {5, 1}}) <= kGradientTolerance);
+    CHECK(worst_error(op, {{3, 1, 4}, {5, 1}}) <= kGradientTolerance);
     if (std::string(op) == "pow") continue;
-    CHECK(error_of(op, {{3, 4}}, {{"scalar", 1.25}}) <= kGradientTolerance);
+    CHECK(worst_error(op, {{3, 4}}, {{"scalar", 1.25}}) <= kGradientTolerance);
   }
-  CHECK(error_of("add", {{3, 4}, {4}}, {{"alpha", -0.5}}) <= kGradientTolerance);
+  CHECK(worst_error("add", {{3, 4}, {4}}, {{"alpha", -0.5}}) <= kGradientTolerance);
 }
 
 TEST_CASE("gradients: reductions and softmaxes over any dimension") {
   for (const Shape& dims : {Shape{}, Shape{0}, Shape{1}, Shape{0, 2}, Shape{-1, 1}}) {
     for (const char* op : {"sum", "mean", "amax", "logsumexp", "var_mean"}) {
       CAPTURE(op);
-      CHECK(error_of(op, {{3, 4, 2}}, {{"dims", dims}}) <= kGradientTolerance);
+      CHECK(worst_error(op, {{3, 4, 2}}, {{"dims", dims}}) <= kGradientTolerance);
     }
-    CHECK(error_of("var_mean", {{3, 4, 2}}, {{"dims", dims}, {"keepdim", true}}, 1) <=
+    CHECK(worst_error("var_mean", {{3, 4, 2}}, {{"dims", dims}, {"keepdim", true}}, 1) <=
           kGradientTolerance);
   }
   for (const int64_t dim : {0, 1, -1}) {
     for (const char* op : {"softmax", "log_softmax", "cumsum", "max_dim"}) {
       CAPTURE(op);
-      CHECK(error_of(op, {{3, 4, 2}}, {{"dim", dim}}) <= kGradientTolerance);
+      CHECK(worst_error(op, {{3, 4, 2}}, {{"dim", dim}}) <= kGradientTolerance);
     }
   }
 }

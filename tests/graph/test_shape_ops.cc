@@ -30,7 +30,7 @@ D output_of(std::string_view op, const std::vector<Tensor>& operands,
 }
 
 // loss = mse(op(parameters..., integer inputs...), an input); integers count modulo `classes`.
-double gradient_error(std::string_view op, const std::vector<Shape>& shapes,
+double shape_op_error(std::string_view op, const std::vector<Shape>& shapes,
                       const Attributes& attributes = {}, const std::vector<Shape>& indices = {},
                       int32_t classes = 3) {
   GraphBuilder b("op");
@@ -156,62 +156,62 @@ TEST_CASE("shape ops: values by hand") {
 }
 
 TEST_CASE("gradients: movement, against central differences") {
-  CHECK(gradient_error("permute", {{2, 3, 4}}, {{"dims", Shape{1, 2, 0}}}) <= kGradientTolerance);
-  CHECK(gradient_error("expand", {{2, 1, 3}}, {{"shape", Shape{2, 2, 4, 3}}}) <=
+  CHECK(shape_op_error("permute", {{2, 3, 4}}, {{"dims", Shape{1, 2, 0}}}) <= kGradientTolerance);
+  CHECK(shape_op_error("expand", {{2, 1, 3}}, {{"shape", Shape{2, 2, 4, 3}}}) <=
         kGradientTolerance);
-  CHECK(gradient_error("slice", {{4, 7}},
+  CHECK(shape_op_error("slice", {{4, 7}},
                        {{"dim", int64_t{1}}, {"start", int64_t{1}}, {"step", int64_t{3}}}) <=
         kGradientTolerance);
-  CHECK(gradient_error("cat", {{2, 3}, {2, 1}, {2, 2}}, {{"dim", int64_t{1}}}) <=
+  CHECK(shape_op_error("cat", {{2, 3}, {2, 1}, {2, 2}}, {{"dim", int64_t{1}}}) <=
         kGradientTolerance);
-  CHECK(gradient_error("pad", {{3, 4}}, {{"pads", Shape{1, -1, 0, 2}}, {"value", 0.5}}) <=
+  CHECK(shape_op_error("pad", {{3, 4}}, {{"pads", Shape{1, -1, 0, 2}}, {"value", 0.5}}) <=
         kGradientTolerance);
-  CHECK(gradient_error("pixel_shuffle", {{1, 8, 2, 3}}, {{"factor", int64_t{2}}}) <=
+  CHECK(shape_op_error("pixel_shuffle", {{1, 8, 2, 3}}, {{"factor", int64_t{2}}}) <=
         kGradientTolerance);
-  CHECK(gradient_error("gather", {{3, 4}}, {{"dim", int64_t{0}}}, {{5, 2}}) <= kGradientTolerance);
-  CHECK(gradient_error("index_select", {{2, 3, 2}}, {{"dim", int64_t{1}}}, {{7}}) <=
+  CHECK(shape_op_error("gather", {{3, 4}}, {{"dim", int64_t{0}}}, {{5, 2}}) <= kGradientTolerance);
+  CHECK(shape_op_error("index_select", {{2, 3, 2}}, {{"dim", int64_t{1}}}, {{7}}) <=
         kGradientTolerance);
-  CHECK(gradient_error("scatter_add", {{5, 2}}, {{"dim", int64_t{0}}, {"shape", Shape{3, 4}}},
+  CHECK(shape_op_error("scatter_add", {{5, 2}}, {{"dim", int64_t{0}}, {"shape", Shape{3, 4}}},
                        {{5, 2}}) <= kGradientTolerance);
-  CHECK(gradient_error("index_add", {{2, 7, 2}}, {{"dim", int64_t{1}}, {"shape", Shape{2, 3, 2}}},
+  CHECK(shape_op_error("index_add", {{2, 7, 2}}, {{"dim", int64_t{1}}, {"shape", Shape{2, 3, 2}}},
                        {{7}}) <= kGradientTolerance);
-  CHECK(gradient_error("embedding", {{4, 3}}, {}, {{2, 5}}, /*classes=*/4) <= kGradientTolerance);
+  CHECK(shape_op_error("embedding", {{4, 3}}, {}, {{2, 5}}, /*classes=*/4) <= kGradientTolerance);
 }
 
 TEST_CASE("gradients: normalisation over rows") {
-  CHECK(gradient_error("layer_norm", {{3, 5}, {5}, {5}}) <= kGradientTolerance);
-  CHECK(gradient_error("layer_norm", {{2, 3, 4}, {3, 4}}, {{"normalized_ndim", int64_t{2}}}) <=
+  CHECK(shape_op_error("layer_norm", {{3, 5}, {5}, {5}}) <= kGradientTolerance);
+  CHECK(shape_op_error("layer_norm", {{2, 3, 4}, {3, 4}}, {{"normalized_ndim", int64_t{2}}}) <=
         kGradientTolerance);
-  CHECK(gradient_error("rms_norm", {{3, 5}, {5}}, {{"eps", 1e-5}}) <= kGradientTolerance);
-  CHECK(gradient_error("group_norm", {{2, 4, 3}, {4}, {4}}, {{"groups", int64_t{2}}}) <=
+  CHECK(shape_op_error("rms_norm", {{3, 5}, {5}}, {{"eps", 1e-5}}) <= kGradientTolerance);
+  CHECK(shape_op_error("group_norm", {{2, 4, 3}, {4}, {4}}, {{"groups", int64_t{2}}}) <=
         kGradientTolerance);
 }
 
 TEST_CASE("gradients: windows and convolutions") {
-  CHECK(gradient_error("max_pool2d", {{1, 2, 6, 7}},
+  CHECK(shape_op_error("max_pool2d", {{1, 2, 6, 7}},
                        {{"kernel", int64_t{2}},
                         {"dilation", Shape{2, 3}},
                         {"stride", int64_t{1}},
                         {"padding", int64_t{1}}}) <= kGradientTolerance);
-  CHECK(gradient_error("avg_pool2d", {{1, 2, 5, 6}},
+  CHECK(shape_op_error("avg_pool2d", {{1, 2, 5, 6}},
                        {{"kernel", int64_t{3}},
                         {"stride", int64_t{2}},
                         {"padding", int64_t{1}},
                         {"ceil_mode", true}}) <= kGradientTolerance);
   for (const Shape& size : {Shape{1, 1}, Shape{2, 3}}) {
-    CHECK(gradient_error("adaptive_avg_pool2d", {{2, 2, 5, 4}}, {{"size", size}}) <=
+    CHECK(shape_op_error("adaptive_avg_pool2d", {{2, 2, 5, 4}}, {{"size", size}}) <=
           kGradientTolerance);
   }
-  CHECK(gradient_error("upsample_nearest2d", {{1, 2, 3, 2}}, {{"scale", 1.5}}) <=
+  CHECK(shape_op_error("upsample_nearest2d", {{1, 2, 3, 2}}, {{"scale", 1.5}}) <=
         kGradientTolerance);
   for (const bool align : {false, true}) {
-    CHECK(gradient_error("upsample_bilinear2d", {{1, 2, 3, 2}},
+    CHECK(shape_op_error("upsample_bilinear2d", {{1, 2, 3, 2}},
                          {{"size", Shape{5, 4}}, {"align_corners", align}}) <= kGradientTolerance);
   }
-  CHECK(gradient_error("conv2d", {{2, 4, 5, 4}, {6, 2, 3, 2}, {6}},
+  CHECK(shape_op_error("conv2d", {{2, 4, 5, 4}, {6, 2, 3, 2}, {6}},
                        {{"groups", int64_t{2}}, {"padding", Shape{1, 0, 2, 1}}}) <=
         kGradientTolerance);
-  CHECK(gradient_error("conv_transpose2d", {{2, 4, 3, 2}, {4, 3, 3, 2}, {6}},
+  CHECK(shape_op_error("conv_transpose2d", {{2, 4, 3, 2}, {4, 3, 3, 2}, {6}},
                        {{"groups", int64_t{2}},
                         {"stride", int64_t{2}},
                         {"padding", int64_t{1}},

@@ -17,7 +17,7 @@ namespace {
 using testing::has;
 
 // All problems of a policy text, one per line; "" when there is none.
-std::string problems_of(const std::string& toml) {
+std::string problems_of_text(const std::string& toml) {
   return testing::problems_in([&] { parse_policy(toml, "mine.toml"); });
 }
 
@@ -381,7 +381,7 @@ TEST_CASE("policy files: every mistake has a line, a constraint and a hint") {
       {"[storage\nweight = 'fp16'", {"line 1: not TOML"}},
   };
   for (const Mistake& mistake : mistakes) {
-    const std::string problems = problems_of(mistake.toml);
+    const std::string problems = problems_of_text(mistake.toml);
     CAPTURE(mistake.toml);
     CAPTURE(problems);
     for (const std::string& part : mistake.parts) {
@@ -392,7 +392,7 @@ TEST_CASE("policy files: every mistake has a line, a constraint and a hint") {
 }
 
 TEST_CASE("policy files: all mistakes are reported at once") {
-  const std::string problems = problems_of(R"(nmae = "x"
+  const std::string problems = problems_of_text(R"(nmae = "x"
 [storage]
 weight = "fp61"
 [loss_scale]
@@ -429,7 +429,7 @@ TEST_CASE("docs/policy.md: the example is a valid policy") {
   const std::string fence = "```toml\n";
   const size_t begin = page.find(fence) + fence.size();
   const std::string example = page.substr(begin, page.find("```", begin) - begin);
-  CHECK(problems_of(example) == "");
+  CHECK(problems_of_text(example) == "");
   const Policy policy = parse_policy(example, "example.toml");
   CHECK(policy.rules.size() >= 3);
   CHECK(policy.master_weights);
@@ -441,7 +441,7 @@ TEST_CASE("[dropout]: the scale is exact, except in PyTorch's CPU autocast") {
   CHECK(find_policy("torch-autocast-bf16-cpu").rounds_dropout_scale);
   CHECK(find_policy("torch-autocast-fp16-cpu").rounds_dropout_scale);
   CHECK_FALSE(find_policy("torch-autocast-bf16").rounds_dropout_scale);
-  CHECK(problems_of("[dropout]\nscale = 'half'").find("must be exact or rounded") !=
+  CHECK(problems_of_text("[dropout]\nscale = 'half'").find("must be exact or rounded") !=
         std::string::npos);
 }
 
@@ -453,7 +453,7 @@ TEST_CASE("[attention]: whole rows, except in PyTorch's CPU autocast") {
   CHECK(find_policy("torch-autocast-bf16-cpu").flash_kernel == cpu);
   CHECK(find_policy("torch-autocast-fp16-cpu").flash_kernel == cpu);
   CHECK(find_policy("torch-autocast-bf16").flash_kernel == whole);
-  CHECK(problems_of("[attention]\nflash = 'torch_cuda'").find("'torch_cuda': unknown") !=
+  CHECK(problems_of_text("[attention]\nflash = 'torch_cuda'").find("'torch_cuda': unknown") !=
         std::string::npos);
 }
 
@@ -463,7 +463,7 @@ TEST_CASE("[softmax]: log_softmax rounds at its end, except in PyTorch's CPU aut
   CHECK(find_policy("torch-autocast-bf16-cpu").rounds_log_softmax);
   CHECK(find_policy("torch-autocast-fp16-cpu").rounds_log_softmax);
   CHECK_FALSE(find_policy("torch-autocast-bf16").rounds_log_softmax);
-  CHECK(problems_of("[softmax]\nlog = 'cuda'").find("must be fused or torch_cpu") !=
+  CHECK(problems_of_text("[softmax]\nlog = 'cuda'").find("must be fused or torch_cpu") !=
         std::string::npos);
 }
 
@@ -484,9 +484,9 @@ TEST_CASE("CUDA's autocast: cross_entropy in two parts, convolutions rounded bef
     CHECK_FALSE(find_policy(other).splits_cross_entropy);
     CHECK_FALSE(find_policy(other).rounds_before_conv_bias);
   }
-  CHECK(problems_of("[autocast]\nformat = 'fp16'\ncross_entropy = 'both'")
+  CHECK(problems_of_text("[autocast]\nformat = 'fp16'\ncross_entropy = 'both'")
             .find("must be whole or parts") != std::string::npos);
-  CHECK(problems_of("[gemm]\nconv_bias = 'none'").find("must be fused or rounded") !=
+  CHECK(problems_of_text("[gemm]\nconv_bias = 'none'").find("must be fused or rounded") !=
         std::string::npos);
 }
 
@@ -497,7 +497,7 @@ TEST_CASE("[recurrent]: cells are fused, except in PyTorch's CPU autocast") {
   CHECK(find_policy("torch-autocast-bf16-cpu").recurrent_cells == RecurrentCells::kTorchCpu);
   CHECK(find_policy("torch-autocast-fp16-cpu").recurrent_cells == RecurrentCells::kTorchCpu);
   CHECK(find_policy("torch-autocast-bf16").recurrent_cells == RecurrentCells::kFused);
-  CHECK(problems_of("[recurrent]\ncells = 'cudnn'").find("must be fused or torch_cpu") !=
+  CHECK(problems_of_text("[recurrent]\ncells = 'cudnn'").find("must be fused or torch_cpu") !=
         std::string::npos);
 }
 

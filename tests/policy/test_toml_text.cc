@@ -3,12 +3,14 @@
 
 #include <string>
 
-#include "src/core/error.h"
 #include "src/policy/parse/toml_text.h"
+#include "tests/support/refusal.h"
 
 using namespace lockstep;
 
 namespace {
+
+using testing::has;
 
 std::string repeated(const std::string& part, int count) {
   std::string text;
@@ -16,17 +18,8 @@ std::string repeated(const std::string& part, int count) {
   return text;
 }
 
-std::string error_of(const std::string& text) {
-  try {
-    parse_toml(text, "policy 'a.toml'", "see the layout");
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
+std::string toml_error(const std::string& text) {
+  return testing::error_of([&] { parse_toml(text, "policy 'a.toml'", "see the layout"); });
 }
 
 }  // namespace
@@ -35,16 +28,16 @@ TEST_CASE("TOML that is nested too deep is refused before it is parsed") {
   constexpr int kDeep = 50'000;
   const std::string key = "line 1: a key of more than 32 parts; see the layout",
                     value = "line 1: values nested more than 32 deep; see the layout";
-  CHECK(has(error_of(repeated("a.", kDeep) + "b = 1"), key));
-  CHECK(has(error_of("[" + repeated("a.", kDeep) + "b]"), key));
-  CHECK(has(error_of("x = {" + repeated("a.", kDeep) + "b = 1}"), key));
-  CHECK(has(error_of("x = " + repeated("{a = ", kDeep) + "1"), value));
-  CHECK(has(error_of("x = " + repeated("[", kDeep)), value));
-  CHECK(has(error_of("# [\nx = \"\"\"\n[[[\n\"\"\"\n" + repeated("\"a\".", kDeep) + "b = 1"),
+  CHECK(has(toml_error(repeated("a.", kDeep) + "b = 1"), key));
+  CHECK(has(toml_error("[" + repeated("a.", kDeep) + "b]"), key));
+  CHECK(has(toml_error("x = {" + repeated("a.", kDeep) + "b = 1}"), key));
+  CHECK(has(toml_error("x = " + repeated("{a = ", kDeep) + "1"), value));
+  CHECK(has(toml_error("x = " + repeated("[", kDeep)), value));
+  CHECK(has(toml_error("# [\nx = \"\"\"\n[[[\n\"\"\"\n" + repeated("\"a\".", kDeep) + "b = 1"),
             "line 5: a key of more than 32 parts"));
   // As deep as allowed.
-  CHECK(error_of(repeated("a.", kMostTomlDepth - 1) + "b = 1") == "");
-  CHECK(error_of("x = " + repeated("[", kMostTomlDepth) + repeated("]", kMostTomlDepth)) == "");
+  CHECK(toml_error(repeated("a.", kMostTomlDepth - 1) + "b = 1") == "");
+  CHECK(toml_error("x = " + repeated("[", kMostTomlDepth) + repeated("]", kMostTomlDepth)) == "");
 }
 
 TEST_CASE("brackets and dots in strings, comments and numbers nest nothing") {
@@ -54,13 +47,13 @@ TEST_CASE("brackets and dots in strings, comments and numbers nest nothing") {
         "'''\n" + deep + "''''", "1 # " + deep, "[" + repeated("1.5, ", 100) + "]",
         std::string("\"\\\\\""), std::string("''"), std::string("\"\"")}) {
     CAPTURE(value);
-    CHECK(error_of("x = " + value + "\ny = 1\n") == "");
+    CHECK(toml_error("x = " + value + "\ny = 1\n") == "");
   }
 }
 
 TEST_CASE("TOML that is too long is refused") {
-  CHECK(error_of("#" + std::string(kMostTomlBytes - 1, ' ')) == "");
-  CHECK(has(error_of("#" + std::string(kMostTomlBytes, ' ')), "at most 1048576 allowed"));
+  CHECK(toml_error("#" + std::string(kMostTomlBytes - 1, ' ')) == "");
+  CHECK(has(toml_error("#" + std::string(kMostTomlBytes, ' ')), "at most 1048576 allowed"));
 }
 
 TEST_CASE("mistakes in TOML are described in plain words, with line and column") {
@@ -88,7 +81,7 @@ TEST_CASE("mistakes in TOML are described in plain words, with line and column")
       {"= 1", "a key"},
   };
   for (const Case& c : cases) {
-    const std::string error = error_of(c.text);
+    const std::string error = toml_error(c.text);
     CAPTURE(c.text);
     CAPTURE(error);
     CHECK(has(error, c.words));

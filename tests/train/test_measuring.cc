@@ -13,7 +13,7 @@ using namespace lockstep;
 namespace {
 
 // Measured steps are equal in all numbers, others in those of lanes. Returns the measured ones.
-std::vector<int64_t> compare(const Recorder& some, const Recorder& all) {
+std::vector<int64_t> compare_steps(const Recorder& some, const Recorder& all) {
   std::vector<int64_t> measured;
   REQUIRE(some.steps.size() == all.steps.size());
   for (size_t s = 0; s < some.steps.size(); ++s) {
@@ -53,7 +53,7 @@ std::vector<int64_t> measured_steps(RunOptions options, int64_t every) {
   const RunState end = run(options, all);
   options.measuring.statistics_every = every;
   check_same_state(run(options, some), end);
-  return compare(some, all);
+  return compare_steps(some, all);
 }
 
 using Steps = std::vector<int64_t>;

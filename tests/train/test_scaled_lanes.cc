@@ -1,4 +1,4 @@
-// Lanes with scaled factors: checkpoints, synced mode, and that bits depend on neither threads nor
+// Lanes with scaled operands: checkpoints, synced mode, and that bits depend on neither threads nor
 // instruction set.
 #include <doctest/doctest.h>
 

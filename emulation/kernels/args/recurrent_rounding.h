@@ -4,7 +4,6 @@
 // policy decides whether it has them.
 #pragma once
 
-#include <array>
 #include <string_view>
 
 #include "emulation/format/format.h"
@@ -30,17 +29,24 @@ struct CellRounding {
   // Every operation between the products is a separate op and rounds its result. The products,
   // biases included, round theirs. A step's gradients of w_hh, b_hh and w_hr are rounded and added
   // up from the last step to the first; the sums for w_hh and b_hh are rounded.
-  bool elementary;
-  bool one_bias;         // an LSTM's two biases are added first and the sum is rounded
-  bool state_gradients;  // dh and dc are rounded at every step
+  bool elementary = false;
+  bool one_bias = false;         // an LSTM's two biases are added first and the sum is rounded
+  bool state_gradients = false;  // dh and dc are rounded at every step
 };
 
-inline constexpr std::array<CellRounding, 3> kCellRoundings = {{
-    {"fused", "model: nothing is published about cuDNN's inside", false, true, true},
-    {"onednn", "oneDNN 3.12, brgemm:avx512_core_bf16, through mkldnn_rnn_layer", false, true,
-     false},
-    {"aten", "PyTorch 2.13, aten/src/ATen/native/RNN.cpp, LSTMCell and GRUCell", true, false, true},
-}};
+inline constexpr CellRounding kCellRoundings[] = {
+    {.name = "fused",
+     .source = "model: nothing is published about cuDNN's inside",
+     .one_bias = true,
+     .state_gradients = true},
+    {.name = "onednn",
+     .source = "oneDNN 3.12, brgemm:avx512_core_bf16, through mkldnn_rnn_layer",
+     .one_bias = true},
+    {.name = "aten",
+     .source = "PyTorch 2.13, aten/src/ATen/native/RNN.cpp, LSTMCell and GRUCell",
+     .elementary = true,
+     .state_gradients = true},
+};
 
 // oneDNN's kernel has no projection, and PyTorch does not use it for GRUs.
 constexpr const CellRounding& cell_rounding(RecurrentCells cells, bool is_lstm, bool projects) {

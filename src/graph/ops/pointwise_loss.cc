@@ -1,7 +1,6 @@
 // Losses of one term per element: mse, l1, smooth_l1, huber, kl_div, bce_with_logits. Each has one
 // row; the formulas are in emulation/kernels/scalar/elements/pointwise_loss.h. The sum of the terms
 // goes through the reduce accumulator; the mean is that sum divided by the number of elements.
-#include <array>
 #include <stdexcept>
 
 #include "emulation/kernels/args/loss_args.h"
@@ -15,56 +14,58 @@ namespace {
 struct LossRow {
   std::string_view name, backward_name;
   PointwiseLoss loss;
-  std::string_view parameter;  // attribute name, "" if there is none
-  int max_inputs;              // beyond two: weight, pos_weight
+  std::string_view parameter = {};  // attribute name, "" if there is none
+  int max_inputs = 2;               // beyond two: weight, pos_weight
   std::string_view help, source;
   ForeignNames foreign_names = {};
 };
 // MXNet: Gluon's losses end in ops of the FP32 list; these are the symbolic names of the same
 // losses.
-constexpr std::array<LossRow, 6> kLosses = {{
-    {"mse_loss",
-     "mse_loss_backward",
-     PointwiseLoss::kMse,
-     "",
-     2,
-     "(x - target)^2, reduced; operands of equal shape",
-     "torch.nn.functional.mse_loss",
-     {.mxnet = "LinearRegressionOutput"}},
-    {"l1_loss",
-     "l1_loss_backward",
-     PointwiseLoss::kL1,
-     "",
-     2,
-     "|x - target|, reduced",
-     "torch.nn.functional.l1_loss",
-     {.mxnet = "MAERegressionOutput"}},
-    {"smooth_l1_loss",
-     "smooth_l1_loss_backward",
-     PointwiseLoss::kSmoothL1,
-     "beta",
-     2,
-     "(x - target)^2 / (2 beta) where |x - target| < beta, else |x - target| - beta / 2, reduced",
-     "torch.nn.functional.smooth_l1_loss",
-     {.mxnet = "smooth_l1"}},
-    {"huber_loss", "huber_loss_backward", PointwiseLoss::kHuber, "delta", 2,
-     "(x - target)^2 / 2 where |x - target| <= delta, else delta (|x - target| - delta / 2), "
-     "reduced",
-     "torch.nn.functional.huber_loss"},
-    {"kl_div", "kl_div_backward", PointwiseLoss::kKlDiv, "", 2,
-     "target (log target - x), reduced (batchmean: the sum divided by the first extent); "
-     "log_target: the target is given as its logarithm",
-     "torch.nn.functional.kl_div"},
-    {"bce_with_logits",
-     "bce_with_logits_backward",
-     PointwiseLoss::kBceWithLogits,
-     "",
-     4,
-     "weight ((1 - t) x + (1 + (pos_weight - 1) t) log(1 + exp(-x))), reduced; operands x, target, "
-     "weight?, pos_weight?, the latter two broadcast to x",
-     "torch.nn.functional.binary_cross_entropy_with_logits",
-     {.torch = "binary_cross_entropy_with_logits", .mxnet = "LogisticRegressionOutput"}},
-}};
+constexpr LossRow kLosses[] = {
+    {.name = "mse_loss",
+     .backward_name = "mse_loss_backward",
+     .loss = PointwiseLoss::kMse,
+     .help = "(x - target)^2, reduced; operands of equal shape",
+     .source = "torch.nn.functional.mse_loss",
+     .foreign_names = {.mxnet = "LinearRegressionOutput"}},
+    {.name = "l1_loss",
+     .backward_name = "l1_loss_backward",
+     .loss = PointwiseLoss::kL1,
+     .help = "|x - target|, reduced",
+     .source = "torch.nn.functional.l1_loss",
+     .foreign_names = {.mxnet = "MAERegressionOutput"}},
+    {.name = "smooth_l1_loss",
+     .backward_name = "smooth_l1_loss_backward",
+     .loss = PointwiseLoss::kSmoothL1,
+     .parameter = "beta",
+     .help = "(x - target)^2 / (2 beta) where |x - target| < beta, else |x - target| - beta / 2, "
+             "reduced",
+     .source = "torch.nn.functional.smooth_l1_loss",
+     .foreign_names = {.mxnet = "smooth_l1"}},
+    {.name = "huber_loss",
+     .backward_name = "huber_loss_backward",
+     .loss = PointwiseLoss::kHuber,
+     .parameter = "delta",
+     .help =
+         "(x - target)^2 / 2 where |x - target| <= delta, else delta (|x - target| - delta / 2), "
+         "reduced",
+     .source = "torch.nn.functional.huber_loss"},
+    {.name = "kl_div",
+     .backward_name = "kl_div_backward",
+     .loss = PointwiseLoss::kKlDiv,
+     .help = "target (log target - x), reduced (batchmean: the sum divided by the first extent); "
+             "log_target: the target is given as its logarithm",
+     .source = "torch.nn.functional.kl_div"},
+    {.name = "bce_with_logits",
+     .backward_name = "bce_with_logits_backward",
+     .loss = PointwiseLoss::kBceWithLogits,
+     .max_inputs = 4,
+     .help = "weight ((1 - t) x + (1 + (pos_weight - 1) t) log(1 + exp(-x))), reduced; operands x, "
+             "target, weight?, pos_weight?, the latter two broadcast to x",
+     .source = "torch.nn.functional.binary_cross_entropy_with_logits",
+     .foreign_names = {.torch = "binary_cross_entropy_with_logits",
+                       .mxnet = "LogisticRegressionOutput"}},
+};
 
 const LossRow& row_of(std::string_view op) {
   for (const LossRow& row : kLosses) {

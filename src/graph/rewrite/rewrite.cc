@@ -24,12 +24,24 @@ double no_number(const Node&) {
 }
 
 constexpr std::array kRows = {
-    RewriteRow{"eps", "a constant that keeps a divisor or a root away from zero", true, has_eps,
-               eps_of, set_eps},
-    RewriteRow{"with_logits", "log(sigmoid(x)) or log(softmax(x)) as one operation of x", false,
-               is_log_of_probability, no_number, take_log_of_logits},
-    RewriteRow{"scale_first", "the factor on a product of matrices goes to its first operand",
-               false, is_scaled_product, no_number, scale_first_operand},
+    RewriteRow{.name = "eps",
+               .help = "a constant that keeps a divisor or a root away from zero",
+               .takes_number = true,
+               .applies = has_eps,
+               .number = eps_of,
+               .apply = set_eps},
+    RewriteRow{.name = "with_logits",
+               .help = "log(sigmoid(x)) or log(softmax(x)) as one operation of x",
+               .takes_number = false,
+               .applies = is_log_of_probability,
+               .number = no_number,
+               .apply = take_log_of_logits},
+    RewriteRow{.name = "scale_first",
+               .help = "the factor on a product of matrices goes to its first operand",
+               .takes_number = false,
+               .applies = is_scaled_product,
+               .number = no_number,
+               .apply = scale_first_operand},
 };
 
 void apply_one(Graph& forward, const std::string& text) {

@@ -13,11 +13,21 @@ namespace lockstep {
 namespace {
 
 constexpr ScalingKindInfo kKinds[] = {
-    {ScalingKind::kNone, "none", "factors keep the formats of [autocast] and [gemm]"},
-    {ScalingKind::kUnit, "unit", "scale 1: shows the formats without scaling"},
-    {ScalingKind::kCurrent, "current", "max_finite / amax of the tensor itself"},
-    {ScalingKind::kDelayed, "delayed", "max_finite / amax of earlier steps"},
-    {ScalingKind::kBlock, "block", "one scale per block of neighbours along the sum"},
+    {.kind = ScalingKind::kNone,
+     .name = "none",
+     .help = "factors keep the formats of [autocast] and [gemm]"},
+    {.kind = ScalingKind::kUnit,
+     .name = "unit",
+     .help = "scale 1: shows the formats without scaling"},
+    {.kind = ScalingKind::kCurrent,
+     .name = "current",
+     .help = "max_finite / amax of the tensor itself"},
+    {.kind = ScalingKind::kDelayed,
+     .name = "delayed",
+     .help = "max_finite / amax of earlier steps"},
+    {.kind = ScalingKind::kBlock,
+     .name = "block",
+     .help = "one scale per block of neighbours along the sum"},
 };
 
 class ScalingReader {
@@ -176,11 +186,11 @@ class ScalingReader {
     const bool by_blocks = scaling_.kind == ScalingKind::kBlock;
     std::vector<std::string> known;
     for (const OpDef& row : all) {
-      if (takes_scaled_factors(row, by_blocks)) known.emplace_back(row.name);
+      if (takes_scaled_operands(row, by_blocks)) known.emplace_back(row.name);
     }
     if (op == nullptr) {
       table_.problem("ops", "has '" + name + "': no such op", did_you_mean(name, known));
-    } else if (!takes_scaled_factors(*op, by_blocks)) {
+    } else if (!takes_scaled_operands(*op, by_blocks)) {
       table_.problem("ops",
                      "has '" + name + "': its factors cannot be scaled by kind " +
                          std::string(to_string(scaling_.kind)),
@@ -189,7 +199,7 @@ class ScalingReader {
   }
 
   // Ops that are one sum of products; blocks need factors that are matrices.
-  static bool takes_scaled_factors(const OpDef& op, bool by_blocks) {
+  static bool takes_scaled_operands(const OpDef& op, bool by_blocks) {
     return op.vjp != nullptr && op.sums.of_products && op.sums.are_shown &&
            op.sums.is_factor == nullptr && (!by_blocks || !op.sums.axes.empty());
   }

@@ -1,6 +1,6 @@
 // The inside of the reader of run files, shared by run_file_reader.cc (the file's description),
-// run_datasets.cc (the extents of its datasets), run_file_numbers.cc (the recorded quantities) and
-// run_file_device.cc (the work of lanes' devices).
+// run_datasets.cc (the extents of its datasets), run_file_numbers.cc (quantities by name),
+// run_file_records.cc (records by step) and run_file_device.cc (the work of lanes' devices).
 #pragma once
 
 #include <fmt/format.h>
@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <variant>
 #include <vector>
@@ -30,6 +31,11 @@ void if_member(const Quantity& quantity, Work work) {
         if constexpr (std::is_invocable_v<decltype(source), Record&>) work(source);
       },
       quantity.source);
+}
+
+// "counts" of "counts/to_zero".
+inline std::string_view group_of(const Quantity& quantity) {
+  return std::string_view(quantity.name).substr(0, quantity.name.find('/'));
 }
 
 // A dataset of a lane: what the file says of it, and the rows that were read last.

@@ -35,7 +35,7 @@ bool names(const std::vector<std::string>& problems, const std::string& part) {
   return false;
 }
 
-Alarm alarm(MetricId metric, std::string lane, std::string layer, std::string role) {
+Alarm alarm_at(MetricId metric, std::string lane, std::string layer, std::string role) {
   return {.lane = std::move(lane),
           .layer = std::move(layer),
           .role = std::move(role),
@@ -163,9 +163,9 @@ max = 1
 )",
                                      "rules.toml");
   RuleUse use(rules, sys_days(kDay));
-  CHECK(use.limit_for(alarm(MetricId::kToZero, "fp16", "conv1", "input"))->factor == 2);
-  CHECK(use.limit_for(alarm(MetricId::kFirstRounding, "fp16", "conv1", "input"))->max == -3);
-  CHECK(use.limit_for(alarm(MetricId::kRounding, "fp16", "fc", "input"))->factor == 2);
+  CHECK(use.limit_for(alarm_at(MetricId::kToZero, "fp16", "conv1", "input"))->factor == 2);
+  CHECK(use.limit_for(alarm_at(MetricId::kFirstRounding, "fp16", "conv1", "input"))->max == -3);
+  CHECK(use.limit_for(alarm_at(MetricId::kRounding, "fp16", "fc", "input"))->factor == 2);
   CheckResult result;
   use.report(result);
   REQUIRE(result.remarks.size() == 1);
@@ -186,9 +186,9 @@ reason = "never happens"
 expires = 2027-02-28
 )",
                                      "rules.toml");
-  const std::vector<Alarm> all = {alarm(MetricId::kToZero, "fp16", "conv1", "grad_weight"),
-                                  alarm(MetricId::kToZero, "fp16", "fc", "grad_weight"),
-                                  alarm(MetricId::kRounding, "fp16", "conv1", "grad_weight")};
+  const std::vector<Alarm> all = {alarm_at(MetricId::kToZero, "fp16", "conv1", "grad_weight"),
+                                  alarm_at(MetricId::kToZero, "fp16", "fc", "grad_weight"),
+                                  alarm_at(MetricId::kRounding, "fp16", "conv1", "grad_weight")};
   {
     RuleUse use(rules, sys_days(kDay));  // the last day
     std::vector<Alarm> alarms = all;

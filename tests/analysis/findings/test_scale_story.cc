@@ -21,7 +21,7 @@ std::vector<ScalerRecord> scalers(const std::string& steps) {
   return out;
 }
 
-std::vector<Finding> found_in(const std::string& steps, DeathCause cause = DeathCause::kAlive,
+std::vector<Finding> story_of(const std::string& steps, DeathCause cause = DeathCause::kAlive,
                               const std::vector<Finding>& origins = {}) {
   LaneInfo info;
   info.died_of = cause;
@@ -29,18 +29,18 @@ std::vector<Finding> found_in(const std::string& steps, DeathCause cause = Death
 }
 
 TEST_CASE("probing at the start, and a single skip later, are ordinary") {
-  CHECK(found_in("................").empty());
-  CHECK(found_in("ssssss..........").empty());
-  CHECK(found_in("s.........s.....").empty());
-  CHECK(found_in("ss").empty());        // too few steps to tell
-  CHECK(found_in("sssssss.").empty());  // the last step is taken
-  CHECK(found_in("....s...").empty());  // a batch with an outlier
-  CHECK(found_in("....s.s.").size() == 1);
-  CHECK(found_in("ssss").size() == 1);
+  CHECK(story_of("................").empty());
+  CHECK(story_of("ssssss..........").empty());
+  CHECK(story_of("s.........s.....").empty());
+  CHECK(story_of("ss").empty());        // too few steps to tell
+  CHECK(story_of("sssssss.").empty());  // the last step is taken
+  CHECK(story_of("....s...").empty());  // a batch with an outlier
+  CHECK(story_of("....s.s.").size() == 1);
+  CHECK(story_of("ssss").size() == 1);
 }
 
 TEST_CASE("a scale that keeps falling is a collapse, named with its most frequent origin") {
-  const auto found = found_in("s.s.s.s.s.s.s.s.");
+  const auto found = story_of("s.s.s.s.s.s.s.s.");
   REQUIRE(found.size() == 1);
   CHECK(found[0].kind == FindingKind::kScaleCollapse);
   CHECK(found[0].site == 2);
@@ -51,23 +51,23 @@ TEST_CASE("a scale that keeps falling is a collapse, named with its most frequen
 
 TEST_CASE("a forward pass that overflows is its own finding, not the scaler's") {
   const Finding forward{.kind = FindingKind::kOverflow, .skipped_steps = 16, .site = 0};
-  CHECK(found_in("ssssssssssssssss", DeathCause::kAlive, {forward}).empty());
+  CHECK(story_of("ssssssssssssssss", DeathCause::kAlive, {forward}).empty());
 }
 
 TEST_CASE("nor is a division by a number that became zero, though it is in the backward pass") {
   Finding division{.kind = FindingKind::kInvalid, .skipped_steps = 16, .site = 2, .backward = true};
-  CHECK(found_in("ssssssssssssssss", DeathCause::kAlive, {division}).empty());
+  CHECK(story_of("ssssssssssssssss", DeathCause::kAlive, {division}).empty());
   division.kind = FindingKind::kOverflow;
-  CHECK(found_in("ssssssssssssssss", DeathCause::kAlive, {division}).size() == 1);
+  CHECK(story_of("ssssssssssssssss", DeathCause::kAlive, {division}).size() == 1);
 }
 
 TEST_CASE("a scale of 1 or less: no scaling is left, however early it fell so far") {
-  CHECK(found_in(std::string(15, 's') + std::string(40, '.')).empty());  // 65536 / 2^15 = 2
-  CHECK(found_in(std::string(16, 's') + std::string(40, '.')).size() == 1);
+  CHECK(story_of(std::string(15, 's') + std::string(40, '.')).empty());  // 65536 / 2^15 = 2
+  CHECK(story_of(std::string(16, 's') + std::string(40, '.')).size() == 1);
 }
 
 TEST_CASE("a scaler that gives up") {
-  const auto found = found_in("ssss", DeathCause::kLossScaler);
+  const auto found = story_of("ssss", DeathCause::kLossScaler);
   REQUIRE(found.size() == 1);
   CHECK(found[0].kind == FindingKind::kScaleFloor);
 }

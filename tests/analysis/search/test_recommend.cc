@@ -10,17 +10,15 @@
 #include "src/core/text_file.h"
 #include "src/policy/find_policy.h"
 #include "tests/analysis/recorded_run.h"
+#include "tests/support/refusal.h"
 
 namespace lockstep {
 namespace {
 
+using testing::has;
 using testing::record;
 using testing::small_run;
 using testing::TempDir;
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // Joins the lines of wrapped comments.
 std::string unwrapped(std::string text) {
@@ -77,12 +75,12 @@ TEST_CASE("the policy's comments show the evidence, the interval and both ends")
   REQUIRE(ranges.scales.lo == 6);
   REQUIRE(ranges.scales.hi == 10);
   const std::string text = unwrapped(candidate_of(ranges, "hand-made histograms").toml);
-  CHECK(contains(text, "Evidence: hand-made histograms."));
-  CHECK(contains(text,
-                 "Feasible for all layers below: 2^6 .. 2^10; low needs the lower end; high "
-                 "sets the upper end."));
-  CHECK(contains(text, "init_scale = 1024.0\n"));
-  CHECK(contains(text, "extends = \"torch-autocast-fp16:"));
+  CHECK(has(text, "Evidence: hand-made histograms."));
+  CHECK(has(text,
+            "Feasible for all layers below: 2^6 .. 2^10; low needs the lower end; high "
+            "sets the upper end."));
+  CHECK(has(text, "init_scale = 1024.0\n"));
+  CHECK(has(text, "extends = \"torch-autocast-fp16:"));
 }
 
 TEST_CASE("a dynamic scale needs room to move, and starts where it fits") {
@@ -118,16 +116,16 @@ TEST_CASE("gradients taken for noise are listed") {
   ranges.format = &find_format("fp16");
   ranges.ignored = {"conv bias", "fc bias"};
   const std::string text = unwrapped(candidate_of(ranges, "a test").toml);
-  CHECK(contains(text,
-                 "Ignored as rounding noise (largest value below 2^-20 of the layer's largest "
-                 "gradient): conv bias, fc bias."));
+  CHECK(has(text,
+            "Ignored as rounding noise (largest value below 2^-20 of the layer's largest "
+            "gradient): conv bias, fc bias."));
 }
 
 TEST_CASE("a preset without a scaler keeps none where no scale is needed") {
   RangeTable ranges;
   ranges.format = &find_format("bf16");
   const std::string text = candidate_of(ranges, "a test").toml;
-  CHECK_FALSE(contains(text, "[loss_scale]"));
+  CHECK_FALSE(has(text, "[loss_scale]"));
   CHECK(parse_policy(text, "p.toml").loss_scale.kind == "none");
   ranges.scale_exponent = 3;
   const Policy scaled = parse_policy(candidate_of(ranges, "a test").toml, "p.toml");
@@ -151,8 +149,8 @@ TEST_CASE("a format without a preset to start from is refused with a hint") {
     recommend(run, "bf61");
     FAIL("accepted");
   } catch (const InputError& error) {
-    CHECK(contains(error.what(), "--formats bf61"));
-    CHECK(contains(error.what(), "bf16"));
+    CHECK(has(error.what(), "--formats bf61"));
+    CHECK(has(error.what(), "bf16"));
   }
 }
 

@@ -12,7 +12,7 @@ namespace {
 using hdf5::check;
 using hdf5::Handle;
 
-Handle space_of(const std::vector<hsize_t>& extents) {
+Handle space_with(const std::vector<hsize_t>& extents) {
   return {H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr),
           "make a space"};
 }
@@ -20,7 +20,7 @@ Handle space_of(const std::vector<hsize_t>& extents) {
 // A dataset of this type and extents, without data; `layout` may be 0.
 void create(hid_t at, const char* name, hid_t type, const std::vector<hsize_t>& extents,
             hid_t layout = H5P_DEFAULT) {
-  const Handle space = space_of(extents);
+  const Handle space = space_with(extents);
   Handle(H5Dcreate2(at, name, type, space.id(), H5P_DEFAULT, layout, H5P_DEFAULT), "create");
 }
 
@@ -120,7 +120,7 @@ const std::vector<Damage>& damages() {
        }},
       {"a view of other data",
        [](hid_t, hid_t g) {
-         const Handle properties = layout(), space = space_of({3});
+         const Handle properties = layout(), space = space_with({3});
          check(H5Pset_virtual(properties.id(), space.id(), "other.h5", "x", space.id()), "virtual");
          create(g, "view", H5T_STD_U8LE, {3}, properties.id());
        }},
@@ -154,7 +154,7 @@ const std::vector<Damage>& damages() {
        [](hid_t, hid_t g) { create(g, "nine", H5T_STD_U8LE, std::vector<hsize_t>(9, 1)); }},
       {"a large attribute",
        [](hid_t, hid_t g) {
-         const Handle space = space_of({60000});
+         const Handle space = space_with({60000});
          Handle(H5Acreate2(g, "large", H5T_STD_U8LE, space.id(), H5P_DEFAULT, H5P_DEFAULT),
                 "attribute");
        }},

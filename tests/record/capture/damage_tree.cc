@@ -19,11 +19,11 @@ struct Place {
   StoredNode& node() const { return parent->children.at(name); }
 };
 
-void collect(StoredNode& node, const std::string& path, std::vector<Place>& places) {
+void collect_places(StoredNode& node, const std::string& path, std::vector<Place>& places) {
   for (auto& [name, child] : node.children) {
     const std::string at = path + "/" + name;
     places.push_back({&node, name, at});
-    collect(child, at, places);
+    collect_places(child, at, places);
   }
 }
 
@@ -220,7 +220,7 @@ std::string damaged_bytes(const std::string& bytes, Dice& dice) {
 
 std::string damage_tree(StoredNode& tree, Dice& dice) {
   std::vector<Place> places;
-  collect(tree, "", places);
+  collect_places(tree, "", places);
   if (dice.one_in(10)) return "/: " + damage_attribute(tree, dice);
   // Some groups hold most of the objects: half of the damage goes to the others.
   std::vector<Place> few;

@@ -56,7 +56,7 @@ bool says(const std::string& message, const std::string& part) {
   return found;
 }
 
-StoredValue list_of(std::initializer_list<int64_t> numbers) {
+StoredValue numbers_list(std::initializer_list<int64_t> numbers) {
   StoredValue value{Kind::kI64, {static_cast<int64_t>(numbers.size())}, {}, {}};
   for (const int64_t number : numbers) value.bytes += integer_value(Kind::kI64, number).bytes;
   return value;
@@ -200,13 +200,14 @@ TEST_CASE("packed bits are checked before they are unpacked") {
         .children["0"];
   };
   CHECK(says(error_of_tree([&](StoredNode& tree) {
-               mask(tree).attributes["shape"] = list_of({1 << 20, 1 << 20});
+               mask(tree).attributes["shape"] = numbers_list({1 << 20, 1 << 20});
              }),
              "shape [1048576, 1048576] does not fit node n3, whose mask is [2, 4]"));
-  CHECK(says(error_of_tree([&](StoredNode& tree) {
-               mask(tree).attributes["shape"] = list_of({0, std::numeric_limits<int64_t>::max()});
-             }),
-             "attribute shape has extent 9.223372036854776e+18, must be in [0, 2147483647]"));
+  CHECK(says(
+      error_of_tree([&](StoredNode& tree) {
+        mask(tree).attributes["shape"] = numbers_list({0, std::numeric_limits<int64_t>::max()});
+      }),
+      "attribute shape has extent 9.223372036854776e+18, must be in [0, 2147483647]"));
   CHECK(says(error_of_tree([&](StoredNode& tree) { mask(tree).data = json_value("four"); }),
              "is uint8[4], the packed bits of shape [2, 4] are uint8[1]"));
 }

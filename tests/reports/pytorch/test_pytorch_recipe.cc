@@ -255,7 +255,7 @@ std::string arguments_text(const PythonTable& table) {
   return fmt::format("{}", fmt::join(rows, ", "));
 }
 
-TEST_CASE("scaled factors of linear layers become calls of torchao and Transformer Engine") {
+TEST_CASE("scaled operands of linear layers become calls of torchao and Transformer Engine") {
   using Torchao = ScaledLinears::Torchao;
   const std::string e4m3 = "[scaling]\ngrad_operand = \"fp8_e4m3+saturate\"\n";
   const struct {
@@ -300,7 +300,7 @@ TEST_CASE("scaled factors of linear layers become calls of torchao and Transform
         std::vector<std::string>{"fc1", "fc2", "head"});
 }
 
-TEST_CASE("scaled factors that neither library has are a sentence") {
+TEST_CASE("scaled operands that neither library has are a sentence") {
   for (const std::string more : {"fp8-delayed:1\"\n[scaling]\nops = [\"linear\", \"conv2d\"]\n",
                                  "fp8-current:1\"\n[scaling]\nkind = \"unit\"\noperand = "
                                  "\"fp8_e4m3+saturate\"\ngrad_operand = \"fp8_e5m2+saturate\"\n",
