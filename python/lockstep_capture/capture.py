@@ -25,7 +25,7 @@ from .trace.step_function import StepFunction
 from .trace.traced import Traced, see, unknown_state
 from .watch.continuity import Continuity
 from .watch.forward_pass import Region
-from .watch.hooks import Events
+from .watch.hooks import Events, around_step
 from .watch.replayed_gradients import Replayed
 from .watch.step import Step
 from .watch.watcher import Watcher
@@ -267,11 +267,11 @@ class Capture:
             return
         assert self._subject is not None and self._subject.optimizer is not None
         stepped: list[bool] = []
-        hook = self._subject.optimizer.register_step_post_hook(lambda *_: stepped.append(True))
         try:
-            yield
+            with contextlib.ExitStack() as stack:
+                around_step(stack, self._subject.optimizer, lambda *_: None, lambda *_: stepped.append(True))
+                yield
         finally:
-            hook.remove()
             if stepped:
                 self._waits, self._subject, self._continuity = False, None, None
 

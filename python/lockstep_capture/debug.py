@@ -46,7 +46,7 @@ def debug(
     keep: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Debugged:
-    """Captures `steps` steps of a copy of the model, verifies and replays them, and prints what broke first.
+    """Captures `steps` steps as capture() does, verifies and replays them, and prints what broke first.
 
     lanes: policies to compare with FP32, as `lockstep list presets` has them, or policy files. program: the lockstep
     program, by default $LOCKSTEP or the one on the PATH. keep: a folder for capture, run and report; by default nothing
