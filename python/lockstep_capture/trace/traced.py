@@ -119,8 +119,8 @@ class Traced:
 
     @property
     def hides_masks(self) -> bool:
-        """Attention with dropout, whose mask only the math backend shows."""
-        return any(site.kind == "sdpa" for site in self.sites)
+        """Attention with dropout, whose mask only the math backend shows. On a CPU PyTorch takes that one by itself."""
+        return self.subject.device.type != "cpu" and any(site.kind == "sdpa" for site in self.sites)
 
     @property
     def computes_narrow(self) -> bool:
