@@ -25,9 +25,10 @@ from .ir.attributes import Attribute
 from .model_state import State, Subject, rank, world_size
 from .trace.step_function import StepFunction
 from .trace.traced import Traced, see, unknown_state
-from .watch.continuity import Continuity
+from .trace.uncompiled import compiled_parts, uncompiled
+from .watch.continuity import MOST_NAMES, Continuity
 from .watch.forward_pass import Region
-from .watch.hooks import Events
+from .watch.hooks import Events, around_step
 from .watch.replayed_gradients import Replayed
 from .watch.step import Step
 from .watch.watcher import Watcher
@@ -237,7 +238,8 @@ class Capture:
         if rank() > 0:
             self._closed = True
             return None
-        watcher: Watcher | None = None if self._waits else self._guarded(lambda: self._prepare(batch))
+        with uncompiled():
+            watcher: Watcher | None = None if self._waits else self._guarded(lambda: self._prepare(batch))
         return watcher
 
     def _wait_for(self, cast: dict[str, torch.dtype]) -> None:
@@ -273,11 +275,11 @@ class Capture:
             return
         assert self._subject is not None and self._subject.optimizer is not None
         stepped: list[bool] = []
-        hook = self._subject.optimizer.register_step_post_hook(lambda *_: stepped.append(True))
         try:
-            yield
+            with contextlib.ExitStack() as stack:
+                around_step(stack, self._subject.optimizer, lambda *_: None, lambda *_: stepped.append(True))
+                yield
         finally:
-            hook.remove()
             if stepped:
                 self._waits, self._subject, self._continuity = False, None, None
 
@@ -325,11 +327,17 @@ class Capture:
 
     def _tell(self, subject: Subject, traced: Traced) -> None:
         """Warns, once, of everything that runs otherwise than it would without the capture."""
-        if traced.hides_masks and subject.device.type != "cpu":
+        if traced.hides_masks:
             self._warn(
-                "scaled_dot_product_attention with dropout runs in the math backend during the capture: fused "
-                "kernels hide their mask",
+                "scaled_dot_product_attention runs in the math backend during the capture, because some of it has dropout: "
+                "fused kernels hide their mask",
                 once="sdpa",
+            )
+        if parts := compiled_parts(self._step_fn, self._model):
+            self._warn(
+                f"torch.compile: the captured steps run {', '.join(parts[:MOST_NAMES])} uncompiled, which may change their "
+                "bits; later steps run compiled",
+                once="compiled",
             )
         if world_size() > 1:
             self._warn(

@@ -21,6 +21,7 @@ from .errors import CaptureError, Problem, UnsupportedModelError, describe
 from .model_state import Subject
 from .trace.step_function import StepFunction
 from .trace.traced import Traced, see, unknown_state
+from .trace.uncompiled import uncompiled
 
 
 @dataclass
@@ -51,13 +52,14 @@ def check(
     """
     dtype = dtype_of(autocast)
     try:
-        subject = Subject(model, None)
-        seen = see(subject, step_fn, batch, dtype)
-        if state := unknown_state(subject, seen):
-            subject = Subject(model, None, attributes=state)
+        with uncompiled():
+            subject = Subject(model, None)
             seen = see(subject, step_fn, batch, dtype)
-        traced = Traced(subject, seen, dtype)
-        problems = traced.support_problems(seen.leaves)
+            if state := unknown_state(subject, seen):
+                subject = Subject(model, None, attributes=state)
+                seen = see(subject, step_fn, batch, dtype)
+            traced = Traced(subject, seen, dtype)
+            problems = traced.support_problems(seen.leaves)
     except UnsupportedModelError as error:
         return Support(error.problems, {})
     if problems or traced.graph is None:

@@ -48,7 +48,7 @@ def debug(
     keep: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Debugged:
-    """Captures `steps` steps of a copy of the model, verifies and replays them, and prints what broke first.
+    """Captures `steps` steps as capture() does, verifies and replays them, and prints what broke first.
 
     lanes: policies to compare with FP32, as `lockstep list presets` has them, or policy files. cycle: so many steps are
     replayed, the captured ones over and over. threads: of the replay, by default all. program: the lockstep program, by

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,8 @@ from .ir.program import Names
 from .masters import Masters, find_masters
 
 REPLAYED_OPTIMIZERS = ("SGD", "Adam", "AdamW")  # of torch.optim
+_RULES = ("step", "_init_group")  # of their methods, those that decide what an update is
+_WRAPPERS = {"accelerate", "lightning", "pytorch_lightning"}  # whose optimizers call the inner one's step() and no more
 _STATE_KEYS = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
 
 
@@ -72,7 +75,7 @@ def unwrap(model: Any) -> torch.nn.Module:
 def unwrap_optimizer(optimizer: Any) -> torch.optim.Optimizer:
     """The optimizer itself, without what Lightning or Accelerate put around it. Throws: CaptureError."""
     inner = optimizer
-    while hasattr(inner, "optimizer"):
+    while hasattr(inner, "optimizer") and type(inner).__module__.partition(".")[0] in _WRAPPERS:
         inner = inner.optimizer
     if not isinstance(inner, torch.optim.Optimizer):
         raise CaptureError(f"optimizer: is a {type(optimizer).__name__}, must be a torch.optim.Optimizer")
@@ -94,6 +97,20 @@ def rank() -> int:
 def host(tensor: torch.Tensor) -> torch.Tensor:
     """A copy in host memory that nothing else writes to."""
     return tensor.detach().to("cpu", copy=True)
+
+
+def rule_of(optimizer: Any) -> type[torch.optim.Optimizer] | None:
+    """The class of torch.optim whose update this optimizer makes, if a replay knows it: its own, or that of a parent
+    whose rule it leaves as it is."""
+    own = type(optimizer)
+    for kind in own.__mro__:
+        if kind.__module__.startswith("torch.optim"):
+            if kind.__name__ not in REPLAYED_OPTIMIZERS:
+                return None
+            # PyTorch wraps step() anew in each class.
+            same = all(inspect.unwrap(getattr(own, name)) is inspect.unwrap(getattr(kind, name)) for name in _RULES)
+            return kind if same else None
+    return None
 
 
 @dataclass
@@ -241,8 +258,7 @@ class Subject:
 
     @property
     def replays_optimizer(self) -> bool:
-        kind = type(self.optimizer)
-        return kind.__name__ in REPLAYED_OPTIMIZERS and kind.__module__.startswith("torch.optim")
+        return rule_of(self.optimizer) is not None
 
     def group_of(self, path: str) -> int:
         for number, group in enumerate(self.groups()):
@@ -335,7 +351,7 @@ def replica(subject: Subject, state: State, hyper: list[dict[str, Any]]) -> tupl
         if "capturable" in own:
             own["capturable"] = False
         groups.append({"params": [params[path] for path in paths], **own})
-    kind = getattr(torch.optim, type(subject.optimizer).__name__)
+    kind: Any = rule_of(subject.optimizer)
     # Options that are not the constructor's (initial_lr, decoupled_weight_decay) go straight into the group.
     made = kind([{"params": group["params"]} for group in groups], lr=groups[0]["lr"])
     for group, values in zip(made.param_groups, groups, strict=True):

@@ -1,4 +1,4 @@
-"""capture(): its own training loop on a copy of the model, for users without a loop."""
+"""capture(): its own training loop, for users without one. Afterwards model and optimizer are as before."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import torch
 from .arguments import check_loop_arguments
 from .capture import Capture
 from .errors import CaptureError
+from .ir.program import StepModule
 from .model_state import Subject
 from .trace.step_function import StepFunction
+from .trace.untouched import restored, untouched
 
 
 def capture(
@@ -30,24 +32,28 @@ def capture(
     accumulate: int = 1,
     **options: Any,
 ) -> None:
-    """Trains a copy for `steps` steps and captures it; the model given is left as it is.
+    """Trains the model for `steps` steps, captures them, and puts everything back: weights, gradients, buffers, the
+    optimizer's state, and what step_fn can reach (see untouched.py).
 
     accumulate: micro-batches per optimizer step. Further options as in Capture. It takes only as many batches from
     the loader as it captures. Throws: CaptureError if the loader ends before the first step.
     """
     check_loop_arguments(loader, accumulate, clip_grad_norm)
-    original = Subject(model, optimizer, scaler)
-    twin, twin_optimizer, twin_scaler = copy.deepcopy((original.model, original.optimizer, scaler))
-    cap = Capture(path, twin, twin_optimizer, step_fn, scaler=twin_scaler, autocast=autocast, steps=steps, **options)
-    device, dtype = original.device.type, cap._dtype
-    with torch.random.fork_rng(), torch.enable_grad(), cap:
+    subject = Subject(model, optimizer, scaler)
+    own, own_optimizer, own_scaler = subject.model, subject.optimizer, copy.deepcopy(scaler)
+    cap = Capture(path, own, own_optimizer, step_fn, scaler=own_scaler, autocast=autocast, steps=steps, **options)
+    device, dtype = subject.device.type, cap._dtype
+    weights = list(subject.params.values())
+    with untouched(StepModule(own, step_fn)), restored(weights, own_optimizer), torch.enable_grad(), cap:
+        for weight in weights:
+            weight.grad = None
         for number, batch in enumerate(loader):
             with cap.step(batch):
                 with torch.autocast(device, dtype=dtype, enabled=dtype is not None):
-                    loss = step_fn(twin, batch) / accumulate if accumulate > 1 else step_fn(twin, batch)
-                (twin_scaler.scale(loss) if twin_scaler is not None else loss).backward()
+                    loss = step_fn(own, batch) / accumulate if accumulate > 1 else step_fn(own, batch)
+                (own_scaler.scale(loss) if own_scaler is not None else loss).backward()
                 if (number + 1) % accumulate == 0:
-                    _optimizer_step(twin, twin_optimizer, twin_scaler, clip_grad_norm)
+                    _optimizer_step(own, own_optimizer, own_scaler, clip_grad_norm)
             if cap.finished:
                 return
         if not cap._done:

@@ -42,7 +42,7 @@ class Numerics:
         seeds: int = MEMBERS,
         **options: Any,
     ) -> None:
-        """Trains a copy of the model for `steps` steps, and checks them against the baseline.
+        """Captures `steps` steps as capture() does, and checks them against the baseline.
 
         lanes: policies to replay the steps in; the first is the reference. name: of the baseline, default the test's
         own. options: as in lockstep_capture.capture (scaler, autocast, clip_grad_norm, accumulate). other_seeds(n)

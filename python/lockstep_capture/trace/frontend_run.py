@@ -36,6 +36,7 @@ from ..rules.observers import observing_form
 from ..rules.spelled_out import draws_between_layers, is_spelled_out, layer_by_layer, plain_form, written_out
 from . import custom_functions
 from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
+from .batches import leaves_of, with_tensors
 from .modules import ModuleStack
 from .other_dtype import batch_as, weights_as
 from .outside import checksum, place_of, tensors_of
@@ -166,9 +167,7 @@ def _has_sums_in_place(program: Program) -> bool:
 
 def copied(batch: Any, device: torch.device) -> Any:
     """The batch as tensors that step_fn may write to."""
-    return pytree.tree_map_only(
-        torch.Tensor, lambda leaf: leaf.detach().to(device, copy=True).requires_grad_(leaf.requires_grad), batch
-    )
+    return with_tensors(lambda leaf: leaf.detach().to(device, copy=True).requires_grad_(leaf.requires_grad), batch)
 
 
 def _run(
@@ -341,7 +340,7 @@ class _Recorder(_PreDispatch):
         self._backward_of, self.paused = "", False
         self._from_gradient: set[str] = set()  # values of that backward pass that depend on its gradients
         self._fresh: Any = WeakTensorKeyDictionary()  # tensors made of Python's numbers
-        for number, leaf in enumerate(pytree.tree_leaves(batch)):
+        for number, leaf in enumerate(leaves_of(batch)[0]):
             if isinstance(leaf, torch.Tensor):
                 self._bound[leaf] = name = self._new(f"batch_{number}")
                 self.program.inputs[name] = number

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 
 from ..ir.program import StepModule
+from .batches import with_tensors
 
 
 @contextlib.contextmanager
@@ -49,4 +49,4 @@ def weights_as(step: StepModule, narrow: torch.dtype | None, other: torch.dtype)
 
 
 def batch_as(batch: Any, narrow: torch.dtype | None, other: torch.dtype) -> Any:
-    return pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.to(other) if leaf.dtype == narrow else leaf, batch)
+    return with_tensors(lambda leaf: leaf.to(other) if leaf.dtype == narrow else leaf, batch)

@@ -80,7 +80,7 @@ def _children(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         base: Any = next(kind for kind in (list, tuple, set) if isinstance(value, kind))
         if base.__len__(value) <= _MOST_ITEMS:  # a subclass may have no length, or another one
             yield from ((f"{path}[{number}]", item) for number, item in enumerate(base.__iter__(value)))
-    elif _is_users(value):
+    elif is_users(value):
         # Only the parts of other objects that concern random numbers and arithmetic: no walk through a whole program.
         yield from ((_join(path, name), item) for name, item in list(vars(value).items()) if isinstance(item, _LEAVES))
         if callable(value):
@@ -91,7 +91,7 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _is_users(value: Any) -> bool:
+def is_users(value: Any) -> bool:
     if isinstance(value, (type, types.ModuleType, *_LEAVES)) or not hasattr(value, "__dict__"):
         return False
     return type(value).__module__.partition(".")[0] not in ("torch", "numpy", "builtins", "functools")

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 
 from ..errors import CaptureError, Problem, UnsupportedModelError
 from ..ir.attributes import Attribute
@@ -22,19 +21,13 @@ from ..normalise.interpreter import Interpreter
 from ..normalise.normaliser import Normaliser
 from ..normalise.observers import Snapshots, analyse
 from ..normalise.ssa import GRAPH
+from .batches import leaves_of, with_tensors
 from .frontend_run import Observed, trace
 from .other_dtype import weights_as
 from .outside import Outside
 from .step_function import StepFunction, type_of
 from .survey import check_in_fp32, survey
 from .untouched import untouched
-
-
-def leaves_of(batch: Any, device: torch.device | None = None) -> tuple[list[Any], list[str]]:
-    """The batch's leaves in pytree order and their paths, "batch[0]" or "batch['ids']"."""
-    found, _ = pytree.tree_flatten_with_path(batch)
-    values = [leaf.to(device) if device is not None and isinstance(leaf, torch.Tensor) else leaf for _, leaf in found]
-    return values, ["batch" + pytree.keystr(path) for path, _ in found]
 
 
 def signature_of(leaves: list[Any]) -> str:
@@ -49,7 +42,7 @@ def _check_leaves(leaves: list[Any], paths: list[str]) -> None:
         if not isinstance(leaf, (torch.Tensor, bool, int, float, str, type(None)))
     ]
     if strange:
-        raise CaptureError(f"batch: {', '.join(strange)}; must be tensors in tuples, lists and dicts, e.g. dict(batch)")
+        raise CaptureError(f"batch: {', '.join(strange)}; must be tensors in tuples, lists, mappings and dataclasses")
 
 
 @dataclass
@@ -70,7 +63,7 @@ def see(subject: Subject, step_fn: StepFunction, batch: Any, autocast: torch.dty
     leaves, paths = leaves_of(batch, subject.device)
     _check_leaves(leaves, paths)
     step = StepModule(subject.model, step_fn, subject.attributes)
-    own = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach().to(subject.device), batch)
+    own = with_tensors(lambda leaf: leaf.detach().to(subject.device), batch)
     with named_momentum(step.model):
         path, problems = survey(step, own, subject.device, autocast)
     return Seen(step, own, leaves, paths, path, problems, f"{_layout_of(subject, leaves)} {path.key}")
@@ -119,8 +112,8 @@ class Traced:
 
     @property
     def hides_masks(self) -> bool:
-        """Attention with dropout, whose mask only the math backend shows."""
-        return any(site.kind == "sdpa" for site in self.sites)
+        """Attention with dropout, whose mask only the math backend shows. On a CPU PyTorch takes that one by itself."""
+        return self.subject.device.type != "cpu" and any(site.kind == "sdpa" for site in self.sites)
 
     @property
     def computes_narrow(self) -> bool:

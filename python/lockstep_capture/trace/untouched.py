@@ -1,4 +1,9 @@
-"""Restores model and random numbers after tracing, which runs the user's step function a few times."""
+"""Restores what a run of the user's code changed: after tracing, which runs the step function a few times, and after
+capture(), which trains the model that it was given.
+
+Nothing is copied as an object: a copy.deepcopy of an optimizer lacks all that its class does not pickle (torch's has
+three attributes), and not every model can be copied. What tensors hold is copied, and put back.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ import numpy as np
 import torch
 
 from ..ir.program import StepModule
-from .reachable import CONTAINERS, GENERATORS, cells, named_globals, reachable
+from .reachable import CONTAINERS, GENERATORS, cells, is_users, named_globals, reachable
 
 Undo = Callable[[], object]
 
@@ -41,6 +46,68 @@ def untouched(step: StepModule) -> Iterator[None]:
                 undo()
 
 
+@contextlib.contextmanager
+def restored(*values: Any) -> Iterator[None]:
+    """All that these hold, however deep, is as before on the way out: tensors, containers, attributes of objects. What
+    modules hold is not: see untouched()."""
+    kept = list(_undo_of_all(values, set()))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for undo in kept:
+                undo()
+
+
+def _undo_of_all(value: Any, seen: set[int]) -> Iterator[Undo]:
+    if id(value) in seen or isinstance(value, (type, types.ModuleType, types.FunctionType, torch.nn.Module)):
+        return
+    seen.add(id(value))
+    held: list[Any] = []
+    if isinstance(value, torch.Tensor):
+        if hasattr(value, "__tensor_flatten__"):  # tensors that make up another, as in 8-bit states
+            held = [getattr(value, name) for name in value.__tensor_flatten__()[0]]
+        else:
+            yield _numbers(value)
+    elif isinstance(value, GENERATORS):
+        yield _generator(value)
+    elif isinstance(value, (*CONTAINERS, tuple)):
+        if not isinstance(value, tuple):
+            yield _items(value)
+        held = list(dict.values(value)) if isinstance(value, dict) else list(value)
+    elif isinstance(value, types.MethodType):
+        held = [value.__self__]
+    elif isinstance(value, torch.optim.Optimizer) or is_users(value):
+        yield _variables(value)
+        held = list(vars(value).values())
+    for item in held:
+        yield from _undo_of_all(item, seen)
+
+
+def _numbers(tensor: torch.Tensor) -> Undo:
+    """Also where another tensor took the place of its data."""
+    data = tensor.data
+    before = data.clone()
+
+    def undo() -> None:
+        data.copy_(before)
+        tensor.data = data
+
+    return undo
+
+
+def _variables(value: Any) -> Undo:
+    before = dict(vars(value))
+
+    def undo() -> None:
+        own = vars(value)
+        for name in [name for name in own if name not in before]:
+            del own[name]
+        own.update(before)
+
+    return undo
+
+
 def _undo_of(value: Any) -> Iterator[Undo]:
     if isinstance(value, GENERATORS):
         yield _generator(value)
@@ -54,7 +121,7 @@ def _undo_of(value: Any) -> Iterator[Undo]:
     elif isinstance(value, CONTAINERS):
         yield _items(value)
     elif isinstance(value, types.FunctionType):
-        yield from _variables(value)
+        yield from _closure(value)
 
 
 def _generator(value: Any) -> Undo:
@@ -72,13 +139,10 @@ def _generator(value: Any) -> Undo:
 
 
 def _attributes(module: torch.nn.Module) -> Undo:
-    attributes, buffers = dict(vars(module)), dict(module._buffers)
+    attributes, buffers = _variables(module), dict(module._buffers)
 
     def undo() -> None:
-        own = vars(module)
-        for name in [name for name in own if name not in attributes]:
-            del own[name]
-        own.update(attributes)
+        attributes()
         module._buffers.clear()
         module._buffers.update(buffers)
 
@@ -129,7 +193,7 @@ def _items(container: Any) -> Undo:
     return undo
 
 
-def _variables(function: types.FunctionType) -> Iterator[Undo]:
+def _closure(function: types.FunctionType) -> Iterator[Undo]:
     held, named = cells(function), {name: function.__globals__[name] for name in named_globals(function)}
 
     def undo() -> None:

@@ -13,7 +13,8 @@ from ..errors import CaptureError
 from ..model_state import Subject
 from ..normalise.interpreter import Interpreter
 from ..normalise.observers import Snapshots
-from ..trace.traced import Traced, leaves_of
+from ..trace.batches import leaves_of
+from ..trace.traced import Traced
 from .continuity import Continuity
 from .gradients import reached
 from .kept_draws import kept

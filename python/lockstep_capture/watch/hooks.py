@@ -282,8 +282,28 @@ def _watch_optimizer(stack: contextlib.ExitStack, subject: Subject, events: Even
     def after(_: Any, args: Any, kwargs: Any) -> None:
         listener.on_stepped()
 
-    stack.callback(optimizer.register_step_pre_hook(before).remove)
-    stack.callback(optimizer.register_step_post_hook(after).remove)
+    around_step(stack, optimizer, before, after)
+
+
+def around_step(
+    stack: contextlib.ExitStack, optimizer: Any, before: Callable[..., Any], after: Callable[..., None]
+) -> None:
+    """Calls these as the hooks of torch.optim.Optimizer, also where an optimizer never called its __init__."""
+    if hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        stack.callback(optimizer.register_step_pre_hook(before).remove)
+        stack.callback(optimizer.register_step_post_hook(after).remove)
+        return
+
+    def wrap(original: Any) -> Any:
+        def step(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = before(optimizer, (optimizer, *args), kwargs) or ((optimizer, *args), kwargs)
+            result = original(*args[1:], **kwargs)
+            after(optimizer, args, kwargs)
+            return result
+
+        return step
+
+    replace(stack, optimizer, "step", wrap)
 
 
 def gradient_factor(subject: Subject) -> float:

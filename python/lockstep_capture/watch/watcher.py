@@ -6,15 +6,17 @@ A failure in here does not reach the loop: it is reported at the end of the bloc
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from ..errors import CaptureError, Problem, UnsupportedModelError, failed
 from ..model_state import Subject, world_size
 from ..trace.traced import Traced
+from ..trace.uncompiled import step_is_compiled, uncompiled
 from . import gradients
 from .continuity import Continuity
 from .forward_pass import ForwardPass, Region, sdpa_if
@@ -32,10 +34,13 @@ class Watcher(Listener):
         self._forward, self.events = ForwardPass(subject, traced, batch, autocast), Events()
         self._micro: Micro | None = None
         self._error: CaptureError | None = None
+        self._until_step = contextlib.ExitStack()
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[bool]:
-        with sdpa_if(self._traced.hides_masks), watch(self._subject, self.events, self), self._forward.tap:
+        with sdpa_if(self._traced.hides_masks), watch(self._subject, self.events, self), self._until_step:
+            self._until_step.enter_context(uncompiled())
+            self._until_step.enter_context(self._forward.tap)
             yield True
 
     @contextlib.contextmanager
@@ -91,6 +96,17 @@ class Watcher(Listener):
                 self._continuity.note_clamped(limit)
 
     def on_gradients(self) -> None:
+        """The optimizer's step itself runs as without a capture, with what it compiles; but not if it is compiled itself:
+        dynamo would trace the hook that this is called from."""
+        if step_is_compiled():
+            if self._step.number == 0:
+                warnings.warn(
+                    "lockstep_capture: torch.compile: the captured steps run optimizer.step uncompiled, which may change "
+                    "their bits; later steps run compiled",
+                    stacklevel=2,
+                )
+        elif _get_current_dispatch_mode() is self._forward.tap:
+            self._until_step.close()
         with self._aside():
             self._subject.check_layout()
             self._continuity.check_weights("before optimizer.step()")

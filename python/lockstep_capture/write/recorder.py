@@ -10,7 +10,7 @@ import torch
 
 from ..ir.graph import Graph
 from ..ir.program import Autocast
-from ..model_state import State, Subject, world_size
+from ..model_state import State, Subject, rule_of, world_size
 from ..trace.traced import Traced
 from ..version import __version__
 from ..watch.kept_draws import Kept, unpacked
@@ -102,13 +102,13 @@ class Recorder:
 
     def _optimizer(self, initial: State, hyper: list[dict[str, Any]]) -> None:
         subject, optimizer = self._subject, self._subject.optimizer
-        group = subject.groups()[0]
+        kind, group = rule_of(optimizer) or type(optimizer), subject.groups()[0]
         impl = "fused" if group.get("fused") else "foreach" if group.get("foreach") else "for-loop"
         self.writer.attributes(
             "optimizer",
             {
-                "class": type(optimizer).__name__,
-                "module": type(optimizer).__module__,
+                "class": kind.__name__,
+                "module": kind.__module__,
                 "impl": impl,
                 "master_weights": bool(subject.masters.held),
             },

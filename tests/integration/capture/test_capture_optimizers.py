@@ -1,0 +1,125 @@
+"""Optimizers that others wrote: capture() puts them back as they were, subclasses that change no rule are replayed."""
+
+import collections
+
+import h5py
+import pytest
+import torch
+from capture_loops import Images, UnknownOptimizer, image_batches, image_loss, train
+from lockstep_capture import Capture, capture
+
+
+class OwnAttributes(torch.optim.Optimizer):
+    """Has attributes that torch.optim.Optimizer does not pickle, and tensors at any depth."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": torch.tensor(lr)})
+        self.sign, self.history, self.calls = torch.sign, [torch.zeros(2)], 0
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.calls += 1
+        self.history[0] += 1
+        self.history.append(torch.ones(1))
+        for group in self.param_groups:
+            group["lr"] *= 0.5
+            for p in group["params"]:
+                state = self.state[p]
+                state.setdefault("factors", [torch.zeros_like(p), {"steps": 0}])
+                state["factors"][0] += p.grad
+                state["factors"][1]["steps"] += 1
+                p -= group["lr"] * self.sign(state["factors"][0])
+
+
+def contents(value):
+    """Plain copies of everything that an optimizer holds."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone().tolist()
+    if isinstance(value, dict):
+        return {
+            str(key) if not isinstance(key, torch.Tensor) else id(key): contents(item) for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [contents(item) for item in value]
+    return value
+
+
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_an_optimizer_of_others_is_put_back(tmp_path, steps_before):
+    torch.manual_seed(0)
+    model = Images()
+    optimizer = OwnAttributes(model.parameters(), 0.1)
+    train(model, optimizer, image_loss, image_batches(steps_before))
+    model.fc.weight.grad = torch.ones_like(model.fc.weight)
+    before, weights = contents(vars(optimizer)), {k: v.clone() for k, v in model.state_dict().items()}
+    capture(tmp_path / "a.h5", model, optimizer, image_batches(3), image_loss, steps=3)
+    assert contents(vars(optimizer)) == before
+    assert all(torch.equal(v, weights[k]) for k, v in model.state_dict().items())
+    assert bool((model.fc.weight.grad == 1).all()) and model.fc.bias.grad is None
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert file.attrs["replay_mode"] == "gradients-only" and file.attrs["n_steps"] == 3
+        assert not torch.equal(torch.tensor(file["final/params/fc.bias"][()]), weights["fc.bias"])
+
+
+class Named(torch.optim.AdamW):
+    """A subclass as libraries have them: other defaults, groups of its own making, no other rule."""
+
+    def __init__(self, model):
+        weights = [p for p in model.parameters() if p.dim() > 1]
+        super().__init__([{"params": weights}, {"params": model.fc.bias, "weight_decay": 0.0}], 1e-2, (0.8, 0.9))
+
+    def zero_grad(self, set_to_none=True):
+        super().zero_grad(set_to_none)
+
+
+class Signs(torch.optim.AdamW):
+    """A subclass with another rule."""
+
+    step = UnknownOptimizer.step
+
+
+def test_a_subclass_that_changes_no_rule_is_replayed_as_its_parent(lockstep, tmp_path):
+    torch.manual_seed(0)
+    model, path = Images(), tmp_path / "a.h5"
+    capture(path, model, Named(model), image_batches(3), image_loss, steps=3, verify=[0, 2])
+    with h5py.File(path) as file:
+        assert file["optimizer"].attrs["class"] == "AdamW" and file.attrs["replay_mode"] == "full"
+    assert "V5" in lockstep("verify", path).stdout
+    lockstep("replay", path, "--lanes", "fp32", "-o", tmp_path / "run.h5", "--quiet")
+    capture(path, model, Signs(model.parameters()), image_batches(3), image_loss, steps=1)
+    with h5py.File(path) as file:
+        assert file["optimizer"].attrs["class"] == "Signs" and file.attrs["replay_mode"] == "gradients-only"
+
+
+class Around(torch.optim.Optimizer):
+    """One around another, which never calls Optimizer.__init__ (Lookahead of torch-optimizer): its step() does more than
+    the other's."""
+
+    def __init__(self, optimizer):
+        self.optimizer, self.param_groups = optimizer, optimizer.param_groups
+        self.state, self.defaults = collections.defaultdict(dict), optimizer.defaults
+
+    def step(self, closure=None):
+        self.optimizer.step(closure)
+        with torch.no_grad():
+            for p in self.param_groups[0]["params"]:
+                slow = self.state[p].setdefault("slow", p.clone())
+                slow += (p - slow) / 2
+                p.copy_(slow)
+
+    def zero_grad(self, set_to_none=True):
+        self.optimizer.zero_grad(set_to_none)
+
+
+def test_an_optimizer_around_another_is_not_taken_for_it(tmp_path):
+    def trained(path):
+        torch.manual_seed(0)
+        model = Images()
+        optimizer = Around(torch.optim.SGD(model.parameters(), 0.1))
+        cap = None if path is None else Capture(path, model, optimizer, image_loss, steps=3)
+        return train(model, optimizer, image_loss, image_batches(4), cap)
+
+    assert trained(tmp_path / "a.h5") == trained(None)
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert file["optimizer"].attrs["class"] == "Around" and file.attrs["replay_mode"] == "gradients-only"
+        assert file.attrs["n_steps"] == 3 and file["steps/000001"].attrs["stepped"]
