@@ -20,6 +20,7 @@ from ..ir.cumulative import CUMULATIVE
 from ..ir.custom_functions import CUSTOM_GRADIENT, GRADIENT_OF, backward_calls, with_backward
 from ..ir.decisions import picks
 from ..ir.fake_quantize import FAKE_QUANTIZE, in_double
+from ..ir.gradients import GRADIENT, differentiated, gradients
 from ..ir.program import Call, Program, Ref, map_refs
 from ..ir.random_ops import RMS_NORM_EPS, arguments, base_name, random_site
 from .ssa import GRAPH, overwritten
@@ -114,6 +115,7 @@ class Interpreter:
             if call.is_getitem and call.args[1] == 1 and call.name in self._decisions
         }
         self._kind = kind or {}
+        self._differentiated = differentiated(program)
         self.buffers = {path: tensor.clone() for path, tensor in buffers.items()}
         for name, path in program.buffers.items():
             if self._is_graph(name):
@@ -126,6 +128,7 @@ class Interpreter:
         self._values.update({name: self._wide(params[path]) for name, path in program.params.items()})
         self._values.update({name: value.to(device, copy=name in written) for name, value in program.constants.items()})
         for name, value in self._values.items():
+            self._values[name] = value = self._leaf(name, value)
             if observer is not None and isinstance(value, torch.Tensor):
                 observer.root(name, value)
 
@@ -134,6 +137,12 @@ class Interpreter:
 
     def _is_outside(self, name: str) -> bool:
         return not self._is_graph(name) or name in self._program.inputs or name in self._program.constants
+
+    def _leaf(self, name: str, value: Any) -> Any:
+        """What the program differentiates by has one tensor that all uses read."""
+        if name not in self._differentiated or value.requires_grad:
+            return value
+        return self._wide(value.detach()).requires_grad_()
 
     def _wide(self, value: Any) -> Any:
         if (
@@ -154,7 +163,7 @@ class Interpreter:
                     continue  # runs when its gradient comes
                 if self._observer is not None:
                     self._observer.before(call, self._values.__getitem__)
-                self._values[call.name] = result = self._execute(call)
+                self._values[call.name] = result = self._leaf(call.name, self._execute(call))
                 if self._observer is not None:
                     self._observer.after(call, result)
         return self._values[self._program.loss]
@@ -211,6 +220,8 @@ class Interpreter:
                 stack.enter_context(torch.no_grad())
             if call.target is GRADIENT_OF:
                 return torch.ones_like(args[0])
+            if call.target is GRADIENT:
+                return gradients(*args)
             site = random_site(call) if self._draws is not None else None
             if site is not None:
                 drawn = self._random(call, site.kind, args, read)
@@ -237,7 +248,7 @@ class Interpreter:
         results, operands, wanted = call.args
 
         def backward(gradients: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-            with torch.no_grad():
+            with torch.set_grad_enabled(bool(self._differentiated) and torch.is_grad_enabled()):
                 self._values.update({seed.name: gradient for seed, gradient in zip(seeds, gradients, strict=True)})
                 for inner in rest:
                     self._values[inner.name] = self._execute(inner)
