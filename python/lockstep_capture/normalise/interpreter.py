@@ -140,9 +140,10 @@ class Interpreter:
 
     def _leaf(self, name: str, value: Any) -> Any:
         """What the program differentiates by has one tensor that all uses read."""
-        if name not in self._differentiated or value.requires_grad:
-            return value
-        return self._wide(value.detach()).requires_grad_()
+        roots = (self._program.inputs, self._program.constants, self._program.buffers)
+        is_root = any(name in table for table in roots)
+        own = not isinstance(value, torch.Tensor) or name in self._program.params or (value.grad_fn and not is_root)
+        return value if name not in self._differentiated or own else self._wide(value.detach()).requires_grad_()
 
     def _wide(self, value: Any) -> Any:
         if (

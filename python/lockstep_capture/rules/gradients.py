@@ -31,10 +31,10 @@ def gradient(c: RuleContext) -> list[Value]:
     for y, ref in zip(outputs, c.a["seeds"], strict=True):
         seed = c.builder.operand(ref, c.call, True) if isinstance(ref, Ref) else c.derive("one", torch.ones, [()])
         _accumulate(c, found, y, c.expand(seed, y.shape))
-    depends = _depending(nodes, inputs)
+    depends, passed = _depending(nodes, inputs)
     for node in reversed(nodes):
         given = [found.get(node.value(slot).id) for slot in range(len(node.out))]
-        if any(given) and node.id in depends:
+        if any(given) and node.id in passed:
             at = Site(_context_at(c, node), node, given, depends, node.id in inside)
             for x, dx in zip(at.x, _differentiated(at), strict=True):
                 if dx is not None and x.id in depends:
@@ -56,13 +56,14 @@ def _accumulate(c: RuleContext, found: dict[str, Value], x: Value, dx: Value) ->
     found[x.id] = c.binary("add", found[x.id], dx) if x.id in found else dx
 
 
-def _depending(nodes: list[Node], inputs: list[Value]) -> set[str]:
-    """Values that a gradient may pass on its way to the inputs, and their nodes."""
-    found = {x.id for x in inputs}
+def _depending(nodes: list[Node], inputs: list[Value]) -> tuple[set[str], set[str]]:
+    """Values, and the nodes, that a gradient may pass on its way to the inputs."""
+    values, passed = {x.id for x in inputs}, set()
     for node in nodes:
-        if not node.nograd and node.op not in _NO_GRADIENT and found & set(node.inputs):
-            found |= {node.id, *(node.value(slot).id for slot in range(len(node.out)) if node.value(slot).is_float)}
-    return found
+        if not node.nograd and node.op not in _NO_GRADIENT and values & set(node.inputs):
+            passed.add(node.id)
+            values |= {y.id for slot in range(len(node.out)) if (y := node.value(slot)).is_float}
+    return values, passed
 
 
 def _inside_kernels(nodes: list[Node]) -> set[str]:
