@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..errors import CaptureError
 from ..ir.cumulative import CUMULATIVE
@@ -174,11 +175,12 @@ class Interpreter:
 
     @contextlib.contextmanager
     def _region(self) -> Iterator[None]:
-        if self._outer is None:
-            yield
-            return
-        device, dtype = self._outer
-        with torch.autocast(device, dtype=dtype, cache_enabled=self._cache):
+        with contextlib.ExitStack() as stack:
+            if any(call.target is GRADIENT and call.args[3] for call in self._program.calls):
+                stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the one kernel that has second derivatives
+            if self._outer is not None:
+                device, dtype = self._outer
+                stack.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=self._cache))
             yield
 
     def _execute(self, call: Call) -> Any:
@@ -217,7 +219,7 @@ class Interpreter:
                 )
             elif call.backward_of:
                 stack.enter_context(torch.autocast(self._autocast_device, enabled=False))
-            if call.nograd:
+            if call.nograd and not call.backward_of:  # _custom() decides
                 stack.enter_context(torch.no_grad())
             if call.target is GRADIENT_OF:
                 return torch.ones_like(args[0])

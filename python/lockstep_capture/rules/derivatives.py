@@ -6,8 +6,10 @@ PyTorch's derivatives at kinks as well: relu'(0) = 0, |0|' = 0, halves for equal
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -61,6 +63,14 @@ class Site:
 
     def needs(self, operand: int) -> bool:
         return operand < len(self.x) and self.x[operand].id in self._depends
+
+    def factors(self, count: int) -> list[Value]:
+        """The first operands of a product as autocast gave them to it: PyTorch saves these, not what they were cast from."""
+        if self._inside:
+            return self.x[:count]
+        there = copy.copy(self.c)
+        there.call = replace(self.c.call, autocast=self.node.autocast)
+        return there.listed(str(self.a.get("of") or self.node.op), *self.x[:count])
 
     def fused(self, operands: Sequence[Value], body: Callable[..., Any], masks: Sequence[Value] = ()) -> Any:
         """One kernel of PyTorch's."""
@@ -614,7 +624,7 @@ def embedding(at: Site) -> list[Value | None]:
 # Products
 @derivative("linear")
 def linear(at: Site) -> list[Value | None]:
-    c, dy, (x, w) = at.c, at.dy, at.x[:2]
+    c, dy, (x, w) = at.c, at.dy, at.factors(2)
     rows = math.prod(x.shape[:-1])
     flat = c.reshape(dy, (rows, w.shape[0]))
     return [
@@ -625,7 +635,7 @@ def linear(at: Site) -> list[Value | None]:
 
 
 def _factors(at: Site, dy: Value) -> list[Value | None]:
-    c, (x, y) = at.c, at.x[:2]
+    c, (x, y) = at.c, at.factors(2)
     return [
         summed_to(c, product(c, dy, _transposed(c, y)), x.shape) if at.needs(0) else None,
         summed_to(c, product(c, _transposed(c, x), dy), y.shape) if at.needs(1) else None,
@@ -692,7 +702,7 @@ def _kernel_of(c: RuleContext, x: Value, dy: Value, kernel: Shape, a: dict[str, 
 
 @derivative("conv2d")
 def conv2d(at: Site) -> list[Value | None]:
-    c, dy, (x, w) = at.c, at.dy, at.x[:2]
+    c, dy, (x, w) = at.c, at.dy, at.factors(2)
     return [
         _spread(c, dy, w, x.shape, at.a) if at.needs(0) else None,
         _kernel_of(c, x, dy, w.shape, at.a) if at.needs(1) else None,
@@ -702,7 +712,7 @@ def conv2d(at: Site) -> list[Value | None]:
 
 @derivative("conv_transpose2d")
 def conv_transpose2d(at: Site) -> list[Value | None]:
-    c, dy, (x, w) = at.c, at.dy, at.x[:2]
+    c, dy, (x, w) = at.c, at.dy, at.factors(2)
     found: list[Value | None] = [None] * len(at.x)
     if at.needs(0):
         stride, dilation, sides, groups = _convolution(at.a)
@@ -726,7 +736,7 @@ def conv_transpose2d(at: Site) -> list[Value | None]:
 @derivative("sdpa")
 def sdpa(at: Site) -> list[Value | None]:
     """As PyTorch's math backend, which alone has second derivatives."""
-    c, dy, (q, k, v) = at.c, at.dy, at.x[:3]
+    c, dy, (q, k, v) = at.c, at.dy, at.factors(3)
     if at.a.get("gqa") or "dropout_p" in at.a:
         raise Unsupported(
             f"the gradient of {at.node.aten} with dropout or enable_gqa inside the step",

@@ -37,7 +37,7 @@ from ..rules.observers import observing_form
 from ..rules.spelled_out import draws_between_layers, is_spelled_out, layer_by_layer, plain_form, written_out
 from . import custom_functions
 from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
-from .gradients import Given, inner_gradients
+from .gradients import Given, inner_gradients, is_batched
 from .modules import ModuleStack
 from .other_dtype import batch_as, weights_as
 from .outside import checksum, place_of, tensors_of
@@ -482,7 +482,7 @@ class _Recorder(_PreDispatch):
         schema = func._schema.name
         if self.paused:
             return _computed(func, args, kwargs)
-        if schema.split("::")[0] in _PASSES_THROUGH or schema in _NO_RESULT or _is_batched((args, kwargs)):
+        if schema.split("::")[0] in _PASSES_THROUGH or schema in _NO_RESULT or is_batched((args, kwargs)):
             return _computed(func, args, kwargs)
         if schema in _NEW:
             fresh = _computed(func, args, kwargs)
@@ -646,11 +646,11 @@ class _Recorder(_PreDispatch):
                 place,
                 "compute the gradient with ops of PyTorch",
             )
-        if _is_batched((given.outputs, given.inputs, given.seeds)):
+        if is_batched((given.outputs, given.inputs, given.seeds)):
             return self._refuse(
-                "torch.autograd.grad of a batch of gradients (is_grads_batched, vectorize, torch.func)",
+                "a batch of gradients at once (torch.autograd.grad(is_grads_batched=True), vectorize, torch.func.vmap)",
                 place,
-                "call torch.autograd.grad once for each row",
+                "call torch.autograd.grad once for each of them",
             )
         outputs, inputs, seeds = (self._operands(list(items)) for items in (given.outputs, given.inputs, given.seeds))
         with torch.set_grad_enabled(given.create_graph):
@@ -733,11 +733,3 @@ def _counted(schema: str, args: Any) -> list[str]:
     elif schema in ("aten::masked_scatter", "aten::masked_scatter_"):
         masks = [args[1]]
     return [str(int(mask.sum())) for mask in masks if mask is not None and mask.dtype == torch.bool]
-
-
-def _is_batched(value: Any) -> bool:
-    """torch.func.vmap and the like: what leaves them is a tensor like any other."""
-    return any(
-        isinstance(item, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(item)
-        for item in pytree.tree_leaves(value)
-    )
