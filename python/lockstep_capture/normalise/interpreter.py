@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..errors import CaptureError
 from ..ir.cumulative import CUMULATIVE
 from ..ir.custom_functions import CUSTOM_GRADIENT, GRADIENT_OF, backward_calls, with_backward
 from ..ir.decisions import picks
 from ..ir.fake_quantize import FAKE_QUANTIZE, in_double
+from ..ir.gradients import GRADIENT, differentiated, gradients
 from ..ir.program import Call, Program, Ref, map_refs
 from ..ir.random_ops import RMS_NORM_EPS, arguments, base_name, random_site
 from .ssa import GRAPH, overwritten
@@ -114,6 +116,7 @@ class Interpreter:
             if call.is_getitem and call.args[1] == 1 and call.name in self._decisions
         }
         self._kind = kind or {}
+        self._differentiated = differentiated(program)
         self.buffers = {path: tensor.clone() for path, tensor in buffers.items()}
         for name, path in program.buffers.items():
             if self._is_graph(name):
@@ -126,6 +129,7 @@ class Interpreter:
         self._values.update({name: self._wide(params[path]) for name, path in program.params.items()})
         self._values.update({name: value.to(device, copy=name in written) for name, value in program.constants.items()})
         for name, value in self._values.items():
+            self._values[name] = value = self._leaf(name, value)
             if observer is not None and isinstance(value, torch.Tensor):
                 observer.root(name, value)
 
@@ -134,6 +138,13 @@ class Interpreter:
 
     def _is_outside(self, name: str) -> bool:
         return not self._is_graph(name) or name in self._program.inputs or name in self._program.constants
+
+    def _leaf(self, name: str, value: Any) -> Any:
+        """What the program differentiates by has one tensor that all uses read."""
+        roots = (self._program.inputs, self._program.constants, self._program.buffers)
+        is_root = any(name in table for table in roots)
+        own = not isinstance(value, torch.Tensor) or name in self._program.params or (value.grad_fn and not is_root)
+        return value if name not in self._differentiated or own else self._wide(value.detach()).requires_grad_()
 
     def _wide(self, value: Any) -> Any:
         if (
@@ -154,7 +165,7 @@ class Interpreter:
                     continue  # runs when its gradient comes
                 if self._observer is not None:
                     self._observer.before(call, self._values.__getitem__)
-                self._values[call.name] = result = self._execute(call)
+                self._values[call.name] = result = self._leaf(call.name, self._execute(call))
                 if self._observer is not None:
                     self._observer.after(call, result)
         return self._values[self._program.loss]
@@ -164,11 +175,12 @@ class Interpreter:
 
     @contextlib.contextmanager
     def _region(self) -> Iterator[None]:
-        if self._outer is None:
-            yield
-            return
-        device, dtype = self._outer
-        with torch.autocast(device, dtype=dtype, cache_enabled=self._cache):
+        with contextlib.ExitStack() as stack:
+            if any(call.target is GRADIENT and call.args[3] for call in self._program.calls):
+                stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the one kernel that has second derivatives
+            if self._outer is not None:
+                device, dtype = self._outer
+                stack.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=self._cache))
             yield
 
     def _execute(self, call: Call) -> Any:
@@ -207,10 +219,12 @@ class Interpreter:
                 )
             elif call.backward_of:
                 stack.enter_context(torch.autocast(self._autocast_device, enabled=False))
-            if call.nograd:
+            if call.nograd and not call.backward_of:  # _custom() decides
                 stack.enter_context(torch.no_grad())
             if call.target is GRADIENT_OF:
                 return torch.ones_like(args[0])
+            if call.target is GRADIENT:
+                return gradients(*args)
             site = random_site(call) if self._draws is not None else None
             if site is not None:
                 drawn = self._random(call, site.kind, args, read)
@@ -237,7 +251,7 @@ class Interpreter:
         results, operands, wanted = call.args
 
         def backward(gradients: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-            with torch.no_grad():
+            with torch.set_grad_enabled(bool(self._differentiated) and torch.is_grad_enabled()):
                 self._values.update({seed.name: gradient for seed, gradient in zip(seeds, gradients, strict=True)})
                 for inner in rest:
                     self._values[inner.name] = self._execute(inner)

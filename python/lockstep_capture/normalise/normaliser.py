@@ -14,6 +14,7 @@ import torch
 
 from ..errors import Problem, UnsupportedModelError
 from ..ir.decisions import is_comparison, picks
+from ..ir.gradients import differentiated
 from ..ir.graph import Graph, Node, Shape, Value, element_type
 from ..ir.program import Call, Program, Ref, iterate_refs
 from ..ir.random_ops import base_name, random_site
@@ -66,6 +67,8 @@ class Normaliser:
         # Casts of a value to the dtype of an activation: nodes of a backward pass of the user's own are seen there alone.
         self._cast: dict[tuple[str, str, str], Value] = {}
         self._detached: dict[str, Value] = {}
+        self._differentiated = differentiated(program)
+        self._leaves: dict[str, Value] = {}  # of these, values from outside of the network: a node that all uses read
         self._nograd: set[str] = set()
         self._decisions: dict[str, Value | None] = {}  # by the call that chose
         self._decided: dict[str, Value] = {}  # by version: its recorded content as the graph has it
@@ -182,6 +185,8 @@ class Normaliser:
             return self._placeholder_result(call)
 
     def _bind(self, call: Call, result: Any) -> None:
+        if call.name in self._differentiated and isinstance(result, Value) and not self._is_new(result):
+            result = self._renamed(result, call)
         self._env[call.name] = result
         if call.nograd:
             self._nograd.add(call.name)
@@ -263,6 +268,8 @@ class Normaliser:
         kind = self._versions.kind[name]
         if kind == GRAPH:
             found = self._graph_value(name, call)
+        elif value_name(name) in self._differentiated and want_float is not False:
+            return self._leaf(name, call)
         else:
             found = self._outside_value(name, kind, bool(want_float))
             if follows and want_float is not False and found.is_float:
@@ -274,6 +281,20 @@ class Normaliser:
                 raise Unsupported(call.op, "an integer tensor computed from activations has no arithmetic here")
             return self.mask_as_number(found, call, besides=name)
         return found
+
+    def _leaf(self, name: str, call: Call) -> Value:
+        if name not in self._leaves:
+            made = replace(call, nograd=False)
+            self._leaves[name] = self._renamed(self._outside_value(name, self._versions.kind[name], True), made)
+        return self._leaves[name]
+
+    def _is_new(self, x: Value) -> bool:
+        """Has the last node made it?"""
+        return bool(self.graph.nodes) and x.id == self.graph.nodes[-1].id
+
+    def _renamed(self, x: Value, call: Call) -> Value:
+        """The same value under an id of its own, for gradients by it."""
+        return self.add("reshape", [x.id], {"shape": x.shape}, [(x.shape, x.dtype)], call).value()
 
     def _in_its_dtype(self, name: str, found: Value, call: Call) -> Value:
         """A constant, noise or the like in the format of the activation whose dtype it takes, if it takes one."""

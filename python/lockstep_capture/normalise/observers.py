@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..ir.decisions import picks, places_of
+from ..ir.gradients import GRADIENT, differentiated
 from ..ir.program import Call, Program, iterate_refs
 from .interpreter import Interpreter, Observer
 from .ssa import GRAPH, Versions, is_new_empty, started_as, value_name, versions_of
@@ -36,7 +37,7 @@ class TypeRecorder(Observer):
     def after(self, call: Call, result: Any) -> None:
         self._record(call.name, result)
         memory = _memory_of(result)
-        if memory and call.refs():
+        if memory and call.refs() and call.target is not GRADIENT:
             self.shares[call.name] = memory == self._memory.get(call.refs()[0])
 
     def _record(self, name: str, value: Any) -> None:
@@ -113,7 +114,7 @@ def analyse(
     single: the model has narrower weights, and runs in FP32.
     """
     recorder = TypeRecorder()
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.set_grad_enabled(bool(differentiated(program))), torch.random.fork_rng():
         Interpreter(
             program, params, buffers, leaves, None, decisions=program.decisions, observer=recorder, single=single
         ).run()

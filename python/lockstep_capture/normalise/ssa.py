@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import Problem
 from ..ir.decisions import picks, places_of
+from ..ir.gradients import differentiated
 from ..ir.program import Call, Program, Ref, iterate_refs, map_refs
 from ..ir.random_ops import ATTENTION, arguments, base_name, random_site
 from ..rules.context import find_rule
@@ -189,7 +190,8 @@ class _Walk:
         data = self._used_integers(mutated)
         self.result.integer_state = {program.buffers[name] for name in data}
         mutated -= data
-        weights = set(program.params) | mutated
+        self._leaves = differentiated(program)
+        weights = set(program.params) | mutated | self._leaves
         self._written = self._written_views(weights)
         self._chosen = chosen_outside(program, is_float, weights, self._written)
         self.result.recorded = self._chosen & set(program.decisions)
@@ -256,8 +258,7 @@ class _Walk:
 
     def _needed_outside(self, mutated: set[str]) -> set[str]:
         """Arithmetic on the batch that leads to an op without rule (sin), a mask, or a write to a part: Python evaluates all of it."""
-        weights = set(self._program.params) | mutated
-        inside: set[str] = set(weights)
+        inside: set[str] = set(self._program.params) | mutated | self._leaves
         for call in self._program.calls:
             site = random_site(call)
             if call.name in self._chosen or (site is not None and site.kind == "noise"):
@@ -307,7 +308,7 @@ class _Walk:
         if call.op in _BY_EXAMPLE and self._rounds_as(call, *names):
             return GRAPH
         names = names[: len(_refs_by_value(call))]
-        kinds = {self.result.kind[name] for name in names}
+        kinds = {GRAPH if value_name(name) in self._leaves else self.result.kind[name] for name in names}
         if GRAPH in kinds:
             return DERIVED if call.name in self._chosen else GRAPH
         if self._is_float.get(call.name, False) and call.name not in self._forced:

@@ -12,6 +12,7 @@ from . import (  # noqa: F401
     distances,
     fake_quantize,
     functions,
+    gradients,
     inverses,
     layers,
     losses,

@@ -90,7 +90,7 @@ def _looked_up(cls: Any, name: str) -> Any:
 
 def _forward(cls: Any, *args: Any, **kwargs: Any) -> Any:
     """In the place of cls.forward within apply: applies the function once more, with gradients, and records it. PyTorch
-    then makes its own call's node the gradient of the results; nothing runs it in a traced pass."""
+    then makes its own call's node the gradient of the results, which torch.autograd.grad in the step runs."""
     context = args[0] if args and isinstance(args[0], FunctionCtx) else None
     args = args if context is None else args[1:]
     _STATE.applies = True
@@ -107,6 +107,11 @@ def _forward(cls: Any, *args: Any, **kwargs: Any) -> Any:
         made = results if isinstance(results, (tuple, list)) else [results]
         fixed = [one for one in made if isinstance(one, torch.Tensor) and not one.requires_grad]
         context.mark_non_differentiable(*fixed)
+        for one in made:
+            if isinstance(one, torch.Tensor) and isinstance(one.grad_fn, FunctionCtx):
+                context.save_for_backward(*one.grad_fn.saved_tensors)
+                vars(context).update(vars(one.grad_fn))
+                break
     return results
 
 

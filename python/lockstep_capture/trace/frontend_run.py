@@ -16,7 +16,7 @@ import re
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ..errors import Problem, UnsupportedModelError
 from ..ir.attributes import Attribute, Watched, plain_tensors
 from ..ir.decisions import EXTREMES
+from ..ir.gradients import GRADIENT
 from ..ir.program import Autocast, Call, Names, Number, Place, Program, Ref, StepModule, iterate_refs
 from ..rules.context import Unsupported
 from ..rules.observers import observing_form
@@ -37,6 +38,7 @@ from ..rules.spelled_out import draws_between_layers, is_spelled_out, layer_by_l
 from . import custom_functions
 from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
 from .batches import leaves_of, with_tensors
+from .gradients import Given, inner_gradients, is_batched
 from .modules import ModuleStack
 from .other_dtype import batch_as, weights_as
 from .outside import checksum, place_of, tensors_of
@@ -92,18 +94,13 @@ class Observed:
     changed: list[Attribute]
 
 
-Around = Callable[[ModuleStack], Any]  # a context manager: what else a caller looks for in the run
-
-
-def observe(
-    step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None, around: Around | None = None
-) -> Observed:
+def observe(step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None) -> Observed:
     """Runs step(batch) under the loop's autocast, None: it has none. Nothing of the run remains.
 
     Its program has a key and no content: what it chose is not kept. Throws: what step_fn throws; UnsupportedModelError for
     what a program cannot hold.
     """
-    return _run(step, batch, device, autocast, {}, set(), around, keeps=False)
+    return _run(step, batch, device, autocast, {}, set(), keeps=False)
 
 
 def trace(
@@ -117,7 +114,7 @@ def trace(
 
     Runs anew although the pass was observed before: caches that only the first pass fills are full now, as in the loop.
     """
-    first = _run(step, batch, device, autocast, {}, set(), None)
+    first = _run(step, batch, device, autocast, {}, set())
     if not first.asked.dtype and not _has_sums_in_place(first.program):
         return first
     failure: Exception = RuntimeError("the loop uses both low dtypes")
@@ -134,9 +131,7 @@ def trace(
         follows = following(first.asked, other)
         if not follows and not narrows:
             return first
-        return _run(
-            step, batch, device, autocast, follows, narrows, None, stays_fp32=autocast is None and narrow is None
-        )
+        return _run(step, batch, device, autocast, follows, narrows, stays_fp32=autocast is None and narrow is None)
     events = [event for event in first.asked.dtype if not event[1].co_filename.startswith(_TORCH)]
     if events:
         _warn_of_fixed_casts(events, failure)
@@ -177,7 +172,6 @@ def _run(
     autocast: torch.dtype | None,
     follows: dict[Event, Event],
     narrows: set[Event],
-    around: Around | None,
     stays_fp32: bool = False,
     keeps: bool = True,
 ) -> Observed:
@@ -190,8 +184,6 @@ def _run(
     recorder = _Recorder(step, batch, modules, asked, tensors, narrows, keeps, device.type)
     with untouched(step), torch.enable_grad(), contextlib.ExitStack() as stack:
         stack.callback(recorder.put_back)
-        if around is not None:
-            stack.enter_context(around(modules))
         stack.enter_context(
             torch.autocast(device.type, dtype=autocast, enabled=autocast is not None, cache_enabled=False)
         )
@@ -199,6 +191,7 @@ def _run(
             modules.watch(),
             recorder.blocks(),
             custom_functions.functions(recorder),
+            inner_gradients(recorder),
             enable_python_dispatcher(),
             recorder,
             PassedBy(recorder.answers, force=False, note=recorder.note_read, set_data=recorder.set_data),
@@ -237,6 +230,7 @@ def _probe(
         untouched(step),
         torch.enable_grad(),
         torch.autocast(device.type, dtype=low, enabled=autocasts, cache_enabled=False),
+        inner_gradients(probe),
         enable_python_dispatcher(),
         probe,
         PassedBy(answers, force=True),
@@ -247,10 +241,19 @@ def _probe(
 
 
 class _PreDispatch(SchemaCheckMode):
-    """The dispatcher takes no other class at its pre-dispatch key."""
+    """The dispatcher takes no other class at its pre-dispatch key. paused: ops run as if it were not there."""
 
     def __init__(self) -> None:
         TorchDispatchMode.__init__(self, torch._C.DispatchKey.PreDispatch)
+        self.paused = False
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        before, self.paused = self.paused, True
+        try:
+            yield
+        finally:
+            self.paused = before
 
 
 def _computed(func: Any, args: Any, kwargs: Any) -> Any:
@@ -270,7 +273,12 @@ class _Probe(_PreDispatch):
         self._answers, self._lines = answers, Lines()
         self.narrows: set[Event] = set()
 
+    def take_gradient(self, given: Given, results: Sequence[torch.Tensor | None]) -> None:
+        pass
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.paused:
+            return _computed(func, args, kwargs or {})
         if is_spelled_out(func):
             with self:
                 return func.decompose(*args, **(kwargs or {}))
@@ -337,7 +345,7 @@ class _Recorder(_PreDispatch):
             if tensor.layout == torch.strided and tensor.numel() > 0
         }
         self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # parameters that the run writes to
-        self._backward_of, self.paused = "", False
+        self._backward_of = ""
         self._from_gradient: set[str] = set()  # values of that backward pass that depend on its gradients
         self._fresh: Any = WeakTensorKeyDictionary()  # tensors made of Python's numbers
         for number, leaf in enumerate(leaves_of(batch)[0]):
@@ -473,7 +481,7 @@ class _Recorder(_PreDispatch):
         schema = func._schema.name
         if self.paused:
             return _computed(func, args, kwargs)
-        if schema.split("::")[0] in _PASSES_THROUGH or schema in _NO_RESULT or _is_batched((args, kwargs)):
+        if schema.split("::")[0] in _PASSES_THROUGH or schema in _NO_RESULT or is_batched((args, kwargs)):
             return _computed(func, args, kwargs)
         if schema in _NEW:
             fresh = _computed(func, args, kwargs)
@@ -627,6 +635,29 @@ class _Recorder(_PreDispatch):
             self._from_gradient.add(call.name)
         self.program.calls.append(call)
 
+    def take_gradient(self, given: Given, results: Sequence[torch.Tensor | None]) -> None:
+        if self.paused:
+            return
+        place = self._place()
+        if self._backward_of:
+            return self._refuse(
+                "torch.autograd.grad in the backward pass of a torch.autograd.Function",
+                place,
+                "compute the gradient with ops of PyTorch",
+            )
+        if is_batched((given.outputs, given.inputs, given.seeds)):
+            return self._refuse(
+                "a batch of gradients at once (torch.autograd.grad(is_grads_batched=True), vectorize, torch.func.vmap)",
+                place,
+                "call torch.autograd.grad once for each of them",
+            )
+        outputs, inputs, seeds = (self._operands(list(items)) for items in (given.outputs, given.inputs, given.seeds))
+        with torch.set_grad_enabled(given.create_graph):
+            name = self._add("gradient", GRADIENT, (outputs, inputs, seeds, given.create_graph), {}, place)
+            for slot, item in enumerate(results):
+                if item is not None:
+                    self.add_item(name, slot, item, place)
+
     # Functions with a backward pass of their own: custom_functions.Recording
     place, refuse, new_name = _place, _refuse, _new
 
@@ -657,14 +688,6 @@ class _Recorder(_PreDispatch):
     def seed(self, tensor: torch.Tensor, name: str) -> None:
         self._bind(tensor, name)
         self._from_gradient.add(name)
-
-    @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        before, self.paused = self.paused, True
-        try:
-            yield
-        finally:
-            self.paused = before
 
     # The result
     def finish(self, loss: torch.Tensor, step: StepModule) -> Program:
@@ -709,11 +732,3 @@ def _counted(schema: str, args: Any) -> list[str]:
     elif schema in ("aten::masked_scatter", "aten::masked_scatter_"):
         masks = [args[1]]
     return [str(int(mask.sum())) for mask in masks if mask is not None and mask.dtype == torch.bool]
-
-
-def _is_batched(value: Any) -> bool:
-    """torch.func.vmap and the like: what leaves them is a tensor like any other."""
-    return any(
-        isinstance(item, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(item)
-        for item in pytree.tree_leaves(value)
-    )

@@ -13,6 +13,7 @@ import torch
 from ..errors import CaptureError, Problem, UnsupportedModelError
 from ..ir.attributes import Attribute
 from ..ir.cumulative import named_momentum
+from ..ir.gradients import differentiated
 from ..ir.graph import Graph
 from ..ir.program import StepModule
 from ..ir.random_ops import ATTENTION, RandomSite, base_name, random_sites
@@ -47,14 +48,13 @@ def _check_leaves(leaves: list[Any], paths: list[str]) -> None:
 
 @dataclass
 class Seen:
-    """A batch's forward pass, seen once: its leaves, its path and what is unsupported in it."""
+    """A batch's forward pass, seen once: its leaves and its path."""
 
     step: StepModule
     batch: Any
     leaves: list[Any]
     paths: list[str]
     path: Observed
-    problems: list[Problem]
     key: str  # of the program that serves it
 
 
@@ -65,8 +65,8 @@ def see(subject: Subject, step_fn: StepFunction, batch: Any, autocast: torch.dty
     step = StepModule(subject.model, step_fn, subject.attributes)
     own = with_tensors(lambda leaf: leaf.detach().to(subject.device), batch)
     with named_momentum(step.model):
-        path, problems = survey(step, own, subject.device, autocast)
-    return Seen(step, own, leaves, paths, path, problems, f"{_layout_of(subject, leaves)} {path.key}")
+        path = survey(step, own, subject.device, autocast)
+    return Seen(step, own, leaves, paths, path, f"{_layout_of(subject, leaves)} {path.key}")
 
 
 def unknown_state(subject: Subject, seen: Seen) -> list[Attribute]:
@@ -85,7 +85,7 @@ class Traced:
     """program, versions; after normalise(): graph and ir_of. autocast: what the loop's own block casts to."""
 
     def __init__(self, subject: Subject, seen: Seen, autocast: torch.dtype | None = None):
-        self.subject, self._autocast, self._known = subject, autocast, seen.problems
+        self.subject, self._autocast = subject, autocast
         self.paths, self.key, self.signature = seen.paths, seen.key, signature_of(seen.leaves)
         step = seen.step
         with named_momentum(step.model):
@@ -162,7 +162,7 @@ class Traced:
     def support_problems(self, leaves: list[Any]) -> list[Problem]:
         """What is not supported; empty when all is."""
         snapshots = self.snapshots()
-        with torch.no_grad(), torch.random.fork_rng():
+        with torch.set_grad_enabled(bool(differentiated(self.program))), torch.random.fork_rng():
             Interpreter(
                 self.program,
                 self.subject.params,
@@ -177,5 +177,5 @@ class Traced:
         try:
             self.normalise(snapshots)
         except UnsupportedModelError as error:
-            return self._known + error.problems
-        return self._known
+            return error.problems
+        return []
