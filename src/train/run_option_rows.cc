@@ -176,7 +176,11 @@ constexpr RunOption kRows[] = {
     number_row("--weight-decay", "weight_decay"),
     {.option = "--optimizer-args", .group = kOptimizer, .type = "K=V,...",
      .help = "any number of the optimizer, e.g. nesterov=1", .of = kModels,
-     .parse = parse_optimizer_args, .printed = printed_optimizer_args, .effect = kTraining},
+     .parse = parse_optimizer_args,
+     .printed = [](const RunOption& row, const RunOptions& options) {
+       return printed_optimizer_args(row, run_options(), options);
+     },
+     .effect = kTraining},
     {.option = "--schedule", .key = "schedule", .place = 11, .group = kOptimizer,
      .type = "NAME[:K=V,...]", .help = "see `lockstep list schedules`",
      .member = at<&O::schedule>(), .of = kModels, .numbers = schedule_numbers,

@@ -58,10 +58,6 @@ HyperValues changed_numbers(const OptimizerSpec& spec) {
   return changed_from_initial(spec, find_optimizer(spec.name).parameters);
 }
 
-// The numbers with an option of their own.
-constexpr std::string_view kOwnOption[] = {"lr",    "momentum", "beta1",
-                                           "beta2", "eps",      "weight_decay"};
-
 // In the syntax of parse_group: the numbers that differ from the run's optimizer, or another
 // optimizer.
 std::string group_text(const ParameterGroup& group, const OptimizerSpec& base) {
@@ -188,9 +184,11 @@ void parse_optimizer_args(const RunOption& row, std::string_view text, RunOption
   problems.throw_if_any();
 }
 
-std::vector<std::string> printed_optimizer_args(const RunOption& row, const RunOptions& options) {
+std::vector<std::string> printed_optimizer_args(const RunOption& row,
+                                                std::span<const RunOption> all,
+                                                const RunOptions& options) {
   HyperValues values = changed_numbers(options.optimizer);
-  for (const std::string_view name : kOwnOption) values.erase(std::string(name));
+  for (const RunOption& own : all) values.erase(std::string(own.number));
   if (values.empty()) return {};
   return {printed(row, hyper_values_text(values))};
 }

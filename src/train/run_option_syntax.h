@@ -2,6 +2,7 @@
 // optimizer's numbers, schedules, groups, the level of statistics. Each both ways, for its row.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,7 +27,10 @@ std::string optimizer_number_help(std::string_view number);
 void parse_optimizer_number(const RunOption& row, std::string_view text, RunOptions& options);
 std::vector<std::string> printed_optimizer_number(const RunOption& row, const RunOptions& options);
 void parse_optimizer_args(const RunOption& row, std::string_view text, RunOptions& options);
-std::vector<std::string> printed_optimizer_args(const RunOption& row, const RunOptions& options);
+// The numbers that none of all rows has as its own.
+std::vector<std::string> printed_optimizer_args(const RunOption& row,
+                                                std::span<const RunOption> all,
+                                                const RunOptions& options);
 
 void parse_schedule_option(const RunOption& row, std::string_view text, RunOptions& options);
 std::vector<std::string> printed_schedule(const RunOption& row, const RunOptions& options);
