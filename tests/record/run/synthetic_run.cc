@@ -105,6 +105,11 @@ StepRecord SyntheticRun::step(int64_t step) const {
       n += 2;
       site.error.compared = 8;
       site.error.err_sq = random.uniform(n++);
+      if (options.measuring.samples_sums(step)) {
+        site.effect = {.rounding = site.error.err_sq, .range = site.stats.sum_sq};
+        site.health.addends = 8;
+        site.health.swamped = site.stats.inexact;
+      }
       UpdateRecord& update = site.update;
       update.measured = sites.sites[s].role == Role::kUpdate;
       if (update.measured) update.stats = {random.bits(n++) % 8, 8, random.uniform(n), 3.5};

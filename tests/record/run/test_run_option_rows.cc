@@ -89,6 +89,9 @@ TEST_CASE("the printed command: a capture, twins, levels of statistics") {
   options.loop_changes = {{"lr", 0.5}};
   CHECK(replay_command(options, "b.h5") ==
         "lockstep replay './-my runs/a.h5' --lanes fp32,tf32 --steps 3 --change lr=0.5 -o b.h5");
+  options.steps = 0;  // all that were captured
+  CHECK(replay_command(options, "b.h5") ==
+        "lockstep replay './-my runs/a.h5' --lanes fp32,tf32 --change lr=0.5 -o b.h5");
   RunOptions none;
   none.model = "mlp";
   none.lanes = {"fp32", "tf32"};
