@@ -23,6 +23,7 @@ from .arguments import check_arguments
 from .errors import CaptureError, UnsupportedModelError, failed
 from .ir.attributes import Attribute
 from .model_state import State, Subject, rank, world_size
+from .needs import check_room
 from .trace.step_function import StepFunction
 from .trace.traced import Traced, see, unknown_state
 from .trace.uncompiled import compiled_parts, uncompiled
@@ -44,7 +45,7 @@ class Capture:
     divided by the number of micro-batches, not scaled. autocast: dtype of the torch.autocast block that the LOOP
     opens around the forward pass ("float16", "bfloat16"), None where it opens none; blocks inside step_fn or the
     model are found automatically. verify: numbers of the steps that get reference gradients, default the first
-    alone; each costs 28 bytes per parameter with AdamW, later ones 12 more. on_unsupported: "error" raises UnsupportedModelError at the first block, "report"
+    alone; each adds 24 bytes per parameter to the file with AdamW, later ones 36. on_unsupported: "error" raises UnsupportedModelError at the first block, "report"
     warns with the same text and captures nothing. Other failures of the capture do the same; the loop's own errors never.
     quiet: no line on standard error when the file is complete.
 
@@ -288,6 +289,7 @@ class Capture:
         if self._subject is None:
             self._subject = Subject(self._model, self._optimizer, self._scaler, self._attributes)
             self._continuity = Continuity(self._subject)
+            check_room(self._subject, self._verify, self._path)
         subject, continuity = self._subject, self._continuity
         assert continuity is not None
         subject.check_layout()
@@ -319,7 +321,7 @@ class Capture:
         if self._step is None:
             self._step = Step(self._done, Events(), [], subject.scale())
             if self._done in self._verify:
-                self._step.pre = subject.state()
+                self._step.pre = self._initial or subject.state()
                 if world_size() == 1:
                     self._step.replayed = Replayed(set(subject.held()), self._step.scale_before)
         self._tell(subject, self._traced[key][0])

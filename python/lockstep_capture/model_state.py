@@ -77,6 +77,11 @@ def unwrap_optimizer(optimizer: Any) -> torch.optim.Optimizer:
     inner = optimizer
     while hasattr(inner, "optimizer") and type(inner).__module__.partition(".")[0] in _WRAPPERS:
         inner = inner.optimizer
+    if optimizer is None:
+        raise CaptureError(
+            "optimizer: is None, must be a torch.optim.Optimizer; to capture inference, take a loss of its results, such as "
+            "their mean square, and torch.optim.SGD(model.parameters(), lr=0.0), which leaves the weights as they are"
+        )
     if not isinstance(inner, torch.optim.Optimizer):
         raise CaptureError(f"optimizer: is a {type(optimizer).__name__}, must be a torch.optim.Optimizer")
     return inner
@@ -183,6 +188,11 @@ class Subject:
     ):
         self.model = unwrap(model)
         self.optimizer = None if optimizer is None else unwrap_optimizer(optimizer)
+        if "LBFGS" in _kinds(self.optimizer):
+            raise CaptureError(
+                f"optimizer: {type(self.optimizer).__name__} runs forward and backward pass several times in a step, a "
+                "captured step has one of each: take the captured steps with torch.optim.SGD(model.parameters(), lr=...)"
+            )
         self.scaler = scaler
         self.attributes = attributes
         self.names = Names(self.model, attributes)

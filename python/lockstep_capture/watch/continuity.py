@@ -24,6 +24,10 @@ _odd: dict[torch.device, torch.Tensor] = {}  # 1, 3, 5, ...: the longest that wa
 
 _HINT = "write self.{0}.copy_(...) in forward, without .data and .set_(), and run the forward pass once per block"
 MOST_NAMES = 4  # in a message
+_OTHERS_HINT = (
+    "a second optimizer (GAN) or an average that the loop updates (teacher) cannot be replayed: capture steps=1 with that "
+    "change outside of the block, or only the network that trains, with the other's results in the batch"
+)
 
 Prints = dict[str, int]
 
@@ -124,13 +128,17 @@ class Continuity:
             )
 
     def check_weights(self, when: str) -> None:
+        now = prints_of(self._subject.weights())
+        held = self._subject.held()
+        others = {path: found for path, found in now.items() if path not in held}
+        self._compare("weights that the optimizer does not have", self._weights, others, when, _OTHERS_HINT)
         self._compare(
             "weights",
             self._weights,
-            prints_of(self._subject.weights()),
+            now,
             when,
-            "optimizer.step() must be called in the block, on the optimizer that was given; a second "
-            "optimizer, or weights changed by hand, cannot be replayed",
+            "optimizer.step() must be called in the block, once, on the optimizer that was given; weights changed by "
+            "hand cannot be replayed",
         )
 
     def check_buffers(self, when: str) -> None:

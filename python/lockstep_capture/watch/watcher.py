@@ -118,6 +118,7 @@ class Watcher(Listener):
             known = gradients.known_parameters(self._step, self._traced)
             gradients.check_idle(self._subject, known, self._step.reached)
             gradients.record(self._subject, self._step)
+            self._step.replayed = None  # all compared: frees a copy of the gradients
 
     def on_stepped(self) -> None:
         with self._aside():
@@ -130,7 +131,8 @@ class Watcher(Listener):
         if self.events.backward_count > 1:
             raise CaptureError(
                 f"the block of cap.step() called backward() {self.events.backward_count} times, must "
-                "call it once: give every micro-batch a block of its own"
+                "call it once: give every micro-batch a block of its own, and every network that trains a capture; for SAM, "
+                "take the captured steps with its base optimizer"
             )
         if self._error is not None:
             raise self._error

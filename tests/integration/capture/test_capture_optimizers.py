@@ -5,8 +5,8 @@ import collections
 import h5py
 import pytest
 import torch
-from capture_loops import Images, UnknownOptimizer, image_batches, image_loss, train
-from lockstep_capture import Capture, capture
+from capture_loops import Images, UnknownOptimizer, image_batches, image_loss, steps_in, train
+from lockstep_capture import Capture, CaptureError, capture
 
 
 class OwnAttributes(torch.optim.Optimizer):
@@ -123,3 +123,99 @@ def test_an_optimizer_around_another_is_not_taken_for_it(tmp_path):
     with h5py.File(tmp_path / "a.h5") as file:
         assert file["optimizer"].attrs["class"] == "Around" and file.attrs["replay_mode"] == "gradients-only"
         assert file.attrs["n_steps"] == 3 and file["steps/000001"].attrs["stepped"]
+
+
+# ---- Loops that are refused, and the way out that the message names
+
+
+class Pair(torch.nn.Module):
+    """A generator with a discriminator, or a network with its teacher."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+
+def pair_loss(model, batch):
+    return (model.second(model.first(batch)) - 1).square().mean()
+
+
+def pair_loop(cap, model, optimizer, inside):
+    """The loop changes the second network by itself, in the block or after it."""
+    for batch in torch.randn(3, 5, 4):
+        with cap.step(batch):
+            pair_loss(model, batch).backward()
+            optimizer.step()
+            model.zero_grad()
+            if inside:
+                model.second.weight.data.mul_(0.9)
+        if not inside:
+            model.second.weight.data.mul_(0.9)
+
+
+def test_weights_that_another_optimizer_or_the_loop_changes(lockstep, tmp_path):
+    path = tmp_path / "a.h5"
+    for inside, when in ((True, "in the block, after optimizer.step"), (False, "between two blocks")):
+        model = Pair()
+        optimizer = torch.optim.SGD(model.first.parameters(), 0.1)
+        cap = Capture(path, model, optimizer, pair_loss, steps=2)
+        expected = (
+            rf"1 weights that the optimizer does not have changed {when}.*, e.g. second.weight: .*\(GAN\).* steps=1"
+        )
+        with pytest.raises(CaptureError, match=expected):
+            pair_loop(cap, model, optimizer, inside)
+    model = Pair()
+    optimizer = torch.optim.SGD(model.first.parameters(), 0.1)
+    pair_loop(Capture(path, model, optimizer, pair_loss, steps=1), model, optimizer, inside=False)
+    lockstep("verify", path)
+
+    model = Pair()
+    teacher, path = model.second, tmp_path / "b.h5"
+    optimizer = torch.optim.SGD(model.first.parameters(), 0.1)
+
+    def loss_of(model, batch):
+        return (model(batch["x"]) - batch["target"]).square().mean()
+
+    cap = Capture(path, model.first, optimizer, loss_of, steps=2)
+    for x in torch.randn(3, 5, 4):
+        batch = {"x": x, "target": teacher(x).detach()}
+        with cap.step(batch):
+            loss_of(model.first, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        teacher.weight.data.lerp_(model.first.weight.data, 0.1)
+    assert steps_in(path) == (2, 2, True)
+    lockstep("verify", path)
+
+
+def test_lbfgs_is_refused_before_anything_runs(tmp_path):
+    model, path = Images(), tmp_path / "a.h5"
+    optimizer, ran = torch.optim.LBFGS(model.parameters()), []
+
+    def loss_of(model, batch):
+        ran.append(batch)
+        return image_loss(model, batch)
+
+    with pytest.raises(CaptureError, match="LBFGS runs forward and backward pass several times .*SGD"):
+        capture(path, model, optimizer, image_batches(3), loss_of)
+    cap = Capture(path, model, optimizer, loss_of, on_unsupported="report")
+    with pytest.warns(UserWarning, match="LBFGS runs"), cap.step(image_batches(1)[0]):
+        pass
+    assert not ran and not path.exists()
+
+
+def test_inference_as_a_loss_and_a_step_of_zero(lockstep, tmp_path):
+    model, path = Images().eval(), tmp_path / "a.h5"
+    with pytest.raises(CaptureError, match=r"optimizer: is None, .* inference, .*lr=0.0"):
+        Capture(path, model, None, image_loss)
+    capture(
+        path,
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.0),
+        image_batches(2),
+        lambda m, batch: m(batch[0]).square().mean(),
+        steps=2,
+    )
+    lockstep("verify", path)
+    lockstep("replay", path, "--lanes", "fp32,pure-fp16", "-o", tmp_path / "run.h5", "--quiet")
