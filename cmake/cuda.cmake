@@ -1,7 +1,7 @@
 # The code that runs on NVIDIA GPUs (*.cu in emulation/verify/nvidia and emulation/kernels/cuda), compiled
-# if nvcc is found and run if there is a GPU. The CUDA runtime is linked statically and looks for the
-# driver on first use, so the program starts on machines without either.
-set(LOCKSTEP_CUDA AUTO CACHE STRING "Code for NVIDIA GPUs: AUTO (if nvcc is found), ON, OFF")
+# on request, because it doubles the time of a build, and run if there is a GPU. The CUDA runtime is linked
+# statically and looks for the driver on first use, so the program starts on machines without either.
+set(LOCKSTEP_CUDA OFF CACHE STRING "Code for NVIDIA GPUs: OFF, ON, AUTO (if nvcc is found)")
 set_property(CACHE LOCKSTEP_CUDA PROPERTY STRINGS AUTO ON OFF)
 
 if(LOCKSTEP_CUDA STREQUAL "AUTO" AND LOCKSTEP_SANITIZE)
@@ -27,7 +27,7 @@ elseif(LOCKSTEP_CUDA)
   elseif(NOT LOCKSTEP_CUDA STREQUAL "AUTO")
     message(FATAL_ERROR "LOCKSTEP_CUDA=${LOCKSTEP_CUDA}: no working nvcc was found")
   else()
-    message(STATUS "CUDA: no nvcc, GPU units report 'built without nvcc'")
+    message(STATUS "CUDA: no nvcc, GPU units report 'built without CUDA'")
   endif()
 endif()
 

@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-// Why products cannot run on a GPU here, or "": no nvcc at build time, no GPU, no cuBLAS, ...
+// Why products cannot run on a GPU here, or "": built without CUDA, no GPU, no cuBLAS, ...
 std::string why_no_gpu();
 // Why the models' kernels cannot run on a GPU here, or "".
 std::string why_no_model_kernels();

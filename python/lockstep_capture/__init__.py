@@ -11,7 +11,11 @@ lightning.CaptureCallback capture the loops of Trainers.
 """
 
 import importlib
+import importlib.util
 from typing import Any
+
+if importlib.util.find_spec("torch") is None:
+    raise ImportError("lockstep_capture needs PyTorch: pip install torch, or pip install 'lockstep-numerics[torch]'")
 
 from .capture import Capture
 from .check import check

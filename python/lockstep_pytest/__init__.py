@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--lockstep-program",
         metavar="PATH",
         default=None,
-        help="the program lockstep [$LOCKSTEP, or the one on the PATH]",
+        help="the program lockstep [$LOCKSTEP, or the one on the PATH, or the wheel's]",
     )
     parser.addini(
         "lockstep_baselines", "folder of the baselines, from the root folder [baselines, next to the test]", default=""

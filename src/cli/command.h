@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace lockstep {
 
@@ -29,6 +30,11 @@ struct Command {
 };
 std::span<const Command> commands();
 
+// Another command, by its words: {"report", "run.h5"}. They become command_line(). Returns: its
+// exit code. Throws: as the command; CLI::ParseError if the words are not its own.
+int run_command(const std::vector<std::string>& words);
+
+std::function<int()> declare_demo(CLI::App& app);
 std::function<int()> declare_replay(CLI::App& app);
 std::function<int()> declare_report(CLI::App& app);
 std::function<int()> declare_recommend(CLI::App& app);
@@ -40,8 +46,8 @@ std::function<int()> declare_round(CLI::App& app);
 std::function<int()> declare_dot(CLI::App& app);
 std::function<int()> declare_list(CLI::App& app);
 
-// The command line this process was started with, quoted for a shell; set by main.
+// The command line of the command that runs, quoted for a shell; set by main and by run_command.
 const std::string& command_line();
-void set_command_line(int argc, char** argv);
+void set_command_line(std::span<const std::string> words);
 
 }  // namespace lockstep

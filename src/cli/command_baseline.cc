@@ -57,12 +57,6 @@ void keep_history(const std::string& path, Baseline& baseline) {
   baseline.history = std::move(history);
 }
 
-void make_folder(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) throw InputError(fmt::format("-o {}: {}", path, error.message()));
-}
-
 // In a folder, a baseline is named after its environment and policies, so that those of other
 // machines can be next to it.
 std::string path_in(const std::string& folder, const RunOptions& options) {
@@ -127,7 +121,7 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
   args.options.seeds = 1;
   args.options.held_out = false;
   request.options = args.options;
-  if (args.output.ends_with('/')) make_folder(args.output);
+  if (args.output.ends_with('/')) make_output_folder(args.output);
   const auto watch = [&](int64_t number, int64_t all) -> std::unique_ptr<Observer> {
     if (args.quiet) return nullptr;
     return std::make_unique<Progress>(0, args.options.steps,

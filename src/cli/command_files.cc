@@ -36,6 +36,12 @@ bool is_in(const std::string& path, const std::string& input) {
 
 }  // namespace
 
+void make_output_folder(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) throw InputError(fmt::format("-o {}: cannot be made: {}", path, error.message()));
+}
+
 void CommandFiles::input(const std::string& what, const std::string& path) {
   if (!path.empty()) inputs_.push_back({what, path, path});
 }

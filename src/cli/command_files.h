@@ -10,6 +10,9 @@
 
 namespace lockstep {
 
+// The folder of -o. Throws: InputError if it cannot be made.
+void make_output_folder(const std::string& path);
+
 struct CommandInput {
   std::string what, path;  // "--rules", "rules.toml"
 };

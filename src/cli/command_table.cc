@@ -1,13 +1,18 @@
 // The commands of this version, in the order in which a user needs them.
 #include <array>
+#include <vector>
 
 #include "src/cli/command.h"
+#include "src/core/find_row.h"
 #include "src/core/text.h"
 
 namespace lockstep {
 namespace {
 
 constexpr std::array kCommands = {
+    Command{.name = "demo",
+            .help = "train a small network in five formats and write the report as a page",
+            .declare = declare_demo},
     Command{.name = "replay",
             .help = "train a model in several number formats at once and record what they did",
             .declare = declare_replay},
@@ -55,14 +60,22 @@ std::span<const Command> commands() {
   return kCommands;
 }
 
+int run_command(const std::vector<std::string>& words) {
+  const Command& command = find_row("command", words.at(0), commands());
+  CLI::App app;
+  const std::function<int()> work = command.declare(app);
+  app.parse(std::vector<std::string>(words.rbegin(), words.rend() - 1));  // the last word first
+  set_command_line(words);
+  return work();
+}
+
 const std::string& command_line() {
   return stored_command_line();
 }
 
-void set_command_line(int argc, char** argv) {
-  // The program's own path says nothing about the run.
-  std::string text = "lockstep";
-  for (int i = 1; i < argc; ++i) text += " " + shell_quoted(argv[i]);
+void set_command_line(std::span<const std::string> words) {
+  std::string text = "lockstep";  // the program's own path says nothing about the run
+  for (const std::string& word : words) text += " " + shell_quoted(word);
   stored_command_line() = std::move(text);
 }
 

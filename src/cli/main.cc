@@ -46,8 +46,7 @@ std::string overview() {
   }
   text +=
       "\nTo see it work (half a minute, no data needed):\n"
-      "  lockstep replay lenet --lanes fp32,torch-autocast-fp16,pure-fp16 --steps 50 -o first.h5\n"
-      "  lockstep report first.h5\n\n"
+      "  lockstep demo\n\n"
       "`lockstep COMMAND --help` explains a command.\n\n";
   return text + std::string(kExitCodes);
 }
@@ -149,7 +148,7 @@ void require_utf8(int argc, char** argv) {
 int run(int argc, char** argv) {
   require_utf8(argc, argv);
   require_known_command(argc, argv);
-  set_command_line(argc, argv);
+  set_command_line(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
   CLI::App app("Lockstep: the same training steps in several number formats, side by side.",
                "lockstep");
   app.set_version_flag("--version", std::string("lockstep ") + LOCKSTEP_VERSION);

@@ -11,6 +11,7 @@
 #include "reports/writers/number_text.h"
 #include "src/cli/arguments/arguments.h"
 #include "src/cli/command.h"
+#include "src/cli/command_files.h"
 #include "src/cli/terminal/terminal.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
@@ -57,9 +58,7 @@ TableFiles table_files(const ReportPage& page, const std::string& folder) {
 }
 
 int write_tables(const TableFiles& files, const std::string& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) throw InputError(fmt::format("-o {}: cannot be made: {}", folder, error.message()));
+  make_output_folder(folder);
   for (size_t i = 0; i < files.tables.size(); ++i) {
     write_text_file_atomically(files.paths[i], files.tables[i].text);
   }

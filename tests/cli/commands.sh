@@ -4,9 +4,12 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 run=(replay mlp --data synthetic:200 --steps 12 --batch 8 --lanes fp32,torch-autocast-fp16,pure-fp16)
 expect 0
-says "lockstep replay lenet"
+says "lockstep demo"
 expect 0 --version
 says "lockstep 0."
+touch taken
+expect 2 demo -o taken   # .ci/try_wheel runs the demo
+errs "-o taken: cannot be made"
 
 expect 0 "${run[@]}" -o a.h5
 says "Verdict"

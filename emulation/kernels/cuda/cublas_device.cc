@@ -1,4 +1,4 @@
-// cuBLAS on the machine's first GPU; in builds without nvcc, no device. Row-major C = A B' is the
+// cuBLAS on the machine's first GPU; in builds without CUDA, no device. Row-major C = A B' is the
 // column-major C' = B A': cuBLAS sees B as its first matrix, transposed, and A as its second. Only
 // this order of both exists for FP8.
 #include "emulation/kernels/cuda/device.h"
@@ -329,12 +329,12 @@ Device* gpu_device(std::string* why_not) {
 namespace lockstep::cuda {
 
 Device* gpu_device(std::string* why_not) {
-  if (why_not != nullptr) *why_not = "built without nvcc";
+  if (why_not != nullptr) *why_not = "built without CUDA (-DLOCKSTEP_CUDA=ON)";
   return nullptr;
 }
 
 std::string why_no_kernels() {
-  return "built without nvcc";
+  return "built without CUDA (-DLOCKSTEP_CUDA=ON)";
 }
 
 }  // namespace lockstep::cuda

@@ -5,7 +5,7 @@
 
 namespace lockstep::cuda {
 
-// Why there is none for this program, or "". Defined in builds with nvcc only.
+// Why there is none for this program, or "". Defined in builds with CUDA only.
 std::string why_no_gpu();
 
 }  // namespace lockstep::cuda

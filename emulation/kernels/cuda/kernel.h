@@ -14,7 +14,7 @@ namespace lockstep::cuda {
 
 using Kernel = std::variant<BlockProduct, ChainProduct, RoundElements, FindRanges, MeasureLanes>;
 
-// On the machine's first GPU; returns when it has ended. Both are defined in builds with nvcc only.
+// On the machine's first GPU; returns when it has ended. Both are defined in builds with CUDA only.
 // Returns: what went wrong, or "".
 std::string launch_on_gpu(const Kernel& kernel);
 // Why the GPU cannot run them ("this build has no code for sm_61"), or "". Requires: a GPU.

@@ -1,4 +1,4 @@
-// Tiles on the host, and the device in builds without nvcc.
+// Tiles on the host, and the device in builds without CUDA.
 #include "emulation/verify/nvidia/mma_device.h"
 
 #include "src/core/parallel.h"
@@ -43,7 +43,7 @@ TileBatch make_tiles(const CaseStream& stream, const Rule& rule, const Shape& sh
 
 #ifndef LOCKSTEP_CUDA
 Device* cuda_device(std::string* why_not) {
-  if (why_not != nullptr) *why_not = "built without nvcc";
+  if (why_not != nullptr) *why_not = "built without CUDA (-DLOCKSTEP_CUDA=ON)";
   return nullptr;
 }
 #endif

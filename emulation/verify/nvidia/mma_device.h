@@ -1,6 +1,6 @@
 // Devices that run matrix instructions.
 // A device takes tiles and returns D, or makes, runs and checks a stream of tiles itself. The GPU
-// is one device (mma_kernels.cu, in builds with nvcc); tests use software instead.
+// is one device (mma_kernels.cu, in builds with CUDA); tests use software instead.
 // Knows nothing of units, vectors or tables.
 #pragma once
 

@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -76,7 +75,7 @@ class Project:
         self.test.parent.mkdir(parents=True)
         self.python = folder / "venv" / "bin" / "python"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
-        shutil.copytree(SOURCE / "python", folder / "package")  # a build leaves files where it runs
+        before = sorted((SOURCE / "python").rglob("*"))
         (own,) = (folder / "venv" / "lib").glob("python3*/site-packages")
         subprocess.run(
             [
@@ -90,10 +89,11 @@ class Project:
                 "--disable-pip-version-check",
                 "--target",
                 own,
-                folder / "package",
+                SOURCE / "python",
             ],
             check=True,
         )
+        assert sorted((SOURCE / "python").rglob("*")) == before, "the installation left files in the checkout"
         # PyTorch and pytest are lent: a second download would take minutes.
         self.environment = {**os.environ, "PYTHONPATH": sysconfig.get_path("purelib"), "LOCKSTEP": str(program)}
         self.baselines = self.test.parent / "baselines"

@@ -1,0 +1,5 @@
+"""`python -m lockstep ARGUMENTS`: the same as `lockstep ARGUMENTS`."""
+
+from .program import main
+
+main()
