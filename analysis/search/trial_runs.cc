@@ -139,8 +139,6 @@ void TrialRuns::replay(std::span<const Candidate> candidates, RunOptions options
     identity += candidate.lane + "\n" + candidate.toml + "\n";
   }
   options.lanes.push_back(twin_name(1));
-  std::error_code ignored;
-  std::filesystem::create_directories(folder_, ignored);  // the writer reports what is wrong
   last_path_ = fmt::format("{}/{:016x}.h5", folder_, fnv1a(identity));
   ++replays_;
   if (is_complete(last_path_, options.steps)) {
@@ -156,6 +154,8 @@ void TrialRuns::replay(std::span<const Candidate> candidates, RunOptions options
       options.start_hash = start_hash(start);
       run.emplace(options, &start);
     }
+    std::error_code ignored;
+    std::filesystem::create_directories(folder_, ignored);  // the writer reports what is wrong
     RunFileWriter writer(last_path_, "lockstep recommend", /*overwrite=*/true);
     ObserverThread writing({&writer});
     run->add_observer(&writing);

@@ -154,6 +154,8 @@ def test_options_that_would_be_ignored_are_refused(lockstep, captures, tmp_path)
     lockstep("replay", captures["fine"], "--quiet", "-o", "run.h5", cwd=tmp_path)
     said = lockstep("recommend", "run.h5", "--steps", 5, "--also", "state", code=2, cwd=tmp_path).stderr
     assert "--steps: run.h5 is a run file" in said and "--also: run.h5 is a run file" in said
+    lockstep("recommend", "no-model", "--quiet", code=2, cwd=tmp_path)
+    assert not (tmp_path / "no-model.recommend").exists()
 
 
 def test_a_proof_runs_new_seeds(lockstep, tmp_path):
