@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import types
 from typing import Any
 
 import torch
@@ -31,13 +32,16 @@ def _is_compiled(value: Any) -> bool:
     if isinstance(value, torch.nn.Module):
         compiled = "OptimizedModule" in {kind.__name__ for kind in type(value).__mro__}
         return compiled or value._compiled_call_impl is not None or _is_compiled(type(value).forward)
-    attributes = getattr(value, "__dict__", {})
+    attributes = vars(value) if isinstance(value, (types.FunctionType, types.MethodType)) else {}
     return "_torchdynamo_orig_callable" in attributes and "_torchdynamo_disable" not in attributes
 
 
 def step_is_compiled() -> bool:
-    """Whether a hook of an optimizer runs within torch.compile(optimizer.step)."""
+    """Whether a hook of an optimizer runs within torch.compile(optimizer.step), or within a compiled step of the loop."""
     frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name != "compile_wrapper":
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.endswith("eval_frame.py") and "callback" in code.co_freevars:  # not so in dynamo.disable
+            return True
         frame = frame.f_back
-    return frame is not None
+    return False

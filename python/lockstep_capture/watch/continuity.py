@@ -131,7 +131,7 @@ class Continuity:
         now = prints_of(self._subject.weights())
         held = self._subject.held()
         others = {path: found for path, found in now.items() if path not in held}
-        self._compare("weights that the optimizer does not have", self._weights, others, when, _OTHERS_HINT)
+        self._compare("weights outside of the optimizer", self._weights, others, when, _OTHERS_HINT)
         self._compare(
             "weights",
             self._weights,

@@ -273,7 +273,7 @@ MISTAKES = {
     rows_change_places: "1 weights changed between two blocks, e.g. fc.weight",
     behind_the_back: "1 weights changed between two blocks, e.g. fc.weight",
     between_step_and_end: "1 weights changed in the block, after optimizer.step",
-    second_optimizer: "replaced during the capture|weights changed before optimizer.step",
+    second_optimizer: r"2 weights outside of the optimizer changed before optimizer.step.*, e.g. conv.weight",
     step_outside: r"\d weights changed between two blocks",
     forward_outside: "3 buffers changed between two blocks, e.g. bn.running_mean",
     half_an_accumulation: "some existed before the step's first backward",
