@@ -26,8 +26,9 @@ from .model_state import State, Subject, rank, world_size
 from .needs import check_room
 from .trace.step_function import StepFunction
 from .trace.traced import Traced, see, unknown_state
-from .trace.uncompiled import compiled_parts, uncompiled
-from .watch.continuity import MOST_NAMES, Continuity
+from .trace.uncompiled import uncompiled
+from .trace.user_code import user_line
+from .watch.continuity import Continuity
 from .watch.forward_pass import Region
 from .watch.hooks import Events, around_step
 from .watch.replayed_gradients import Replayed
@@ -239,7 +240,7 @@ class Capture:
         if rank() > 0:
             self._closed = True
             return None
-        with uncompiled():
+        with uncompiled(self._note_compiled):
             watcher: Watcher | None = None if self._waits else self._guarded(lambda: self._prepare(batch))
         return watcher
 
@@ -325,7 +326,7 @@ class Capture:
                 if world_size() == 1:
                     self._step.replayed = Replayed(set(subject.held()), self._step.scale_before)
         self._tell(subject, self._traced[key][0])
-        return Watcher(subject, self._step, self._traced[key][0], batch, continuity, self.autocast)
+        return Watcher(subject, self._step, self._traced[key][0], batch, continuity, self.autocast, self._note_compiled)
 
     def _tell(self, subject: Subject, traced: Traced) -> None:
         """Warns, once, of everything that runs otherwise than it would without the capture."""
@@ -335,18 +336,20 @@ class Capture:
                 "fused kernels hide their mask",
                 once="sdpa",
             )
-        if parts := compiled_parts(self._step_fn, self._model):
-            self._warn(
-                f"torch.compile: the captured steps run {', '.join(parts[:MOST_NAMES])} uncompiled, which may change their "
-                "bits; later steps run compiled",
-                once="compiled",
-            )
         if world_size() > 1:
             self._warn(
                 f"{world_size()} ranks: the loop's gradients are means over all of them, the file has the batches "
                 "of rank 0 only, and a free replay sees only these",
                 once="ranks",
             )
+
+    def _note_compiled(self) -> None:
+        """Before compiled code runs in a captured step, or in the run of step_fn before it."""
+        self._warn(
+            f"torch.compile: the captured steps run the code that is called at {user_line()} uncompiled, which may change "
+            "their bits; later steps run compiled",
+            once="compiled",
+        )
 
     def _graph_number(self, traced: Traced) -> int:
         """Writes everything that the file holds once, and each graph once."""

@@ -7,33 +7,32 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from .reachable import reachable
 
-_OF_MODULES = ("forward", "_compiled_call_impl")  # attributes of a compiled module, which is in the list itself
+@contextlib.contextmanager
+def uncompiled(note: Callable[[], None] | None = None) -> Iterator[None]:
+    """torch.compile does nothing in it, wherever the loop put it. note: is called before compiled code runs this way."""
+    dynamo: Any = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is None:
+        yield
+        return
+    original = dynamo._callback_from_stance
 
+    def look(callback: Any) -> Any:
+        if note is not None and callback not in (None, False):  # these are code that is not to be compiled
+            note()
+        return original(callback)
 
-def uncompiled() -> contextlib.AbstractContextManager[None]:
-    """torch.compile does nothing in it, wherever the loop put it."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext()
-
-
-def compiled_parts(step_fn: Any, model: torch.nn.Module) -> list[str]:
-    """Modules and functions that the loop has compiled, by the names by which step_fn reaches them."""
-    found = [path for path, value in reachable(step_fn, model) if _is_compiled(value)]
-    return [path or "the model" for path in found if path.rpartition(".")[2] not in _OF_MODULES]
-
-
-def _is_compiled(value: Any) -> bool:
-    if isinstance(value, torch.nn.Module):
-        compiled = "OptimizedModule" in {kind.__name__ for kind in type(value).__mro__}
-        return compiled or value._compiled_call_impl is not None or _is_compiled(type(value).forward)
-    attributes = vars(value) if isinstance(value, (types.FunctionType, types.MethodType)) else {}
-    return "_torchdynamo_orig_callable" in attributes and "_torchdynamo_disable" not in attributes
+    with torch.compiler.set_stance("force_eager"):
+        try:
+            dynamo._callback_from_stance = look
+            yield
+        finally:
+            dynamo._callback_from_stance = original
 
 
 def step_is_compiled() -> bool:

@@ -6,8 +6,7 @@ A failure in here does not reach the loop: it is reported at the end of the bloc
 from __future__ import annotations
 
 import contextlib
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -27,10 +26,17 @@ from .step import Micro, Step
 
 class Watcher(Listener):
     def __init__(
-        self, subject: Subject, step: Step, traced: Traced, batch: Any, continuity: Continuity, autocast: Region | None
+        self,
+        subject: Subject,
+        step: Step,
+        traced: Traced,
+        batch: Any,
+        continuity: Continuity,
+        autocast: Region | None,
+        note_compiled: Callable[[], None],
     ):
         self._subject, self._step, self._traced = subject, step, traced
-        self._continuity = continuity
+        self._continuity, self._note_compiled = continuity, note_compiled
         self._forward, self.events = ForwardPass(subject, traced, batch, autocast), Events()
         self._micro: Micro | None = None
         self._error: CaptureError | None = None
@@ -39,7 +45,7 @@ class Watcher(Listener):
     @contextlib.contextmanager
     def watch(self) -> Iterator[bool]:
         with sdpa_if(self._traced.hides_masks), watch(self._subject, self.events, self), self._until_step:
-            self._until_step.enter_context(uncompiled())
+            self._until_step.enter_context(uncompiled(self._note_compiled))
             self._until_step.enter_context(self._forward.tap)
             yield True
 
@@ -98,14 +104,7 @@ class Watcher(Listener):
     def on_gradients(self) -> None:
         """The optimizer's step itself runs as without a capture, with what it compiles; but not if it is compiled itself:
         dynamo would trace the hook that this is called from."""
-        if step_is_compiled():
-            if self._step.number == 0:
-                warnings.warn(
-                    "lockstep_capture: torch.compile: the captured steps run optimizer.step uncompiled, which may change "
-                    "their bits; later steps run compiled",
-                    stacklevel=2,
-                )
-        elif _get_current_dispatch_mode() is self._forward.tap:
+        if _get_current_dispatch_mode() is self._forward.tap and not step_is_compiled():
             self._until_step.close()
         with self._aside():
             self._subject.check_layout()

@@ -1,5 +1,6 @@
 """Loops with torch.compile, which cannot compile while a capture watches: captured steps run uncompiled, and say so."""
 
+import re
 import warnings
 
 import pytest
@@ -8,7 +9,7 @@ from capture_loops import Images, image_batches, steps_in
 from lockstep_capture import Capture
 
 FULL = {"fullgraph": True, "backend": "eager"}  # PyTorch's own kernels: the same bits, compiled or not
-MODEL, IN_PLACE, LOSS, OPTIMIZER, RULE = "model", "the model", "loss_fn", "optimizer.step", ""
+MODEL, IN_PLACE, PART, LOSS, LOOP, OPTIMIZER, RULE = "model", "in place", "part", "loss", "loop", "optimizer", "rule"
 
 
 class CompiledRule(torch.optim.SGD):
@@ -28,7 +29,7 @@ def trained(path, what, seen):
     model, step = net, optimizer.step
     if what == MODEL:
         model = torch.compile(net, **FULL)
-    if what == "fc":
+    if what == PART:
         net.fc = torch.compile(net.fc, **FULL)
     if what == IN_PLACE:
         net.compile(**FULL)
@@ -41,11 +42,12 @@ def trained(path, what, seen):
         return loss_fn(model(batch[0]), batch[1])
 
     cap = None if path is None else Capture(path, model, optimizer, loss_of, steps=2)
+    in_loop = torch.compile(net, **FULL) if what == LOOP else model  # which the capture does not know
     losses = []
     for batch in image_batches(4):
         with warnings.catch_warnings(record=True) as caught, cap.step(batch) if cap else warnings.catch_warnings():
             warnings.simplefilter("always")
-            loss = loss_of(model, batch)
+            loss = loss_of(in_loop, batch)
             loss.backward()
             step()
             optimizer.zero_grad()
@@ -54,10 +56,13 @@ def trained(path, what, seen):
     return losses
 
 
-@pytest.mark.parametrize("what", [MODEL, IN_PLACE, "fc", LOSS, OPTIMIZER, RULE])
+@pytest.mark.parametrize("what", [MODEL, IN_PLACE, PART, LOSS, LOOP, OPTIMIZER, RULE])
 def test_a_compiled_loop_trains_as_without_a_capture(tmp_path, what):
+    """Captured steps run everything uncompiled but the rule of an optimizer, and one warning says so."""
     seen, path = [], tmp_path / "a.h5"
-    assert trained(path, what, seen) == trained(None, what, [])
+    same = 1 if what == OPTIMIZER else None  # torch 2.6 compiles the optimizer's step to other formulas
+    assert trained(path, what, seen)[:same] == trained(None, what, [])[:same]
     assert steps_in(path)[0] == 2
+    file = "capture_loops.py" if what == PART else "test_capture_compiled.py"
     assert len(seen) == (what != RULE), seen
-    assert not seen or f"{what} uncompiled, which may change" in seen[0]
+    assert not seen or re.search(rf"the code that is called at {file}:\d+ uncompiled, which may change", seen[0]), seen
