@@ -503,7 +503,7 @@ def var_mean(at: Site) -> list[Value | None]:
         parts.append(c.binary("mul", c.reshape(dvar, kept), slope))
     if dmean is not None:
         parts.append(c.expand(c.scalar("div", c.reshape(dmean, kept), count), x.shape))
-    return [parts[0] if len(parts) == 1 else c.binary("add", *parts)]
+    return [parts[0] if len(parts) == 1 else c.binary("add", parts[0], parts[1])]
 
 
 def _reversed(c: RuleContext, x: Value, dim: int) -> Value:

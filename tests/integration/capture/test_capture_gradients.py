@@ -260,9 +260,9 @@ UNUSED = {"sum_to"}  # no rule of a capture makes these
 
 
 def test_every_op_has_a_second_derivative_or_is_known_to_have_none(lockstep):
-    lines = lockstep("list", "ops").stdout.split("composed", 1)[0].splitlines()
-    ops = {line.split()[0] for line in lines if line[:1].isalpha() and len(line.split()) > 2}
-    ops = {op for op in ops - {"op"} if "_backward" not in op}
+    rows = [line.split() for line in lockstep("list", "ops").stdout.splitlines() if line[:1].isalpha()]
+    names = [row[0] for row in rows[1:] if "_backward" not in row[0]]
+    ops = set(names[: names.index("adaptive_avg_pool3d")])  # what follows is made of these
     have = set(derivatives.DERIVATIVES) | gradients.NO_GRADIENT
     assert len(ops) > 80
     assert ops - have - WITHOUT - UNUSED == set() and not have & WITHOUT
