@@ -76,7 +76,8 @@ class Site:
         """One kernel of PyTorch's."""
         if self._inside:
             return body(*operands, *masks)
-        return self.c.kernel(self.node.op, operands, body, masks)
+        of = "batch_norm" if self.node.aten.startswith("aten.instance_norm") else self.node.op
+        return self.c.kernel(of, operands, body, masks)
 
     def cast_back(self, gradients: Sequence[Value | None]) -> list[Value | None]:
         """In the formats of the operands, as PyTorch's engine gives them."""
@@ -419,10 +420,20 @@ _WRONG_SLOPES = {
 }
 
 
+# Their gradients are kernels whose second derivative PyTorch takes with fixed statistics (2.6 to 2.13, on CPUs; 2.14 refuses
+# batch_norm's itself). instance_norm is PyTorch's batch_norm.
+_WRONG_THIRD = {"layer_norm", "batch_norm"}
+
+
 @derivative("composed_result")
 def composed_result(at: Site) -> list[Value | None]:
     if at.node.aten in _WRONG_SLOPES:
         raise Unsupported(f"the gradient of {at.node.aten} inside the step", _WRONG_SLOPES[at.node.aten])
+    if at.a["of"] in _WRONG_THIRD and not at.c.call.nograd:
+        raise Unsupported(
+            f"the gradient of a gradient of {at.a['of']} inside the step",
+            f"PyTorch's own third derivative of {at.a['of']} is wrong; write (x - mean) / (var + eps).sqrt() out",
+        )
     return [at.c.same("composed_operand", at.dy, {"of": at.a["of"], "dtype": "fp32"}), *[None] * (len(at.x) - 1)]
 
 
@@ -492,7 +503,7 @@ def var_mean(at: Site) -> list[Value | None]:
         parts.append(c.binary("mul", c.reshape(dvar, kept), slope))
     if dmean is not None:
         parts.append(c.expand(c.scalar("div", c.reshape(dmean, kept), count), x.shape))
-    return [parts[0] if len(parts) == 1 else c.binary("add", *parts)]
+    return [parts[0] if len(parts) == 1 else c.binary("add", parts[0], parts[1])]
 
 
 def _reversed(c: RuleContext, x: Value, dim: int) -> Value:

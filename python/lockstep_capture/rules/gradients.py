@@ -17,7 +17,7 @@ from ..ir.program import Ref
 from .context import RULES, RuleContext, Unsupported
 from .derivatives import DERIVATIVES, Site, zeros
 
-_NO_GRADIENT = {"detach", "decision", "greater", "greater_equal", "less", "less_equal", "equal", "not_equal"}
+NO_GRADIENT = {"detach", "decision", "greater", "greater_equal", "less", "less_equal", "equal", "not_equal"}
 
 
 def gradient(c: RuleContext) -> list[Value]:
@@ -60,7 +60,7 @@ def _depending(nodes: list[Node], inputs: list[Value]) -> tuple[set[str], set[st
     """Values, and the nodes, that a gradient may pass on its way to the inputs."""
     values, passed = {x.id for x in inputs}, set()
     for node in nodes:
-        if not node.nograd and node.op not in _NO_GRADIENT and values & set(node.inputs):
+        if not node.nograd and node.op not in NO_GRADIENT and values & set(node.inputs):
             passed.add(node.id)
             values |= {y.id for slot in range(len(node.out)) if (y := node.value(slot)).is_float}
     return values, passed

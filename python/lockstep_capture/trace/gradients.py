@@ -44,13 +44,11 @@ def inner_gradients(observing: Observing) -> Iterator[None]:
     engine: Any = torch.autograd
     run_original, func_original = engine._engine_run_backward, eager_transforms.grad_and_value_impl
 
-    def run(
-        outputs: Any, seeds: Any, retain: Any, create_graph: bool, inputs: Any, *args: Any, accumulate_grad: bool
-    ) -> Any:
-        if accumulate_grad:  # it would change .grad
+    def run(outputs: Any, seeds: Any, retain: Any, create_graph: bool, inputs: Any, *args: Any, **more: Any) -> Any:
+        if more.get("accumulate_grad"):  # it would change .grad
             raise calls_backward(user_line())
         with observing.aside():
-            results = run_original(outputs, seeds, retain, create_graph, inputs, *args, accumulate_grad=False)
+            results = run_original(outputs, seeds, retain, create_graph, inputs, *args, **more)
         observing.take_gradient(Given(outputs, inputs, seeds, create_graph), results)
         return results
 

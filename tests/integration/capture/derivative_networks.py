@@ -525,7 +525,10 @@ def maml_classification():
         def __init__(self):
             super().__init__()
             self.features = nn.Sequential(
-                nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6, track_running_stats=False), nn.ReLU(), nn.MaxPool2d(2)
+                nn.Conv2d(1, 6, 3, padding=1, bias=False),
+                nn.BatchNorm2d(6, track_running_stats=False),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
             )
             self.head = nn.Linear(6 * 16, 3)
             self.rate = nn.Parameter(torch.tensor(0.2))

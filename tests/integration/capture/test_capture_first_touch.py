@@ -263,22 +263,6 @@ def test_backward_inside_of_step_fn(step_fn):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_loss_of_gradients():
-    def step_fn(model, batch):
-        x = batch[0].clone().requires_grad_()
-        y = model(x)
-        (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-        return F.cross_entropy(y, batch[1]) + slope.square().sum()
-
-    problems = check(Net(), step_fn, BATCH).problems
-    assert [(p.what, p.hint) for p in problems] == [
-        (
-            "torch.autograd.grad in the forward pass",
-            "a loss of gradients (gradient penalty) is not replayed; take differences: (f(x + h) - f(x - h)) / (2 * h)",
-        )
-    ]
-
-
 def test_gradients_that_are_there_stay_when_step_fn_zeroes_them():
     """A second shape is traced in the midst of an accumulation."""
     model = Net()

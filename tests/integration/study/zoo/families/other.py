@@ -874,7 +874,7 @@ def switch_with_capacity():
     return Net(), step, lambda: (normal(12, 8), ints(3, 12))
 
 
-@network("physics-informed", quick=True, way_out="take differences", tried_by="finite_difference_heat")
+@network("physics-informed", quick=True)
 def poisson_residual():
     """Second derivatives by autograd inside the loss."""
     model = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1))
