@@ -85,3 +85,20 @@ def test_errors(program, monkeypatch):
         debug(1.0, "no-such-program")
     with pytest.raises(lockstep_capture.CaptureError, match="lockstep replay: .*unheard-of"):
         debug(1.0, program, lanes=["unheard-of"])
+
+
+def test_the_program_of_the_wheel(monkeypatch, tmp_path):
+    from lockstep_capture import program
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("LOCKSTEP", raising=False)
+    monkeypatch.setattr(program, "program_path", lambda: None)
+    with pytest.raises(lockstep_capture.CaptureError, match="'lockstep' is not a program here; install the wheel"):
+        program.find_program()
+    monkeypatch.setattr(program, "program_path", lambda: tmp_path / "bin" / "lockstep")
+    assert program.find_program() == str(tmp_path / "bin" / "lockstep")
+    with pytest.raises(lockstep_capture.CaptureError, match="'other' is not a program here"):
+        program.find_program("other")
+    on_path = tmp_path / "lockstep"
+    on_path.touch(mode=0o755)
+    assert program.find_program() == str(on_path)
