@@ -84,7 +84,7 @@ def test_autocast_lists_are_those_of_the_presets(lists):
 def test_an_older_preset_differs(lists):
     """PyTorch 2.12 moved one op."""
     found = torch_versions.autocast_differences("2.11.0", lists)
-    assert found["torch-autocast-fp16:2.11"] == ["rms_norm: fp32, none"]
+    assert found["torch-autocast-fp16:2.11"] == ["rms_norm (torch: fp32, preset: none)"]
 
 
 @pytest.mark.parametrize("op, kind", [("mm", "low_precision"), ("softmax.int", "fp32"), ("scatter_add", "promote")])

@@ -131,6 +131,6 @@ def differences(torchs: dict[str, str], presets: dict[str, str]) -> list[str]:
     for op, kind in torchs.items():
         other = presets.get(op, presets.get(op.partition(".")[0], "none"))
         if kind != other:
-            found.append(f"{op}: {kind or 'not seen'}, {other}")
+            found.append(f"{op} (torch: {kind or 'not seen'}, preset: {other})")
     known = {*torchs, *(op.partition(".")[0] for op in torchs)}
-    return sorted([*found, *(f"{op}: none, {kind}" for op, kind in presets.items() if op not in known)])
+    return sorted([*found, *(f"{op} (torch: none, preset: {kind})" for op, kind in presets.items() if op not in known)])
