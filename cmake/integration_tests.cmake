@@ -45,9 +45,9 @@ lockstep_integration_tests(compare everyday torch_models torch_ops_shapes torch_
   torch_casts torch_attention torch_bf16_recurrent torch_loss_scale torch_loss_passes torch_recipe
   torch_cuda_parts ml_dtypes scaled_linear)
 lockstep_integration_tests(compare slow torch_bf16 torch_ops_elementwise)
-lockstep_integration_tests(study everyday recipes)
-lockstep_integration_tests(study slow learning diagnosis fixes zoo zoo_recipes kills)
-lockstep_integration_tests(study study study_learning study_recipes study_diagnosis study_fixes
+lockstep_integration_tests(study everyday recipes torch_api)
+lockstep_integration_tests(study slow learning diagnosis fixes zoo zoo_recipes kills torch_versions)
+lockstep_integration_tests(study study study_learning study_recipes study_diagnosis study_fixes study_torch_versions
   study_recommendations study_zoo study_check study_kills study_faults)
 if(LOCKSTEP_PYTHON)   # the longest start first
   set_tests_properties(integration.learning integration.kill_resume integration.zoo_recipes

@@ -11,6 +11,7 @@ import torch
 
 from .errors import CaptureError
 from .model_state import unwrap_optimizer
+from .torch_api import warn_if_newer
 from .write.writer import MAGIC
 
 _DTYPES = {
@@ -24,6 +25,7 @@ _DTYPES = {
 
 def dtype_of(autocast: str | torch.dtype | None) -> torch.dtype | None:
     """Throws: CaptureError for anything that is not a dtype of autocast."""
+    warn_if_newer(torch.__version__)
     dtype, problems = _dtype_of(autocast)
     if problems:
         raise CaptureError(problems[0])
@@ -42,6 +44,7 @@ def check_arguments(
     on_unsupported: str,
 ) -> torch.dtype | None:
     """The dtype of autocast. Throws: CaptureError with all that is wrong."""
+    warn_if_newer(torch.__version__)
     dtype, problems = _dtype_of(autocast)
     problems = [*_path_problems(path), *_object_problems(optimizer, scaler, step_fn), *problems]
     if on_unsupported not in ("error", "report"):

@@ -10,14 +10,16 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
+
+from .. import torch_api
 
 CUMULATIVE = -1.0  # as the momentum of a batch_norm: 1 / num_batches_tracked
 
 
 @contextlib.contextmanager
 def named_momentum(model: torch.nn.Module) -> Iterator[None]:
-    changed = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.momentum is None]
+    batch_norm = torch_api.BATCH_NORM.get()
+    changed = [module for module in model.modules() if isinstance(module, batch_norm) and module.momentum is None]
     try:
         for module in changed:
             module.momentum = CUMULATIVE

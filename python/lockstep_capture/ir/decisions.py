@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..torch_api import op_schema
 from .program import Call
 
 _PICKING = {"aten.topk", "aten.sort", "aten.kthvalue", "aten.median", "aten.mode"}
@@ -29,7 +30,7 @@ def picks(call: Call) -> bool:
     if call.is_getitem:
         return False
     return call.reads_places or (
-        _base_name(call) in _PICKING and any(argument.name == "dim" for argument in call.target._schema.arguments)
+        _base_name(call) in _PICKING and any(argument.name == "dim" for argument in op_schema(call.target).arguments)
     )
 
 

@@ -6,6 +6,7 @@ is bound once, in-place ops keep their in-place spelling.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,7 +78,7 @@ class Call:
 
     @property
     def is_getitem(self) -> bool:
-        return not isinstance(self.target, torch._ops.OpOverload)
+        return self.target is operator.getitem
 
     def refs(self) -> list[str]:
         return [ref.name for ref in iterate_refs((self.args, self.kwargs))]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..torch_api import op_schema
 from .program import Call, Program
 
 _DROPOUTS = {"aten.dropout", "aten.dropout_", "aten.feature_dropout", "aten.feature_dropout_", "aten.native_dropout"}
@@ -41,7 +42,7 @@ def base_name(call: Call) -> str:
 def arguments(call: Call) -> dict[str, Any]:
     """All arguments of the call by the names of its schema, defaults included."""
     found: dict[str, Any] = {}
-    for i, argument in enumerate(call.target._schema.arguments):
+    for i, argument in enumerate(op_schema(call.target).arguments):
         if i < len(call.args) and not argument.kwarg_only:
             found[argument.name] = call.args[i]
         elif argument.name in call.kwargs:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from ..ir.decisions import COMPARISONS
 from ..ir.program import Call, Program
 from ..ir.random_ops import base_name, random_site
+from ..torch_api import op_schema
 
 _COMPARISONS = {*COMPARISONS, "isnan"}
 JOINS = {
@@ -86,7 +87,7 @@ def chosen_outside(
         reads = set(call.refs()) & inside
         if not reads and site is None:
             continue
-        in_place = not call.is_getitem and call.target._schema.name.endswith("_")
+        in_place = not call.is_getitem and op_schema(call.target).name.endswith("_")
         from_activations = any(is_float.get(name, False) or name in masks for name in reads)
         if is_float.get(call.name, False) or in_place or not from_activations:
             inside |= {call.name, *written.get(call.name, ())}
@@ -100,7 +101,9 @@ def chosen_outside(
     chosen |= masks & program.read  # a branch of Python's
     for call in reversed(program.calls):  # from what cannot use a mask of the graph back to the comparisons
         reads = set(call.refs()) & masks
-        in_place = not call.is_getitem and call.target._schema.name.endswith("_") and not is_float.get(call.name, False)
+        in_place = (
+            not call.is_getitem and op_schema(call.target).name.endswith("_") and not is_float.get(call.name, False)
+        )
         if call.name in chosen or _short(call).rstrip("_") in _PICKS_BY_MASK or in_place:
             chosen |= reads
             chosen |= {call.name} if call.name in masks else set()

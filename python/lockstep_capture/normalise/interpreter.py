@@ -24,6 +24,7 @@ from ..ir.fake_quantize import FAKE_QUANTIZE, in_double
 from ..ir.gradients import GRADIENT, differentiated, gradients
 from ..ir.program import Call, Program, Ref, map_refs
 from ..ir.random_ops import RMS_NORM_EPS, arguments, base_name, random_site
+from ..torch_api import op_schema
 from .ssa import GRAPH, overwritten
 
 _BATCH_NORM = "aten.batch_norm"
@@ -407,7 +408,7 @@ def with_argument(
     call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, value: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The same arguments with another one of that name."""
-    place = [argument.name for argument in call.target._schema.arguments].index(name)
+    place = [argument.name for argument in op_schema(call.target).arguments].index(name)
     if place < len(args):
         return (*args[:place], value, *args[place + 1 :]), kwargs
     return args, {**kwargs, name: value}

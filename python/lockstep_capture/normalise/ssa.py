@@ -17,6 +17,7 @@ from ..ir.gradients import differentiated
 from ..ir.program import Call, Program, Ref, iterate_refs, map_refs
 from ..ir.random_ops import ATTENTION, arguments, base_name, random_site
 from ..rules.context import find_rule
+from ..torch_api import op_schema
 from .chosen import chosen_outside
 from .views import Refreshed, Views, Written
 
@@ -114,7 +115,7 @@ def is_new_empty(call: Call) -> bool:
 def is_in_place(call: Call) -> bool:
     if call.is_getitem:
         return False
-    name = call.target._schema.name
+    name = op_schema(call.target).name
     return name.endswith("_") and not name.endswith("__")
 
 

@@ -11,6 +11,7 @@ from ..ir.graph import Value
 from ..ir.observers import LEAST_SCALE, NO_SCALE, OBSERVED_SCALE, OBSERVED_ZERO_POINT, SCALE_OF_NOTHING, sides
 from ..ir.program import Call
 from ..ir.random_ops import arguments
+from ..torch_api import op_schema
 from .context import RULES, RuleContext, Unsupported
 
 _FUSED = "aten::fused_moving_avg_obs_fake_quant"
@@ -18,7 +19,7 @@ _FUSED = "aten::fused_moving_avg_obs_fake_quant"
 
 def observing_form(func: Any, args: Any, kwargs: dict[str, Any]) -> Callable[[], torch.Tensor] | None:
     """Of the op with an observer, what calls others in its place; None for another op. Throws: Unsupported."""
-    if func._schema.name != _FUSED:
+    if op_schema(func).name != _FUSED:
         return None
     a = arguments(Call("", func, args, kwargs))
     observes, quantises = (bool(a[name].item()) for name in ("observer_on", "fake_quant_on"))

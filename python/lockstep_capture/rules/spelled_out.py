@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from ..torch_api import HAS_KERNEL, op_schema, overload_name
+
 _JOINED_OR_CUT = {
     "atleast_1d",
     "atleast_2d",
@@ -93,41 +95,37 @@ _NAMES = {f"aten::{name}{end}" for name in _JOINED_OR_CUT | _ARITHMETIC | _OTHER
 
 def is_spelled_out(func: Any) -> bool:
     """Is the op recorded as the ops that func.decompose() calls?"""
-    if func._schema.name not in _NAMES or not _has_kernel(func, "CompositeImplicitAutograd"):
+    if op_schema(func).name not in _NAMES or not HAS_KERNEL(func.name(), "CompositeImplicitAutograd"):
         return False
     return not any(
-        torch.is_autocast_enabled(device) and _has_kernel(func, f"Autocast{device.upper()}")
+        torch.is_autocast_enabled(device) and HAS_KERNEL(func.name(), f"Autocast{device.upper()}")
         for device in ("cpu", "cuda")
     )
 
 
-def _has_kernel(func: Any, key: str) -> bool:
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
-
-
 def plain_form(func: Any, kwargs: dict[str, Any]) -> Any:
     """Of an op with one out=, the same op without; None for other ops."""
-    outs = [argument.name for argument in func._schema.arguments if argument.is_out]
+    outs = [argument.name for argument in op_schema(func).arguments if argument.is_out]
     if len(outs) != 1 or kwargs.get(outs[0]) is None:
         return None
-    wanted = [(a.name, str(a.type)) for a in func._schema.arguments if not a.is_out]
-    packet = getattr(getattr(torch.ops, func.namespace), func._schema.name.split("::")[1])
+    wanted = [(a.name, str(a.type)) for a in op_schema(func).arguments if not a.is_out]
+    packet = getattr(getattr(torch.ops, func.namespace), op_schema(func).name.split("::")[1])
     for name in packet.overloads():
         overload = getattr(packet, name)
         left_out = _OF_NEW_TENSORS if _makes_a_tensor(overload) else set()
-        if [(a.name, str(a.type)) for a in overload._schema.arguments if a.name not in left_out] == wanted:
+        if [(a.name, str(a.type)) for a in op_schema(overload).arguments if a.name not in left_out] == wanted:
             return overload
     return None
 
 
 def _makes_a_tensor(func: Any) -> bool:
     """As eye() does. With out=, its type is that of the result."""
-    return any(argument.name == "layout" for argument in func._schema.arguments)
+    return any(argument.name == "layout" for argument in op_schema(func).arguments)
 
 
 def written_out(plain: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """The op without out=, and a copy."""
-    (name,) = [argument.name for argument in func._schema.arguments if argument.is_out]
+    (name,) = [argument.name for argument in op_schema(func).arguments if argument.is_out]
     given = {key: value for key, value in kwargs.items() if key != name}
     if _makes_a_tensor(plain):
         given |= {"dtype": kwargs[name].dtype, "device": kwargs[name].device}
@@ -143,8 +141,8 @@ _WITH_DROPOUT = {"aten::lstm", "aten::gru"}  # over padded sequences: a node of 
 
 def draws_between_layers(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     """Is it a recurrent stack with dropout that no node has?"""
-    name = func._schema.name
-    if name not in _STACKS or (name in _WITH_DROPOUT and func._overloadname != "data"):
+    name = op_schema(func).name
+    if name not in _STACKS or (name in _WITH_DROPOUT and overload_name(func) != "data"):
         return False
     a = _named(func, args, kwargs)
     return bool(a["train"]) and a["dropout"] > 0 and a["num_layers"] > 1
@@ -154,7 +152,7 @@ def layer_by_layer(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[torch.
     """The same op on one layer after the other, and dropout between them, as PyTorch's kernel computes it."""
     a = _named(func, args, kwargs)
     x, layers, directions = args[0], a["num_layers"], 2 if a["bidirectional"] else 1
-    is_lstm = func._schema.name == "aten::lstm"
+    is_lstm = op_schema(func).name == "aten::lstm"
     states = a["hx"] if is_lstm else [a["hx"]]
     each = len(a["params"]) // layers
     ends: list[list[torch.Tensor]] = [[] for _ in states]
@@ -176,4 +174,4 @@ def layer_by_layer(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[torch.
 
 
 def _named(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    return dict(zip((argument.name for argument in func._schema.arguments), args)) | kwargs
+    return dict(zip((argument.name for argument in op_schema(func).arguments), args)) | kwargs

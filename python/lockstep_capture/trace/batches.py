@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 
+from .. import torch_api
 from ..errors import CaptureError
 
 
@@ -36,12 +36,12 @@ def with_tensors(change: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> 
         parts = _parts(leaf)
         return leaf if parts is None else _rebuilt(leaf, {key: with_tensors(change, parts[key]) for key in parts})
 
-    return pytree.tree_map(changed, batch)
+    return torch_api.MAP(changed, batch)
 
 
 def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    for keys, leaf in pytree.tree_flatten_with_path(value)[0]:
-        place, parts = path + pytree.keystr(keys), _parts(leaf)
+    for keys, leaf in torch_api.FLATTEN_WITH_PATH(value)[0]:
+        place, parts = path + torch_api.KEYSTR(keys), _parts(leaf)
         if parts is None:
             yield place, leaf
         for key, item in (parts or {}).items():

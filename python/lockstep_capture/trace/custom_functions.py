@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
-from torch.autograd.function import FunctionCtx, FunctionMeta
-from torch.utils.checkpoint import CheckpointFunction
+from torch.autograd.function import FunctionCtx
 
+from .. import torch_api
 from ..errors import CaptureError, first_line
 from ..ir.custom_functions import CUSTOM_GRADIENT, GRADIENT_OF
 from ..ir.program import Place, Ref
@@ -64,14 +64,15 @@ def functions(recording: Recording) -> Iterator[None]:
     Function.apply is Python or C, by version, and libraries keep it (`relu = Relu.apply`): what all of them do is to look
     up setup_context and then, without gradients, forward on the class.
     """
+    meta = torch_api.FUNCTION_META.get()
     _RECORDINGS.append((threading.get_ident(), recording))
-    FunctionMeta.__getattribute__ = _looked_up  # type: ignore[method-assign]
+    meta.__getattribute__ = _looked_up
     try:
         yield
     finally:
         _RECORDINGS.pop()
         if not _RECORDINGS:
-            del FunctionMeta.__getattribute__
+            del meta.__getattribute__
 
 
 def _looked_up(cls: Any, name: str) -> Any:
@@ -96,7 +97,7 @@ def _forward(cls: Any, *args: Any, **kwargs: Any) -> Any:
     _STATE.applies = True
     try:
         with torch.enable_grad():
-            if cls is CheckpointFunction:  # runs the function once more, in its backward pass: the same gradients
+            if cls is torch_api.CHECKPOINT.get():  # runs the function again in its backward pass: the same gradients
                 _STATE.applies = False
                 return args[0](*args[2:])
             results = cls.apply(*args, **kwargs)

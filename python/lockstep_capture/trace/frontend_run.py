@@ -21,12 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
-from torch._dispatch.python import enable_python_dispatcher, no_python_dispatcher
-from torch._subclasses.schema_check_mode import SchemaCheckMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from .. import torch_api
 from ..errors import Problem, UnsupportedModelError
 from ..ir.attributes import Attribute, Watched, plain_tensors
 from ..ir.decisions import EXTREMES
@@ -35,6 +32,7 @@ from ..ir.program import Autocast, Call, Names, Number, Place, Program, Ref, Ste
 from ..rules.context import Unsupported
 from ..rules.observers import observing_form
 from ..rules.spelled_out import draws_between_layers, is_spelled_out, layer_by_layer, plain_form, written_out
+from ..torch_api import PreDispatchMode, op_schema, overload_name
 from . import custom_functions
 from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
 from .batches import leaves_of, with_tensors
@@ -155,7 +153,7 @@ def _warn_of_fixed_casts(events: list[Event], error: Exception) -> None:
 
 def _has_sums_in_place(program: Program) -> bool:
     return any(
-        not call.is_getitem and call.target._schema.name.endswith("_") and len(call.refs()) > 1
+        not call.is_getitem and op_schema(call.target).name.endswith("_") and len(call.refs()) > 1
         for call in program.calls
     )
 
@@ -192,7 +190,7 @@ def _run(
             recorder.blocks(),
             custom_functions.functions(recorder),
             inner_gradients(recorder),
-            enable_python_dispatcher(),
+            torch_api.ENABLE_DISPATCHER(),
             recorder,
             PassedBy(recorder.answers, force=False, note=recorder.note_read, set_data=recorder.set_data),
             asked,
@@ -231,7 +229,7 @@ def _probe(
         torch.enable_grad(),
         torch.autocast(device.type, dtype=low, enabled=autocasts, cache_enabled=False),
         inner_gradients(probe),
-        enable_python_dispatcher(),
+        torch_api.ENABLE_DISPATCHER(),
         probe,
         PassedBy(answers, force=True),
         asked,
@@ -240,11 +238,11 @@ def _probe(
     return asked.asked, probe.narrows
 
 
-class _PreDispatch(SchemaCheckMode):
-    """The dispatcher takes no other class at its pre-dispatch key. paused: ops run as if it were not there."""
+class _Observing(PreDispatchMode):
+    """paused: ops run as if it were not there."""
 
     def __init__(self) -> None:
-        TorchDispatchMode.__init__(self, torch._C.DispatchKey.PreDispatch)
+        super().__init__()
         self.paused = False
 
     @contextlib.contextmanager
@@ -257,7 +255,7 @@ class _PreDispatch(SchemaCheckMode):
 
 
 def _computed(func: Any, args: Any, kwargs: Any) -> Any:
-    with no_python_dispatcher():  # PyTorch's own kernels, not decompositions made for tracing
+    with torch_api.NO_DISPATCHER():  # PyTorch's own kernels, not decompositions made for tracing
         return func(*args, **kwargs)
 
 
@@ -265,7 +263,7 @@ def _is_discrete(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not (value.dtype.is_floating_point or value.dtype.is_complex)
 
 
-class _Probe(_PreDispatch):
+class _Probe(_Observing):
     """Puts the answers of another run in the place of integers, choices and numbers."""
 
     def __init__(self, answers: Answers):
@@ -296,7 +294,7 @@ class _Probe(_PreDispatch):
 
 def _narrows(func: Any, args: Any) -> bool:
     """`y += x` with an x whose dtype alone would make the sum wider than y. Numbers and 0-dim tensors do not."""
-    if not func._schema.name.endswith("_"):
+    if not op_schema(func).name.endswith("_"):
         return False
     dtypes = [value.dtype for value in args if isinstance(value, torch.Tensor) and value.dim() > 0]
     if len(dtypes) < 2 or not all(dtype.is_floating_point for dtype in dtypes):
@@ -304,7 +302,7 @@ def _narrows(func: Any, args: Any) -> bool:
     return any(torch.promote_types(dtypes[0], dtype) != dtypes[0] for dtype in dtypes[1:])
 
 
-class _Recorder(_PreDispatch):
+class _Recorder(_Observing):
     """Writes the program while step_fn runs."""
 
     def __init__(
@@ -376,8 +374,8 @@ class _Recorder(_PreDispatch):
             entered = enter_original(block)
             if threading.get_ident() != own:
                 return entered
-            dtype = str(block.fast_dtype).removeprefix("torch.") if block.fast_dtype is not None else ""
-            region = Autocast(bool(block._enabled), dtype, block.device, bool(block._cache_enabled))
+            enabled, dtype, device, caches = torch_api.autocast_block(block)
+            region = Autocast(enabled, "" if dtype is None else str(dtype).removeprefix("torch."), device, caches)
             # A block for another device leaves one for the loop's in force.
             is_other = bool(regions) and regions[-1].device == self._device != region.device
             regions.append(regions[-1] if is_other else region)
@@ -478,7 +476,7 @@ class _Recorder(_PreDispatch):
     # Calls
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        schema = func._schema.name
+        schema = op_schema(func).name
         if self.paused:
             return _computed(func, args, kwargs)
         if schema.split("::")[0] in _PASSES_THROUGH or schema in _NO_RESULT or is_batched((args, kwargs)):
@@ -510,7 +508,7 @@ class _Recorder(_PreDispatch):
             return _computed(func, args, kwargs)
         if schema == _RESIZES and tuple(args[0].shape) == tuple(args[1]):  # nothing happens
             return _computed(func, args, kwargs)
-        if func._schema.is_mutable:
+        if op_schema(func).is_mutable:
             self._keep_parameters(func, args, kwargs, place)
         operands = (self._operands(args), {key: self._operands(value) for key, value in kwargs.items()})
         self._types += _counted(schema, args)
@@ -525,14 +523,14 @@ class _Recorder(_PreDispatch):
                     place,
                     "torch.where(condition, a, b) chooses between values",
                 )
-            if result is None and func._schema.is_mutable:
+            if result is None and op_schema(func).is_mutable:
                 self._refuse(f"{func}, which returns nothing", place, "write it out, op by op")
             names = [ref.name for ref in iterate_refs(operands)]
             self.program.read |= set(names)
             if isinstance(result, float):
                 self.program.numbers += [Number(name, place, result) for name in names]
             return result  # a number that Python reads
-        if any(argument.is_out for argument in func._schema.arguments):
+        if any(argument.is_out for argument in op_schema(func).arguments):
             self._refuse(f"{func} with out=", place, "use its result instead")
         self._take(func, args, operands, result, place, event)
         return result
@@ -553,17 +551,17 @@ class _Recorder(_PreDispatch):
 
     def _keep_parameters(self, func: Any, args: Any, kwargs: Any, place: Place) -> None:
         """Before a write to a parameter, or to a view of one: what it holds, and a refusal."""
-        for number, argument in enumerate(func._schema.arguments):
+        for number, argument in enumerate(op_schema(func).arguments):
             written = args[number] if number < len(args) else kwargs.get(argument.name)
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
-            for tensor in pytree.tree_leaves(written):
+            for tensor in torch_api.LEAVES(written):
                 if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.numel() == 0:
                     continue
                 held = self._parameters.get(tensor.untyped_storage().data_ptr())
                 if held is not None and id(held) not in self._kept:
                     self._kept[id(held)] = (held, held.detach().clone())
-                    hint = _WRITES_OUT.get(func._schema.name, "rewrite out-of-place")
+                    hint = _WRITES_OUT.get(op_schema(func).name, "rewrite out-of-place")
                     self._refuse("in-place on a parameter", place, hint)
 
     def put_back(self) -> None:
@@ -581,14 +579,14 @@ class _Recorder(_PreDispatch):
 
     def _take(self, func: Any, args: Any, operands: Any, result: Any, place: Place, event: Event) -> None:
         func, (read, options) = _spelled(func), operands
-        short = func._schema.name.split("::")[1]
+        short = op_schema(func).name.split("::")[1]
         if any(
             isinstance(item, torch.Tensor) and item.is_complex() and item.requires_grad
-            for item in pytree.tree_leaves(result)
+            for item in torch_api.LEAVES(result)
         ):
             self._refuse(f"complex numbers ({func})", place, "write the real and the imaginary part as two tensors")
         if isinstance(result, torch.Tensor):
-            given = [item for item in pytree.tree_leaves((args,)) if item is result]
+            given = [item for item in torch_api.LEAVES((args,)) if item is result]
             in_place = short.endswith("_") and not short.endswith("__")
             if given and not in_place:
                 name = self._bound.get(result)
@@ -601,7 +599,7 @@ class _Recorder(_PreDispatch):
             self._decide(name, args, result)
             return
         name = self._add(short, func, read, options, place)
-        given = [item for item in pytree.tree_leaves((args,)) if isinstance(item, torch.Tensor)]
+        given = [item for item in torch_api.LEAVES((args,)) if isinstance(item, torch.Tensor)]
         for slot, item in enumerate(result):
             if isinstance(item, torch.Tensor) and not any(item is other for other in given):
                 part = self._add("getitem", operator.getitem, (Ref(name), slot), {}, place)
@@ -618,7 +616,7 @@ class _Recorder(_PreDispatch):
             self._keeps
             and _is_discrete(result)
             and any(
-                isinstance(item, torch.Tensor) and item.dtype.is_floating_point for item in pytree.tree_leaves((args,))
+                isinstance(item, torch.Tensor) and item.dtype.is_floating_point for item in torch_api.LEAVES((args,))
             )
         ):
             self.program.decisions[name] = result.detach().clone()
@@ -666,7 +664,7 @@ class _Recorder(_PreDispatch):
         return self._bound[seen] if seen is not None and place_of(seen) == place_of(tensor) else None
 
     def add_call(self, target: Any, args: Any, place: Place, name: str = "") -> str:
-        name = name or self._new(target._schema.name.rpartition("::")[2])
+        name = name or self._new(op_schema(target).name.rpartition("::")[2])
         self._append(Call(name, target, args, {}, place, None, not torch.is_grad_enabled()))
         return name
 
@@ -720,8 +718,8 @@ class _Recorder(_PreDispatch):
 
 def _spelled(func: Any) -> Any:
     """`mask &= other` by the name of the method that does the same."""
-    name = func._schema.name.split("::")[1]
-    return getattr(getattr(torch.ops.aten, _IN_PLACE[name]), func._overloadname) if name in _IN_PLACE else func
+    name = op_schema(func).name.split("::")[1]
+    return getattr(getattr(torch.ops.aten, _IN_PLACE[name]), overload_name(func)) if name in _IN_PLACE else func
 
 
 def _counted(schema: str, args: Any) -> list[str]:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-import torch.utils._pytree as pytree
-from torch._functorch import eager_transforms
 
+from .. import torch_api
 from .step_function import calls_backward
 from .user_code import user_line
 
@@ -41,8 +40,8 @@ def inner_gradients(observing: Observing) -> Iterator[None]:
 
     Throws: CaptureError for backward().
     """
-    engine: Any = torch.autograd
-    run_original, func_original = engine._engine_run_backward, eager_transforms.grad_and_value_impl
+    (engine, runs), (transforms, differentiates) = torch_api.ENGINE.place(), torch_api.GRAD_AND_VALUE.place()
+    run_original, func_original = getattr(engine, runs), getattr(transforms, differentiates)
 
     def run(outputs: Any, seeds: Any, retain: Any, create_graph: bool, inputs: Any, *args: Any, **more: Any) -> Any:
         if more.get("accumulate_grad"):  # it would change .grad
@@ -58,19 +57,19 @@ def inner_gradients(observing: Observing) -> Iterator[None]:
         return _gradient_and_value(func, argnums, has_aux, list(args), kwargs)
 
     try:
-        engine._engine_run_backward, eager_transforms.grad_and_value_impl = run, of_function
+        setattr(engine, runs, run)
+        setattr(transforms, differentiates, of_function)
         yield
     finally:
-        engine._engine_run_backward, eager_transforms.grad_and_value_impl = run_original, func_original
+        setattr(engine, runs, run_original)
+        setattr(transforms, differentiates, func_original)
 
 
 def is_batched(value: Any) -> bool:
     """A tensor of torch.func.vmap and the like: what leaves them is a tensor like any other."""
-    functorch = torch._C._functorch
     return any(
-        isinstance(item, torch.Tensor)
-        and (functorch.is_functorch_wrapped_tensor(item) or functorch.is_legacy_batchedtensor(item))
-        for item in pytree.tree_leaves(value)
+        isinstance(item, torch.Tensor) and (torch_api.IS_OF_FUNCTORCH(item) or torch_api.IS_BATCHED(item))
+        for item in torch_api.LEAVES(value)
     )
 
 
@@ -83,10 +82,10 @@ def _gradient_and_value(func: Any, argnums: Any, has_aux: bool, args: list[Any],
     with torch.enable_grad():
         places = [argnums] if isinstance(argnums, int) else list(argnums)
         for place in places:
-            args[place] = pytree.tree_map_only(torch.Tensor, own, args[place])
+            args[place] = torch_api.MAP_ONLY(torch.Tensor, own, args[place])
         chosen = args[argnums] if isinstance(argnums, int) else tuple(args[place] for place in places)
         result = func(*args, **kwargs)
         output = result[0] if has_aux else result
-        leaves, spec = pytree.tree_flatten(chosen)
+        leaves, spec = torch_api.FLATTEN(chosen)
         found = torch.autograd.grad(output, leaves, create_graph=True, allow_unused=True, materialize_grads=True)
-        return pytree.tree_unflatten(list(found), spec), result
+        return torch_api.UNFLATTEN(list(found), spec), result

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.nn.utils import clip_grad
 
+from .. import torch_api
 from ..errors import Problem
 from ..model_state import Subject
 from ..trace.user_code import user_line
@@ -55,6 +55,9 @@ class Listener:
 
     def on_backward(self, loss: torch.Tensor) -> None:
         """Before the first backward."""
+
+    def around_backward(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def on_backward_done(self) -> None:
         """After it: its gradients have been added to .grad."""
@@ -98,8 +101,9 @@ def _watch_autocast(stack: contextlib.ExitStack, events: Events) -> None:
 
     def wrap(original: Any) -> Any:
         def enter(block: Any) -> Any:
-            if block._enabled and not events.backward_count:
-                events.cache_enabled = events.cache_enabled and bool(block._cache_enabled)
+            enabled, _, _, caches = torch_api.autocast_block(block)
+            if enabled and not events.backward_count:
+                events.cache_enabled = events.cache_enabled and caches
             return original(block)
 
         return enter
@@ -126,7 +130,8 @@ def _watch_backward(stack: contextlib.ExitStack, subject: Subject, events: Event
                 listener.on_backward(events.loss if events.loss is not None else root)
             running.append(True)
             try:
-                result = original(tensors, *args, **kwargs)
+                with listener.around_backward():
+                    result = original(tensors, *args, **kwargs)
             finally:
                 running.clear()
             if is_the_first:
@@ -197,9 +202,9 @@ def _watch_clipping(stack: contextlib.ExitStack, subject: Subject, events: Event
 
         return group
 
-    replace(stack, clip_grad, "_get_total_norm", wrap_total)
-    replace(stack, clip_grad, "_clip_grads_with_norm_", wrap_clip)
-    replace(stack, clip_grad, "_group_tensors_by_device_and_dtype", wrap_grouping)
+    replace(stack, *torch_api.TOTAL_NORM.place(), wrap_total)
+    replace(stack, *torch_api.CLIP.place(), wrap_clip)
+    replace(stack, *torch_api.GROUP_TENSORS.place(), wrap_grouping)
 
 
 def _watch_scalers(stack: contextlib.ExitStack, subject: Subject, events: Events, listener: Listener) -> None:

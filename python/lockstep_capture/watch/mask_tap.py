@@ -5,12 +5,13 @@ A dispatch mode below autograd and autocast: dropout shows there as bernoulli_ (
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..torch_api import CURRENT_MODE, POP_MODE, DispatchMode, op_schema
 from .precision import attention_backends
 
 _IN_PLACE = ("bernoulli_", "normal_", "uniform_", "exponential_", "random_")
@@ -41,7 +42,7 @@ _FUSED_ATTENTION = "_scaled_dot_product_"  # _scaled_dot_product_flash_attention
 _SOFTMAXES = ("_softmax", "_safe_softmax")  # what shows of the math backend
 
 
-class MaskTap(TorchDispatchMode):
+class MaskTap(DispatchMode):  # type: ignore[misc]
     """draws: all so far. attention: the fused kernels of scaled_dot_product_attention that ran, by name; backends:
     those that were allowed when one of them, or a softmax, ran. hides_dropout: cuDNN drew the dropout between the layers
     of an LSTM, GRU or RNN, which nobody sees. While `active` is false nothing is recorded."""
@@ -54,12 +55,17 @@ class MaskTap(TorchDispatchMode):
         self.hides_dropout = False
         self.active = True
 
+    def lifted(self) -> contextlib.AbstractContextManager[Any]:
+        """For the loop's backward pass. While a mode is in force, some of PyTorch's gradients (of prod; of cumprod, too,
+        before 2.13) are computed by another formula, and get other bits."""
+        return POP_MODE() if CURRENT_MODE() is self else contextlib.nullcontext()
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if self.active:
-            name = func._schema.name.removeprefix("aten::")
+            name = op_schema(func).name.removeprefix("aten::")
             if name == _CUDNN_RNN:
-                names = (argument.name for argument in func._schema.arguments)
+                names = (argument.name for argument in op_schema(func).arguments)
                 given = dict(zip(names, args, strict=False)) | (kwargs or {})
                 self.hides_dropout |= given["train"] and given["dropout"] > 0 and given["num_layers"] > 1
             elif name == "native_dropout":

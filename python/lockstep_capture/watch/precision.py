@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from ..torch_api import PRECISION_BY_UNIT
+
 _BACKENDS: Any = torch.backends  # its switches are made at run time
-# From PyTorch 2.9 on; the older names may not be mixed with it.
-_BY_UNIT = hasattr(_BACKENDS.cuda.matmul, "fp32_precision")
 _CPU_PRODUCTS = {"highest": "ieee", "high": "tf32", "medium": "bf16"}
 
 
@@ -26,7 +26,7 @@ def _attribute(owner: Any, name: str, full: Any) -> _Switch:
 
 
 def _switches() -> list[_Switch]:
-    if not _BY_UNIT:
+    if not PRECISION_BY_UNIT:
         products = _Switch(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest")
         return [products, _attribute(_BACKENDS.cudnn, "allow_tf32", False)]
     units = [
@@ -58,7 +58,7 @@ def full_fp32() -> Iterator[None]:
 def _allowed() -> tuple[bool, bool, str]:
     """TF32 in cuBLAS and in cuDNN, and what the CPU's products may use."""
     matmul, cudnn = _BACKENDS.cuda.matmul, _BACKENDS.cudnn
-    if not _BY_UNIT:
+    if not PRECISION_BY_UNIT:
         return matmul.allow_tf32, cudnn.allow_tf32, _CPU_PRODUCTS[torch.get_float32_matmul_precision()]
     return matmul.fp32_precision == "tf32", cudnn.conv.fp32_precision == "tf32", _BACKENDS.mkldnn.matmul.fp32_precision
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
+from .. import torch_api
 from ..errors import CaptureError, Problem, UnsupportedModelError, failed
 from ..model_state import Subject, world_size
 from ..trace.traced import Traced
@@ -54,7 +54,7 @@ class Watcher(Listener):
         """Keeps a failure, so that the loop's step continues. The first failure is reported."""
         error: CaptureError | None = None
         try:
-            with _disable_current_modes():
+            with torch_api.DISABLE_MODES():
                 yield
         except CaptureError as own:
             error = own
@@ -74,6 +74,9 @@ class Watcher(Listener):
             self._continuity.check_weights("in the block, before backward()")
             self._continuity.note_buffers()
             self._micro = self._forward.replay(loss, self._step, self._continuity, self.events.cache_enabled)
+
+    def around_backward(self) -> contextlib.AbstractContextManager[None]:
+        return self._forward.tap.lifted()
 
     def on_backward_done(self) -> None:
         with self._aside():
@@ -104,7 +107,7 @@ class Watcher(Listener):
     def on_gradients(self) -> None:
         """The optimizer's step itself runs as without a capture, with what it compiles; but not if it is compiled itself:
         dynamo would trace the hook that this is called from."""
-        if _get_current_dispatch_mode() is self._forward.tap and not step_is_compiled():
+        if torch_api.CURRENT_MODE() is self._forward.tap and not step_is_compiled():
             self._until_step.close()
         with self._aside():
             self._subject.check_layout()

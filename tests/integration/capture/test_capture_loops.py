@@ -58,6 +58,26 @@ def test_training_is_the_same_with_and_without(tmp_path, loop, kind):
         assert file.attrs["n_steps"] == 2
 
 
+@pytest.mark.parametrize("product", [lambda x: x.prod(-1), lambda x: torch.cumprod(x, -1)], ids=["prod", "cumprod"])
+def test_gradients_that_a_mode_changes(tmp_path, product):
+    """PyTorch takes another formula for them while a dispatch mode is in force (cumprod: before 2.13)."""
+
+    def trained(watched):
+        torch.manual_seed(3)
+        model, batches = nn.Linear(6, 8), [torch.rand(6, 6) for _ in range(3)]
+        optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+
+        def loss_of(model, batch):
+            return product(model(batch).sigmoid()).square().sum()
+
+        cap = Capture(tmp_path / "a.h5", model, optimizer, loss_of, steps=3) if watched else None
+        train(model, optimizer, loss_of, batches, cap)
+        return [parameter.clone() for parameter in model.parameters()]
+
+    assert all(torch.equal(a, b) for a, b in zip(trained(True), trained(False), strict=True))
+    assert (tmp_path / "a.h5").exists()
+
+
 def test_an_unknown_optimizer_gives_gradients_only(tmp_path):
     model = Images()
     optimizer = UnknownOptimizer(model.parameters(), 1e-3)

@@ -31,15 +31,22 @@ def perfect(result: dict[str, Any]) -> bool:
     return bool(result["status"] == "captured" and result["same_bits"] and result["faithful"] and result["replayed"])
 
 
-def run_apart(program: pathlib.Path, results: pathlib.Path, *options: str) -> None:
-    """main() with these options, in a process without threads, from which others can be forked."""
+def run_apart(
+    program: pathlib.Path,
+    results: pathlib.Path,
+    *options: str,
+    module: str = "zoo.runner",
+    python: str = sys.executable,
+    **environment: str,
+) -> None:
+    """main() of the module with these options, in a process without threads, from which others can be forked."""
     folder = pathlib.Path(__file__).parent
-    command = [sys.executable, "-m", "zoo.runner", "--program", str(program), "--results", str(results), *options]
+    command = [python, "-m", module, "--program", str(program), "--results", str(results), *options]
     paths = [
         str(folder.parents[3] / "python"),
         str(folder.parent),
         str(folder.parents[1] / "support"),
-        str(pathlib.Path(sys.prefix) / "apart"),
+        str(pathlib.Path(python).parents[1] / "apart"),
     ]
     subprocess.run(
         command,
@@ -50,7 +57,8 @@ def run_apart(program: pathlib.Path, results: pathlib.Path, *options: str) -> No
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
             "PYTHONWARNINGS": "ignore",
-        },
+        }
+        | environment,
     )
 
 

@@ -68,7 +68,9 @@ class Result:
         return dataclasses.asdict(self)
 
 
-def examine(network: Network, autocast: str, program: pathlib.Path, folder: pathlib.Path) -> Result:
+def examine(
+    network: Network, autocast: str, program: pathlib.Path, folder: pathlib.Path, replays: bool = True
+) -> Result:
     """autocast: "" or "bfloat16". folder: for files, which are removed."""
     result = Result(network.name, autocast, steps=network.steps)
     path = folder / f"{network.name}{autocast}.lscap.h5"
@@ -97,7 +99,8 @@ def examine(network: Network, autocast: str, program: pathlib.Path, folder: path
     if path.exists():
         result.file_bytes, result.batch_bytes = path.stat().st_size, _batch_bytes(path)
         _verify(result, program, path)
-        _replay(result, program, path)
+        if replays:
+            _replay(result, program, path)
     for file in folder.glob(f"{path.name}*"):
         file.unlink()
     return result
