@@ -148,11 +148,13 @@ def page(found: dict[str, dict[str, Any]]) -> str:
     for network in of_version.networks():
         words = [_word(result["networks"][network.name]) for result in found.values()]
         rows.append(f"| {network.name} | {network.family} | " + " | ".join(words) + " |")
-    rows += ["", "## What does not get in", ""]
-    for network in of_version.networks():
-        for version, result in found.items():
-            if reason := _reason(result["networks"][network.name]):
-                rows.append(f"- {network.name}, torch {version}: {reason}")
+    refused = [
+        f"- {network.name}, torch {version}: {reason}"
+        for network in of_version.networks()
+        for version, result in found.items()
+        if (reason := _reason(result["networks"][network.name]))
+    ]
+    rows += ["", "## What does not get in", "", *(refused or ["Nothing."])]
     return "\n".join(rows) + "\n"
 
 
