@@ -2,7 +2,6 @@
 #include "analysis/findings/findings.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -114,13 +113,7 @@ struct FindingTally::Impl {
   const std::vector<SiteRecord>& sites_of(const LaneStep& step) const {
     return step.sites.size() == none.size() ? step.sites : none;
   }
-  bool has_scaler() const {
-    return std::ranges::any_of(scalers, [](const std::vector<ScalerRecord>& scaler) {
-      return std::ranges::any_of(scaler, [](const ScalerRecord& s) {
-        return (std::isfinite(s.scale) && s.scale != 1) || (s.skipped && s.found_inf);
-      });
-    });
-  }
+  bool has_scaler() const { return std::ranges::any_of(scalers, uses_loss_scale); }
   int64_t steps() const { return static_cast<int64_t>(gradient_norms.size()); }
 
   // Sums over the steps, by site id.

@@ -2,7 +2,9 @@
 // is played to: the same tallies give the same sentences.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "analysis/findings/findings.h"
@@ -11,14 +13,21 @@ namespace lockstep {
 
 class LiveFindings : public Observer {
  public:
-  // What `run` refers to must outlive the object.
-  explicit LiveFindings(const RunDescription& run);
+  // What `run` refers to must outlive the object. `recall` plays the steps that a resumed run has;
+  // on_start() calls it.
+  explicit LiveFindings(const RunDescription& run, std::function<void(Observer&)> recall = nullptr);
+  // These throw nothing: a run does not end because its view fails.
+  void on_start(const RunDescription& run) override;
   // A step that was seen before is passed by: a resumed run computes some steps again.
   void on_step(const StepRecord& record) override;
-  // Of the steps so far, by lane, the gravest first.
+  // Of the steps so far, by lane, the gravest first. Throws: std::runtime_error if a step failed.
   std::vector<std::vector<ToldFinding>> findings() const;
 
  private:
+  void add(const StepRecord& record);
+
+  std::function<void(Observer&)> recall_;
+  std::string failure_;  // what() of the first failure; no tally takes another step
   std::vector<LaneInfo> lanes_;
   std::vector<std::unique_ptr<FindingTally>> tallies_;  // by lane
   int64_t next_step_ = 0;

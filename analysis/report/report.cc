@@ -50,13 +50,12 @@ double distance_of_weights(const SiteTable& sites, const LaneStep& lane,
   return ref > 0 ? std::sqrt(err / ref) : kNan;
 }
 
-ScalerReport read_scaler(const std::vector<ScalerRecord>& scaler, bool& moves) {
+ScalerReport read_scaler(const std::vector<ScalerRecord>& scaler) {
   ScalerReport out;
   for (size_t i = 0; i < scaler.size(); ++i) {
     const ScalerRecord& now = scaler[i];
     if (!std::isfinite(now.scale)) break;  // the lane had stopped
     const double next = i + 1 < scaler.size() ? scaler[i + 1].scale : kNan;
-    if (now.scale != 1) moves = true;
     const auto step = static_cast<int64_t>(i);
     if (now.skipped && now.found_inf) {
       out.overflows.push_back({.step = step,
@@ -69,7 +68,6 @@ ScalerReport read_scaler(const std::vector<ScalerRecord>& scaler, bool& moves) {
     out.final_scale = now.scale;
     out.scales.push_back(now.scale);
   }
-  if (!out.overflows.empty() || !out.growths.empty()) moves = true;
   return out;
 }
 
@@ -127,7 +125,9 @@ class LaneTally : public Observer {
     if (out.is_captured()) out.seconds = kNan;
     out.skips = skipped_steps(run_.scalers(lane_));
     for (size_t i = 0; i < out.scalers.size(); ++i) {
-      out.scalers[i] = read_scaler(run_.scalers(lane_, i), out.has_scaler);
+      const std::vector<ScalerRecord> scaler = run_.scalers(lane_, i);
+      out.scalers[i] = read_scaler(scaler);
+      out.has_scaler = out.has_scaler || uses_loss_scale(scaler);
       if (!out.info.scaler_losses.empty()) out.scalers[i].loss = out.info.scaler_losses[i];
     }
     out.health = layer_health(run_view_.sites, health_.sites());

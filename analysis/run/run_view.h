@@ -2,6 +2,8 @@
 // or in progress (LiveFindings).
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <span>
 
 #include "src/graph/site.h"
@@ -24,6 +26,13 @@ struct RunView {
 // Valid as long as the file is open.
 inline RunView view_of(const RunFile& run) {
   return {.sites = run.sites(), .options = run.options(), .lanes = run.lanes()};
+}
+
+// Whether a scaler ever multiplied the loss by another number than 1, or wanted to.
+inline bool uses_loss_scale(std::span<const ScalerRecord> scaler) {
+  return std::ranges::any_of(scaler, [](const ScalerRecord& s) {
+    return (std::isfinite(s.scale) && s.scale != 1) || (s.skipped && s.found_inf);
+  });
 }
 
 }  // namespace lockstep

@@ -137,6 +137,8 @@ function show(live) {
   const findings = findingRows(lanes);
   byId("findings").hidden = findings.length === 0;
   byId("no-findings").hidden = findings.length > 0;
+  const because = snapshot.no_findings_because;
+  byId("no-findings").textContent = because === undefined ? "None." : `They cannot be told: ${because}`;
   byId("findings").tBodies[0].replaceChildren(...findings);
   draw(byId("losses"), steps, lanes.map((lane) => ({values: lane.losses ?? []})), (v) => v.toPrecision(3));
   byId("scales-part").hidden = !lanes.some(isScaled);

@@ -28,6 +28,10 @@ std::span<const Section> sections() {
   return all;
 }
 
+bool is_of_search(const Report& report) {
+  return report.command_line.starts_with("lockstep recommend ");
+}
+
 std::vector<std::string> step_labels(const Report& report) {
   std::vector<std::string> labels;
   for (int64_t step = 0; step < report.steps; ++step) labels.push_back(fmt::format("{}", step));

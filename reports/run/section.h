@@ -37,6 +37,9 @@ struct Section {
 };
 std::span<const Section> sections();
 
+// Recorded by `recommend`: its lanes are policies that no file holds, and its own command repeats
+// them.
+bool is_of_search(const Report& report);
 // "0", "1", ...: the steps, as the x axis of a curve.
 std::vector<std::string> step_labels(const Report& report);
 // " (20 measured)"; empty if all steps were.

@@ -134,19 +134,20 @@ std::string as_sentence(const FindingContext& context, std::string text) {
   return text;
 }
 
-// A lane that broke without a finding. PyTorch's own run has no statistics: a lane that broke, too,
-// has them.
+// A lane that broke without a finding. PyTorch's own run has no statistics: the lane that does what
+// PyTorch did has them.
 std::string unexplained_text(const Report& report, const LaneReport& lane) {
   if (!lane.is_captured()) return "Its loss or weights are not finite; no single cause was found.";
   const auto other = std::ranges::find_if(report.lanes, [](const LaneReport& o) {
-    return o.judgement.verdict == Verdict::kBroke && main_finding(o) != nullptr;
+    return o.beside_captured && o.beside_captured->losses &&
+           o.judgement.verdict == Verdict::kBroke && main_finding(o) != nullptr;
   });
   const std::string text = "This is PyTorch's own run, whose sites were not measured";
   if (other == report.lanes.end()) {
     return text + ": replay its policy as a lane (`lockstep list presets`).";
   }
-  return fmt::format("{}: {}, which broke at step {}, shows the cause.", text, other->info.name,
-                     lane_break_step(*other));
+  return fmt::format("{}: {}, which does the same and broke at step {}, shows the cause.", text,
+                     other->info.name, lane_break_step(*other));
 }
 
 std::string sentence_with(const Report& report, const LaneReport& lane, const Finding* finding,

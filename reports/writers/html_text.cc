@@ -13,7 +13,13 @@ namespace lockstep {
 namespace {
 
 bool is_letter(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_';
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+         c == '_' || c == '/' || c == '@';
+}
+// Whether the text goes on with a part of the same name: "layer2", "gap.h5".
+bool goes_on(std::string_view text) {
+  if (text.empty()) return false;
+  return is_letter(text[0]) || (text[0] == '.' && text.size() > 1 && is_letter(text[1]));
 }
 
 struct Match {
@@ -24,8 +30,9 @@ std::optional<Match> find_word(std::string_view text, const std::string& form) {
   for (size_t at = text.find(form); at != std::string_view::npos; at = text.find(form, at + 1)) {
     size_t end = at + form.size();
     if (end < text.size() && text[end] == 's') ++end;
-    const bool begins = at == 0 || (!is_letter(text[at - 1]) && text[at - 1] != '&');
-    if (begins && (end == text.size() || !is_letter(text[end]))) return Match{at, end - at};
+    const char before = at == 0 ? ' ' : text[at - 1];
+    const bool begins = !is_letter(before) && before != '&' && before != '.';
+    if (begins && !goes_on(text.substr(end))) return Match{at, end - at};
   }
   return std::nullopt;
 }

@@ -33,7 +33,7 @@ int demo(const DemoArgs& args) {
   // A name that begins with '-' would be read as an option.
   const std::filesystem::path folder =
       args.folder.starts_with('-') ? "./" + args.folder : args.folder;
-  const std::string run = folder / "run.h5", page = folder / "report.html";
+  const std::string run = folder / "demo.h5", page = folder / "demo.html";
   fmt::print("Half a minute: lenet on synthetic digits, 200 steps in six lanes.\n");
   std::vector<std::string> training = split(kTraining, ' ');
   training.push_back(run);

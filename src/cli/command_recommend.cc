@@ -1,5 +1,6 @@
 // lockstep recommend: runs candidates of a model or a capture, or reads the ranges of a run.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -146,9 +147,11 @@ int recommend_from_run(const RecommendArgs& args, const std::vector<std::string>
   return kExitFine;
 }
 
-// "lenet.recommend" in the working folder; of a capture or a run, next to it.
+// "lenet.recommend" in the working folder; of a capture or a run next to it, if that folder can be
+// written to.
 std::string search_folder(const std::string& model) {
-  const std::filesystem::path folder = std::filesystem::path(model).parent_path();
+  std::filesystem::path folder = std::filesystem::path(model).parent_path();
+  if (!folder.empty() && access(folder.c_str(), W_OK) != 0) folder.clear();
   return (folder / (stem_of(model) + ".recommend")).string();
 }
 
@@ -435,7 +438,8 @@ std::function<int()> declare_recommend(CLI::App& app) {
       "Runs plain autocast and FP32 side by side first; if both train alike, nothing needs doing.\n"
       "Otherwise keeps layers in FP32 (by their ranges, by what broke, by what moves the loss)\n"
       "until a candidate trains as FP32 does, then lets go of every layer it can. The runs are\n"
-      "kept in NAME.recommend, next to a capture: the same command, begun again, goes on from "
+      "kept in NAME.recommend, next to a capture or run: the same command, begun again, goes on "
+      "from "
       "there.\n"
       "--fix runs a lane that goes wrong instead, takes its gravest finding, and runs what can be\n"
       "done about it, from one value to the whole policy (docs/findings.md).");

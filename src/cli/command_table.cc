@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::array kCommands = {
     Command{.name = "demo",
-            .help = "train a small network in five formats and write the report as a page",
+            .help = "train a small network in several formats and write the report as a page",
             .declare = declare_demo},
     Command{.name = "replay",
             .help = "train a model in several number formats at once and record what they did",

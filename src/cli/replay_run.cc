@@ -8,9 +8,11 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <system_error>
+#include <utility>
 
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/findings/live_findings.h"
@@ -114,14 +116,12 @@ std::vector<std::vector<SnapshotFinding>> snapshot_findings(const LiveFindings& 
   return out;
 }
 
-// `recorded`: the file of a run that is resumed.
+// `recall`: plays the recorded steps of a run that is resumed.
 int execute(LockstepRun& run, RunFileWriter& writer, Progress* progress, const std::string& path,
-            std::optional<RunFile> recorded = std::nullopt) {
-  LiveFindings findings(run.description());
-  if (recorded) play(*recorded, findings);
-  recorded.reset();
+            std::function<void(Observer&)> recall = nullptr) {
+  LiveFindings findings(run.description(), std::move(recall));
   writer.show_findings([&] { return snapshot_findings(findings); });
-  ObserverThread writing({&findings, &writer});
+  ObserverThread writing({&writer, &findings});  // the file first
   run.add_observer(&writing);
   if (progress != nullptr) run.add_observer(progress);
   try {
@@ -328,7 +328,8 @@ int resume_run(const ReplayArgs& args, const ProblemList& problems) {
     print_notes(*run);
     const auto writer = RunFileWriter::resume(path, from, seed);
     const auto progress = make_progress(args, from, options.steps, seed_text(first, seed));
-    code = execute(*run, *writer, progress.get(), path, RunFile(path, /*allow_empty=*/true, seed));
+    const auto recall = [&](Observer& to) { play(RunFile(path, /*allow_empty=*/true, seed), to); };
+    code = execute(*run, *writer, progress.get(), path, recall);
   }
   if (code == kExitFine) code = add_seeds(args, path);
   if (code != kExitUsage) print_end(path, code == kExitFine, args.quiet);

@@ -23,12 +23,19 @@ bool has_something_to_say(const LayerHealth& row) {
          h.to_subnormal_rate() >= kShownSubnormalRate;
 }
 
-// Nothing but NaN, in a place where no finding is: they came from another place.
-bool only_receives_nan(const LaneReport& lane, const LayerHealth& row) {
+// Has NaN and loses nothing else, away from the layer and role in which a finding says they began.
+bool only_receives_nan(const Report& report, const LaneReport& lane, const LayerHealth& row) {
   const SiteHealth& h = row.worst;
+  const auto is_origin = [](const Finding& f) { return f.kind <= FindingKind::kInvalid; };
+  const auto is_here = [&](const Finding& f) {
+    if (!is_origin(f) || f.site < 0) return false;
+    const Site& site = report.site(f.site);
+    return site.layer == row.layer && site.role == row.role;
+  };
   return h.nan > 0 && h.to_infinity + h.saturated == 0 && h.infinite_in_steps == 0 &&
          h.to_zero_rate() < kShownLostRate && h.to_subnormal_rate() < kShownSubnormalRate &&
-         std::ranges::none_of(lane.findings, [&](const Finding& f) { return f.site == row.site; });
+         std::ranges::any_of(lane.findings, is_origin) &&
+         std::ranges::none_of(lane.findings, is_here);
 }
 // So many such rows are shown one by one; more are only counted.
 constexpr size_t kShownReceivers = 3;
@@ -124,7 +131,9 @@ Blocks write_layers(const Report& report) {
       if (has_something_to_say(row)) rows.push_back(&row);
     }
     const size_t clean = lane.health.size() - rows.size();
-    const auto receives = [&](const LayerHealth* row) { return only_receives_nan(lane, *row); };
+    const auto receives = [&](const LayerHealth* row) {
+      return only_receives_nan(report, lane, *row);
+    };
     auto receivers = static_cast<size_t>(std::ranges::count_if(rows, receives));
     if (receivers <= kShownReceivers) receivers = 0;
     if (receivers > 0) std::erase_if(rows, receives);
@@ -138,10 +147,8 @@ Blocks write_layers(const Report& report) {
                                           counted(clean, "(layer, role) pair"))));
       continue;
     }
-    const std::string folded = receivers == 0
-                                   ? ""
-                                   : fmt::format("{} {} nothing but NaN that came from elsewhere, ",
-                                                 receivers, receivers == 1 ? "has" : "have");
+    const std::string folded =
+        receivers == 0 ? "" : fmt::format("{} only received NaN, ", receivers);
     out.push_back(
         paragraph(fmt::format("{}: {} lost values or precision, {}{} did not.", name,
                               counted(rows.size(), "(layer, role) pair"), folded, clean)));

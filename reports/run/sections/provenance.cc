@@ -94,12 +94,11 @@ Blocks write_provenance(const Report& report) {
     }
   }
   for (const auto& [key, value] : report.environment) table.rows.push_back({key, value});
-  // Runs of other commands have no command line of their own. A search's lanes are policies that no
-  // file holds: its own command repeats them.
+  // Runs of other commands have no command line of their own.
   const bool is_replay = report.command_line.starts_with("lockstep replay ");
-  const bool is_search = report.command_line.starts_with("lockstep recommend ");
-  const std::string command =
-      is_replay || is_search ? report.command_line : replay_command(report.options, report.path);
+  const std::string command = is_replay || is_of_search(report)
+                                  ? report.command_line
+                                  : replay_command(report.options, report.path);
   return {table, paragraph("To repeat it:"), verbatim(broken_command(command))};
 }
 

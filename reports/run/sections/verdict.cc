@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/report/main_finding.h"
@@ -58,21 +59,24 @@ std::string short_capture_text(const Report& report) {
       report.steps == 1 ? "shows" : "show", kJudgedSteps);
 }
 
-// A run in which the lanes can be judged; empty: FP32 training itself goes wrong.
+// A run in which the lanes can be judged; empty: FP32 training itself goes wrong, or a search has
+// its own way.
 std::string judging_command(const Report& report, WhyUnjudged why) {
   constexpr int64_t kTimesLonger = 4;
-  if (why == WhyUnjudged::kReferenceNotFinite) return "";
-  if (why == WhyUnjudged::kNotLearned && report.steps < report.options.steps) {  // stopped
+  if (why == WhyUnjudged::kReferenceNotFinite || is_of_search(report)) return "";
+  const bool is_stopped = report.steps < report.options.steps || !report.unfinished_seeds.empty();
+  if (why != WhyUnjudged::kSynced && is_stopped) {
     return "lockstep replay --resume " + shell_path(report.path);
   }
   RunOptions options = report.options;
   if (why == WhyUnjudged::kSynced) options.mode = LaneMode::kFree;
-  if (why == WhyUnjudged::kShortCapture) options.steps = kJudgedSteps;
+  if (is_short_capture(report)) options.steps = std::max(options.steps, kJudgedSteps);
   if (why == WhyUnjudged::kNotLearned) options.steps *= kTimesLonger;
-  options.cycle = report.captured >= 0 && options.captured_order.empty() &&
-                  (options.cycle || options.steps > report.options.steps);
+  const bool repeats = options.cycle || options.steps > report.options.steps;
+  options.cycle = !options.capture_hash.empty() && options.captured_order.empty() && repeats;
   if (needs_twin(options)) add_twins(options, 1);
-  return replay_command(options, "longer.h5");
+  const std::string name = std::filesystem::path(report.path).stem().string();
+  return replay_command(options, name + "-judged.h5");
 }
 
 void add_why_unjudged(const Report& report, Blocks& out) {
@@ -87,6 +91,7 @@ void add_why_unjudged(const Report& report, Blocks& out) {
 
 // `lanes`: the worst first.
 void add_fix(const Report& report, const std::vector<const LaneReport*>& lanes, Blocks& out) {
+  if (!std::isfinite(report.reference().judgement.tail_loss)) return;  // --fix needs FP32's
   const auto lane = std::ranges::find_if(lanes, [&](const LaneReport* l) {
     const Finding* finding = main_finding(*l);
     return finding != nullptr && l->info.target.empty() && l->judgement.verdict != Verdict::kFine &&
@@ -172,7 +177,7 @@ Blocks write_verdict(const AdvisedReport& advised) {
   if (!has_answer) add_ranges(report, out);
   if (is_short_capture(report)) out.push_back(paragraph(short_capture_text(report)));
   if (std::ranges::any_of(lanes, unjudged)) {
-    add_why_unjudged(report, out);
+    if (!has_answer) add_why_unjudged(report, out);
   } else if (report.twins.empty() && !report.has_several_seeds()) {
     out.push_back(
         paragraph("No twin lane was run, so what one ulp does is not known and no lane "

@@ -2,6 +2,7 @@
 #include "src/record/run/progress_snapshot.h"
 
 #include <algorithm>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -148,7 +149,11 @@ void ProgressSnapshot::write() {
   json["course"] = course_;
   json["lanes"] = ordered_json::array();
   for (size_t i = 0; i < lanes_.size(); ++i) json["lanes"].push_back(lane_json(i));
-  if (findings_) add_findings(findings_(), json["lanes"]);
+  try {
+    if (findings_) add_findings(findings_(), json["lanes"]);
+  } catch (const std::exception& error) {
+    json["no_findings_because"] = error.what();
+  }
   try {
     constexpr int kOneLine = -1;
     write_text_file_atomically(

@@ -39,7 +39,8 @@ class RunFileWriter : public Observer {
   // group /seeds/SEED. Throws: InputError if the file holds that seed.
   static std::unique_ptr<RunFileWriter> add_seed(std::string path, uint64_t seed);
   ~RunFileWriter() override;
-  // Before on_start(). Called after steps, at most twice a second, and at the end.
+  // Before on_start(). Called after steps, at most twice a second, and at the end; if it throws,
+  // the snapshot says why it has no findings.
   void show_findings(FindingsSoFar findings);
 
   void on_start(const RunDescription&) override;

@@ -8,12 +8,13 @@ import json
 
 import pytest
 import torch_versions
+from conftest import of_today
 from zoo import runner
 
 NETWORKS = ("straight_through_function", "packed_lstm", "nerf")
 
 
-@pytest.mark.parametrize("version", [torch_versions.VERSIONS[0], torch_versions.VERSIONS[-1]])
+@pytest.mark.parametrize("version", of_today([torch_versions.VERSIONS[0], torch_versions.VERSIONS[-1]]))
 def test_a_version(binary_dir, tmp_path, version):
     program = binary_dir / "lockstep"
     try:

@@ -104,18 +104,38 @@ TEST_CASE("outcomes that are not judged: the reason, and the run that would have
   report.options.lanes = {"fp32", "pure-fp16", "twin"};
   for (LaneReport& one : report.lanes) one.judgement.verdict = Verdict::kTooShort;
   const std::string as_it_was = "  lockstep replay mlp --lanes fp32,pure-fp16 --steps ";
-  CHECK(screen(report).find(as_it_was + "400 -o longer.h5") != std::string::npos);
+  CHECK(screen(report).find(as_it_was + "400 -o run-judged.h5") != std::string::npos);
   report.options.mode = LaneMode::kSynced;
-  CHECK(screen(report).find(as_it_was + "100 -o longer.h5") != std::string::npos);
+  CHECK(screen(report).find(as_it_was + "100 -o run-judged.h5") != std::string::npos);
   report.options.mode = LaneMode::kFree;
+  const std::string resumed = "  lockstep replay --resume run.h5";
+  report.options.steps = 200;
+  CHECK(screen(report).find(resumed) != std::string::npos);
+  report.options.steps = 100;
+  report.unfinished_seeds = {2};
+  CHECK(screen(report).find(resumed) != std::string::npos);
+  report.unfinished_seeds.clear();
+
+  report.options.capture_hash = "0123";
   report.captured = 4;
   report.lanes.push_back(lane("captured", 0.5, 0.97));
   report.steps = report.options.steps = 8;
-  CHECK(screen(report).find(as_it_was + "100 --cycle -o longer.h5") != std::string::npos);
-  report.captured = -1;
+  CHECK(screen(report).find(as_it_was + "100 --cycle -o run-judged.h5") != std::string::npos);
+  report.options.mode = LaneMode::kSynced;
+  CHECK(screen(report).find(as_it_was + "100 --cycle -o run-judged.h5") != std::string::npos);
+  report.options.mode = LaneMode::kFree;
+  report.captured = -1;  // a run that repeats its steps has no such lane
+  report.lanes.pop_back();
+  report.options.cycle = true;
+  CHECK(screen(report).find(as_it_was + "32 --cycle -o run-judged.h5") != std::string::npos);
+  const std::string command_line = report.command_line;
+  report.command_line = "lockstep recommend mine.lscap.h5";
+  CHECK(screen(report).find("-judged.h5") == std::string::npos);
+  report.command_line = command_line;
   report.lanes.front().judgement.tail_loss = kNan;
   CHECK(screen(report).find("the reference's own loss is not finite.\n") != std::string::npos);
-  CHECK(screen(report).find("longer.h5") == std::string::npos);
+  CHECK(screen(report).find("run-judged.h5") == std::string::npos);
+  CHECK(screen(report).find("--fix") == std::string::npos);
 }
 
 TEST_CASE("PyTorch's own run that broke: the lane that shows why") {
@@ -124,15 +144,17 @@ TEST_CASE("PyTorch's own run that broke: the lane that shows why") {
   report.lanes.push_back(lane("captured", 0.5, 0.97));
   report.lanes.back().judgement = report.lanes[3].judgement;
   report.lanes.back().nonfinite_loss_at = 40;
+  report.lanes[3].beside_captured.emplace().losses.emplace();
   const auto text = [&] {
     std::string words = report_text(report, /*summary_only=*/true);
     std::replace(words.begin(), words.end(), '\n', ' ');
     return words;
   };
-  CHECK(text().find("captured broke at step 40. This is PyTorch's own run, whose sites were not "
-                    "measured: pure-fp16, which broke at step 39, shows the cause.") !=
+  CHECK(text().find(
+            "captured broke at step 40. This is PyTorch's own run, whose sites were not "
+            "measured: pure-fp16, which does the same and broke at step 39, shows the cause.") !=
         std::string::npos);
-  report.lanes[3].findings.clear();
+  report.lanes[3].beside_captured->losses.reset();  // another lane that broke is no explanation
   CHECK(text().find("measured: replay its policy as a lane") != std::string::npos);
 }
 
@@ -142,22 +164,23 @@ TEST_CASE("layers that only receive NaN are counted, not listed") {
   const LayerHealth receiver{.layer = "fc1",
                              .role = Role::kGradWeight,
                              .site = 1,
-                             .worst = {.steps = 40, .count = 4000, .nonzero = 4000, .nan = 4000},
+                             .worst = {.steps = 40, .count = 4000, .nonzero = 4000, .nan = 4},
                              .measured_sites = 1};
-  const auto rows = [&] {
+  const auto counts = [&] {
     std::string text = report_text(report);
     std::replace(text.begin(), text.end(), '\n', ' ');
-    return std::pair(static_cast<int>(text.find("nothing but NaN") != std::string::npos),
-                     text.substr(text.find("pure-fp16, before step 40"), 200));
+    return text.substr(text.find("pure-fp16, before step 40"), 200);
   };
-  report.lanes[3].findings.pop_back();  // it is in the receivers' place
   health.insert(health.end(), 3, receiver);
-  CHECK(rows().second.find("5 (layer, role) pairs lost values") != std::string::npos);
-  CHECK(rows().first == 0);
-  health.push_back(receiver);
-  CHECK(rows().second.find("there on): 2 (layer, role) pairs lost values or precision, 4 have") !=
+  CHECK(counts().find("there on): 5 (layer, role) pairs lost values or precision, 0 did not") !=
         std::string::npos);
-  CHECK(rows().first == 1);
+  health.push_back(receiver);
+  CHECK(counts().find("2 (layer, role) pairs lost values or precision, 4 only received NaN, 0 did "
+                      "not") != std::string::npos);
+  report.lanes[3].findings[0].site = 1;  // here they begin
+  CHECK(counts().find("6 (layer, role) pairs lost") != std::string::npos);
+  report.lanes[3].findings.clear();  // nothing says where they begin
+  CHECK(counts().find("6 (layer, role) pairs lost") != std::string::npos);
 }
 
 TEST_CASE("several seeds: in how many a lane broke, and how many would decide") {

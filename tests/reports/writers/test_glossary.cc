@@ -41,7 +41,12 @@ TEST_CASE("a word is explained where it first stands, as a whole word and outsid
   CHECK(prose("an octave") == "an octave");
   explained.clear();
   CHECK(prose("octavean <octave>") == "octavean &lt;" + octave + "octave</abbr>&gt;");
-  CHECK(prose("subenergy, oracle") == "subenergy, oracle");
+  for (const std::string name : {"subenergy, oracle", "octave2.bn", "a.octave", "octave.h5",
+                                 "x/octave", "octave/x", "octave@cuda"}) {
+    explained.clear();
+    CHECK(prose(name) == name);
+  }
+  CHECK(prose("An octave.") == "An " + octave + "octave</abbr>.");
 }
 
 }  // namespace lockstep
