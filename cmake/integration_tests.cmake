@@ -40,7 +40,7 @@ lockstep_integration_tests(run everyday run_file report_page charts_build check_
   save_values masks start_from hostile_input write_errors)
 lockstep_integration_tests(run slow kill_resume syscall_faults mnist report_models step_costs same_bits
   phenomena read_run report_browser statistics_every cuda_host report_charts disk_full software_device
-  report_formats printed_commands)
+  report_formats printed_commands demo)
 lockstep_integration_tests(compare everyday torch_models torch_ops_shapes torch_ops_nn torch_optimizers
   torch_casts torch_attention torch_bf16_recurrent torch_loss_scale torch_loss_passes torch_recipe
   torch_cuda_parts ml_dtypes scaled_linear)
