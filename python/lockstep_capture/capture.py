@@ -240,9 +240,12 @@ class Capture:
         if rank() > 0:
             self._closed = True
             return None
-        with uncompiled(self._note_compiled):
-            watcher: Watcher | None = None if self._waits else self._guarded(lambda: self._prepare(batch))
+        watcher: Watcher | None = None if self._waits else self._guarded(lambda: self._prepare_uncompiled(batch))
         return watcher
+
+    def _prepare_uncompiled(self, batch: Any) -> Watcher | None:
+        with uncompiled(self._note_compiled):
+            return self._prepare(batch)
 
     def _wait_for(self, cast: dict[str, torch.dtype]) -> None:
         """The first pass gives weights another dtype, for good: a capture begins with the state after its step.

@@ -17,7 +17,7 @@ import torch
 
 from .errors import CaptureError
 
-OLDEST, NEWEST = (2, 6), (2, 14)  # tested
+OLDEST, NEWEST = (2, 6), (2, 14)  # both tested, and 2.7 and 2.13
 
 
 def _numbers(version: str) -> tuple[int, ...]:

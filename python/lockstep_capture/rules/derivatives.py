@@ -190,8 +190,8 @@ def _abs(c: RuleContext, x: Value, dy: Value, a: dict[str, Any]) -> Value:
 
 
 def _hardswish(c: RuleContext, x: Value, dy: Value, a: dict[str, Any]) -> Value:
-    slope = filled(c, c.scalar("add", c.scalar("mul", x, 1 / 3), 0.5), _test(c, "less", x, -3))
-    return c.binary("mul", dy, filled(c, slope, _test(c, "greater", x, 3), 1.0))
+    slope = filled(c, c.scalar("add", c.scalar("mul", x, 1 / 3), 0.5), _test(c, "less_equal", x, -3))
+    return c.binary("mul", dy, filled(c, slope, _test(c, "greater_equal", x, 3), 1.0))
 
 
 def _hardsigmoid(c: RuleContext, x: Value, dy: Value, a: dict[str, Any]) -> Value:
@@ -212,12 +212,6 @@ def _softplus(c: RuleContext, x: Value, dy: Value, a: dict[str, Any]) -> Value:
     beta = a.get("beta", 1.0)
     curved = c.binary("mul", dy, c.same("sigmoid", c.scalar("mul", x, beta)))
     return _where(c, _test(c, "greater", c.scalar("mul", x, beta), a.get("threshold", 20.0)), dy, curved)
-
-
-def _clamp(c: RuleContext, x: Value, dy: Value, a: dict[str, Any]) -> Value:
-    for name, beyond in (("min", "less"), ("max", "greater")):
-        dy = filled(c, dy, _test(c, beyond, x, float(a[name]))) if name in a else dy
-    return dy
 
 
 def _one_plus_square(c: RuleContext, x: Value, sign: float = 1.0, one: float = 1.0) -> Value:
@@ -251,7 +245,6 @@ _OF_ONE_NUMBER: dict[str, tuple[str, Callable[[RuleContext, Value, Value, dict[s
     "leaky_relu": (_X, _leaky_relu),
     "elu": (_X, _elu),
     "softplus": (_X, _softplus),
-    "clamp": (_X, _clamp),
     "erf": (
         _X,
         lambda c, x, dy, a: c.binary(
@@ -285,6 +278,17 @@ def of_one_number(at: Site) -> list[Value | None]:
     side, formula = _OF_ONE_NUMBER[at.node.op]
     saved = at.y[0] if side == _Y else at.x[0]
     return [at.fused([at.dy, saved], lambda dy, s: formula(at.c, s, dy, at.a))]
+
+
+@derivative("clamp")
+def clamp(at: Site) -> list[Value | None]:
+    """On a bound clamp passes the gradient on; hardtanh and relu6 do not."""
+    strict = any(name in at.node.aten for name in ("hardtanh", "relu6"))
+    dy = at.dy
+    for name, beyond in (("min", "less"), ("max", "greater")):
+        if name in at.a:
+            dy = filled(at.c, dy, _test(at.c, beyond + "_equal" * strict, at.x[0], float(at.a[name])))
+    return [dy]
 
 
 @derivative("floor", "ceil", "round", "trunc")
@@ -339,7 +343,8 @@ def extreme(at: Site) -> list[Value | None]:
 @derivative("atan2")
 def atan2(at: Site) -> list[Value | None]:
     c, (x, y) = at.c, at.x
-    share = c.binary("div", at.dy, c.binary("add", c.binary("mul", x, x), c.binary("mul", y, y)))
+    square = c.binary("add", c.binary("mul", x, x), c.binary("mul", y, y))
+    share = filled(c, c.binary("div", at.dy, square), _test(c, "equal", square, 0))  # at (0, 0) PyTorch gives 0
     return [
         summed_to(c, c.binary("mul", share, y), x.shape),
         summed_to(c, c.binary("mul", share, c.same("neg", x)), y.shape),

@@ -26,7 +26,7 @@ def leaves_of(batch: Any, device: torch.device | None = None) -> tuple[list[Any]
     return found, paths
 
 
-def with_tensors(change: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
+def with_tensors(change: Callable[[torch.Tensor], torch.Tensor], batch: Any, within: tuple[int, ...] = ()) -> Any:
     """The batch with change(tensor) in the place of each tensor. Throws: CaptureError for an object that shares what it
     holds with its copy."""
 
@@ -34,18 +34,32 @@ def with_tensors(change: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> 
         if isinstance(leaf, torch.Tensor):
             return change(leaf)
         parts = _parts(leaf)
-        return leaf if parts is None else _rebuilt(leaf, {key: with_tensors(change, parts[key]) for key in parts})
+        if parts is None:
+            return leaf
+        inside = _entered(leaf, "batch", within)
+        return _rebuilt(leaf, {key: with_tensors(change, parts[key], inside) for key in parts})
 
     return torch_api.MAP(changed, batch)
 
 
-def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _entered(value: Any, path: str, within: tuple[int, ...]) -> tuple[int, ...]:
+    """Throws: CaptureError for an object that holds itself."""
+    if id(value) in within:
+        raise CaptureError(
+            f"{path}: a {type(value).__name__} holds itself; give a dict of the tensors that step_fn reads"
+        )
+    return (*within, id(value))
+
+
+def _flat(value: Any, path: str, within: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
     for keys, leaf in torch_api.FLATTEN_WITH_PATH(value)[0]:
         place, parts = path + torch_api.KEYSTR(keys), _parts(leaf)
         if parts is None:
             yield place, leaf
-        for key, item in (parts or {}).items():
-            yield from _flat(item, f"{place}[{key!r}]" if _has_keys(leaf) else f"{place}.{key}")
+            continue
+        inside = _entered(leaf, place, within)
+        for key, item in parts.items():
+            yield from _flat(item, f"{place}[{key!r}]" if _has_keys(leaf) else f"{place}.{key}", inside)
 
 
 def _has_keys(value: Any) -> bool:
@@ -71,7 +85,8 @@ def _rebuilt(value: Any, parts: dict[Any, Any]) -> Any:
         for name, item in parts.items():
             object.__setattr__(made, name, item)  # frozen ones, too
         return made
-    before = _parts(value) or {}
+    # Of those that give the same object whenever they are asked.
+    before = {key: item for key, item in (_parts(value) or {}).items() if value[key] is item}
     try:
         if not hasattr(value, "__setitem__"):
             return type(value)(parts)

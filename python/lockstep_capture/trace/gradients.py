@@ -73,12 +73,34 @@ def is_batched(value: Any) -> bool:
     )
 
 
+def _depends_on_others(results: list[Any], leaves: list[torch.Tensor]) -> bool:
+    """Whether autograd leads from the results to a leaf that is none of these."""
+    seen: set[Any] = set()
+    nodes = [result.grad_fn for result in results if isinstance(result, torch.Tensor)]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None and all(variable is not leaf for leaf in leaves):
+            return True
+        nodes += [following for following, _ in node.next_functions]
+    return False
+
+
 def _gradient_and_value(func: Any, argnums: Any, has_aux: bool, args: list[Any], kwargs: Any) -> Any:
     """torch.func.grad_and_value by torch.autograd.grad, which runs the same kernels, on tensors that are not wrapped."""
 
-    def own(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.view_as(tensor) if tensor.requires_grad else tensor.detach().requires_grad_()
+    fresh: list[torch.Tensor] = []
 
+    def own(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.requires_grad:
+            return tensor.view_as(tensor)
+        fresh.append(tensor.detach().requires_grad_())
+        return fresh[-1]
+
+    outside = torch.is_grad_enabled()
     with torch.enable_grad():
         places = [argnums] if isinstance(argnums, int) else list(argnums)
         for place in places:
@@ -88,4 +110,7 @@ def _gradient_and_value(func: Any, argnums: Any, has_aux: bool, args: list[Any],
         output = result[0] if has_aux else result
         leaves, spec = torch_api.FLATTEN(chosen)
         found = torch.autograd.grad(output, leaves, create_graph=True, allow_unused=True, materialize_grads=True)
-        return torch_api.UNFLATTEN(list(found), spec), result
+    gradients = torch_api.UNFLATTEN(list(found), spec)
+    if outside and _depends_on_others(torch_api.LEAVES((gradients, result)), fresh):
+        return gradients, result
+    return torch_api.MAP_ONLY(torch.Tensor, torch.Tensor.detach, (gradients, result))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..errors import CaptureError
 from ..ir.program import StepModule
 from .reachable import CONTAINERS, GENERATORS, cells, is_users, named_globals, reachable
 
@@ -41,9 +42,7 @@ def untouched(step: StepModule) -> Iterator[None]:
         np.random.set_state(numpy)
         for parameter, grad in grads:
             parameter.grad = grad
-        with torch.no_grad():
-            for undo in kept:
-                undo()
+        _undo_all(kept)
 
 
 @contextlib.contextmanager
@@ -54,9 +53,23 @@ def restored(*values: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        with torch.no_grad():
-            for undo in kept:
+        _undo_all(kept)
+
+
+def _undo_all(kept: list[Undo]) -> None:
+    """All of them, also where one fails. Throws: CaptureError then."""
+    failures: list[Exception] = []
+    with torch.no_grad():
+        for undo in kept:
+            try:
                 undo()
+            except Exception as error:
+                failures.append(error)
+    if failures:
+        raise CaptureError(
+            f"{len(failures)} of {len(kept)} things that the capture changed could not be put back, the first: "
+            f"{failures[0]}; please report this, and load the model and the optimizer again"
+        ) from failures[0]
 
 
 def _undo_of_all(value: Any, seen: set[int]) -> Iterator[Undo]:
@@ -90,7 +103,8 @@ def _numbers(tensor: torch.Tensor) -> Undo:
     before = data.clone()
 
     def undo() -> None:
-        data.copy_(before)
+        if not torch.equal(data, before):  # one whose numbers share memory (expand) takes no copy
+            data.copy_(before)
         tensor.data = data
 
     return undo

@@ -146,6 +146,35 @@ def test_a_batch_of_any_kind(tmp_path, kind):
         assert file["steps/000000/micro/000/inputs/0"].attrs["path"] == place
 
 
+class Lazy(Stored):
+    """Gives a new object whenever it is asked."""
+
+    def __getitem__(self, key):
+        return self.held[key].clone()
+
+    def __copy__(self):
+        return Lazy(self.held)
+
+
+def test_a_batch_that_makes_its_parts_anew(tmp_path):
+    model, own = Images(), batches(Lazy)
+    held = [dict(batch.held) for batch in own]
+    loss_of = lambda m, b: torch.nn.functional.cross_entropy(m(b["images"]), b["labels"])
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    train(model, optimizer, loss_of, own, Capture(tmp_path / "a.h5", model, optimizer, loss_of, steps=2))
+    assert steps_in(tmp_path / "a.h5")[0] == 2
+    assert all(batch.held[key] is before[key] for batch, before in zip(own, held, strict=True) for key in before)
+
+
+def test_a_batch_that_holds_itself_is_refused(tmp_path):
+    model, own = Images(), batches(Stored)
+    own[0].held["parent"] = own[0]
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    cap = Capture(tmp_path / "a.h5", model, optimizer, lambda m, b: m(b["images"]).mean())
+    with pytest.raises(CaptureError, match=r"batch\['parent'\]: a Stored holds itself"), cap.step(own[0]):
+        pass
+
+
 def test_a_batch_that_shares_its_parts_with_its_copy_is_refused(tmp_path):
     model, own = Images(), batches(Shared)
     optimizer, held = torch.optim.SGD(model.parameters(), 0.1), by_key(own[0])

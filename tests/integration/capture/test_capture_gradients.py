@@ -230,6 +230,20 @@ for n in (
     CASES["f_" + n] = inner(lambda x, f=getattr(F, n): f(x * 1.7), (3, 5))
 
 
+def whole(x):
+    """Whole numbers from -8 to 8, with a slope of 1: kinks, bounds and ties of most functions."""
+    return x + ((x * 4).round().clamp(-8, 8) - x).detach()
+
+
+for n in ("hardswish", "leaky_relu", "elu", "softplus", "relu"):
+    CASES["kink_" + n] = inner(lambda x, f=getattr(F, n): f(whole(x)), (6, 8))
+CASES |= {
+    "kink_abs": inner(lambda x: whole(x).abs(), (6, 8)),
+    "kink_clamp": inner(lambda x: whole(x).clamp(-2, 3), (6, 8)),
+    "kink_maximum": inner(lambda x, y: torch.maximum(whole(x), whole(y)), (6, 8), (6, 8)),
+}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_gradient_of_a_gradient(name):
     compare(*CASES[name])
@@ -271,6 +285,16 @@ def test_every_op_has_a_second_derivative_or_is_known_to_have_none(lockstep):
 # Other ways to a gradient
 def func_grad(model, x):
     return torch.func.grad(lambda z: model(z).sum())(x).square().mean()
+
+
+def func_grad_without_a_graph(model, x):
+    """Under no_grad, and of nothing that is trained: PyTorch gives a constant."""
+    with torch.no_grad():
+        constant = torch.func.grad(lambda z: model(z).sum())(x)
+    own = torch.func.grad(lambda z: (z**3).sum())(x)
+    assert not constant.requires_grad and not own.requires_grad
+    scale = float(own.numpy().max() > 0)
+    return (model(x) * constant.square().mean()).mean() * scale
 
 
 def func_grad_of_weights(model, x):
@@ -338,6 +362,7 @@ def attention(model, x):
     "step_fn",
     [
         func_grad,
+        func_grad_without_a_graph,
         func_grad_of_weights,
         by_functional,
         custom_function,

@@ -14,6 +14,7 @@ class OwnAttributes(torch.optim.Optimizer):
 
     def __init__(self, params, lr):
         super().__init__(params, {"lr": torch.tensor(lr)})
+        self.mask = torch.ones(1).expand(4)  # no copy_() into it
         self.sign, self.history, self.calls = torch.sign, [torch.zeros(2)], 0
 
     @torch.no_grad()
