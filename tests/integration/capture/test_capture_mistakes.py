@@ -12,8 +12,7 @@ import torch
 from capture_loops import Images, Loop, image_batches, image_loss, steps_in
 from conftest import SOURCE
 from lockstep_capture import Capture, CaptureError
-from lockstep_capture.watch.hooks import clip_grad
-from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.nn.utils import clip_grad, clip_grad_norm_, clip_grad_value_
 
 nn = torch.nn
 BATCHES = image_batches(6)
