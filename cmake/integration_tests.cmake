@@ -51,7 +51,7 @@ lockstep_integration_tests(study study study_learning study_recipes study_diagno
   study_recommendations study_zoo study_check study_kills study_faults)
 if(LOCKSTEP_PYTHON)   # the longest start first
   set_tests_properties(integration.learning integration.kill_resume integration.zoo_recipes
-    integration.check_mutants PROPERTIES COST 500)
+    integration.check_mutants integration.torch_versions PROPERTIES COST 500)
 endif()
 # A file without a row above would never run.
 file(GLOB_RECURSE present CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/tests/integration
