@@ -395,7 +395,7 @@ def _written(path: str, steps: int) -> str:
     size = os.path.getsize(path) / 1e6
     return (
         f"lockstep_capture: {path} is complete: {steps} step{'s' * (steps != 1)}, {size:.3g} MB. "
-        f"Next: lockstep verify {shlex.quote(path)}"
+        f"Next: lockstep verify {shlex.quote(path)} && lockstep replay {shlex.quote(path)}"
     )
 
 

@@ -80,7 +80,7 @@ def debug(
         if faithful
         else f"NOT FAITHFUL: what follows may not be true of this model.\n{_section(report, _IMPORT)}\n\n{text}"
     )
-    if keep is None:  # its commands name files that are gone
+    if keep is None and temporary in text:  # its commands name files that are gone
         text = text.replace(temporary, "FOLDER") + '\n\nFOLDER: of debug(..., keep="FOLDER"), which keeps the files.'
     result = Debugged(text, found_lanes, faithful)
     print(result)

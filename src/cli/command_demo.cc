@@ -1,6 +1,7 @@
 // lockstep demo: what the program shows, on a network and data of its own. It runs other commands.
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -25,6 +26,7 @@ struct DemoArgs {
 int run_printed(const std::vector<std::string>& words) {
   set_command_line(words);
   fmt::print("$ {}\n", printable(command_line()));
+  std::fflush(stdout);  // before the progress, which goes to standard error
   return run_command(words);
 }
 

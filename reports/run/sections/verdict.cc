@@ -79,10 +79,10 @@ std::string judging_command(const Report& report, WhyUnjudged why) {
   return replay_command(options, name + "-judged.h5");
 }
 
-void add_why_unjudged(const Report& report, Blocks& out) {
-  const WhyUnjudged why = why_unjudged(report);
+// The reason is said by short_capture_text if it is kShortCapture.
+void add_judging_run(const Report& report, WhyUnjudged why, Blocks& out) {
   const std::string command = judging_command(report, why);
-  if (why != WhyUnjudged::kShortCapture) {  // said by short_capture_text
+  if (why != WhyUnjudged::kShortCapture) {
     out.push_back(paragraph(fmt::format("Outcomes are not judged: {}.{}", to_string(why),
                                         command.empty() ? "" : " To have them judged:")));
   }
@@ -176,8 +176,13 @@ Blocks write_verdict(const AdvisedReport& advised) {
   };
   if (!has_answer) add_ranges(report, out);
   if (is_short_capture(report)) out.push_back(paragraph(short_capture_text(report)));
-  if (std::ranges::any_of(lanes, unjudged)) {
-    if (!has_answer) add_why_unjudged(report, out);
+  const bool is_any_unjudged = std::ranges::any_of(lanes, unjudged);
+  if (!has_answer && (is_any_unjudged || is_short_capture(report))) {
+    add_judging_run(report, is_any_unjudged ? why_unjudged(report) : WhyUnjudged::kShortCapture,
+                    out);
+  }
+  if (is_any_unjudged) {
+    // No outcome rests on anything.
   } else if (report.twins.empty() && !report.has_several_seeds()) {
     out.push_back(
         paragraph("No twin lane was run, so what one ulp does is not known and no lane "
