@@ -1,5 +1,5 @@
 # The code that runs on NVIDIA GPUs (*.cu in emulation/verify/nvidia and emulation/kernels/cuda), compiled
-# on request, because it doubles the time of a build, and run if there is a GPU. The CUDA runtime is linked
+# on request, because few builds need it, and run if there is a GPU. The CUDA runtime is linked
 # statically and looks for the driver on first use, so the program starts on machines without either.
 set(LOCKSTEP_CUDA OFF CACHE STRING "Code for NVIDIA GPUs: OFF, ON, AUTO (if nvcc is found)")
 set_property(CACHE LOCKSTEP_CUDA PROPERTY STRINGS AUTO ON OFF)

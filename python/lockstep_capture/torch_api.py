@@ -119,6 +119,8 @@ KEYSTR = Private("torch.utils._pytree.keystr", _TRACE)
 FUNCTION_META = Private("torch.autograd.function.FunctionMeta", "recording a torch.autograd.Function")
 CHECKPOINT = Private("torch.utils.checkpoint.CheckpointFunction", "recording a torch.autograd.Function")
 ENGINE = Private("torch.autograd._engine_run_backward", "recording gradients in a forward pass")
+# Which callback torch.compile runs code with
+STANCE = Private("torch._dynamo.eval_frame._callback_from_stance", "a step with compiled code")
 # What the functions of clipping call, however those were imported
 TOTAL_NORM = Private("torch.nn.utils.clip_grad._get_total_norm", _CLIPPING)
 CLIP = Private("torch.nn.utils.clip_grad._clip_grads_with_norm_", _CLIPPING)

@@ -12,15 +12,17 @@ from typing import Any
 
 import torch
 
+from .. import torch_api
+
 
 @contextlib.contextmanager
 def uncompiled(note: Callable[[], None] | None = None) -> Iterator[None]:
     """torch.compile does nothing in it, wherever the loop put it. note: is called before compiled code runs this way."""
-    dynamo: Any = sys.modules.get("torch._dynamo.eval_frame")
-    if dynamo is None:
+    if "torch._dynamo.eval_frame" not in sys.modules:  # nothing was compiled yet
         yield
         return
-    original = dynamo._callback_from_stance
+    dynamo, name = torch_api.STANCE.place()
+    original = getattr(dynamo, name)
 
     def look(callback: Any) -> Any:
         if note is not None and callback not in (None, False):  # these are code that is not to be compiled
@@ -29,10 +31,10 @@ def uncompiled(note: Callable[[], None] | None = None) -> Iterator[None]:
 
     with torch.compiler.set_stance("force_eager"):
         try:
-            dynamo._callback_from_stance = look
+            setattr(dynamo, name, look)
             yield
         finally:
-            dynamo._callback_from_stance = original
+            setattr(dynamo, name, original)
 
 
 def step_is_compiled() -> bool:

@@ -79,10 +79,13 @@ std::string judging_command(const Report& report, WhyUnjudged why) {
   return replay_command(options, name + "-judged.h5");
 }
 
-// The reason is said by short_capture_text if it is kShortCapture.
-void add_judging_run(const Report& report, WhyUnjudged why, Blocks& out) {
-  const std::string command = judging_command(report, why);
-  if (why != WhyUnjudged::kShortCapture) {
+// Why lanes have no outcome, and the run in which they would have one. `has_answer`: `recommend`
+// has its own.
+void add_why_unjudged(const Report& report, bool is_any_unjudged, bool has_answer, Blocks& out) {
+  if (!is_any_unjudged && !is_short_capture(report)) return;
+  const WhyUnjudged why = is_any_unjudged ? why_unjudged(report) : WhyUnjudged::kShortCapture;
+  const std::string command = has_answer ? "" : judging_command(report, why);
+  if (why != WhyUnjudged::kShortCapture) {  // said by short_capture_text
     out.push_back(paragraph(fmt::format("Outcomes are not judged: {}.{}", to_string(why),
                                         command.empty() ? "" : " To have them judged:")));
   }
@@ -114,6 +117,18 @@ std::string seeds_text(const Report& report) {
     text += fmt::format(" Seed {} is unfinished and left out.", seed);
   }
   return text;
+}
+
+// What the outcomes rest on. `is_short`: without the caution about a single seed.
+std::string basis_text(const Report& report, bool is_short) {
+  if (report.has_several_seeds()) return seeds_text(report);
+  if (report.twins.empty()) {
+    return "No twin lane was run, so what one ulp does is not known and no lane can be called "
+           "worse: replay with --twins 1 or more, or several --seeds.";
+  }
+  return is_short ? ""
+                  : "One seed rules out a large regression; it does not prove equality (--seeds N "
+                    "runs more).";
 }
 
 // "At best, by roofline on h100: torch-autocast-fp16 takes 0.52 of fp32's time and 0.61 of its
@@ -177,23 +192,10 @@ Blocks write_verdict(const AdvisedReport& advised) {
   if (!has_answer) add_ranges(report, out);
   if (is_short_capture(report)) out.push_back(paragraph(short_capture_text(report)));
   const bool is_any_unjudged = std::ranges::any_of(lanes, unjudged);
-  if (!has_answer && (is_any_unjudged || is_short_capture(report))) {
-    add_judging_run(report, is_any_unjudged ? why_unjudged(report) : WhyUnjudged::kShortCapture,
-                    out);
-  }
-  if (is_any_unjudged) {
-    // No outcome rests on anything.
-  } else if (report.twins.empty() && !report.has_several_seeds()) {
-    out.push_back(
-        paragraph("No twin lane was run, so what one ulp does is not known and no lane "
-                  "can be called worse: replay with --twins 1 or more, or several --seeds."));
-  } else if (report.has_several_seeds()) {
-    out.push_back(paragraph(seeds_text(report)));
-  } else if (!lanes.empty() && !has_answer) {
-    out.push_back(
-        paragraph("One seed rules out a large regression; it does not prove equality (--seeds N "
-                  "runs more)."));
-  }
+  add_why_unjudged(report, is_any_unjudged, has_answer, out);
+  const std::string basis =
+      is_any_unjudged ? "" : basis_text(report, /*is_short=*/has_answer || lanes.empty());
+  if (!basis.empty()) out.push_back(paragraph(basis));
   const std::string savings = savings_text(report);
   if (!savings.empty() && !has_answer) out.push_back(paragraph(savings));
   if (!has_answer) add_fix(report, lanes, out);

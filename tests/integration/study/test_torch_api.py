@@ -1,6 +1,7 @@
 """Private names of PyTorch, versions that were not tested, and autocast's lists as the installed PyTorch has them."""
 
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -64,7 +65,12 @@ def test_an_older_version_is_an_error():
 
 
 def test_the_versions_of_the_study():
-    tried = [tuple(map(int, version.split(".")[:2])) for version in torch_versions.VERSIONS]
+    def numbers(version):
+        return tuple(map(int, version.split(".")[:2]))
+
+    tried = [numbers(version) for version in torch_versions.VERSIONS]
+    rows = re.findall(r"^\| (\d+\.\d+\.\d+)\S* \|", (SOURCE / "docs/study/torch-versions.md").read_text(), re.MULTILINE)
+    assert {torch_api.OLDEST, torch_api.NEWEST} <= {numbers(row) for row in rows} <= set(tried)
     assert tried == sorted(tried) and (tried[0], tried[-1]) == (torch_api.OLDEST, torch_api.NEWEST)
     assert f'"torch>={torch_api.OLDEST[0]}.{torch_api.OLDEST[1]}"' in (SOURCE / "python" / "pyproject.toml").read_text()
 

@@ -1,5 +1,5 @@
-"""Three small networks with the oldest and the newest PyTorch that is supported: captured, verified, replayed, and training
-the same as without a capture. Private names and autocast's lists, too. Downloads 1.5 GB, and removes them.
+"""Three small networks with the oldest or the newest PyTorch that is supported (each every other day): captured, verified, replayed, and training
+the same as without a capture. Private names and autocast's lists, too. Downloads up to 1 GB, and removes it.
 
 Skipped where the package index or the stand-ins for CUDA's libraries cannot be had. All versions: ./dev study torch-versions.
 """

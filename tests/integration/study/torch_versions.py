@@ -36,7 +36,7 @@ def environment(version: str, folder: pathlib.Path) -> Iterator[dict[str, str]]:
         yield {}
         return
     if not STAND_INS.exists():
-        raise UnavailableError("no cuda_stand_ins beside the checkout (../shared/tools)")
+        raise UnavailableError("../shared/tools/cuda_stand_ins: not there")
     shutil.rmtree(folder, ignore_errors=True)
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--disable-pip-version-check"]

@@ -109,7 +109,7 @@ TEST_CASE("played steps and evaluations are those that were told, also of a lane
   }
 }
 
-TEST_CASE("an evaluation before the first step is told, and so are those after it") {
+TEST_CASE("evaluations are played back, the one before the first step included") {
   const TemporaryFolder folder;
   const SyntheticRun run(1);
   {

@@ -105,6 +105,9 @@ TEST_CASE("outcomes that are not judged: the reason, and the run that would have
   for (LaneReport& one : report.lanes) one.judgement.verdict = Verdict::kTooShort;
   const std::string as_it_was = "  lockstep replay mlp --lanes fp32,pure-fp16 --steps ";
   CHECK(screen(report).find(as_it_was + "400 -o run-judged.h5") != std::string::npos);
+  const std::string beside_advice = report_text(testing::advised(report), /*summary_only=*/true);
+  CHECK(beside_advice.find("Outcomes are not judged: ") != std::string::npos);
+  CHECK(beside_advice.find("run-judged.h5") == std::string::npos);
   report.options.mode = LaneMode::kSynced;
   CHECK(screen(report).find(as_it_was + "100 -o run-judged.h5") != std::string::npos);
   report.options.mode = LaneMode::kFree;
