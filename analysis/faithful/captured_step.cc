@@ -1,6 +1,7 @@
 // See captured_step.h.
 #include "analysis/faithful/captured_step.h"
 
+#include "src/core/random.h"
 #include "src/graph/autodiff.h"
 
 namespace lockstep {
@@ -21,11 +22,43 @@ CapturedStepRunner::GraphRunner& CapturedStepRunner::runner_of(int64_t graph) {
                                        .kernels = kernels_,
                                        .in_place = true,  // visits read and change values
                                    });
+  of_graph.fp32_nodes.resize(of_graph.graph.nodes.size());
+  const Program& program = of_graph.runner->executor().program();
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.kind != InstructionKind::kOp) continue;
+    const Format* format = program.values[static_cast<size_t>(instruction.outputs.front())].format;
+    of_graph.fp32_nodes[static_cast<size_t>(instruction.node)] =
+        format != nullptr && format->is_fp32();
+  }
   return of_graph;
 }
 
 ComputedStep CapturedStepRunner::run(const CapturedStep& step, const Tensors& values,
                                      double loss_scale, const NodeVisit& visit, uint64_t seed) {
+  return run_nodes(step, values, loss_scale, seed, visit, {});
+}
+
+ComputedStep CapturedStepRunner::run_moved(const CapturedStep& step, const Tensors& values,
+                                           double loss_scale, Moves moves) {
+  uint32_t index = 0;
+  std::vector<float> moved;
+  const auto move = [&](size_t, int n, GraphRunner& of_graph) {
+    const auto node = static_cast<size_t>(n);
+    if (!of_graph.fp32_nodes[node]) return;
+    const std::span<float> y =
+        of_graph.runner->values().mutable_of(of_graph.graph.nodes[node].id).as<float>();
+    moved.assign(y.begin(), y.end());
+    const RandomStream signs(moves.signs, RandomPurpose::kTwin, index++);
+    active_kernels().f32.move_by_one_ulp(moved.data(), signs, 0,
+                                         static_cast<int64_t>(moved.size()));
+    for (size_t i = 0; i < y.size(); ++i) y[i] += moves.ulps * (moved[i] - y[i]);
+  };
+  return run_nodes(step, values, loss_scale, /*seed=*/0, {}, move);
+}
+
+ComputedStep CapturedStepRunner::run_nodes(const CapturedStep& step, const Tensors& values,
+                                           double loss_scale, uint64_t seed, const NodeVisit& visit,
+                                           const AfterNode& after) {
   const Container container = is_fp64_ ? Container::kF64 : Container::kF32;
   ComputedStep out;
   Tensors held;  // as bound
@@ -49,6 +82,7 @@ ComputedStep CapturedStepRunner::run(const CapturedStep& step, const Tensors& va
       if (shown) visit(m, node, runner.values(), /*done=*/false);
       runner.run_node(n, nullptr, {});
       if (shown) visit(m, node, runner.values(), /*done=*/true);
+      if (after) after(m, n, of_graph);
     }
     out.loss += runner.loss() / static_cast<double>(step.micro.size());
     for (const auto& [name, id] : of_graph.graph.gradients) {

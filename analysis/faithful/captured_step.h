@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "emulation/kernels/active_kernels.h"
 #include "src/capture/capture.h"
@@ -36,14 +37,27 @@ class CapturedStepRunner {
   // lowering.
   ComputedStep run(const CapturedStep& step, const Tensors& values, double loss_scale = 1,
                    const NodeVisit& visit = {}, uint64_t seed = 0);
+  // The same step by other kernels: every number that a node leaves in FP32 is some ulps off, up or
+  // down by a seeded sign. Functions and sums that end in FP32 differ between libraries.
+  struct Moves {
+    uint64_t signs = 0;  // the seed
+    float ulps = 1;
+  };
+  ComputedStep run_moved(const CapturedStep& step, const Tensors& values, double loss_scale,
+                         Moves moves);
 
  private:
   struct GraphRunner {
     Graph graph;
     SiteTable sites;
     std::unique_ptr<StepRunner> runner;
-    Batch batch;  // of the micro-batch in progress
+    Batch batch;                   // of the micro-batch in progress
+    std::vector<bool> fp32_nodes;  // those whose op leaves FP32 numbers
   };
+  // After every node.
+  using AfterNode = std::function<void(size_t micro, int node, GraphRunner& of_graph)>;
+  ComputedStep run_nodes(const CapturedStep& step, const Tensors& values, double loss_scale,
+                         uint64_t seed, const NodeVisit& visit, const AfterNode& after);
   GraphRunner& runner_of(int64_t graph);
 
   const Capture& capture_;

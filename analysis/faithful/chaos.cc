@@ -17,20 +17,21 @@ Tensors twin_of(const Graph& graph, Tensors values, uint64_t seed) {
   uint32_t index = 0;
   for (const Parameter& p : graph.parameters) {
     const RandomStream signs(seed, RandomPurpose::kTwin, index++);
-    const auto weights = values.at(p.name).as<float>();
-    active_kernels().f32.move_by_one_ulp(weights.data(), signs, 0,
-                                         static_cast<int64_t>(weights.size()));
+    Tensor& w = values.at(p.name);
+    if (w.container() == Container::kF64) {
+      active_kernels().f64.move_by_one_ulp(w.as<double>().data(), signs, 0, w.size());
+    } else {
+      active_kernels().f32.move_by_one_ulp(w.as<float>().data(), signs, 0, w.size());
+    }
   }
   return values;
 }
 
 namespace {
 
-void for_twins(const Capture& capture, const CapturedVerify& verify, const StepFromValues& run,
+void for_twins(const Graph& graph, const Tensors& values, const StepFromValues& run,
                const std::function<void(const ComputedStep&)>& take) {
-  for (uint64_t seed = 1; seed <= kChaosTwins; ++seed) {
-    take(run(twin_of(capture.graphs.front(), verify.before.values, seed)));
-  }
+  for (uint64_t seed = 1; seed <= kChaosTwins; ++seed) take(run(twin_of(graph, values, seed)));
 }
 
 // leave_out: elements that are not compared, by name.
@@ -46,20 +47,20 @@ void take_distances(const Tensors& moved, const Tensors& values, const Masks& le
 
 }  // namespace
 
-StepChaos step_chaos(const Capture& capture, const CapturedVerify& verify, const ComputedStep& step,
-                     const StepFromValues& run) {
+StepChaos step_chaos(const Graph& graph, const Tensors& values, const ComputedStep& step,
+                     const Masks& leave_out, const StepFromValues& run) {
   StepChaos chaos;
-  for_twins(capture, verify, run, [&](const ComputedStep& twin) {
+  for_twins(graph, values, run, [&](const ComputedStep& twin) {
     chaos.loss = std::max(chaos.loss, std::abs(twin.loss - step.loss));
-    take_distances(twin.gradients, step.gradients, verify.noise, chaos.gradients);
+    take_distances(twin.gradients, step.gradients, leave_out, chaos.gradients);
   });
   return chaos;
 }
 
-Chaos buffer_chaos(const Capture& capture, const CapturedVerify& verify, const Tensors& buffers,
+Chaos buffer_chaos(const Graph& graph, const Tensors& values, const Tensors& buffers,
                    const StepFromValues& run) {
   Chaos chaos;
-  for_twins(capture, verify, run,
+  for_twins(graph, values, run,
             [&](const ComputedStep& twin) { take_distances(twin.buffers, buffers, {}, chaos); });
   return chaos;
 }

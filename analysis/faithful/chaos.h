@@ -1,5 +1,6 @@
-// Measures the part of a loss, a gradient, or a buffer after the step that FP32 does not determine.
-// Repeats the step from weights moved by one ulp: FP32 does not determine what changes.
+// Measures the part of a loss, a gradient, or a buffer after the step that FP32, or FP64, does not
+// determine. Repeats the step from weights moved by one ulp: the format does not determine what
+// changes.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@
 
 namespace lockstep {
 
-// The values with every nonzero weight of the graph one ulp up or down, by a seeded sign.
+// The values with every nonzero weight of the graph one ulp of its container up or down, by a
+// seeded sign.
 Tensors twin_of(const Graph& graph, Tensors values, uint64_t seed = 1);
 
 // By parameter or buffer: the largest distance between its gradient (its value after the step) and
@@ -23,9 +25,10 @@ struct StepChaos {
   Chaos gradients;
 };
 using StepFromValues = std::function<ComputedStep(const Tensors& values)>;
-StepChaos step_chaos(const Capture& capture, const CapturedVerify& verify, const ComputedStep& step,
-                     const StepFromValues& run);
-Chaos buffer_chaos(const Capture& capture, const CapturedVerify& verify, const Tensors& buffers,
+// values: from which `step` was computed. leave_out: elements that are not compared, by name.
+StepChaos step_chaos(const Graph& graph, const Tensors& values, const ComputedStep& step,
+                     const Masks& leave_out, const StepFromValues& run);
+Chaos buffer_chaos(const Graph& graph, const Tensors& values, const Tensors& buffers,
                    const StepFromValues& run);
 
 }  // namespace lockstep

@@ -13,6 +13,7 @@
 #include "analysis/faithful/gate_list.h"
 #include "analysis/faithful/gate_norms.h"
 #include "analysis/faithful/kinks.h"
+#include "analysis/faithful/whose_gradient.h"
 #include "emulation/format/format.h"
 #include "src/graph/infer.h"
 #include "src/policy/find_policy.h"
@@ -64,10 +65,16 @@ bool nothing_to_judge(const Capture& capture, GateResult& gate) {
 struct LossBound {
   double value = 0;
   std::string floor = {};  // what `value` is, unless it is the gate's own bound
+  void raise(double factor, double error, const char* what) {
+    if (!std::isfinite(error) || factor * error <= value) return;
+    *this = {factor * error, fmt::format("{} times {}", factor, what)};
+  }
 };
 
 struct Judged {
   Worst gradients, losses;
+  std::string worst_parameter;  // of `gradients`
+  int64_t worst_step = -1;
   FloorShare floor;      // of the gradients
   double loss = 0;       // of the step with the worst loss: relative
   LossBound loss_bound;  // of that step
@@ -79,6 +86,17 @@ struct Judged {
     if (loss_bound.value > 0 && losses.ratio == before) return;
     loss = off;
     loss_bound = bound;
+  }
+  // What was judged of one more step.
+  void add(const Judged& step_judged, int64_t step) {
+    floor.add(step_judged.floor);
+    take_loss(step_judged.loss, step_judged.loss_bound, step);
+    if (step_judged.gradients.ratio > gradients.ratio || worst_step < 0) {
+      gradients = step_judged.gradients;
+      worst_parameter = step_judged.worst_parameter;
+      worst_step = step_judged.worst_step;
+    }
+    details.insert(details.end(), step_judged.details.begin(), step_judged.details.end());
   }
 };
 
@@ -120,14 +138,10 @@ LossBound loss_bound_fp32(double ours, const CapturedVerify& verify, double sum_
   const double torch = relative(verify.loss32, verify.loss64);
   const double noise = std::max(std::min(here, torch), std::min(std::max(here, torch), sum_noise));
   LossBound bound{kBoundsV3.loss};
-  const auto raise = [&](double factor, double error, const char* what) {
-    if (!std::isfinite(error) || factor * error <= bound.value) return;
-    bound = {factor * error, fmt::format("{} times {}", factor, what)};
-  };
-  raise(kNoiseFactor, noise, "the error of FP32 against FP64");
+  bound.raise(kNoiseFactor, noise, "the error of FP32 against FP64");
   if (relative(ours, verify.loss32) <= bound.value) return bound;
-  raise(kChaosFactor, relative(verify.loss32 + chaos, verify.loss32),
-        "what one ulp of the weights moves");
+  bound.raise(kChaosFactor, relative(verify.loss32 + chaos, verify.loss32),
+              "what one ulp of the weights moves");
   return bound;
 }
 
@@ -157,7 +171,12 @@ void judge_step(const ComputedStep& ours, const Reference& reference, const Capt
     const double chaotic = moved == nullptr ? 0 : kChaosFactor * *moved;
     const double own = torch_noise(name, wanted, d.reference, verify, floors.sum_noise);
     const double bound = std::max({by_size + absolute, chaotic, own});
+    const double before = judged.gradients.ratio;
     judged.gradients.take(off, bound, fmt::format("{}, step {}", name, verify.step));
+    if (judged.gradients.ratio > before || judged.worst_step < 0) {
+      judged.worst_parameter = name;
+      judged.worst_step = verify.step;
+    }
     const bool is_plain = bound == by_size + absolute, by_chaos = !is_plain && bound == chaotic;
     judged.floor.add({.tensors = 1,
                       .by_floor = is_plain && absolute > by_size,
@@ -298,6 +317,38 @@ struct JudgedBuffers {
   }
 };
 
+Tensors in_fp64(Tensors values) {
+  for (auto& [name, value] : values) {
+    if (value.container() == Container::kF32) value = value.to(Container::kF64);
+  }
+  return values;
+}
+
+// What central differences say of the worst gradient. Empty: both sides are not there, or the
+// gradient is not that of one multiple of the loss.
+std::string explain_worst(const Capture& capture, const Judged& judged,
+                          CapturedStepRunner& runner) {
+  const auto verify = std::ranges::find(capture.verify, judged.worst_step, &CapturedVerify::step);
+  if (verify == capture.verify.end()) return "";
+  const CapturedStep& step = capture.steps.at(static_cast<size_t>(verify->step));
+  const double weight = step.micro.front().loss_mult;
+  if (!std::ranges::all_of(step.micro, [&](const auto& m) { return m.loss_mult == weight; }))
+    return "";
+  const ComputedStep ours = runner.run(step, verify->before.values);
+  const std::string& name = judged.worst_parameter;
+  const Tensor* replay = find_named(ours.gradients, name);
+  const Tensor* torch = find_named(verify->grads64, name);
+  if (replay == nullptr || torch == nullptr) return "";
+  Tensors values = verify->before.values;
+  const double factor = weight * static_cast<double>(step.micro.size());
+  const auto loss_at = [&](const Tensor& parameter) {
+    values.at(name) = parameter;
+    return factor * runner.run(step, values).loss;
+  };
+  const auto whose = whose_gradient(verify->before.values.at(name), *replay, *torch, loss_at);
+  return whose ? whose->text(name, verify->step) : "";
+}
+
 }  // namespace
 
 GateResult gate_v1(const Capture& capture) {
@@ -318,8 +369,22 @@ GateResult gate_v1(const Capture& capture) {
                      const auto graph = static_cast<size_t>(step.micro[micro].graph);
                      if (done) difference.look(micro, node, values, capture.graphs[graph]);
                    });
-    judge_step(ours, {verify.loss64, {kBoundsV1.loss}, verify.grads64, kBoundsV1}, verify, {},
-               judged);
+    const auto judge_fp64 = [&](const Floors& floors) {
+      LossBound bound{kBoundsV1.loss};
+      bound.raise(kChaosFactor, relative(verify.loss64 + floors.chaos.loss, verify.loss64),
+                  "what one ulp of the weights moves");
+      Judged out;
+      judge_step(ours, {verify.loss64, bound, verify.grads64, kBoundsV1}, verify, floors, out);
+      return out;
+    };
+    Judged of_step = judge_fp64({});
+    if (!of_step.ok()) {
+      const auto run_twin = [&](const Tensors& twin) { return runner.run(step, twin); };
+      const Judged again = judge_fp64({step_chaos(
+          capture.graphs.front(), in_fp64(verify.before.values), ours, verify.noise, run_twin)});
+      if (again.ok()) of_step = again;
+    }
+    judged.add(of_step, verify.step);
   }
   gate.figure = figure_of(judged, capture);
   gate.floor = judged.floor;
@@ -329,6 +394,10 @@ GateResult gate_v1(const Capture& capture) {
   gate.details.push_back(difference.text.empty()
                              ? "no forward node differs by more than FP32's rounding"
                              : difference.text);
+  if (judged.losses.ratio > 1 || judged.gradients.ratio <= 1) return gate;
+  if (const std::string whose = explain_worst(capture, judged, runner); !whose.empty()) {
+    gate.details.push_back(whose);
+  }
   return gate;
 }
 
@@ -371,7 +440,9 @@ GateResult gate_v3(const Capture& capture, GateResult& v4) {
       const auto run_moved = [&](const Tensors& twin) {
         return run_fp32(runner, capture, verify, twin, /*force=*/false).step;
       };
-      if (!moved) moved = buffer_chaos(capture, verify, run.step.buffers, run_moved);
+      if (!moved) {
+        moved = buffer_chaos(capture.graphs.front(), values, run.step.buffers, run_moved);
+      }
       return *moved;
     };
     Judged judged = judge_fp32(run.step, {});
@@ -385,8 +456,9 @@ GateResult gate_v3(const Capture& capture, GateResult& v4) {
         const auto run_forced = [&](const Tensors& moved) {
           return run_fp32(runner, capture, verify, moved, /*force=*/true).step;
         };
-        again = judge_fp32(forced.step,
-                           {step_chaos(capture, verify, forced.step, run_forced), order_noise});
+        const StepChaos chaos =
+            step_chaos(capture.graphs.front(), values, forced.step, verify.noise, run_forced);
+        again = judge_fp32(forced.step, {chaos, order_noise});
       }
       if (again.ok()) {
         flips += forced.flips;
@@ -402,9 +474,7 @@ GateResult gate_v3(const Capture& capture, GateResult& v4) {
                                                : run.first_difference));
       }
     }
-    all.floor.add(judged.floor);
-    all.take_loss(judged.loss, judged.loss_bound, verify.step);
-    if (judged.gradients.ratio > all.gradients.ratio) all.gradients = judged.gradients;
+    all.add(judged, verify.step);
   }
   gate.figure = figure_of(all, capture);
   gate.floor = all.floor;

@@ -9,7 +9,10 @@
 #include <limits>
 #include <map>
 
+#include "analysis/faithful/captured_step.h"
+#include "analysis/faithful/whose_gradient.h"
 #include "emulation/format/format.h"
+#include "src/policy/find_policy.h"
 #include "tests/analysis/faithful/hand_capture.h"
 
 namespace lockstep {
@@ -106,6 +109,62 @@ TEST_CASE("the details show where a fault is: forward, backward, or beyond round
   capture.verify[0].micro.clear();
   CHECK(gates_of(capture).at("V3").details.back() ==
         "step 0: no forward node differs: look at the backward pass");
+}
+
+TEST_CASE("a wrong FP64 gradient: central differences say whose it is") {
+  Capture capture = hand_capture();
+  const auto last_detail = [&] { return gates_of(capture).at("V1").details.back(); };
+  const auto says = [&](const char* words) {
+    return last_detail().find(words) != std::string::npos;
+  };
+  Tensor& torch = capture.verify[0].grads64.at(kWeight);
+  const Tensor right = torch;
+  torch.as<double>()[0] *= 1.5;
+  CHECK(failed(capture) == "V1");
+  CHECK(says("'fc.weight'"));
+  CHECK(says("PyTorch's own backward pass is wrong here"));
+  torch = right;
+  torch.as<double>()[0] *= 1 + 1e-8;  // too near
+  CHECK(last_detail() == "no forward node differs by more than FP32's rounding");
+}
+
+TEST_CASE("the owner of a gradient: the replay, PyTorch or neither; a kink gives no answer") {
+  const auto of = [](std::vector<double> values) {
+    Tensor t(Shape{static_cast<int64_t>(values.size())}, Container::kF64);
+    std::ranges::copy(values, t.as<double>().begin());
+    return t;
+  };
+  const Tensor w = of({1, 2}), right = of({3, 4}), wrong = of({3, 5});
+  const auto loss = [](const Tensor& x) { return 3 * x.as<double>()[0] + 4 * x.as<double>()[1]; };
+  const auto owner = [&](const Tensor& replay, const Tensor& torch) {
+    return whose_gradient(w, replay, torch, loss).value().right;
+  };
+  CHECK(owner(right, wrong) == GradientOwner::kReplay);
+  CHECK(owner(wrong, right) == GradientOwner::kTorch);
+  CHECK(owner(wrong, of({3, 6})) == GradientOwner::kNeither);
+  CHECK_FALSE(whose_gradient(w, right, right, loss).has_value());
+  CHECK_FALSE(whose_gradient(w, of({NAN, 4}), right, loss).has_value());
+  const auto kink = [](const Tensor& x) {
+    return 3 * x.as<double>()[0] + 4 * std::max(x.as<double>()[1], 2 - 5e-5);
+  };
+  CHECK(whose_gradient(w, right, wrong, kink).value().right == GradientOwner::kNeither);
+}
+
+TEST_CASE("a step by other kernels moves what is in FP32, by signs that a seed draws") {
+  const Capture capture = hand_capture();
+  const Policy policy = find_policy("fp32");
+  CapturedStepRunner runner(capture, policy, /*is_fp64=*/false);
+  const CapturedStep& step = capture.steps.front();
+  const Tensors& values = capture.verify[0].before.values;
+  const auto loss = [&](uint64_t signs, float ulps) {
+    return runner.run_moved(step, values, 1, {.signs = signs, .ulps = ulps}).loss;
+  };
+  const double plain = runner.run(step, values).loss;
+  CHECK(loss(1, 0) == plain);
+  CHECK(loss(1, 64) == loss(1, 64));
+  CHECK(loss(1, 64) != loss(2, 64));
+  CHECK(loss(1, 64) != plain);
+  CHECK(std::abs(loss(1, 64) - plain) < 1e-4 * plain);
 }
 
 TEST_CASE("elements that FP32 does not determine are left out, and counted") {

@@ -249,3 +249,65 @@ def test_a_loss_that_fp32_does_not_determine_is_judged_by_one_ulp(lockstep, tmp_
     line = verify(lockstep, path, code=not passes)[0]["V3"]
     assert ("PASS" if passes else "FAIL") in line
     assert ("judged by a floor: 4 times what one ulp of the weights moves in step 0" in line) == passes
+
+
+class Cancels(nn.Module):
+    """Sums of the same numbers in two orders: their difference is rounding alone, in FP64, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 501)
+
+    def forward(self, x):
+        y = self.fc(x)
+        return y, (y.sum(1) - y.flip(1).sum(1)).mean()
+
+
+def cancelling(path):
+    torch.manual_seed(0)
+    model = Cancels()
+    batches = [(torch.randn(16, 6), torch.randn(16, 501)) for _ in range(3)]
+
+    def loss_of(model, batch):
+        y, nothing = model(batch[0])
+        return F.mse_loss(y, batch[1]) + 1e5 * nothing
+
+    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), batches, loss_of, steps=3)
+    return path
+
+
+def test_a_loss_that_fp64_does_not_determine_is_judged_by_one_ulp(lockstep, tmp_path):
+    path = cancelling(tmp_path / "net.h5")
+    line = verify(lockstep, path)[0]["V1"]
+    assert "PASS" in line and "4 times what one ulp of the weights moves" in line, line
+    with h5py.File(path, "r+") as file:
+        file["verify/000000/ref64"].attrs["loss"] *= 1 + 1e-6
+    tiny.seal(path)
+    assert "FAIL" in verify(lockstep, path, code=1)[0]["V1"]
+
+
+class OneImage(nn.Module):
+    """PyTorch 2.13's gradient of a batch norm is wrong if it comes back transposed and the batch is one image."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn, self.head = nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.Linear(8, 5)
+        self.token = nn.Parameter(torch.randn(1, 1, 8))
+
+    def forward(self, x):
+        places = self.bn(self.conv(x)).flatten(2).transpose(1, 2)
+        return self.head(torch.cat([self.token.expand(len(x), -1, -1), places], 1).square()).mean(1)
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_a_wrong_gradient_of_pytorch_is_named_as_such(lockstep, tmp_path, images):
+    torch.manual_seed(0)
+    model = OneImage()
+    batches = [(torch.randn(images, 3, 16, 16), torch.randint(5, (images,))) for _ in range(2)]
+    path = tmp_path / "net.h5"
+    loss_of = lambda model, batch: F.cross_entropy(model(batch[0]), batch[1])
+    capture(str(path), model, torch.optim.SGD(model.parameters(), 0.1), batches, loss_of, steps=2)
+    wrong = images == 1
+    said = lockstep("verify", path, code=1 if wrong else 0).stdout
+    assert ("PyTorch's own backward pass is wrong here" in said) == wrong, said
+    assert (" the replay is wrong" in said) is False
