@@ -24,6 +24,11 @@ bool is_of_interest(const Site& site, const Graph& graph, const std::set<std::st
          base.class_of(listed_name(forward, find_op(forward.op))) != CastClass::kFp32;
 }
 
+bool is_function(const Site& site, const Graph& graph) {
+  const Node& node = graph.node(site.node);
+  return (node.is_backward() ? graph.node(node.forward_node) : node).layer.empty();
+}
+
 }  // namespace
 
 bool may_be_low(Role role) {
@@ -58,6 +63,7 @@ void ZeroTally::on_step(const StepRecord& record) {
 std::vector<RangeSample> range_samples(const RunFile& run, const Policy& base,
                                        const std::vector<uint64_t>& zeros) {
   const std::vector<uint64_t> histogram = run.total_histogram(kReferenceIndex);
+  const Graph graph = graph_from_json(run.graph_json());
   std::vector<RangeSample> samples;
   for (const int32_t of_interest : sites_in_range(run, base)) {
     const auto id = static_cast<size_t>(of_interest);
@@ -66,6 +72,7 @@ std::vector<RangeSample> range_samples(const RunFile& run, const Policy& base,
                        .label = site.label(),
                        .role = site.role,
                        .scaled = site.scaled,
+                       .is_function = is_function(site, graph),
                        .zeros = zeros[id]};
     const auto begin = histogram.begin() + static_cast<int64_t>(id * kHistogramBins);
     std::copy(begin, begin + kHistogramBins, sample.histogram.begin());

@@ -180,6 +180,7 @@ RangeTable make_range_table(const std::vector<RangeSample>& samples, const Forma
   table.format = &format;
   for (const RangeSample& sample : samples) {
     LayerRange& row = row_of(table.layers, sample.layer);
+    row.is_function = sample.is_function;
     if (is_rounding_noise(sample, samples)) {
       table.ignored.push_back(sample.label);
     } else if (sample.scaled) {
@@ -208,6 +209,10 @@ RangeTable make_range_table(const std::vector<RangeSample>& samples, const Forma
     row.zeroed_share = std::max(row.zeroed_share, sample.zeroed_share(k, format));
   }
   return table;
+}
+
+bool RangeTable::counts(const LayerRange& row) const {
+  return !row.is_function || std::ranges::all_of(layers, &LayerRange::is_function);
 }
 
 double RangeTable::lost_energy() const {

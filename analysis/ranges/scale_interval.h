@@ -40,7 +40,8 @@ inline constexpr int kGuardOctaves = 2;
 struct RangeSample {
   std::string layer, label;  // label: the site's, for messages
   Role role;
-  bool scaled;                                       // a loss scale would multiply it
+  bool scaled;               // a loss scale would multiply it
+  bool is_function = false;  // of a node outside of any module: `layer` is its op
   std::array<uint64_t, kHistogramBins> histogram{};  // by FP32 exponent field
   uint64_t zeros = 0;  // of bin 0; the rest of that bin are FP32 subnormals
 
@@ -66,6 +67,7 @@ ScaleInterval feasible_scales(const RangeSample& sample, const Format& format);
 
 struct LayerRange {
   std::string layer;
+  bool is_function = false;  // see RangeSample
   // Gradients: the intersection over the layer's sites, and the site at each end.
   bool has_gradients = false;
   ScaleInterval scales;
@@ -88,6 +90,8 @@ struct RangeTable {
   std::string lo_layer, hi_layer;    // the layers that set the ends
   int scale_exponent = 0;            // chosen: see choose_scale
   std::vector<std::string> ignored;  // gradients taken for rounding noise (kNoiseOctaves): labels
+  // Rows to count and show as layers: modules. All rows, if the network has no module.
+  bool counts(const LayerRange& row) const;
   // Over the gradients of the layers without a reason: see LayerRange.
   double lost_energy() const;
   double zeroed_share() const;

@@ -35,22 +35,40 @@ bool keeps_all(const RangeTable& ranges) {
                               [](const LayerRange& layer) { return layer.reason.empty(); });
 }
 
+std::string name_of(const RangeTable& ranges, const LayerRange& layer) {
+  if (layer.layer.empty()) return "-";
+  return ranges.counts(layer) ? layer.layer : layer.layer + " (function)";
+}
+
 }  // namespace
 
 std::string kept_layers_sentence(const RangeTable& ranges) {
-  std::vector<std::string> kept;
+  std::vector<std::string> kept, functions;
+  size_t all = 0;
   for (const LayerRange& layer : ranges.layers) {
-    if (!layer.reason.empty()) kept.push_back(layer.layer);
+    const bool counts = ranges.counts(layer);
+    all += counts ? 1 : 0;
+    if (!layer.reason.empty()) (counts ? kept : functions).push_back(layer.layer);
   }
   const std::string& format = ranges.format->name;
-  const std::string layers = counted(ranges.layers.size(), "layer");
-  if (keeps_all(ranges))
+  const std::string layers = counted(all, "layer");
+  const std::string outside =
+      functions.empty()
+          ? ""
+          : fmt::format(" Outside of all modules, keep in fp32, too: {}.", few_names(functions));
+  if (kept.size() == all)
     return fmt::format("None of {} fits {} under autocast, by their range.", layers, format);
-  if (kept.empty())
+  if (kept.empty() && functions.empty())
     return fmt::format("All {} may use {} under autocast, by their range.", layers, format);
+  if (kept.empty()) {
+    return fmt::format(
+        "All {} may use {} under autocast, by their range. Outside of all modules, keep in fp32: "
+        "{}.",
+        layers, format, few_names(functions));
+  }
   return fmt::format(
-      "Keep {} of {} in fp32 under autocast, by their range: {}. The other {} may use {}.",
-      kept.size(), layers, few_names(kept), ranges.layers.size() - kept.size(), format);
+      "Keep {} of {} in fp32 under autocast, by their range: {}. The other {} may use {}.{}",
+      kept.size(), layers, few_names(kept), all - kept.size(), format, outside);
 }
 
 std::string loss_scale_sentence(const RangeTable& ranges) {
@@ -80,9 +98,14 @@ TableBlock range_table(const RangeTable& ranges) {
                    {"values"},
                    {"margin"},
                    {"verdict", Align::kLeft}};
+  std::vector<std::string> functions;
   for (const LayerRange& layer : ranges.layers) {
+    if (!ranges.counts(layer) && layer.reason.empty()) {
+      functions.push_back(layer.layer);
+      continue;
+    }
     table.rows.push_back(
-        {layer.layer.empty() ? "-" : layer.layer, scales_text(layer),
+        {name_of(ranges, layer), scales_text(layer),
          layer.has_gradients ? percent_cell(layer.unscaled_gradient_lost) : Cell("-"),
          layer.has_gradients ? percent_cell(layer.lost_energy) : Cell("-"),
          layer.has_gradients ? percent_cell(layer.zeroed_share) : Cell("-"), margin_cell(layer),
@@ -96,6 +119,10 @@ TableBlock range_table(const RangeTable& ranges) {
       "small, that become zero at 2^{}. margin: octaves between the largest input, weight or "
       "activation and the format's largest binade.",
       ranges.format->name, kHeadroomOctaves, percent(kEnergyLimit), ranges.scale_exponent)};
+  if (!functions.empty()) {
+    table.notes.push_back(fmt::format(
+        "Not listed, since they fit: functions outside of modules ({}).", few_names(functions)));
+  }
   if (!ranges.ignored.empty()) {
     table.notes.push_back(
         fmt::format("Ignored as rounding noise (largest value below 2^-{} of the layer's largest "
@@ -112,7 +139,8 @@ Blocks range_conclusions(const RangeTable& ranges) {
   Blocks blocks = {paragraph(std::move(text))};
   for (const LayerRange& layer : ranges.layers) {
     if (layer.reason.empty()) continue;
-    blocks.push_back(paragraph(fmt::format("{} stays in fp32: {}.", layer.layer, layer.reason)));
+    blocks.push_back(
+        paragraph(fmt::format("{} stays in fp32: {}.", name_of(ranges, layer), layer.reason)));
   }
   return blocks;
 }

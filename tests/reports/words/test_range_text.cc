@@ -41,6 +41,30 @@ TEST_CASE("layers to keep are counted and named, the first four of many") {
         "None of 5 layers fits fp16 under autocast, by their range.");
 }
 
+TEST_CASE("functions outside of modules are no layers, unless there is nothing else") {
+  RangeTable table = table_of(5, 1);
+  LayerRange& function = table.layers.emplace_back();
+  function.layer = "matmul";
+  function.is_function = true;
+  const auto text_of = [&] { return range_text(table); };
+  CHECK(
+      kept_layers_sentence(table) ==
+      "Keep 1 of 5 layers in fp32 under autocast, by their range: fc0. The other 4 may use fp16.");
+  CHECK(text_of().find("functions outside of modules (matmul)") != std::string::npos);
+  CHECK(text_of().find("matmul (function)") == std::string::npos);
+  table.layers.back().reason = "too large";
+  CHECK(kept_layers_sentence(table).ends_with(
+      "The other 4 may use fp16. Outside of all modules, keep in fp32, too: matmul."));
+  CHECK(text_of().find("matmul (function) stays in fp32: too large.") != std::string::npos);
+  table.layers.front().reason = "";
+  CHECK(kept_layers_sentence(table) ==
+        "All 5 layers may use fp16 under autocast, by their range. Outside of all modules, keep in "
+        "fp32: matmul.");
+  table.layers.erase(table.layers.begin(), table.layers.end() - 1);
+  CHECK(kept_layers_sentence(table) == "None of 1 layer fits fp16 under autocast, by their range.");
+  CHECK(text_of().find("matmul stays in fp32: too large.") != std::string::npos);
+}
+
 TEST_CASE("the loss scale to set stands first; ends that nothing sets are left out") {
   RangeTable table = table_of(9, 1);
   CHECK(
