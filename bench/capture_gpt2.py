@@ -1,9 +1,9 @@
-"""What capturing, verifying and replaying a GPT-2 of 124 million parameters takes.
+"""What capturing, verifying and replaying a GPT-2 of 124 or 355 million parameters takes.
 
-    build/venv/bin/python bench/capture_gpt2.py build/release/lockstep [--batch 8x128] [--threads 2] [--bf16]
+    build/venv/bin/python bench/capture_gpt2.py build/release/lockstep [--medium] [--batch 8x128] [--threads 2] [--bf16]
 
-Random weights from Transformers' configuration, AdamW, 8 steps on short random texts. Needs 10 GB of memory and 5 GB
-of disk. Every row is a process of its own; memory is its peak resident memory, or that of a process that it started.
+Random weights from Transformers' configuration, AdamW, 8 steps on short random texts. 124 million need 10 GB of memory
+and 5 GB of disk; where memory or disk have less, the capture's refusal is printed. Every row is a process of its own; memory is its peak resident memory, or that of a process that it started.
 """
 
 import argparse
@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 STEPS = 8
 
 
-def train(path, size, threads, bf16):
+def train(path, size, threads, bf16, medium):
     """Prints parameters and seconds of each step; path: the capture to write, or "-"."""
     sys.path.insert(0, str(ROOT / "python"))
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -32,7 +32,8 @@ def train(path, size, threads, bf16):
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     rows, length = map(int, size.split("x"))
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_positions=max(length, 128))).train()
+    sizes = {"n_embd": 1024, "n_layer": 24, "n_head": 16} if medium else {}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_positions=max(length, 128), **sizes)).train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     texts = [torch.randint(0, model.config.vocab_size, (rows, length)) for _ in range(STEPS)]
 
@@ -47,15 +48,18 @@ def train(path, size, threads, bf16):
         )
     )
     seconds = []
-    for x in texts:
-        begin = time.perf_counter()
-        with capture.step(x) if capture else contextlib.nullcontext():
-            optimizer.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-                loss = loss_of(model, x)
-            loss.backward()
-            optimizer.step()
-        seconds.append(time.perf_counter() - begin)
+    try:
+        for x in texts:
+            begin = time.perf_counter()
+            with capture.step(x) if capture else contextlib.nullcontext():
+                optimizer.zero_grad()
+                with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                    loss = loss_of(model, x)
+                loss.backward()
+                optimizer.step()
+            seconds.append(time.perf_counter() - begin)
+    except lockstep_capture.CaptureError as refusal:
+        sys.exit(f"step {len(seconds)}: {refusal}")
     print(sum(p.numel() for p in model.parameters()), *seconds)
 
 
@@ -76,10 +80,11 @@ def main():
     parser.add_argument("--batch", default="8x128", help="texts x tokens [8x128]")
     parser.add_argument("--threads", type=int, default=2, help="of PyTorch [2]")
     parser.add_argument("--bf16", action="store_true", help="train under BF16 autocast")
+    parser.add_argument("--medium", action="store_true", help="355 million parameters instead of 124 million")
     parser.add_argument("--train", metavar="PATH", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.train:
-        return train(args.train, args.batch, args.threads, args.bf16)
+        return train(args.train, args.batch, args.threads, args.bf16, args.medium)
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "gpt2.lscap.h5"
         own = [
@@ -91,6 +96,7 @@ def main():
             "--threads",
             args.threads,
             *(["--bf16"] if args.bf16 else []),
+            *(["--medium"] if args.medium else []),
             "--train",
         ]
         parameters, *plain = map(float, run(*own, "-")[0].split())

@@ -73,6 +73,7 @@ int verify_capture_file(const std::string& path, const std::string& json) {
     write_text_file_atomically(json, to_json(result));
     print_line("Wrote " + json);
   }
+  if (result.passed) print_line("Next: lockstep replay " + shell_quoted(path));
   if (any_failed(gates)) return kExitRegression;
   return result.passed ? kExitFine : kExitInconclusive;
 }
