@@ -24,6 +24,10 @@ constexpr ComposedOp kComposedOps[] = {
     {.name = "celu",
      .cast_class = CastClass::kFollow,
      .help = "x, or alpha (exp(x / alpha) - 1) for x <= 0"},
+    {.name = "complex",
+     .cast_class = CastClass::kFp32,
+     .help = "complex numbers, as pairs of real ones",
+     .foreign_names = {.torch = "polar view_as_complex"}},
     {.name = "cosine_embedding_loss",
      .cast_class = CastClass::kFp32,
      .help = "1 - cos(x, y), or max(cos - margin, 0)",
@@ -46,6 +50,12 @@ constexpr ComposedOp kComposedOps[] = {
     {.name = "fake_quantize_by_tensors",
      .cast_class = CastClass::kFollow,
      .help = "fake_quantize with a scale and a zero point that are tensors"},
+    {.name = "fft",
+     .cast_class = CastClass::kFp32,
+     .help = "Fourier transforms, as products with matrices of cosines and sines",
+     .foreign_names = {.torch = "fft_fft fft_ifft fft_fft2 fft_ifft2 fft_fftn fft_ifftn fft_rfft "
+                                "fft_irfft fft_rfft2 fft_irfft2 fft_rfftn fft_irfftn fft_hfft "
+                                "fft_ihfft stft istft"}},
     {.name = "glu", .cast_class = CastClass::kFollow, .help = "x sigmoid(y) of two halves"},
     {.name = "grouped_mm",
      .cast_class = CastClass::kFollow,

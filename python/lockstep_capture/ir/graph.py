@@ -37,6 +37,18 @@ class Value:
         return 0 in self.shape
 
 
+@dataclass(frozen=True)
+class Complex:
+    """A complex value of the program: two real ones of its shape."""
+
+    real: Value
+    imag: Value
+
+    @property
+    def shape(self) -> Shape:
+        return self.real.shape
+
+
 FORMATS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}  # of casts
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from .graph import Graph, Node, Shape, Value
+from .graph import Complex, Graph, Node, Shape, Value
 from .program import Call, Program, Ref
 
 
@@ -39,6 +39,8 @@ class GraphBuilder(Protocol):
 
     def operand(self, ref: Any, call: Call, want_float: bool | None, *, follows: bool = True) -> Value: ...
 
+    def parts(self, ref: Any, call: Call) -> Complex: ...
+
     def examples(self, refs: Sequence[Ref]) -> list[torch.Tensor]: ...
 
     def type_of(self, name: str, slot: int | None = None) -> tuple[Shape, torch.dtype]: ...
@@ -52,6 +54,8 @@ class GraphBuilder(Protocol):
     def is_float(self, ref: Ref) -> bool: ...
 
     def dtype_of(self, ref: Ref) -> torch.dtype: ...
+
+    def is_complex(self, ref: Ref) -> bool: ...
 
     def is_computed(self, ref: Ref) -> bool: ...
 

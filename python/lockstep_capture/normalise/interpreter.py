@@ -151,9 +151,11 @@ class Interpreter:
         if (
             not (self._double or self._single)
             or not isinstance(value, torch.Tensor)
-            or not value.dtype.is_floating_point
+            or not (value.dtype.is_floating_point or value.dtype.is_complex)
         ):
             return value
+        if value.dtype.is_complex:
+            return value.to(torch.complex128 if self._double else torch.complex64)
         return value.double() if self._double else value.float()
 
     def run(self, live: frozenset[str] | None = None) -> torch.Tensor:
@@ -196,7 +198,7 @@ class Interpreter:
             if widens or (self._single and self._is_graph(call.name) and self._is_outside(ref.name)):
                 return self._wide(value)
             # Values outside of the network keep FP32, even if they take their type from a part of it (empty_like).
-            return value.float() if self._double and _is_double(value) else value
+            return _single(value) if self._double else value
 
         args, kwargs = map_refs(call.args, read), map_refs(call.kwargs, read)
         if widens:
@@ -323,8 +325,12 @@ def _promoted(args: Any, kwargs: Any) -> Any:
     )
 
 
-def _is_double(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype == torch.float64
+_SINGLE = {torch.float64: torch.float32, torch.complex128: torch.complex64}
+_DOUBLE = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
+
+
+def _single(value: Any) -> Any:
+    return value.to(_SINGLE.get(value.dtype, value.dtype)) if isinstance(value, torch.Tensor) else value
 
 
 def scale_kept(x: torch.Tensor, mask: torch.Tensor, p: float) -> torch.Tensor:
@@ -415,7 +421,9 @@ def with_argument(
 
 
 def _double_dtype(value: Any) -> Any:
-    return torch.float64 if isinstance(value, torch.dtype) and value.is_floating_point else value
+    if not isinstance(value, torch.dtype):
+        return value
+    return torch.float64 if value.is_floating_point else _DOUBLE.get(value, value)
 
 
 def _replaced(value: Any, body: Callable[[Any], Any]) -> Any:

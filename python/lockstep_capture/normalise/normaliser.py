@@ -15,12 +15,13 @@ import torch
 from ..errors import Problem, UnsupportedModelError
 from ..ir.decisions import is_comparison, picks
 from ..ir.gradients import differentiated
-from ..ir.graph import Graph, Node, Shape, Value, element_type
+from ..ir.graph import Complex, Graph, Node, Shape, Value, element_type
 from ..ir.program import Call, Program, Ref, iterate_refs
 from ..ir.random_ops import base_name, random_site
 from ..rules import families  # noqa: F401  (they register themselves)
 from ..rules.choices import decided
-from ..rules.context import RuleContext, Unsupported, find_rule, no_rule, problem_of
+from ..rules.complex_numbers import by_part, complex_rule
+from ..rules.context import COMPLEX_HINT, Made, RuleContext, Unsupported, find_rule, no_rule, problem_of
 from ..rules.view_writes import written_to
 from .chosen import SAME_ORDER
 from .observers import Snapshots, TypeRecorder
@@ -119,7 +120,10 @@ class Normaliser:
             self.stored.counted.add(written)
             return  # num_batches_tracked: batch_norm counts
         if call.name in self._versions.started:
-            self._bind(call, self.operand(Ref(started_as(call.name)), call, want_float=True))
+            start = Ref(started_as(call.name))
+            self._bind(
+                call, self.parts(start, call) if self.is_complex(start) else self.operand(start, call, want_float=True)
+            )
             return
         result = self._result(call, args, kwargs, required)
         if result is None:
@@ -162,8 +166,13 @@ class Normaliser:
             return
         context = RuleContext(self, call, *self._versions.reads[call.name])
         try:
-            old, part = (self.operand(Ref(name), call, want_float=True) for name in (step.old, step.part))
-            self._env[step.version] = written_to(context, old, part, self._types[value_name(step.part)][0], step.path)
+            shape = self._types[value_name(step.part)][0]
+            context.a = {"old": Ref(step.old), "part": Ref(step.part)}
+
+            def write(c: RuleContext) -> Value:
+                return written_to(c, c.value("old"), c.value("part"), shape, step.path)
+
+            self._env[step.version] = by_part(context, write) if self.is_complex(Ref(step.old)) else write(context)
         except Unsupported as error:
             self.problems.append(problem_of(error, call))
             self._env[step.version] = self._placeholder_result(self._calls[value_name(step.version)])
@@ -173,11 +182,12 @@ class Normaliser:
         if call.is_getitem:
             found = self._env.get(args[0].name)
             return found[args[1]] if isinstance(found, (list, tuple)) else None
-        found_rule = find_rule(call)
+        context = RuleContext(self, call, args, kwargs)
         try:
+            found_rule = complex_rule(context) if self._has_complex(call, args, kwargs) else find_rule(call)
             if found_rule is None:
                 raise no_rule(call)
-            return found_rule(RuleContext(self, call, args, kwargs))
+            return found_rule(context)
         except Unsupported as error:
             if not required:
                 return None
@@ -190,10 +200,13 @@ class Normaliser:
         self._env[call.name] = result
         if call.nograd:
             self._nograd.add(call.name)
-        if isinstance(result, Value):
+        if isinstance(result, (Value, Complex)):
             expected = self._types.get(call.name)
-            if isinstance(expected, tuple) and result.shape != expected[0]:
-                raise AssertionError(f"{call.op}: normalised to {result.shape}, PyTorch gives {expected[0]}")
+            if isinstance(expected, tuple) and (
+                result.shape != expected[0] or isinstance(result, Complex) != expected[1].is_complex
+            ):
+                raise AssertionError(f"{call.op}: normalised to {result}, PyTorch gives {expected}")
+        if isinstance(result, Value):
             self.ir_of[call.name] = result.id
 
     def _placeholder_result(self, call: Call) -> Any:
@@ -203,6 +216,8 @@ class Normaliser:
             if isinstance(kind, list):
                 return [value(item) for item in kind]
             shape, dtype = kind if kind else ((), torch.float32)
+            if dtype.is_complex:
+                return Complex(Value("n0", shape, "f32"), Value("n0", shape, "f32"))
             return Value("n0", shape, element_type(dtype))
 
         return value(self._types.get(call.name))
@@ -222,7 +237,7 @@ class Normaliser:
 
     @staticmethod
     def _is_float_type(kind: Any) -> bool:
-        return bool(kind) and not isinstance(kind, list) and kind[1].is_floating_point
+        return bool(kind) and not isinstance(kind, list) and (kind[1].is_floating_point or kind[1].is_complex)
 
     def type_of(self, name: str, slot: int | None = None) -> tuple[Shape, torch.dtype]:
         found = self._types[name]
@@ -230,6 +245,33 @@ class Normaliser:
 
     def is_float(self, ref: Ref) -> bool:
         return self._is_float_type(self._types[value_name(ref.name)])
+
+    def is_complex(self, ref: Ref) -> bool:
+        kind = self._types[value_name(ref.name)]
+        return bool(kind) and not isinstance(kind, list) and kind[1].is_complex
+
+    def _has_complex(self, call: Call, args: Any, kwargs: Any) -> bool:
+        kind = self._types.get(call.name)
+        first = kind[0] if isinstance(kind, list) and kind else kind
+        return bool(first and first[1].is_complex) or any(map(self.is_complex, iterate_refs((args, kwargs))))
+
+    def parts(self, ref: Any, call: Call) -> Complex:
+        """Of an operand: a complex one, or a real one, whose imaginary part is 0."""
+        if not self.is_complex(ref):
+            real = self.operand(ref, call, want_float=True)
+            return Complex(real, RuleContext(self, call, (), {}).zeros(real.shape))
+        if self._versions.kind[ref.name] != GRAPH:
+            return Complex(
+                *(
+                    self.derive(part, lambda z, part=part: getattr(z.resolve_conj(), part).float(), [ref], call)
+                    for part in ("real", "imag")
+                )
+            )
+        found = self._env[ref.name]
+        assert isinstance(found, Complex), ref.name
+        if ref.name not in self._nograd or call.nograd:
+            return found
+        return Complex(*(self._detach(part, ref.name) for part in (found.real, found.imag)))
 
     def dtype_of(self, ref: Ref) -> torch.dtype:
         return self._types[value_name(ref.name)][1]
@@ -264,6 +306,8 @@ class Normaliser:
         """follows: in the dtype of an activation, if it took that."""
         if not isinstance(ref, Ref):
             raise Unsupported(call.op, f"an operand is {ref!r}, must be a tensor")
+        if isinstance(ref, Made):
+            return ref.value
         name = ref.name
         kind = self._versions.kind[name]
         if kind == GRAPH:
@@ -372,7 +416,7 @@ class Normaliser:
         other = self._floating_beside(name, call)
         if other is None:
             return number
-        example = self.operand(Ref(other), call, True)
+        example = self.parts(Ref(other), call).real
         return self.add("cast_like", [number.id, example.id], {}, [(number.shape, "f32")], call).value()
 
     def _floating_beside(self, name: str, call: Call) -> str | None:
@@ -398,14 +442,17 @@ class Normaliser:
                 f"buffer {self._versions.written[name]}: integers that the forward pass changes "
                 "and reads have no arithmetic here; make the buffer a float",
             )
+        if isinstance(found, Complex):
+            raise Unsupported(call.op, COMPLEX_HINT)
         if not isinstance(found, Value):
             raise Unsupported(call.op, "a list of tensors where a tensor is needed")
-        if name in self._nograd and not call.nograd and found.is_float:
-            if found.id not in self._detached:
-                node = self.add("detach", [found.id], {}, [(found.shape, "f32")], self._calls[name])
-                self._detached[found.id] = node.value()
-            return self._detached[found.id]
-        return found
+        return self._detach(found, name) if name in self._nograd and not call.nograd and found.is_float else found
+
+    def _detach(self, found: Value, name: str) -> Value:
+        if found.id not in self._detached:
+            node = self.add("detach", [found.id], {}, [(found.shape, "f32")], self._calls[name])
+            self._detached[found.id] = node.value()
+        return self._detached[found.id]
 
     def _outside_value(self, name: str, kind: str, want_float: bool) -> Value:
         if not want_float and self._in_graph(name):

@@ -49,8 +49,16 @@ class TypeRecorder(Observer):
                 self.strides[name] = (tuple(value.stride()), int(value.storage_offset()), held)
 
     def is_float(self) -> dict[str, bool]:
+        """Complex values are pairs of floating ones."""
         first = {name: kind[0] if isinstance(kind, list) and kind else kind for name, kind in self.types.items()}
-        return {name: bool(kind) and kind[1].is_floating_point for name, kind in first.items()}
+        return {name: bool(kind) and (kind[1].is_floating_point or kind[1].is_complex) for name, kind in first.items()}
+
+    def complex_values(self) -> set[str]:
+        return {
+            name
+            for name, kind in self.types.items()
+            if kind and any(one and one[1].is_complex for one in (kind if isinstance(kind, list) else [kind]))
+        }
 
 
 def _memory_of(value: Any) -> int:
@@ -118,6 +126,6 @@ def analyse(
         Interpreter(
             program, params, buffers, leaves, None, decisions=program.decisions, observer=recorder, single=single
         ).run()
-    versions = versions_of(program, recorder.is_float(), recorder.shares)
+    versions = versions_of(program, recorder.is_float(), recorder.shares, recorder.complex_values())
     weigh(program, versions)
     return versions, recorder

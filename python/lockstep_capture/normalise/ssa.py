@@ -155,9 +155,11 @@ def _running_statistics(call: Call) -> list[str]:
     return [a[name].name for name in ("running_mean", "running_var") if isinstance(a[name], Ref)]
 
 
-def versions_of(program: Program, is_float: Mapping[str, bool], shares: Mapping[str, bool]) -> Versions:
+def versions_of(
+    program: Program, is_float: Mapping[str, bool], shares: Mapping[str, bool], complex_values: set[str]
+) -> Versions:
     """is_float: value name -> whether it is a floating tensor (the first of several). shares: see Views."""
-    return _Walk(program, is_float, shares).result
+    return _Walk(program, is_float, shares, complex_values).result
 
 
 def needed_for(program: Program, versions: Versions, wanted: set[str]) -> tuple[set[str], set[str]]:
@@ -176,8 +178,10 @@ def needed_for(program: Program, versions: Versions, wanted: set[str]) -> tuple[
 
 
 class _Walk:
-    def __init__(self, program: Program, is_float: Mapping[str, bool], shares: Mapping[str, bool]):
-        self._program, self._is_float = program, is_float
+    def __init__(
+        self, program: Program, is_float: Mapping[str, bool], shares: Mapping[str, bool], complex_values: set[str]
+    ):
+        self._program, self._is_float, self._complex = program, is_float, complex_values
         self._views = Views(program, shares, is_in_place)
         self.result = Versions()
         self._current: dict[str, str] = {}  # value -> version
@@ -258,7 +262,7 @@ class _Walk:
         return found
 
     def _needed_outside(self, mutated: set[str]) -> set[str]:
-        """Arithmetic on the batch that leads to an op without rule (sin), a mask, or a write to a part: Python evaluates all of it."""
+        """Arithmetic on the batch that leads to an op without rule (sin), a complex number, a mask, or a write to a part: Python evaluates all of it."""
         inside: set[str] = set(self._program.params) | mutated | self._leaves
         for call in self._program.calls:
             site = random_site(call)
@@ -270,7 +274,7 @@ class _Walk:
         for call in reversed(self._program.calls):
             if base_name(call) == ATTENTION and isinstance(mask := arguments(call)["attn_mask"], Ref):
                 forced.add(mask.name)
-            unknown = not self._is_float.get(call.name, True) or (
+            unknown = not self._is_float.get(call.name, True) or call.name in self._complex or (
                 not call.is_getitem and (find_rule(call) is None or self._writes_to_view(call))
             )
             if call.name not in inside and (unknown or call.name in forced):

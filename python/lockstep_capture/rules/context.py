@@ -7,6 +7,7 @@ that PyTorch gave is an error of this package and is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -24,6 +25,16 @@ class Unsupported(Exception):
     def __init__(self, what: str, hint: str = ""):
         super().__init__(what)
         self.what, self.hint = what, hint
+
+
+COMPLEX_HINT = "has no form for complex numbers here; write the real and the imaginary part as two tensors"
+
+
+@dataclass(frozen=True)
+class Made(Ref):
+    """An operand that a rule made: a part of that value, or zeros of its shape."""
+
+    value: Value
 
 
 class RuleContext:
@@ -129,6 +140,11 @@ class RuleContext:
     def same(self, op: str, x: Value, attrs: dict[str, Any] | None = None) -> Value:
         """A node whose output has x's shape."""
         return self.node(op, [x], x.shape, attrs).value()
+
+    def zeros(self, shape: Shape) -> Value:
+        return self.expand(
+            self.derive("number0.0", lambda n: torch.tensor(n, dtype=torch.float32), [0.0]), shape
+        )
 
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
         shape = tuple(int(extent) for extent in shape)

@@ -128,10 +128,6 @@ def number(c: RuleContext, value: float) -> Value:
     return c.derive(f"number{value!r}", lambda n: torch.tensor(n, dtype=torch.float32), [value])
 
 
-def zeros(c: RuleContext, shape: Shape) -> Value:
-    return c.expand(number(c, 0.0), shape)
-
-
 def summed_to(c: RuleContext, x: Value, shape: Shape) -> Value:
     """The gradient of an operand that was broadcast from `shape`."""
     if x.shape == shape:
@@ -293,7 +289,7 @@ def clamp(at: Site) -> list[Value | None]:
 
 @derivative("floor", "ceil", "round", "trunc")
 def without_slope(at: Site) -> list[Value | None]:
-    return [zeros(at.c, at.x[0].shape)]
+    return [at.c.zeros(at.x[0].shape)]
 
 
 # Arithmetic
@@ -357,7 +353,7 @@ def power(at: Site) -> list[Value | None]:
     if len(at.x) == 1:
         exponent = float(at.a["exponent"])
         if exponent == 0:
-            return [zeros(c, x.shape)]
+            return [c.zeros(x.shape)]
         slope = x if exponent == 2 else c.same("pow", x, {"exponent": exponent - 1}) if exponent != 1 else None
         return [dy if slope is None else c.binary("mul", dy, c.scalar("mul", slope, exponent))]
     e = at.x[1]
@@ -454,7 +450,7 @@ def custom_gradient(at: Site) -> list[Value | None]:
     """The recorded backward pass, in place."""
     c, backward, results = at.c, at.node.backward, int(at.a["results"])
     assert backward is not None
-    names = {f"dy{slot}": dy if dy is not None else zeros(c, at.y[slot].shape) for slot, dy in enumerate(at.all_dy)}
+    names = {f"dy{slot}": dy if dy is not None else c.zeros(at.y[slot].shape) for slot, dy in enumerate(at.all_dy)}
     names |= {f"x{slot}": at.y[slot] if slot < results else x for slot, x in enumerate(at.x)}
     for node in backward.nodes:
         if node.backward is not None:

@@ -15,7 +15,7 @@ import torch
 from ..ir.graph import Node, Value
 from ..ir.program import Ref
 from .context import RULES, RuleContext, Unsupported
-from .derivatives import DERIVATIVES, Site, zeros
+from .derivatives import DERIVATIVES, Site
 
 NO_GRADIENT = {"detach", "decision", "greater", "greater_equal", "less", "less_equal", "equal", "not_equal"}
 
@@ -39,7 +39,7 @@ def gradient(c: RuleContext) -> list[Value]:
             for x, dx in zip(at.x, _differentiated(at), strict=True):
                 if dx is not None and x.id in depends:
                     _accumulate(at.c, found, x, dx)
-    return [found[x.id] if x.id in found else zeros(c, x.shape) for x in inputs]
+    return [found[x.id] if x.id in found else c.zeros(x.shape) for x in inputs]
 
 
 def _read(c: RuleContext, refs: Iterable[Ref]) -> list[Value]:

@@ -43,6 +43,8 @@ _ARITHMETIC = {
     "cov",
     "cumulative_trapezoid",
     "diff",
+    "fft_fftshift",
+    "fft_ifftshift",
     "float_power",
     "gradient",
     "inner",

@@ -11,13 +11,18 @@ from ..ir.graph import Value
 from .context import RuleContext, rule
 
 
-def exact_constant(c: RuleContext, name: str, tensor: torch.Tensor) -> Value:
-    """Doubles as a sum of float32 constants: FP64 lanes have all of them, in FP32 the first one stays."""
+def exact_constant(c: RuleContext, name: str, tensor: torch.Tensor, of: str = "") -> Value:
+    """Doubles as a sum of float32 constants: FP64 lanes have all of them, in FP32 the first one stays.
+
+    of: a composed op, inside of which the sum is computed.
+    """
     total, rest = None, tensor.double()
     for part in range(3):
         piece = rest.float()
         rest = rest - piece.double()
         value = c.derive(f"{name}_{part}", lambda *_, piece=piece: piece, [])
+        if of:
+            value = c.same("composed_operand", value, {"of": of, "dtype": "fp32"})
         total = value if total is None else c.binary("add", total, value)
         if not bool(rest.any()):
             break

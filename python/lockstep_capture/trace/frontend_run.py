@@ -580,11 +580,6 @@ class _Recorder(_Observing):
     def _take(self, func: Any, args: Any, operands: Any, result: Any, place: Place, event: Event) -> None:
         func, (read, options) = _spelled(func), operands
         short = op_schema(func).name.split("::")[1]
-        if any(
-            isinstance(item, torch.Tensor) and item.is_complex() and item.requires_grad
-            for item in torch_api.LEAVES(result)
-        ):
-            self._refuse(f"complex numbers ({func})", place, "write the real and the imaginary part as two tensors")
         if isinstance(result, torch.Tensor):
             given = [item for item in torch_api.LEAVES((args,)) if item is result]
             in_place = short.endswith("_") and not short.endswith("__")
