@@ -22,7 +22,8 @@ _STATE_KEYS = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buff
 
 _SHARDED = {"FullyShardedDataParallel", "FSDPModule"}
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.complex64)
+_WIDE = (torch.float32, torch.complex64)
 _FLOAT_HINT = "model.float() before the optimizer is made"
 
 
@@ -129,6 +130,16 @@ class State:
     growth_tracker: int = 0
 
 
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as a capture holds them: real and imaginary part along a last dimension."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def as_wide(tensor: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
+    """The dtype of its numbers in that precision."""
+    return dtype.to_complex() if tensor.is_complex() else dtype
+
+
 def _some(paths: list[str]) -> str:
     """The first of them."""
     most = 4
@@ -143,7 +154,7 @@ def _dtype_problems(params: dict[str, torch.Tensor]) -> list[Problem]:
             paths.setdefault(str(tensor.dtype).removeprefix("torch."), []).append(path)
     return [
         Problem(
-            f"{len(found)} of {len(params)} parameters are {dtype}, must be float32, bfloat16 or float16",
+            f"{len(found)} of {len(params)} parameters are {dtype}, must be float32, bfloat16, float16 or complex64",
             _some(found),
             "",
             _FLOAT_HINT,
@@ -243,7 +254,7 @@ class Subject:
     @property
     def narrow(self) -> torch.dtype | None:
         """The dtype below FP32 that most of such weights have."""
-        dtypes = [tensor.dtype for tensor in self.params.values() if tensor.dtype != torch.float32]
+        dtypes = [tensor.dtype for tensor in self.params.values() if tensor.dtype not in _WIDE]
         return max(set(dtypes), key=dtypes.count) if dtypes else None
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -325,7 +336,7 @@ class Subject:
             path: self.masters.gradient(path) if path in self.masters.held else tensor.grad
             for path, tensor in self.held().items()
         }
-        found = {path: grad for path, grad in now.items() if grad is not None}
+        found = {path: as_real(grad) for path, grad in now.items() if grad is not None}
         sparse = [path for path, grad in found.items() if grad.is_sparse]
         if sparse:
             raise UnsupportedModelError(
@@ -350,7 +361,7 @@ def _plain(value: Any) -> Any:
 def replica(subject: Subject, state: State, hyper: list[dict[str, Any]]) -> tuple[Any, dict[str, torch.Tensor]]:
     """An optimizer of the same kind on copies of the weights, in the given state, one tensor at a time."""
     params = {
-        path: tensor.float().clone().requires_grad_(subject.params[path].requires_grad)
+        path: tensor.to(as_wide(tensor, torch.float32), copy=True).requires_grad_(subject.params[path].requires_grad)
         for path, tensor in state.params.items()
     }
     groups = []
@@ -367,5 +378,5 @@ def replica(subject: Subject, state: State, hyper: list[dict[str, Any]]) -> tupl
     for group, values in zip(made.param_groups, groups, strict=True):
         group.update({key: value for key, value in values.items() if key != "params"})
     for path, kept in state.optimizer.items():
-        made.state[params[path]] = {key: value.float().clone() for key, value in kept.items()}
+        made.state[params[path]] = {key: value.to(as_wide(value, torch.float32), copy=True) for key, value in kept.items()}
     return made, params

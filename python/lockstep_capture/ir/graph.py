@@ -58,7 +58,7 @@ def format_of(dtype: torch.dtype) -> str:
 
 
 def element_type(dtype: torch.dtype) -> str:
-    return "f32" if dtype.is_floating_point else "i32"
+    return "f32" if dtype.is_floating_point or dtype.is_complex else "i32"
 
 
 @dataclass

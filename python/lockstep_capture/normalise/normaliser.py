@@ -20,7 +20,7 @@ from ..ir.program import Call, Program, Ref, iterate_refs
 from ..ir.random_ops import base_name, random_site
 from ..rules import families  # noqa: F401  (they register themselves)
 from ..rules.choices import decided
-from ..rules.complex_numbers import by_part, complex_rule
+from ..rules.complex_numbers import as_pairs, by_part, complex_rule, halves
 from ..rules.context import COMPLEX_HINT, Made, RuleContext, Unsupported, find_rule, no_rule, problem_of
 from ..rules.view_writes import written_to
 from .chosen import SAME_ORDER
@@ -267,11 +267,16 @@ class Normaliser:
                     for part in ("real", "imag")
                 )
             )
+        if ref.name in {**self._program.params, **self._program.buffers}:
+            return halves(RuleContext(self, call, (), {}), self._stored(ref.name))
         found = self._env[ref.name]
         assert isinstance(found, Complex), ref.name
         if ref.name not in self._nograd or call.nograd:
             return found
         return Complex(*(self._detach(part, ref.name) for part in (found.real, found.imag)))
+
+    def _real_part(self, name: str, call: Call) -> Value:
+        return self.parts(Ref(name), call).real if self.is_complex(Ref(name)) else self.operand(Ref(name), call, True)
 
     def dtype_of(self, ref: Ref) -> torch.dtype:
         return self._types[value_name(ref.name)][1]
@@ -351,7 +356,7 @@ class Normaliser:
             return found
         key = (found.id, example, call.backward_of)
         if key not in self._cast:
-            like = self._graph_value(example, call)
+            like = self._real_part(example, call)
             attrs = {"saturate": True} if self._outside.is_huge(name) else {}  # finfo(y.dtype).min
             node = self.add("cast_like", [found.id, like.id], attrs, [(found.shape, "f32")], call)
             self._cast[key] = node.value()
@@ -416,7 +421,7 @@ class Normaliser:
         other = self._floating_beside(name, call)
         if other is None:
             return number
-        example = self.parts(Ref(other), call).real
+        example = self._real_part(other, call)
         return self.add("cast_like", [number.id, example.id], {}, [(number.shape, "f32")], call).value()
 
     def _floating_beside(self, name: str, call: Call) -> str | None:
@@ -430,11 +435,14 @@ class Normaliser:
             None,
         )
 
-    def _graph_value(self, name: str, call: Call) -> Value:
+    def _stored(self, name: str) -> Value:
         if name in self._program.params:
             return self.stored.parameter(self._program.params[name])
-        if name in self._program.buffers:
-            return self.stored.buffer_now(self._program.buffers[name])
+        return self.stored.buffer_now(self._program.buffers[name])
+
+    def _graph_value(self, name: str, call: Call) -> Value:
+        if name in {**self._program.params, **self._program.buffers}:
+            return self._stored(name)
         found = self._env.get(name)
         if name in self._versions.written and found is None:
             raise Unsupported(
@@ -499,6 +507,8 @@ class Normaliser:
         self.graph.loss = loss.id
         for path, version in self._versions.mutations.items():
             found = self._env.get(version)
+            if isinstance(found, Complex):
+                found = as_pairs(RuleContext(self, self._calls[version], (), {}), found)
             if isinstance(found, Value) and all(path != entry[0] for entry in self.graph.mutations):
                 if not found.id.startswith("n"):  # a weight, an input, another buffer
                     found = self.add(

@@ -25,15 +25,17 @@ class StoredValues:
         self.counted: set[str] = set()
 
     def parameter(self, path: str) -> Value:
+        """Of a complex one its real and imaginary part, along a last dimension."""
         parameter = self._model.get_parameter(path)
+        shape = tuple(parameter.shape) + (2,) * parameter.is_complex()
         if all(path != entry[0] for entry in self._graph.params):
             self._note_format(f"p:{path}", parameter)
-            self._graph.params.append((path, tuple(parameter.shape), parameter.requires_grad, _module_of(path)))
-        return Value(f"p:{path}", tuple(parameter.shape), "f32")
+            self._graph.params.append((path, shape, parameter.requires_grad, _module_of(path)))
+        return Value(f"p:{path}", shape, "f32")
 
     def buffer(self, path: str) -> Value:
         buffer = self._buffers[path]
-        shape, dtype = tuple(buffer.shape), element_type(buffer.dtype)
+        shape, dtype = tuple(buffer.shape) + (2,) * buffer.is_complex(), element_type(buffer.dtype)
         if all(path != entry[0] for entry in self._graph.buffers):
             self._note_format(f"b:{path}", buffer)
             self._graph.buffers.append((path, shape, dtype, _module_of(path)))

@@ -149,14 +149,16 @@ def _product(c: RuleContext, body: Rule) -> Complex:
 
 def kernel(c: RuleContext, operands: Sequence[Operand], body: Callable[..., Operand], of: str = "complex") -> Any:
     """One kernel of PyTorch: FP32 inside, rounded once."""
-    flat = [part for z in operands for part in ((z.real, z.imag) if isinstance(z, Complex) else (z,))]
+    first = [z.real if isinstance(z, Complex) else z for z in operands]  # a pair's parts have one format
+    second = [z.imag for z in operands if isinstance(z, Complex)]
 
     def flattened(*values: Value) -> Value | list[Value]:
-        left = list(values)
-        y = body(*(Complex(left.pop(0), left.pop(0)) if isinstance(z, Complex) else left.pop(0) for z in operands))
+        left = list(values[len(first) :])
+        inside = [Complex(x, left.pop(0)) if isinstance(z, Complex) else x for z, x in zip(operands, values)]
+        y = body(*inside)
         return [y.real, y.imag] if isinstance(y, Complex) else y
 
-    found = c.kernel(of, flat, flattened)
+    found = c.kernel(of, first, flattened, second)
     return Complex(*found) if isinstance(found, list) else found
 
 
@@ -290,9 +292,13 @@ def _of_magnitude(c: RuleContext, body: Rule) -> Any:
 
 # From real to complex and back
 def view_as_complex(c: RuleContext) -> Complex:
-    (x,) = c.listed("complex", c.value("self"))
+    return halves(c, *c.listed("complex", c.value("self")))
+
+
+def halves(c: RuleContext, x: Value) -> Complex:
+    """Of a last dimension of 2."""
     last = x.rank - 1
-    return Complex(*(c.reshape(c.slice(x, last, i, i + 1), c.out_shape()) for i in (0, 1)))
+    return Complex(*(c.reshape(c.slice(x, last, i, i + 1), x.shape[:-1]) for i in (0, 1)))
 
 
 @complex_op("view_as_real")

@@ -10,7 +10,7 @@ import torch
 
 from ..ir.graph import Graph
 from ..ir.program import Autocast
-from ..model_state import State, Subject, rule_of, world_size
+from ..model_state import State, Subject, as_real, rule_of, world_size
 from ..trace.traced import Traced
 from ..version import __version__
 from ..watch.kept_draws import Kept, unpacked
@@ -77,7 +77,7 @@ class Recorder:
             writer.attributes(
                 place,
                 {
-                    "torch_dtype": str(tensor.dtype).removeprefix("torch."),
+                    "torch_dtype": str(as_real(tensor).dtype).removeprefix("torch."),
                     "requires_grad": bool(tensor.requires_grad),
                     "aliases": paths[1:],
                     "opt_group": np.int32(subject.group_of(paths[0])),
@@ -244,7 +244,7 @@ class Recorder:
         writer.tensors(f"{place}/ref32/post/buffers", ref32.buffers)
         writer.tensors(
             f"{place}/ref64/post/buffers",
-            {path: tensor for path, tensor in ref64.buffers.items() if tensor.dtype == torch.float64},
+            {path: tensor for path, tensor in ref64.buffers.items() if as_real(tensor).dtype == torch.float64},
         )
         if subject.replays_optimizer:
             params, states = reference.stepped(subject, pre, step.hyper, ref32)

@@ -14,7 +14,7 @@ import torch
 
 from ..ir.graph import Node
 from ..ir.program import Call
-from ..model_state import State, Subject, replica
+from ..model_state import State, Subject, as_real, as_wide, replica
 from ..normalise.interpreter import Interpreter, Observer
 from ..rules.context import KINKS, WINNERS
 from ..trace.traced import Traced
@@ -100,7 +100,7 @@ def compute(subject: Subject, state: State, micro: list[MicroBatch], *, double: 
     device = torch.device("cpu") if double else subject.device
     dtype = torch.float64 if double else torch.float32
     params = {
-        path: tensor.to(device, dtype, copy=True).requires_grad_(subject.params[path].requires_grad)
+        path: tensor.to(device, as_wide(tensor, dtype), copy=True).requires_grad_(subject.params[path].requires_grad)
         for path, tensor in state.params.items()
     }
     buffers = {path: _stored(tensor).to(device) for path, tensor in state.buffers.items()}
@@ -130,7 +130,7 @@ def compute(subject: Subject, state: State, micro: list[MicroBatch], *, double: 
             total += seen.loss
             buffers = run.buffers
             found.append(seen)
-    grads = {path: tensor.grad for path, tensor in params.items() if tensor.grad is not None}
+    grads = {path: as_real(tensor.grad) for path, tensor in params.items() if tensor.grad is not None}
     return Reference(total / len(micro), grads, buffers, found)
 
 
@@ -160,7 +160,8 @@ def stepped(
     """Weights and optimizer state after one step from the reference's gradients."""
     optimizer, params = replica(subject, state, hyper)
     for path, grad in reference.grads.items():
-        params[path].grad = grad.detach().cpu().float()
+        own = grad.detach().cpu().float()
+        params[path].grad = torch.view_as_complex(own) if params[path].is_complex() else own
     optimizer.step()
     paths = {id(tensor): path for path, tensor in params.items()}
     states = {

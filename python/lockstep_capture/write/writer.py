@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from ..errors import CaptureError
+from ..model_state import as_real
 from ..watch.kept_draws import packed
 from .background import Background
 
@@ -38,7 +39,7 @@ def escape(name: str) -> str:
 
 def array_of(tensor: torch.Tensor, what: str) -> np.ndarray:
     """float32 for floats of 32 bits or fewer, float64 for double, int32 for integers and booleans."""
-    tensor = tensor.detach().cpu()
+    tensor = as_real(tensor.detach().cpu())
     if tensor.dtype == torch.float64:
         return tensor.numpy()
     if tensor.dtype.is_floating_point:
