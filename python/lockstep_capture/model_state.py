@@ -378,5 +378,7 @@ def replica(subject: Subject, state: State, hyper: list[dict[str, Any]]) -> tupl
     for group, values in zip(made.param_groups, groups, strict=True):
         group.update({key: value for key, value in values.items() if key != "params"})
     for path, kept in state.optimizer.items():
-        made.state[params[path]] = {key: value.to(as_wide(value, torch.float32), copy=True) for key, value in kept.items()}
+        made.state[params[path]] = {
+            key: value.to(as_wide(value, torch.float32), copy=True) for key, value in kept.items()
+        }
     return made, params

@@ -274,8 +274,10 @@ class _Walk:
         for call in reversed(self._program.calls):
             if base_name(call) == ATTENTION and isinstance(mask := arguments(call)["attn_mask"], Ref):
                 forced.add(mask.name)
-            unknown = not self._is_float.get(call.name, True) or call.name in self._complex or (
-                not call.is_getitem and (find_rule(call) is None or self._writes_to_view(call))
+            unknown = (
+                not self._is_float.get(call.name, True)
+                or call.name in self._complex
+                or (not call.is_getitem and (find_rule(call) is None or self._writes_to_view(call)))
             )
             if call.name not in inside and (unknown or call.name in forced):
                 forced |= {call.name, *_refs_by_value(call)}

@@ -126,9 +126,11 @@ def _product(c: RuleContext, body: Rule) -> Complex:
         term = body(
             _with(
                 c,
-                lambda ref, left=left: Made(ref.name, getattr(c.builder.parts(ref, c.call), left.pop(0)))  # type: ignore[misc]
-                if c.builder.is_complex(ref)
-                else ref,
+                lambda ref, left=left: (
+                    Made(ref.name, getattr(c.builder.parts(ref, c.call), left.pop(0)))  # type: ignore[misc]
+                    if c.builder.is_complex(ref)
+                    else ref
+                ),
             )
         )
         so_far = total[power % 2]
@@ -140,10 +142,7 @@ def _product(c: RuleContext, body: Rule) -> Complex:
     added = c.builder.parts(bias, c.call)
     behind = [1] * (real.rank - 2) if "conv" in c.call.op else []
     return Complex(
-        *(
-            c.binary("add", y, c.reshape(b, [*b.shape, *behind]))
-            for y, b in ((real, added.real), (imag, added.imag))
-        )
+        *(c.binary("add", y, c.reshape(b, [*b.shape, *behind])) for y, b in ((real, added.real), (imag, added.imag)))
     )
 
 
@@ -165,7 +164,11 @@ def kernel(c: RuleContext, operands: Sequence[Operand], body: Callable[..., Oper
 # Arithmetic inside a kernel
 def times(c: RuleContext, z: Operand, w: Operand) -> Operand:
     if isinstance(w, Value):
-        return c.binary("mul", z, w) if isinstance(z, Value) else Complex(*(c.binary("mul", part, w) for part in (z.real, z.imag)))
+        return (
+            c.binary("mul", z, w)
+            if isinstance(z, Value)
+            else Complex(*(c.binary("mul", part, w) for part in (z.real, z.imag)))
+        )
     if isinstance(z, Value):
         return times(c, w, z)
     return Complex(
@@ -358,9 +361,11 @@ def vdot(c: RuleContext) -> Any:
 
 @complex_op("to", "_to_copy", "type_as")
 def cast(c: RuleContext) -> Any:
-    """To another complex dtype nothing changes; to a real one the real part stays."""
-    found = c.builder.parts(c.a["self"], c.call)
-    return found if c.builder.type_of(c.call.name)[1].is_complex else found.real
+    """To another complex dtype nothing changes, a real tensor becomes FP32; to a real dtype the real part stays."""
+    z = operand(c, "self")
+    if isinstance(z, Value):
+        return Complex(c.same("cast", z, {"dtype": "fp32"}), c.zeros(z.shape))
+    return z if c.builder.type_of(c.call.name)[1].is_complex else z.real
 
 
 @rule("_neg_view", "resolve_neg", "resolve_conj", "real")

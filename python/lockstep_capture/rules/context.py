@@ -142,9 +142,7 @@ class RuleContext:
         return self.node(op, [x], x.shape, attrs).value()
 
     def zeros(self, shape: Shape) -> Value:
-        return self.expand(
-            self.derive("number0.0", lambda n: torch.tensor(n, dtype=torch.float32), [0.0]), shape
-        )
+        return self.expand(self.derive("number0.0", lambda n: torch.tensor(n, dtype=torch.float32), [0.0]), shape)
 
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
         shape = tuple(int(extent) for extent in shape)

@@ -14,7 +14,7 @@ import torch
 
 from ..ir.graph import Complex, Value
 from .complex_numbers import COMPLEX_RULES, Operand, as_pairs, kernel, operand, short_name, times
-from .context import RuleContext
+from .context import RuleContext, rule
 from .upsampling import exact_constant
 
 _AT_ONCE = 64  # points that one matrix transforms, whatever their factors
@@ -39,7 +39,9 @@ def _transformed(c: RuleContext, z: Operand, sign: int) -> Complex:
     a = next(divisor for divisor in range(math.isqrt(n), 0, -1) if n % divisor == 0)
     if n <= _AT_ONCE or a == 1:
         if n > _LIMIT:
-            raise c.unsupported(f"{n} points, a prime factor above {_LIMIT}; pad the transform to another length (n=...)")
+            raise c.unsupported(
+                f"{n} points, a prime factor above {_LIMIT}; pad the transform to another length (n=...)"
+            )
         return _multiplied(c, z, sign)
     b = n // a
     z = _each(z, lambda x: _swapped(c, c.reshape(x, (*rest, a, b))))
@@ -97,7 +99,7 @@ def _sized(c: RuleContext, z: Operand, dim: int, n: int) -> Operand:
         shape = (*x.shape[:dim], n, *x.shape[dim + 1 :])
         return c.node("pad", [x], shape, {"pads": pads}).value()
 
-    return _each(z, sized)  # type: ignore[no-any-return]
+    return _each(z, sized)
 
 
 def _completed(c: RuleContext, z: Operand, n: int) -> Complex:
@@ -119,7 +121,9 @@ def _to_real(c: RuleContext, z: Operand, n: int, sign: int) -> Value:
     return _transformed(c, _completed(c, z, n), sign).real
 
 
-def _transform(c: RuleContext, z: Operand, kind: str, dims: Sequence[int], sizes: Sequence[int], norm: str | None) -> Operand:
+def _transform(
+    c: RuleContext, z: Operand, kind: str, dims: Sequence[int], sizes: Sequence[int], norm: str | None
+) -> Operand:
     """kind: fft, ifft, rfft, irfft, hfft or ihfft, of several dimensions."""
     forward = kind in ("fft", "rfft", "hfft")
     sign, count = (-1 if forward else 1), math.prod(sizes)
@@ -137,7 +141,7 @@ def _transform(c: RuleContext, z: Operand, kind: str, dims: Sequence[int], sizes
             z = _along(c, z, dim, lambda x: _transformed(c, x, sign))
             if dim == dims[-1] and kind in ("rfft", "ihfft"):
                 z = _each(z, lambda x: c.slice(x, dims[-1], 0, n // 2 + 1))
-    return _each(z, lambda x: c.scalar("mul", x, count**-power)) if power else z  # type: ignore[no-any-return]
+    return _each(z, lambda x: c.scalar("mul", x, count**-power)) if power else z
 
 
 def _fourier(c: RuleContext) -> Any:
@@ -149,7 +153,11 @@ def _fourier(c: RuleContext) -> Any:
         dims, sizes = [c.a["dim"] % rank], [c.a["n"]]
     else:
         given = c.a.get("s")
-        dims = list(range(rank) if given is None else range(rank - len(given), rank)) if c.a.get("dim") is None else list(c.a["dim"])
+        dims = (
+            list(range(rank) if given is None else range(rank - len(given), rank))
+            if c.a.get("dim") is None
+            else list(c.a["dim"])
+        )
         dims, sizes = [dim % rank for dim in dims], list(given) if given is not None else [None] * len(dims)
     sizes = [z.shape[dim] if size in (None, -1) else int(size) for dim, size in zip(dims, sizes, strict=True)]
     if kind in ("irfft", "hfft") and (c.a.get("n") is None and (not c.a.get("s") or c.a["s"][-1] == -1)):
@@ -198,7 +206,7 @@ def _stft(c: RuleContext) -> Any:
 
         kind = "rfft" if onesided else "fft"
         z = _transform(c, _each(x, framed), kind, [len(batch) + 1], [n], "ortho" if c.a["normalized"] else None)
-        return _each(z, lambda x: _swapped(c, x))  # type: ignore[no-any-return]
+        return _each(z, lambda x: _swapped(c, x))
 
     z = kernel(c, [x, *([window] if window else [])], body, of="fft")
     return z if c.a["return_complex"] is not False else as_pairs(c, z)
@@ -228,7 +236,7 @@ def _istft(c: RuleContext) -> Any:
     def body(z: Operand, *window: Value) -> Operand:
         z = _each(z, lambda x: _swapped(c, x))
         norm = "ortho" if c.a["normalized"] else None
-        x = _transform(c, z, "irfft", [len(batch) + 1], [n], norm)  # of a two-sided spectrum its first half
+        x: Any = _transform(c, z, "irfft", [len(batch) + 1], [n], norm)  # of a two-sided spectrum its first half
         one = window[0] if window else c.expand(c.derive("number1.0", torch.tensor, [1.0]), (n,))
         y = added(c.binary("mul", x, one) if window else x)
         y = c.binary("div", y, added(c.expand(c.binary("mul", one, one), (frames, n))))
@@ -238,4 +246,5 @@ def _istft(c: RuleContext) -> Any:
 
 
 _NAMES = [f"fft_{kind}{end}" for kind in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft") for end in ("", "2", "n")]
+rule("fft_irfft", "fft_hfft")(_fourier)  # of a real spectrum
 COMPLEX_RULES |= {**dict.fromkeys(_NAMES, _fourier), "stft": _stft, "istft": _istft}

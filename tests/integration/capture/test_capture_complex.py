@@ -127,7 +127,9 @@ TRANSFORMS = {
     "istft_length": lambda z: torch.istft(
         z.reshape(5, 12), 8, 3, 7, torch.hamming_window(7), normalized=True, length=30
     ),
-    "istft_two_sided": lambda z: torch.istft(z.reshape(2, 5, 6), 5, 2, window=torch.ones(5), onesided=False, center=False),
+    "istft_two_sided": lambda z: torch.istft(
+        z.reshape(2, 5, 6), 5, 2, window=torch.ones(5), onesided=False, center=False
+    ),
     "convolution": lambda z: torch.fft.irfft(torch.fft.rfft(z.real, n=32) * torch.fft.rfft(z.imag, n=32), n=32)[:, :10],
     "written_part": lambda z: written_part(z),
 }
