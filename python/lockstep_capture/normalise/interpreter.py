@@ -195,10 +195,12 @@ class Interpreter:
 
         def read(ref: Ref) -> Any:
             value = self._values[ref.name]
+            if widens and not self._is_graph(ref.name) and isinstance(value, torch.Tensor) and value.is_complex():
+                value = value.to(torch.complex64)  # the graph's constants have these digits
             if widens or (self._single and self._is_graph(call.name) and self._is_outside(ref.name)):
                 return self._wide(value)
             # Values outside of the network keep FP32, even if they take their type from a part of it (empty_like).
-            return _single(value) if self._double else value
+            return value.float() if self._double and _is_double(value) else value
 
         args, kwargs = map_refs(call.args, read), map_refs(call.kwargs, read)
         if widens:
@@ -325,12 +327,11 @@ def _promoted(args: Any, kwargs: Any) -> Any:
     )
 
 
-_SINGLE = {torch.float64: torch.float32, torch.complex128: torch.complex64}
+def _is_double(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == torch.float64
+
+
 _DOUBLE = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
-
-
-def _single(value: Any) -> Any:
-    return value.to(_SINGLE.get(value.dtype, value.dtype)) if isinstance(value, torch.Tensor) else value
 
 
 def scale_kept(x: torch.Tensor, mask: torch.Tensor, p: float) -> torch.Tensor:

@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from ..ir.graph import Complex, Value
 from ..ir.program import Autocast, Ref, iterate_refs, map_refs
 from ..ir.random_ops import base_name
@@ -82,15 +80,8 @@ def _with(c: RuleContext, body: Callable[[Ref], Any]) -> RuleContext:
 
 
 def operand(c: RuleContext, name: str) -> Operand:
-    """A complex one, a real one, or a number."""
-    item = c.a[name]
-    if isinstance(item, Ref):
-        return c.builder.parts(item, c.call) if c.builder.is_complex(item) else c.value(name)
-    one, other = (
-        c.derive(f"number{part!r}", lambda n: torch.tensor(n, dtype=torch.float32), [part])
-        for part in (complex(item).real, complex(item).imag)
-    )
-    return Complex(one, other) if isinstance(item, complex) else one
+    """A complex one or a real one."""
+    return c.builder.parts(c.a[name], c.call) if c.builder.is_complex(c.a[name]) else c.value(name)
 
 
 def by_part(c: RuleContext, body: Rule) -> Any:
@@ -177,6 +168,18 @@ def times(c: RuleContext, z: Operand, w: Operand) -> Operand:
     )
 
 
+def _scaled(c: RuleContext, z: Operand, factor: complex) -> Operand:
+    def by(x: Value, number: float) -> Value:
+        return c.scalar("mul", x, number)
+
+    if isinstance(z, Value):
+        return Complex(by(z, factor.real), by(z, factor.imag))
+    real, imag = by(z.real, factor.real), by(z.imag, factor.real)
+    if factor.imag == 0:
+        return Complex(real, imag)
+    return Complex(c.binary("sub", real, by(z.imag, factor.imag)), c.binary("add", imag, by(z.real, factor.imag)))
+
+
 def _squared(c: RuleContext, z: Complex) -> Value:
     return c.binary("add", c.binary("mul", z.real, z.real), c.binary("mul", z.imag, z.imag))
 
@@ -208,12 +211,18 @@ def _angle(c: RuleContext, z: Complex) -> Value:
 
 @complex_op("mul", "multiply")
 def mul(c: RuleContext) -> Any:
-    return kernel(c, [operand(c, "self"), operand(c, "other")], lambda z, w: times(c, z, w))
+    z, other = operand(c, "self"), c.a["other"]
+    if not isinstance(other, Ref):
+        return kernel(c, [z], lambda z: _scaled(c, z, complex(other)))
+    return kernel(c, [z, operand(c, "other")], lambda z, w: times(c, z, w))
 
 
 @complex_op("div", "divide", "true_divide")
 def div(c: RuleContext) -> Any:
-    return kernel(c, [operand(c, "self"), operand(c, "other")], lambda z, w: _over(c, z, w))
+    z, other = operand(c, "self"), c.a["other"]
+    if not isinstance(other, Ref):
+        return kernel(c, [z], lambda z: _scaled(c, z, 1 / complex(other)))
+    return kernel(c, [z, operand(c, "other")], lambda z, w: _over(c, z, w))
 
 
 @complex_op("reciprocal")
