@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import CaptureError
-from .model_state import Subject, rule_of
+from .model_state import Subject, as_real, rule_of
 
 # Bytes of memory per parameter, at the peak, in addition to the loop's own: measured (docs/performance.md), rounded up.
 _WATCHED = 6  # the first state, until it is written
@@ -32,8 +32,8 @@ class Needs:
 
 
 def needs_of(subject: Subject, verify: Collection[int]) -> Needs:
-    count = sum(tensor.numel() for tensor in subject.params.values())
-    trained = sum(tensor.numel() for tensor in subject.held().values() if tensor.requires_grad)
+    count = sum(as_real(tensor).numel() for tensor in subject.params.values())
+    trained = sum(as_real(tensor).numel() for tensor in subject.held().values() if tensor.requires_grad)
     replayed = rule_of(subject.optimizer) is not None
     state = _state_bytes(subject) if replayed else 0
     there = bool(subject.optimizer is not None and subject.optimizer.state)
@@ -92,7 +92,7 @@ def _state_bytes(subject: Subject) -> int:
     tensors = 0
     for group in subject.groups():
         each = 2 + bool(group.get("amsgrad")) if "betas" in group else int(bool(group.get("momentum")))
-        tensors += each * sum(tensor.numel() for tensor in group["params"])
+        tensors += each * sum(as_real(tensor).numel() for tensor in group["params"])
     return _FP32 * tensors
 
 

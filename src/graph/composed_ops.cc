@@ -1,4 +1,5 @@
-// The rows. An op on none of CUDA autocast's lists follows its operands.
+// The rows. An op on none of CUDA autocast's lists follows its operands, but for complex and fft:
+// CPU autocast lists them as FP32, and CUDA has next to no kernels for complex numbers below.
 #include "src/graph/composed_ops.h"
 
 #include <algorithm>
@@ -27,7 +28,8 @@ constexpr ComposedOp kComposedOps[] = {
     {.name = "complex",
      .cast_class = CastClass::kFp32,
      .help = "complex numbers, as pairs of real ones",
-     .foreign_names = {.torch = "polar view_as_complex"}},
+     .foreign_names = {.torch = "polar view_as_complex"},
+     .keeps_class = true},
     {.name = "cosine_embedding_loss",
      .cast_class = CastClass::kFp32,
      .help = "1 - cos(x, y), or max(cos - margin, 0)",
@@ -55,7 +57,8 @@ constexpr ComposedOp kComposedOps[] = {
      .help = "Fourier transforms, as products with matrices of cosines and sines",
      .foreign_names = {.torch = "fft_fft fft_ifft fft_fft2 fft_ifft2 fft_fftn fft_ifftn fft_rfft "
                                 "fft_irfft fft_rfft2 fft_irfft2 fft_rfftn fft_irfftn fft_hfft "
-                                "fft_ihfft stft istft"}},
+                                "fft_ihfft stft istft"},
+     .keeps_class = true},
     {.name = "glu", .cast_class = CastClass::kFollow, .help = "x sigmoid(y) of two halves"},
     {.name = "grouped_mm",
      .cast_class = CastClass::kFollow,

@@ -26,7 +26,9 @@ const Format* Policy::update_of(const Format* format) const {
 CastClass Policy::class_of(const std::string& listed_name) const {
   const auto listed = op_class.find(listed_name);
   if (listed != op_class.end()) return listed->second;
-  return unlisted ? *unlisted : own_class(listed_name);
+  const ComposedOp* composed = find_composed_op(listed_name);
+  const bool keeps_class = composed != nullptr && composed->keeps_class;
+  return unlisted && !keeps_class ? *unlisted : own_class(listed_name);
 }
 
 std::string Policy::label() const {

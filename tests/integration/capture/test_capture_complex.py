@@ -1,7 +1,11 @@
 """Complex numbers and Fourier transforms: pairs of real values, loss and gradients as PyTorch's in FP64."""
 
+import json
+
+import h5py
 import pytest
 import torch
+from lockstep_capture import capture, check
 from test_capture_ops import Weights, compare, x
 
 torch.set_num_threads(1)
@@ -81,10 +85,6 @@ def test_an_op(name):
     compare(model, lambda m, b: loss_of(OPS[name](z_of(m.w0), z_of(m.w1))), x(1))
 
 
-def hermitian(z, dim=-1):
-    return torch.fft.rfft(z.real, dim=dim)
-
-
 # Signals of 6 x 10 complex points.
 TRANSFORMS = {
     "fft": torch.fft.fft,
@@ -146,3 +146,62 @@ def written_part(z):
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_a_transform(name):
     compare(Weights((6, 20)), lambda m, b: loss_of(TRANSFORMS[name](z_of(m.w0))), x(1))
+
+
+class Spectral(torch.nn.Module):
+    """A layer in the frequency domain, with complex weights and a complex average that the forward pass updates."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(6, 12), torch.nn.Linear(12, 3)
+        self.w = torch.nn.Parameter(torch.randn(7, 7, dtype=torch.cfloat) / 7)
+        self.register_buffer("mean", torch.zeros(7, dtype=torch.cfloat))
+
+    def forward(self, x):
+        z = torch.fft.rfft(self.first(x)) @ self.w
+        with torch.no_grad():
+            self.mean.mul_(0.9).add_(z.mean(0), alpha=0.1)
+        return self.last(torch.fft.irfft(z * torch.exp(1j * z.abs()) - self.mean, n=12))
+
+
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+def test_a_model_with_complex_weights(lockstep, tmp_path, autocast):
+    """All gates pass, and autocast leaves complex numbers in FP32."""
+    torch.manual_seed(0)
+    model, path = Spectral(), tmp_path / "a.lscap.h5"
+    batches = [torch.randn(5, 6) for _ in range(3)]
+    capture(
+        str(path),
+        model,
+        torch.optim.AdamW(model.parameters(), 0.01),
+        batches,
+        lambda m, b: m(b).float().square().mean(),
+        steps=3,
+        clip_grad_norm=0.5,
+        autocast=autocast,
+    )
+    with h5py.File(path) as file:
+        assert file["params/w"].shape == (7, 7, 2) and file["buffers/mean"].shape == (7, 2)
+        assert file["optimizer"].attrs["class"] == "AdamW" and file["final/params/w"].shape == (7, 7, 2)
+    lockstep("verify", path)
+    for policy, low in (("torch-autocast-fp16", "fp16"), ("torch-autocast-bf16-cpu", "bf16")):
+        ops = json.loads(lockstep("explain", path, "--policy", policy, "--json").stdout)["ops"]
+        formats = {
+            kind: {op["outputs"][0]["format"] for op in ops if op["op"] == kind and not op["backward"]}
+            for kind in ("linear", "matmul", "composed_result")
+        }
+        assert formats == {"linear": {low}, "matmul": {"fp32"}, "composed_result": {"fp32"}}
+
+
+@pytest.mark.parametrize(
+    "body,what,hint",
+    [
+        (lambda z: torch.tanh(z), "aten.tanh.default", "real and the imaginary part"),
+        (lambda z: z ** (1 + 1j), "aten.pow.Tensor_Scalar", "exp(y * log(x))"),
+        (lambda z: torch.fft.fft(z, n=2053), "aten.fft_fft.default", "prime factor above 2048"),
+    ],
+)
+def test_what_has_no_form_is_refused_with_the_way_out(body, what, hint):
+    support = check(Weights((4, 6)), lambda m, b: loss_of(body(z_of(m.w0))), x(1))
+    assert [problem.what for problem in support.problems] == [what]
+    assert hint in support.problems[0].hint

@@ -43,7 +43,7 @@ class Part(nn.Module):
         if self.kind == "function":
             x = Doubled.apply(x)
         if self.kind == "complex":
-            x = torch.fft.fft(x).real
+            x = torch.fft.fft(x).tanh().real
         return x
 
 
@@ -84,7 +84,7 @@ def line_of(kind):
             [("in-place on a view without gradient", ["parts.0"], "view"), ("aten.erfinv.default", ["parts.1"], "op")],
         ),
         (("function", "op"), [("aten.erfinv.default", ["parts.1"], "op")]),
-        (("complex", "plain"), [("complex numbers (aten.fft_fft.default)", ["parts.0"], "complex")]),
+        (("complex", "plain"), [("aten.tanh.default", ["parts.0"], "complex")]),
         (("control", "item", "mask", "op"), [("aten.erfinv.default", ["parts.3"], "op")]),
     ],
 )
