@@ -21,7 +21,7 @@ struct ComposedOp {
   std::string_view help;
   bool is_loss = false;  // as OpMeaning::is_loss
   ForeignNames foreign_names = {};
-  bool is_product = false;  // one matmul node, which names it
+  bool is_product = false;   // one matmul node, which names it
   bool keeps_class = false;  // under autocast whose lists do not name it, too
 };
 std::span<const ComposedOp> composed_ops();
