@@ -25,8 +25,8 @@ _odd: dict[torch.device, torch.Tensor] = {}  # 1, 3, 5, ...: the longest that wa
 _HINT = "write self.{0}.copy_(...) in forward, without .data and .set_(), and run the forward pass once per block"
 MOST_NAMES = 4  # in a message
 _OTHERS_HINT = (
-    "a second optimizer (GAN) or an average that the loop updates (teacher) cannot be replayed: capture steps=1 with that "
-    "change outside of the block, or only the network that trains, with the other's results in the batch"
+    "a second optimizer (GAN) or an average that the loop updates (teacher) may change them after optimizer.step() and "
+    "before the next step's block"
 )
 
 Prints = dict[str, int]
@@ -82,9 +82,20 @@ class Continuity:
         self._unseen: set[str] = set()  # buffers that a forward pass changed and its graph did not
         self._gradients: Prints | None = None
 
-    def note_weights(self) -> None:
-        """After the optimizer's step."""
-        self._weights = prints_of(self._subject.weights())
+    def note_weights(self) -> list[str]:
+        """After the optimizer's step. Returns: those that it changed."""
+        before, self._weights = self._weights or {}, prints_of(self._subject.weights())
+        return [path for path, found in self._weights.items() if before.get(path) != found]
+
+    def take_others(self) -> list[str]:
+        """Before a step. Returns: weights outside of the optimizer that changed after its last step."""
+        if self._weights is None:
+            return []
+        held = self._subject.held()
+        now = prints_of({path: tensor for path, tensor in self._subject.weights().items() if path not in held})
+        changed = [path for path, found in now.items() if self._weights.get(path) != found]
+        self._weights |= now
+        return changed
 
     def note_buffers(self) -> None:
         """After the forward pass."""
@@ -113,9 +124,11 @@ class Continuity:
         return self._weights is not None
 
     def holds(self) -> bool:
-        """Whether everything is as it was noted."""
+        """Whether everything is as it was noted, but for weights outside of the optimizer."""
+        weights, held = self._subject.weights(), self._subject.held()
+        now = prints_of({path: weights[path] for path in held})
         return (
-            prints_of(self._subject.weights()) == self._weights
+            all((self._weights or {}).get(path) == found for path, found in now.items())
             and prints_of(self._subject.buffer_values()) == self._buffers
         )
 
@@ -127,11 +140,13 @@ class Continuity:
                 "must copy the optimizer's tensors into the model after each step, in the block"
             )
 
-    def check_weights(self, when: str) -> None:
+    def check_weights(self, when: str, *, others: bool = True) -> None:
+        """others: also those outside of the optimizer."""
         now = prints_of(self._subject.weights())
         held = self._subject.held()
-        others = {path: found for path, found in now.items() if path not in held}
-        self._compare("weights outside of the optimizer", self._weights, others, when, _OTHERS_HINT)
+        outside = {path: now.pop(path) for path in list(now) if path not in held}
+        if others:
+            self._compare("weights outside of the optimizer", self._weights, outside, when, _OTHERS_HINT)
         self._compare(
             "weights",
             self._weights,
