@@ -301,7 +301,8 @@ class Subject:
     def optimizer_state(self) -> dict[str, dict[str, torch.Tensor]]:
         """Tensors of the optimizer's state; numbers as tensors without dimensions. None where updates are recorded."""
         found: dict[str, dict[str, torch.Tensor]] = {}
-        for parameter, state in self.optimizer.state.items() if self.replays_optimizer else ():
+        states = self.optimizer.state if self.optimizer is not None and self.replays_optimizer else {}
+        for parameter, state in states.items():
             kept = {}
             for key, value in state.items():
                 if key in _STATE_KEYS and value is not None:

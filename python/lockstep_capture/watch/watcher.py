@@ -138,6 +138,7 @@ class Watcher(Listener):
             )
         self.events.loss, self.events.ended = result, True
         with self._aside():
+            self._continuity.check_weights("in the block")
             self._continuity.note_buffers()
             self._micro = self._forward.replay(
                 result, self._step, self._continuity, self.events.cache_enabled, trains=False
