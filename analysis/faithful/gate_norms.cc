@@ -1,6 +1,8 @@
 // See gate_norms.h.
 #include "analysis/faithful/gate_norms.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <limits>
 
@@ -9,6 +11,12 @@ namespace lockstep {
 std::string worst_text(const std::string& where, const FloorShare& floor) {
   const std::string floors = floor.text();
   return (where.empty() ? "-" : where) + (floors.empty() ? "" : "; " + floors);
+}
+
+std::string gradients_text(const Worst& gradients, const FloorShare& floor) {
+  if (floor.tensors == 0) return "no gradients";
+  return fmt::format("gradients {:.2g} of their bound (worst {})", gradients.ratio,
+                     worst_text(gradients.where, floor));
 }
 
 double Distance::one_minus_cosine() const {

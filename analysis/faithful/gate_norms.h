@@ -35,5 +35,7 @@ struct Worst {
 
 // The text after "worst": the place, and the floors on which the judgement rested.
 std::string worst_text(const std::string& where, const FloorShare& floor);
+// "gradients 0.3 of their bound (worst ...)".
+std::string gradients_text(const Worst& gradients, const FloorShare& floor);
 
 }  // namespace lockstep

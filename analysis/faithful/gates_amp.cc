@@ -243,9 +243,9 @@ GateResult judged(const AmpFindings& found, GateResult gate) {
   gate.figure = fmt::format(
       "loss {:.1e} (at most {:.1e}{}; captured to FP32 {:.1e}, rounding noise {:.1e}, equally "
       "good versions {:.1e}), "
-      "gradients {:.2g} of their bound (worst {}), {} steps{}",
-      emulated, bound, by_ulp, found.captured / n, found.noise / n, chaos / n, gradients.ratio,
-      worst_text(gradients.where, gate.floor), found.steps,
+      "{}, {} steps{}",
+      emulated, bound, by_ulp, found.captured / n, found.noise / n, chaos / n,
+      gradients_text(gradients, gate.floor), found.steps,
       found.disagreement.empty() ? "" : "; " + found.disagreement);
   if (gate.status == GateStatus::kPass) {
     const bool fp32_would_pass =

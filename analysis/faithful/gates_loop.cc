@@ -71,6 +71,33 @@ void judge_parameter(const SteppedParameter& ours, const CapturedVerify& verify,
   details.push_back(fmt::format("{}: step count {}, PyTorch {}", at, ours.steps, steps->second));
 }
 
+// The weights after earlier steps, against those that the capture found before each verify step.
+void judge_recorded(const Capture& capture, GateResult& gate) {
+  size_t compared = 0;
+  for (const CapturedVerify& verify : capture.verify) {
+    Tensors weights;
+    for (size_t s = 0; s < static_cast<size_t>(verify.step); ++s) {
+      for (const auto& [name, after] : capture.steps[s].weights) weights[name] = after;
+    }
+    for (const auto& [name, after] : weights) {
+      ++compared;
+      if (after.same_bits(verify.before.values.at(name))) continue;
+      gate.details.push_back(fmt::format("{}: not the weights before step {}", name, verify.step));
+    }
+  }
+  if (compared == 0) {
+    gate.status = GateStatus::kNotApplicable;
+    gate.figure = is_inference(capture)
+                      ? "the capture is of inference"
+                      : capture.optimizer_class + " has no rule here: its updates are recorded";
+    return;
+  }
+  gate.status = gate.details.empty() ? GateStatus::kPass : GateStatus::kFail;
+  gate.figure = fmt::format("recorded updates of {}: {} weights before verify steps, {}",
+                            capture.optimizer_class, compared,
+                            gate.details.empty() ? "bit-exact" : "not bit-exact");
+}
+
 }  // namespace
 
 GateResult gate_v5(const Capture& capture) {
@@ -78,6 +105,10 @@ GateResult gate_v5(const Capture& capture) {
   if (capture.optimizer.empty()) {
     gate.status = GateStatus::kNotApplicable;
     gate.figure = capture.optimizer_class + " is not modelled: gradients only";
+    return gate;
+  }
+  if (records_updates(capture)) {
+    judge_recorded(capture, gate);
     return gate;
   }
   const Optimizer& row = find_optimizer(capture.optimizer);

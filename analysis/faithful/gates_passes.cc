@@ -196,10 +196,9 @@ std::string figure_of(const Judged& judged, const Capture& capture) {
   const std::string& floor = judged.loss_bound.floor;
   const std::string noise =
       floor.empty() ? "" : fmt::format(", judged by a floor: {} in {}", floor, judged.losses.where);
-  return fmt::format(
-      "loss {:.1e} (at most {:.{}e}{}), gradients {:.2g} of their bound (worst {}), {}",
-      judged.loss, judged.loss_bound.value, noise.empty() ? 0 : 1, noise, judged.gradients.ratio,
-      worst_text(judged.gradients.where, judged.floor), steps_text(capture));
+  return fmt::format("loss {:.1e} (at most {:.{}e}{}), {}, {}", judged.loss,
+                     judged.loss_bound.value, noise.empty() ? 0 : 1, noise,
+                     gradients_text(judged.gradients, judged.floor), steps_text(capture));
 }
 
 struct Fp32Run {

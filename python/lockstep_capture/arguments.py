@@ -56,9 +56,11 @@ def check_arguments(
     return dtype
 
 
-def check_loop_arguments(loader: Any, accumulate: int, clip_grad_norm: float | None) -> None:
+def check_loop_arguments(loader: Any, accumulate: int, clip_grad_norm: float | None, optimizer: Any) -> None:
     """Those of capture(), which Capture lacks. Throws: CaptureError with all that is wrong."""
     problems = _count_problems("accumulate", accumulate)
+    if optimizer is None and (accumulate != 1 or clip_grad_norm is not None):
+        problems.append("accumulate, clip_grad_norm: without an optimizer, which is inference, there are no gradients")
     if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
         problems.append(f"loader: is a {type(loader).__name__}, must give batches in a for loop")
     if clip_grad_norm is not None and not (isinstance(clip_grad_norm, (int, float)) and 0 < clip_grad_norm < math.inf):
@@ -121,10 +123,15 @@ def _may_replace(path: str | os.PathLike[str]) -> bool:
 def _object_problems(optimizer: Any, scaler: Any, step_fn: Any) -> list[str]:
     problems = []
     try:
-        unwrap_optimizer(optimizer)
+        if optimizer is not None:
+            unwrap_optimizer(optimizer)
     except CaptureError as error:
         problems.append(str(error))
-    if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
+    if optimizer is None and scaler is not None:
+        problems.append(
+            "scaler: without an optimizer, which is inference, there are no gradients to scale: leave it out"
+        )
+    elif scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
         problems.append(f"scaler: is a {type(scaler).__name__}, must be a torch.amp.GradScaler or None")
     if not callable(step_fn):
         problems.append(f"step_fn: is a {type(step_fn).__name__}, must be a function of model and batch")

@@ -25,6 +25,7 @@ from .ir.attributes import Attribute
 from .model_state import State, Subject, rank, world_size
 from .needs import check_room
 from .trace.step_function import StepFunction
+from .trace.survey import unwatched
 from .trace.traced import Traced, see, unknown_state
 from .trace.uncompiled import uncompiled
 from .trace.user_code import user_line
@@ -45,7 +46,8 @@ class Capture:
     step_fn(model, batch) gives the loss that the loop computes for a batch: the mean over the micro-batch, not
     divided by the number of micro-batches, not scaled. autocast: dtype of the torch.autocast block that the LOOP
     opens around the forward pass ("float16", "bfloat16"), None where it opens none; blocks inside step_fn or the
-    model are found automatically. verify: numbers of the steps that get reference gradients, default the first
+    model are found automatically. optimizer: None for inference: each block is a forward pass, and step_fn returns one
+    number of its result. verify: numbers of the steps that get reference gradients, default the first
     alone; each adds 24 bytes per parameter to the file with AdamW, later ones 36. on_unsupported: "error" raises UnsupportedModelError at the first block, "report"
     warns with the same text and captures nothing. Other failures of the capture do the same; the loop's own errors never.
     quiet: no line on standard error when the file is complete.
@@ -140,9 +142,10 @@ class Capture:
         assert self._recorder is not None and self._continuity is not None
         self._closed = True
         self._recorder.finish(self._done, self._step is None and self._continuity.holds())
+        told = _written(self._path, self._done, self._subject)
         self._forget()
         if not self._quiet:
-            print(_written(self._path, self._done), file=sys.stderr)
+            print(told, file=sys.stderr)
 
     def __del__(self) -> None:
         if getattr(self, "_closed", True) or self._recorder is None or self._process != os.getpid():
@@ -278,11 +281,12 @@ class Capture:
         if not self._waits:
             yield
             return
-        assert self._subject is not None and self._subject.optimizer is not None
-        stepped: list[bool] = []
+        assert self._subject is not None
+        stepped = [] if self._subject.trains else [True]
         try:
             with contextlib.ExitStack() as stack:
-                around_step(stack, self._subject.optimizer, lambda *_: None, lambda *_: stepped.append(True))
+                if self._subject.trains:
+                    around_step(stack, self._subject.optimizer, lambda *_: None, lambda *_: stepped.append(True))
                 yield
         finally:
             if stepped:
@@ -291,13 +295,17 @@ class Capture:
     def _prepare(self, batch: Any) -> Watcher | None:
         """Before the body runs: the graph for this batch, and the state before the step. None: not yet."""
         if self._subject is None:
-            self._subject = Subject(self._model, self._optimizer, self._scaler, self._attributes)
+            trains = self._optimizer is not None
+            self._subject = Subject(self._model, self._optimizer, self._scaler, self._attributes, trains=trains)
             self._continuity = Continuity(self._subject)
-            check_room(self._subject, self._verify, self._path)
+            check_room(self._subject, self._verify, self._steps, self._path)
         subject, continuity = self._subject, self._continuity
         assert continuity is not None
         subject.check_layout()
         continuity.check_masters()
+        if self._step is None and (others := continuity.take_others()):
+            assert self._recorder is not None
+            self._recorder.add_others(self._done - 1, others)
         if continuity.known:
             continuity.check_weights("between two blocks")
             continuity.check_buffers("between two blocks")
@@ -326,10 +334,12 @@ class Capture:
             self._step = Step(self._done, Events(), [], subject.scale())
             if self._done in self._verify:
                 self._step.pre = self._initial or subject.state()
-                if world_size() == 1:
+                if world_size() == 1 and subject.trains:
                     self._step.replayed = Replayed(set(subject.held()), self._step.scale_before)
-        self._tell(subject, self._traced[key][0])
-        return Watcher(subject, self._step, self._traced[key][0], batch, continuity, self.autocast, self._note_compiled)
+        traced, step = self._traced[key][0], self._step
+        self._tell(subject, traced)
+        result = None if subject.trains else unwatched(seen.step, seen.batch, subject.device, self._dtype)
+        return Watcher(subject, step, traced, batch, continuity, self.autocast, self._note_compiled, result)
 
     def _tell(self, subject: Subject, traced: Traced) -> None:
         """Warns, once, of everything that runs otherwise than it would without the capture."""
@@ -391,10 +401,15 @@ class Capture:
             self.finish()
 
 
-def _written(path: str, steps: int) -> str:
-    size = os.path.getsize(path) / 1e6
+def _written(path: str, steps: int, subject: Subject | None) -> str:
+    size, recorded = os.path.getsize(path) / 1e6, ""
+    if subject is not None and not subject.trains:
+        recorded = "It holds inference: forward passes alone. "
+    elif subject is not None and not subject.replays_optimizer:
+        name = type(subject.optimizer).__name__
+        recorded = f"The updates of {name} are recorded: a replay adds them to each lane's weights. "
     return (
-        f"lockstep_capture: {path} is complete: {steps} step{'s' * (steps != 1)}, {size:.3g} MB. "
+        f"lockstep_capture: {path} is complete: {steps} step{'s' * (steps != 1)}, {size:.3g} MB. {recorded}"
         f"Next: lockstep verify {shlex.quote(path)} && lockstep replay {shlex.quote(path)}"
     )
 

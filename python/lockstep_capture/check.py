@@ -44,19 +44,24 @@ class Support:
 
 
 def check(
-    model: torch.nn.Module, step_fn: StepFunction, batch: Any, *, autocast: str | torch.dtype | None = None
+    model: torch.nn.Module,
+    step_fn: StepFunction,
+    batch: Any,
+    *,
+    autocast: str | torch.dtype | None = None,
+    inference: bool = False,
 ) -> Support:
     """Traces step_fn(model, batch) and lists everything that a capture would refuse. Writes and changes nothing.
 
-    autocast: as in Capture. Throws: CaptureError if step_fn itself fails, or returns no loss.
+    autocast: as in Capture. inference: as for a capture without an optimizer. Throws: CaptureError if step_fn itself fails, or returns no loss.
     """
     dtype = dtype_of(autocast)
     try:
         with uncompiled():
-            subject = Subject(model, None)
+            subject = Subject(model, None, trains=not inference)
             seen = see(subject, step_fn, batch, dtype)
             if state := unknown_state(subject, seen):
-                subject = Subject(model, None, attributes=state)
+                subject = Subject(model, None, attributes=state, trains=not inference)
                 seen = see(subject, step_fn, batch, dtype)
             traced = Traced(subject, seen, dtype)
             problems = traced.support_problems(seen.leaves)

@@ -78,11 +78,6 @@ def unwrap_optimizer(optimizer: Any) -> torch.optim.Optimizer:
     inner = optimizer
     while hasattr(inner, "optimizer") and type(inner).__module__.partition(".")[0] in _WRAPPERS:
         inner = inner.optimizer
-    if optimizer is None:
-        raise CaptureError(
-            "optimizer: is None, must be a torch.optim.Optimizer; to capture inference, take a loss of its results, such as "
-            "their mean square, and torch.optim.SGD(model.parameters(), lr=0.0), which leaves the weights as they are"
-        )
     if not isinstance(inner, torch.optim.Optimizer):
         raise CaptureError(f"optimizer: is a {type(optimizer).__name__}, must be a torch.optim.Optimizer")
     return inner
@@ -109,6 +104,8 @@ def rule_of(optimizer: Any) -> type[torch.optim.Optimizer] | None:
     """The class of torch.optim whose update this optimizer makes, if a replay knows it: its own, or that of a parent
     whose rule it leaves as it is."""
     own = type(optimizer)
+    if optimizer is not None and any(group.get("maximize") for group in optimizer.param_groups):
+        return None
     for kind in own.__mro__:
         if kind.__module__.startswith("torch.optim"):
             if kind.__name__ not in REPLAYED_OPTIMIZERS:
@@ -190,14 +187,21 @@ def _device_problems(params: dict[str, torch.Tensor]) -> list[Problem]:
 
 class Subject:
     """The model, its optimizer and scaler, with the names of everything. attributes: further state, in addition to the buffers.
+    trains: False for inference, whose steps are forward passes.
 
     Throws: CaptureError where the optimizer holds a tensor that the model does not have.
     """
 
     def __init__(
-        self, model: torch.nn.Module, optimizer: Any, scaler: Any = None, attributes: Sequence[Attribute] = ()
+        self,
+        model: torch.nn.Module,
+        optimizer: Any,
+        scaler: Any = None,
+        attributes: Sequence[Attribute] = (),
+        *,
+        trains: bool = True,
     ):
-        self.model = unwrap(model)
+        self.model, self.trains = unwrap(model), trains
         self.optimizer = None if optimizer is None else unwrap_optimizer(optimizer)
         if "LBFGS" in _kinds(self.optimizer):
             raise CaptureError(
@@ -306,9 +310,10 @@ class Subject:
         return float(torch.tensor(self.scaler.get_scale(), dtype=torch.float32)) if self.scales else 1.0
 
     def optimizer_state(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Tensors of the optimizer's state; numbers as tensors without dimensions."""
+        """Tensors of the optimizer's state; numbers as tensors without dimensions. None where updates are recorded."""
         found: dict[str, dict[str, torch.Tensor]] = {}
-        for parameter, state in self.optimizer.state.items() if self.optimizer is not None else ():
+        states = self.optimizer.state if self.optimizer is not None and self.replays_optimizer else {}
+        for parameter, state in states.items():
             kept = {}
             for key, value in state.items():
                 if key in _STATE_KEYS and value is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import CaptureError
-from .model_state import Subject, as_real, rule_of
+from .model_state import Subject, as_real
 
 # Bytes of memory per parameter, at the peak, in addition to the loop's own: measured (docs/performance.md), rounded up.
 _WATCHED = 6  # the first state, until it is written
@@ -31,10 +31,10 @@ class Needs:
     parameters: int
 
 
-def needs_of(subject: Subject, verify: Collection[int]) -> Needs:
+def needs_of(subject: Subject, verify: Collection[int], steps: int) -> Needs:
     count = sum(as_real(tensor).numel() for tensor in subject.params.values())
     trained = sum(as_real(tensor).numel() for tensor in subject.held().values() if tensor.requires_grad)
-    replayed = rule_of(subject.optimizer) is not None
+    replayed = subject.replays_optimizer
     state = _state_bytes(subject) if replayed else 0
     there = bool(subject.optimizer is not None and subject.optimizer.state)
     memory = _WATCHED * count + state * there
@@ -44,6 +44,9 @@ def needs_of(subject: Subject, verify: Collection[int]) -> Needs:
         memory += state * (not there)
         memory += _FP32 * sum(tensor.numel() for tensor in subject.held().values() if tensor.grad is None)
     disk = 2 * _FP32 * count + state * there  # first and last weights
+    if not replayed:  # weights after each step, which wait for the disk
+        after = _FP32 * sum(tensor.numel() for tensor in subject.held().values())
+        memory, disk = memory + after, disk + steps * after
     for step in verify:
         disk += (_FP32 + _FP64) * trained + trained // 8  # gradients, a mask
         disk += (_FP32 * count + state) * replayed  # after the reference's step
@@ -51,9 +54,9 @@ def needs_of(subject: Subject, verify: Collection[int]) -> Needs:
     return Needs(memory, disk, count)
 
 
-def check_room(subject: Subject, verify: Collection[int], path: str) -> None:
+def check_room(subject: Subject, verify: Collection[int], steps: int, path: str) -> None:
     """Throws: CaptureError where memory or disk would not hold the capture."""
-    needs, least = needs_of(subject, verify), needs_of(subject, ())
+    needs, least = needs_of(subject, verify, steps), needs_of(subject, (), steps)
     folder = os.path.dirname(os.path.abspath(path))
     free = {"memory": free_memory(), f"disk space in {folder}": shutil.disk_usage(folder).free}
     problems = []

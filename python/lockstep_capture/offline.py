@@ -35,11 +35,11 @@ def capture(
     """Trains the model for `steps` steps, captures them, and puts everything back: weights, gradients, buffers, the
     optimizer's state, and what step_fn can reach (see untouched.py).
 
-    accumulate: micro-batches per optimizer step. Further options as in Capture. It takes only as many batches from
+    optimizer: None for inference: forward passes, without training. accumulate: micro-batches per optimizer step. Further options as in Capture. It takes only as many batches from
     the loader as it captures. Throws: CaptureError if the loader ends before the first step.
     """
-    check_loop_arguments(loader, accumulate, clip_grad_norm)
-    subject = Subject(model, optimizer, scaler)
+    check_loop_arguments(loader, accumulate, clip_grad_norm, optimizer)
+    subject = Subject(model, optimizer, scaler, trains=optimizer is not None)
     own, own_optimizer, own_scaler = subject.model, subject.optimizer, copy.deepcopy(scaler)
     cap = Capture(path, own, own_optimizer, step_fn, scaler=own_scaler, autocast=autocast, steps=steps, **options)
     device, dtype = subject.device.type, cap._dtype
@@ -51,9 +51,10 @@ def capture(
             with cap.step(batch):
                 with torch.autocast(device, dtype=dtype, enabled=dtype is not None):
                     loss = step_fn(own, batch) / accumulate if accumulate > 1 else step_fn(own, batch)
-                (own_scaler.scale(loss) if own_scaler is not None else loss).backward()
-                if (number + 1) % accumulate == 0:
-                    _optimizer_step(own, own_optimizer, own_scaler, clip_grad_norm)
+                if own_optimizer is not None:
+                    (own_scaler.scale(loss) if own_scaler is not None else loss).backward()
+                    if (number + 1) % accumulate == 0:
+                        _optimizer_step(own, own_optimizer, own_scaler, clip_grad_norm)
             if cap.finished:
                 return
         if not cap._done:

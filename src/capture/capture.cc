@@ -1,6 +1,9 @@
 #include "src/capture/capture.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "src/update/optimizers.h"
 
 namespace lockstep {
 
@@ -12,6 +15,15 @@ void unpack_batch(const CapturedMicroBatch& micro, Batch& batch) {
   };
   for (const auto& [path, values] : micro.inputs) reuse(path) = values;
   for (const auto& [node, mask] : micro.masks) mask.unpack(reuse(std::string(kMaskPrefix) + node));
+}
+
+bool records_updates(const Capture& capture) {
+  return capture.optimizer == recorded_updates().name;
+}
+
+bool is_inference(const Capture& capture) {
+  return records_updates(capture) &&
+         std::ranges::all_of(capture.groups, &std::vector<std::string>::empty);
 }
 
 }  // namespace lockstep

@@ -66,6 +66,7 @@ struct CapturedStep {
   std::vector<HyperValues> hyper;  // by group, all numbers of the optimizer's row
   std::vector<double> grad_norms;  // of the optimizer's gradients, in graph order
   Tensors grads;                   // the same gradients, on verify steps
+  Tensors weights;  // after the step, kF32: those that it changed and no rule repeats
 };
 
 // Values inside a forward pass in FP32.
@@ -109,10 +110,11 @@ struct CapturedScaler {
 struct Capture {
   std::string path, sha256;  // of the file's HDF5 part, as hexadecimal digits
   std::string model_class, torch_version, device, frontend, created_utc;
-  int64_t world_size = 1;       // ranks of the loop; the file holds rank 0
-  std::vector<Graph> graphs;    // forward graphs, constants with data; one per shape of batch
-  std::string optimizer;        // a row of the optimizer table; "": only gradients can be replayed
-  std::string optimizer_class;  // as PyTorch calls it
+  int64_t world_size = 1;     // ranks of the loop; the file holds rank 0
+  std::vector<Graph> graphs;  // forward graphs, constants with data; one per shape of batch
+  // A row of the optimizer table or recorded_updates(); "": only gradients can be replayed.
+  std::string optimizer;
+  std::string optimizer_class;                   // as PyTorch calls it
   std::vector<std::vector<std::string>> groups;  // the parameters of each
   bool master_weights = false;  // the optimizer holds FP32 copies of narrower weights
   CapturedState start;
@@ -123,6 +125,11 @@ struct Capture {
   std::vector<std::string> notes;  // for the user: numbers that lanes take from the captured run
   std::string v0;  // the capture's own check: the graph against the model itself; "": unknown
 };
+
+// The optimizer has no rule here, but the file has the weights after every step.
+bool records_updates(const Capture& capture);
+// There is no optimizer: steps are forward passes. (Updates are recorded, and there are none.)
+bool is_inference(const Capture& capture);
 
 // The lane of the captured run itself in run files and reports.
 inline constexpr std::string_view kCapturedLane = "captured";

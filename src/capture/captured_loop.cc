@@ -127,9 +127,11 @@ std::string batch_text(const Graph& graph) {
 CapturedLoop make_captured_loop(const Capture& capture, int64_t steps) {
   ProblemList problems(subject(capture));
   if (capture.optimizer.empty()) {
-    problems.add(fmt::format("holds gradients only: its optimizer {} is not modelled",
-                             capture.optimizer_class),
-                 "`lockstep verify` works; a replay needs SGD, Adam or AdamW");
+    problems.add(
+        fmt::format("holds gradients only: its optimizer {} is not modelled",
+                    capture.optimizer_class),
+        "`lockstep verify` works; for a replay, capture again: lockstep_capture now records "
+        "the updates of other optimizers");
   }
   if (capture.steps.empty() || capture.graphs.empty()) problems.add("has no step");
   problems.throw_if_any();
@@ -189,6 +191,24 @@ Graph captured_graph(const Capture& capture, size_t number) {
   for (const auto& group : capture.groups) stepped.insert(group.begin(), group.end());
   for (Parameter& p : graph.parameters) p.requires_grad &= stepped.contains(p.name);
   return graph;
+}
+
+// Backwards: weights before a step are those after an earlier one, or of the start.
+void take_recorded_updates(Capture& capture, CapturedLoop& loop) {
+  loop.updates.resize(capture.steps.size());
+  for (size_t s = capture.steps.size(); s-- > 0;) {
+    for (auto& [name, after] : capture.steps[s].weights) {
+      const Tensor* before = &capture.start.values.at(name);
+      for (size_t t = s; t-- > 0;) {
+        const auto earlier = capture.steps[t].weights.find(name);
+        if (earlier == capture.steps[t].weights.end()) continue;
+        before = &earlier->second;
+        break;
+      }
+      loop.updates[s].emplace(name, recorded_update(*before, std::move(after)));
+    }
+    capture.steps[s].weights.clear();
+  }
 }
 
 Tensors captured_start(CapturedState start, const CapturedLoop& loop) {

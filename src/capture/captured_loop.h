@@ -9,6 +9,7 @@
 
 #include "src/capture/capture.h"
 #include "src/update/parameter_groups.h"
+#include "src/update/recorded_update.h"
 
 namespace lockstep {
 
@@ -22,6 +23,8 @@ struct CapturedLoop {
   std::vector<int64_t> steps_taken;           // by group, before the first captured step
   // By parameter: the steps of its group that left it out because it had no gradient.
   std::map<std::string, int64_t> missed;
+  // By captured step, then by parameter: updates that no rule repeats.
+  std::vector<std::map<std::string, RecordedUpdate>> updates;
   bool clips_scaled = false;
   std::optional<CapturedScaler> scaler;
   bool lacks_scaler = false;  // autocast to a format of small range, without a GradScaler
@@ -48,6 +51,8 @@ CapturedLoop make_captured_loop(const Capture& capture, int64_t steps);
 std::vector<size_t> graphs_in_use(const Capture& capture, int64_t steps);
 // A forward graph as a replay trains it: parameters in no group need no gradient.
 Graph captured_graph(const Capture& capture, size_t number);
+// Moves the recorded weights of all steps into loop.updates. Before captured_start.
+void take_recorded_updates(Capture& capture, CapturedLoop& loop);
 // The lanes' first state: parameters and buffers by name, optimizer states as "state/NAME/INDEX".
 Tensors captured_start(CapturedState start, const CapturedLoop& loop);
 

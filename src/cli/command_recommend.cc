@@ -178,10 +178,18 @@ int recommend_by_running(RecommendArgs& args, const SearchOptions& wanted) {
   facts.folder = search_folder(args.run());
   RunOptions& options = args.options;
   int64_t captured = 0;
+  std::string untested;
   if (is_capture(options.model)) {
     const Capture capture = read_capture(options.model, CaptureUse::kReplay);
     options.capture_hash = capture.sha256;
     captured = static_cast<int64_t>(capture.steps.size());
+    if (is_inference(capture)) {
+      untested = "training (the capture is of inference)";
+    } else if (records_updates(capture)) {
+      untested =
+          fmt::format("what wrong gradients do to the training (the updates of {} are recorded)",
+                      capture.optimizer_class);
+    }
     if (args.prove && captured >= kFewestCapturedSteps) {
       options.captured_order = steps_for_search(captured);
     }
@@ -217,6 +225,7 @@ int recommend_by_running(RecommendArgs& args, const SearchOptions& wanted) {
   facts.measured = runs.measured();
   facts.read_again = runs.read_again();
   facts.not_tested = not_tested(*advice);
+  if (!untested.empty()) facts.not_tested.insert(facts.not_tested.begin(), untested);
   facts.all = args.all;
   if (!args.report.empty()) {
     try {

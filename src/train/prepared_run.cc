@@ -118,6 +118,7 @@ PreparedRun::PreparedRun(RunOptions wanted, Capture captured)
     loop = make_captured_loop(from, options.captured_order.empty() ? options.steps : 0);
     take_loop_options(from, loop, options);
     loop.lacks_scaler = lacks_scaler(from);
+    take_recorded_updates(from, loop);
   });
   if (problems.empty()) check_run_numbers(options, problems);
   std::erase(options.lanes, std::string(kCapturedLane));  // always there

@@ -100,6 +100,13 @@ void refuse_options_of_captures(const RunOptions& options, ProblemList& problems
     const std::string word = row.words.empty() ? "" : " " + text;
     problems.add(fmt::format("{}{}: {}", row.option, word, row.refused), std::string(row.instead));
   }
+  std::vector<std::string> optimizers = {options.optimizer.name};
+  for (const ParameterGroup& group : options.groups) optimizers.push_back(group.optimizer.name);
+  if (std::ranges::count(optimizers, recorded_updates().name) > 0) {
+    problems.add(
+        fmt::format("optimizer {}: only a capture has recorded updates", recorded_updates().name),
+        "see `lockstep list optimizers`");
+  }
 }
 
 std::vector<LaneDescription> describe_lanes(RunOptions& options, ProblemList& problems) {
@@ -137,6 +144,14 @@ void take_start(const std::map<std::string, Tensor>& start, std::map<std::string
 
 void change_loop(const HyperValues& changes, Capture& capture) {
   ProblemList problems("replay of capture '" + capture.path + "'");
+  if (!changes.empty() && records_updates(capture)) {
+    problems.add(
+        fmt::format("{} {}: the updates of its optimizer, {}, are recorded and stay as they were",
+                    option_name(&RunOptions::loop_changes), hyper_values_text(changes),
+                    capture.optimizer_class),
+        "capture again with the other number");
+  }
+  problems.throw_if_any();
   for (const auto& [name, value] : changes) {
     bool found = name == kClipNorm;
     for (CapturedStep& step : capture.steps) {

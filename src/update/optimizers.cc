@@ -232,6 +232,18 @@ const Optimizer kOptimizers[] = {
      .average_factors = kLionFactors},
 };
 
+UpdateRule recorded_rule(const HyperNumbers&, double) {
+  SgdRule rule;
+  rule.lr = -1;  // w -= -1 update
+  return rule;
+}
+const Optimizer kRecordedUpdates = {.name = "recorded",
+                                    .help = "w += the update that PyTorch made in that step",
+                                    .source = "the capture",
+                                    .parameters = {},
+                                    .all_states = {},
+                                    .rule = recorded_rule};
+
 }  // namespace
 
 std::vector<OptimizerState> Optimizer::states(const HyperNumbers& numbers) const {
@@ -248,7 +260,12 @@ std::span<const Optimizer> optimizers() {
   return kOptimizers;
 }
 
+const Optimizer& recorded_updates() {
+  return kRecordedUpdates;
+}
+
 const Optimizer& find_optimizer(std::string_view name) {
+  if (name == kRecordedUpdates.name) return kRecordedUpdates;
   return find_row("optimizer", name, kOptimizers);
 }
 

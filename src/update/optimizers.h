@@ -58,7 +58,11 @@ struct Optimizer {
 };
 
 std::span<const Optimizer> optimizers();
-const Optimizer& find_optimizer(std::string_view name);  // Throws: InputError, did-you-mean
+// The row of captures whose optimizer is not in the table, and not in the table itself: the kernel
+// gets the updates that PyTorch made (recorded_update.h) in the place of gradients. No numbers.
+const Optimizer& recorded_updates();
+// Also by the name of recorded_updates(). Throws: InputError, did-you-mean.
+const Optimizer& find_optimizer(std::string_view name);
 
 // Throws: InputError: unknown optimizer, unknown numbers, every value outside its range.
 void check_optimizer_spec(const OptimizerSpec& spec);

@@ -146,13 +146,18 @@ class Program:
 
 
 class StepModule(torch.nn.Module):
-    """loss = step_fn(model, batch) as a module, which is what is traced. attributes: state like buffers; assigned: see
-    copied_back()."""
+    """loss = step_fn(model, batch) as a module, which is what is traced. attributes: state like buffers; trains: the loss
+    must have a gradient; assigned: see copied_back()."""
 
     def __init__(
-        self, model: torch.nn.Module, step_fn: Callable[..., torch.Tensor], attributes: Sequence[Attribute] = ()
+        self,
+        model: torch.nn.Module,
+        step_fn: Callable[..., torch.Tensor],
+        attributes: Sequence[Attribute] = (),
+        trains: bool = True,
     ):
         super().__init__()
+        self.trains = trains
         self.model = model
         self.step_fn = step_fn
         self.attributes = attributes

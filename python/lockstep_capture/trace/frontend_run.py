@@ -197,7 +197,7 @@ def _run(
         ):
             stack.enter_context(context)
         loss = step(batch)
-        check_result(step.step_fn, loss)
+        check_result(step.step_fn, loss, step.trains)
         left = tensors_of(step.step_fn, step.model) if recorder.program.constants else {}
         cast = {
             path: parameter.dtype

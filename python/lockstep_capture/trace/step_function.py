@@ -62,22 +62,25 @@ def calls_backward(line: str) -> CaptureError:
     )
 
 
-def check_result(step_fn: StepFunction, result: Any) -> None:
-    """Throws: CaptureError where `result` is not a loss that backward() could be called on."""
-    wrong = _wrong_tensor(result) if isinstance(result, torch.Tensor) else [_wrong_type(result)]
+def check_result(step_fn: StepFunction, result: Any, trains: bool = True) -> None:
+    """Throws: CaptureError where `result` is not a loss, or with `trains` one that backward() could not be called on."""
+    wrong = _wrong_tensor(result, trains) if isinstance(result, torch.Tensor) else [_wrong_type(result)]
     if wrong:
         raise CaptureError(f"step_fn returned {'; '.join(wrong)}{_at(_defined(step_fn))}")
 
 
-def _wrong_tensor(loss: torch.Tensor) -> list[str]:
+def _wrong_tensor(loss: torch.Tensor, trains: bool) -> list[str]:
     wrong = []
     if loss.numel() != 1:
         wrong.append(
             f"a loss of shape {list(loss.shape)}, must have one element: take its mean() or sum(), as the loop does"
+            if trains
+            else f"a result of shape {list(loss.shape)}, must be one number that says how good it is: its distance to the "
+            "known answer, or result.mean(); the result itself is compared in every lane as the output of its layer"
         )
     if not loss.dtype.is_floating_point:
         wrong.append(f"a tensor of {str(loss.dtype).removeprefix('torch.')}, must be the loss, a floating number")
-    elif not loss.requires_grad:
+    elif trains and not loss.requires_grad:
         wrong.append(
             "a loss without gradient, must depend on weights that train: is it detached or computed under "
             "torch.no_grad(), is every parameter frozen?"

@@ -24,7 +24,7 @@ def survey(step: StepModule, batch: Any, device: torch.device, autocast: torch.d
     except CaptureError:
         raise
     except Exception as error:  # step_fn's, if it fails unwatched as well
-        _check_unwatched(step, batch, device, autocast)
+        unwatched(step, batch, device, autocast)
         raise error
 
 
@@ -37,14 +37,15 @@ def check_in_fp32(step: StepModule, batch: Any, device: torch.device) -> None:
         raise raised_in_fp32(step.step_fn, batch, error) from error
 
 
-def _check_unwatched(step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None) -> None:
+def unwatched(step: StepModule, batch: Any, device: torch.device, autocast: torch.dtype | None) -> torch.Tensor:
+    """The result of a run that nothing observes, and that changes nothing. Throws: CaptureError for step_fn's errors."""
     with (
         untouched(step),
         torch.enable_grad(),
         torch.autocast(device.type, dtype=autocast, enabled=autocast is not None, cache_enabled=False),
     ):
         try:
-            step.step_fn(step.model, copied(batch, device))
+            return step.step_fn(step.model, copied(batch, device)).detach()
         except CaptureError:
             raise
         except Exception as error:

@@ -62,7 +62,7 @@ def see(subject: Subject, step_fn: StepFunction, batch: Any, autocast: torch.dty
     """Runs step_fn once and undoes what it did. Throws: CaptureError for step_fn's own errors."""
     leaves, paths = leaves_of(batch, subject.device)
     _check_leaves(leaves, paths)
-    step = StepModule(subject.model, step_fn, subject.attributes)
+    step = StepModule(subject.model, step_fn, subject.attributes, subject.trains)
     own = with_tensors(lambda leaf: leaf.detach().to(subject.device), batch)
     with named_momentum(step.model):
         path = survey(step, own, subject.device, autocast)

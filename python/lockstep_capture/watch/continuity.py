@@ -20,32 +20,40 @@ from ..normalise.ssa import Versions
 # |buffer - its repetition| / |repetition|, as in gate V4: on a CPU both have the same bits, GPUs sum in any order.
 BUFFER_BOUND = 1e-5
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_odd: dict[torch.device, torch.Tensor] = {}  # 1, 3, 5, ...: the longest that was needed
+_FACTORS = (0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9)  # odd
+_places: dict[torch.device, torch.Tensor] = {}  # odd numbers: the longest list that was needed
 
 _HINT = "write self.{0}.copy_(...) in forward, without .data and .set_(), and run the forward pass once per block"
 MOST_NAMES = 4  # in a message
 _OTHERS_HINT = (
-    "a second optimizer (GAN) or an average that the loop updates (teacher) cannot be replayed: capture steps=1 with that "
-    "change outside of the block, or only the network that trains, with the other's results in the batch"
+    "a second optimizer (GAN) or an average that the loop updates (teacher) may change them after optimizer.step() and "
+    "before the next step's block"
 )
 
 Prints = dict[str, int]
 
 
 def prints_of(tensors: Mapping[str, torch.Tensor]) -> Prints:
-    """A sum of each tensor's bits, taken as integers of 32, each times an odd number of its place: rows that change
-    places change it. It wraps around: an odd factor loses nothing of them."""
+    """A sum of each tensor's bits, taken as integers of 64, each times a number of its place, modulo 2^64. The numbers are
+    odd, so that no bit is lost, and follow no rule: rows that change places change the sum, and so does a factor on all
+    elements (-1 and 2 add one bit to each, which regular places cancel)."""
     sums = [_print_of(_words(tensor)).cpu() for tensor in tensors.values()]
     return {path: int(total) for path, total in zip(tensors, sums, strict=True)}
 
 
 def _print_of(words: torch.Tensor) -> torch.Tensor:
-    places = _odd.get(words.device)
+    places = _places.get(words.device)
     if places is None or places.numel() < words.numel():
-        places = _odd[words.device] = torch.arange(1, 2 * words.numel(), 2, dtype=torch.int32, device=words.device)
+        places = torch.arange(1, words.numel() + 1, dtype=torch.int64, device=words.device)
+        places = _places[words.device] = (_mixed(_mixed(places, _FACTORS[0]), _FACTORS[1])) | 1
     places = places[: words.numel()]
     # A CPU's dot makes no copies, CUDA has none for integers.
-    return torch.dot(words, places) if words.device.type == "cpu" else (words * places).sum(dtype=torch.int32)
+    return torch.dot(words, places) if words.device.type == "cpu" else (words * places).sum()
+
+
+def _mixed(x: torch.Tensor, factor: int) -> torch.Tensor:
+    x = x * factor
+    return x ^ (x >> 29)
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -53,8 +61,9 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:
-    bits = _bits(tensor).reshape(-1)
-    return bits.view(torch.int32) if tensor.element_size() >= 4 else bits.int()
+    bits, size = _bits(tensor).reshape(-1), tensor.element_size()
+    fits = size * bits.numel() % 8 == 0 and size * bits.storage_offset() % 8 == 0
+    return bits.view(torch.int64) if fits else bits.long()
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -82,9 +91,20 @@ class Continuity:
         self._unseen: set[str] = set()  # buffers that a forward pass changed and its graph did not
         self._gradients: Prints | None = None
 
-    def note_weights(self) -> None:
-        """After the optimizer's step."""
-        self._weights = prints_of(self._subject.weights())
+    def note_weights(self) -> list[str]:
+        """After the optimizer's step. Returns: those that it changed."""
+        before, self._weights = self._weights or {}, prints_of(self._subject.weights())
+        return [path for path, found in self._weights.items() if before.get(path) != found]
+
+    def take_others(self) -> list[str]:
+        """Before a step. Returns: weights outside of the optimizer that changed after its last step."""
+        if self._weights is None:
+            return []
+        held = self._subject.held()
+        now = prints_of({path: tensor for path, tensor in self._subject.weights().items() if path not in held})
+        changed = [path for path, found in now.items() if self._weights.get(path) != found]
+        self._weights |= now
+        return changed
 
     def note_buffers(self) -> None:
         """After the forward pass."""
@@ -113,9 +133,11 @@ class Continuity:
         return self._weights is not None
 
     def holds(self) -> bool:
-        """Whether everything is as it was noted."""
+        """Whether everything is as it was noted, but for weights outside of the optimizer."""
+        weights, held = self._subject.weights(), self._subject.held()
+        now = prints_of({path: weights[path] for path in held})
         return (
-            prints_of(self._subject.weights()) == self._weights
+            all((self._weights or {}).get(path) == found for path, found in now.items())
             and prints_of(self._subject.buffer_values()) == self._buffers
         )
 
@@ -127,11 +149,13 @@ class Continuity:
                 "must copy the optimizer's tensors into the model after each step, in the block"
             )
 
-    def check_weights(self, when: str) -> None:
+    def check_weights(self, when: str, *, others: bool = True) -> None:
+        """others: also those outside of the optimizer."""
         now = prints_of(self._subject.weights())
         held = self._subject.held()
-        others = {path: found for path, found in now.items() if path not in held}
-        self._compare("weights outside of the optimizer", self._weights, others, when, _OTHERS_HINT)
+        outside = {path: now.pop(path) for path in list(now) if path not in held}
+        if others:
+            self._compare("weights outside of the optimizer", self._weights, outside, when, _OTHERS_HINT)
         self._compare(
             "weights",
             self._weights,

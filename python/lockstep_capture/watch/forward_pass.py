@@ -18,7 +18,7 @@ from ..trace.traced import Traced
 from .continuity import Continuity
 from .gradients import reached
 from .kept_draws import kept
-from .loss_factor import loss_factor, written_factors
+from .loss_factor import check_result, loss_factor, written_factors
 from .mask_tap import MaskTap
 from .replayed_gradients import is_repeatable
 from .step import Micro, MicroBatch, Step
@@ -38,8 +38,10 @@ class ForwardPass:
         self._buffers = {path: buffer.clone() for path, buffer in subject.buffer_values().items()}
         self.tap = MaskTap()
 
-    def replay(self, loss: torch.Tensor, step: Step, continuity: Continuity, cache_enabled: bool) -> Micro:
-        """Gate V0, which also gives the values that Python computes for the graph."""
+    def replay(
+        self, loss: torch.Tensor, step: Step, continuity: Continuity, cache_enabled: bool, *, trains: bool = True
+    ) -> Micro:
+        """Gate V0, which also gives the values that Python computes for the graph. trains: loss is that of backward()."""
         traced, draws = self._traced, self._draws()
         traced.outside.check_after()
         snapshots = Snapshots(traced.versions)
@@ -61,7 +63,12 @@ class ForwardPass:
             )
             replayed = run.run()
             step.reached |= reached(replayed, params)
-            traced.factor = factor = loss_factor(replayed, loss, traced.factor)
+            if trains:
+                traced.factor = loss_factor(replayed, loss, traced.factor)
+            else:
+                check_result(replayed, loss)
+                traced.factor = 1.0
+            factor = traced.factor
             if step.replayed is not None:
                 one_number = len(written_factors(loss, replayed)) <= 1
                 step.replayed.add(

@@ -45,7 +45,10 @@ def check_explained(subject: Subject, known: set[str]) -> None:
 
 
 def check_idle(subject: Subject, known: set[str], reached: set[str]) -> None:
-    """A gradient of zeros decays and moves a weight; no gradient does not. A replay has only the latter."""
+    """A gradient of zeros decays and moves a weight; no gradient does not. A replay has only the latter, but where it
+    takes recorded updates."""
+    if not subject.replays_optimizer:
+        return
     moving = {
         subject.paths[id(tensor)] for group in subject.groups() if moves_by_zero(group) for tensor in group["params"]
     }

@@ -83,7 +83,8 @@ def watch(subject: Subject, events: Events, listener: Listener) -> Iterator[None
         _watch_backward(stack, subject, events, listener)
         _watch_clipping(stack, subject, events, listener)
         _watch_scalers(stack, subject, events, listener)
-        _watch_optimizer(stack, subject, events, listener)
+        if subject.optimizer is not None:
+            _watch_optimizer(stack, subject, events, listener)
         yield
 
 

@@ -45,6 +45,17 @@ def loss_factor(replayed: torch.Tensor, seen: torch.Tensor, earlier: float | Non
     )
 
 
+def check_result(replayed: torch.Tensor, seen: torch.Tensor) -> None:
+    """Gate V0 of inference. Throws: CaptureError unless both have the same bits."""
+    replayed = replayed.detach().reshape(())
+    if not _same(replayed, seen.reshape(())):
+        raise CaptureError(
+            f"gate V0: the traced graph gives {float(replayed):.9g}, step_fn {float(seen):.9g}: must have the same bits. Does "
+            "the loop open torch.autocast (autocast=...)? Did the block run the forward pass of step_fn, once? Does it "
+            "depend on values, or on state outside of the model?"
+        )
+
+
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.dtype == b.dtype and (bool(a == b) or bool(a.isnan() & b.isnan()))
 

@@ -41,7 +41,8 @@ class Micro:
 @dataclass
 class Step:
     """What one optimizer step recorded. pre, replayed: the state before it, and what its gradients must be, on verify
-    steps only. has_gradients: after its last micro-batch so far. reached: parameters that its losses depend on."""
+    steps only. has_gradients: after its last micro-batch so far. reached: parameters that its losses depend on. changed: weights that
+    the optimizer changed."""
 
     number: int
     events: Events
@@ -54,3 +55,4 @@ class Step:
     replayed: Replayed | None = None
     has_gradients: bool = False
     reached: set[str] = field(default_factory=set)
+    changed: list[str] = field(default_factory=list)

@@ -34,11 +34,14 @@ class Watcher(Listener):
         continuity: Continuity,
         autocast: Region | None,
         note_compiled: Callable[[], None],
+        result: torch.Tensor | None = None,
     ):
+        """result: of step_fn, for inference, which has no backward pass that shows it."""
         self._subject, self._step, self._traced = subject, step, traced
         self._continuity, self._note_compiled = continuity, note_compiled
         self._forward, self.events = ForwardPass(subject, traced, batch, autocast), Events()
         self._micro: Micro | None = None
+        self._result = result
         self._error: CaptureError | None = None
         self._until_step = contextlib.ExitStack()
 
@@ -124,10 +127,27 @@ class Watcher(Listener):
 
     def on_stepped(self) -> None:
         with self._aside():
-            self._continuity.note_weights()
+            self._step.changed = self._continuity.note_weights()
+
+    def _infer(self, result: torch.Tensor) -> None:
+        """After a block of inference, which is a step."""
+        if self.events.backward_count:
+            raise CaptureError(
+                "the block of cap.step() called backward(): a capture without an optimizer is one of inference; to capture "
+                "training, pass the optimizer"
+            )
+        self.events.loss, self.events.ended = result, True
+        with self._aside():
+            self._continuity.check_weights("in the block")
+            self._continuity.note_buffers()
+            self._micro = self._forward.replay(
+                result, self._step, self._continuity, self.events.cache_enabled, trains=False
+            )
 
     def result(self) -> Micro:
         """Throws: CaptureError if the block did something that a capture cannot hold."""
+        if self._result is not None:
+            self._infer(self._result)
         if self.events.problems:
             raise UnsupportedModelError(self.events.problems)
         if self.events.backward_count > 1:
@@ -151,7 +171,9 @@ class Watcher(Listener):
                     )
                 ]
             )
-        self._continuity.check_weights("in the block, after optimizer.step()")
+        trained = self._subject.trains and self.events.ended  # then others may change, see take_others()
+        when = "in the block, after optimizer.step()" if trained else "in the block"
+        self._continuity.check_weights(when, others=not trained)
         self._continuity.check_buffers("in the block, after the forward pass")
         self._step.has_gradients = any(bool(grad.any()) for grad in self._subject.accumulated())
         return self._micro

@@ -65,7 +65,7 @@ class Recorder:
                 "frontend": first.program.frontend,
                 "device": device,
                 "model_class": f"{type(subject.model).__module__}.{type(subject.model).__qualname__}",
-                "replay_mode": "full" if subject.replays_optimizer else "gradients-only",
+                "replay_mode": "full" if subject.replays_optimizer else "recorded",
                 "v0": "bit-exact",
                 "world_size": np.int32(world_size()),
             },
@@ -102,6 +102,10 @@ class Recorder:
 
     def _optimizer(self, initial: State, hyper: list[dict[str, Any]]) -> None:
         subject, optimizer = self._subject, self._subject.optimizer
+        if optimizer is None:
+            self.writer.attributes("optimizer", {"class": "none", "module": "", "impl": ""})
+            self.writer.attributes("optimizer/groups/0", {"params": [], "hyper": "{}"})
+            return
         kind, group = rule_of(optimizer) or type(optimizer), subject.groups()[0]
         impl = "fused" if group.get("fused") else "foreach" if group.get("foreach") else "for-loop"
         self.writer.attributes(
@@ -149,6 +153,8 @@ class Recorder:
         graph = traced.graph
         assert graph is not None
         number, self._graphs = self._graphs, self._graphs + 1
+        if not self._subject.trains:
+            graph.params = [(name, shape, False, module) for name, shape, _, module in graph.params]
         self._notes = {**traced.notes(), **self._notes}
         self._order += [name for name, *_ in graph.params if name not in self._order]
         self.writer.json(f"graphs/{number}/json", graph.json(), {"signature": traced.signature})
@@ -191,6 +197,9 @@ class Recorder:
         if world_size() == 1:
             norms = [step.grad_norms.get(path, float("nan")) for path in self._order]
             writer.array(f"{place}/grad_norms", np.array(norms, dtype=np.float64))
+        if events.stepped and not subject.replays_optimizer:
+            weights = subject.weights()
+            writer.tensors(f"{place}/params", {path: weights[path] for path in step.changed})
         if step.pre is not None:
             in_fp32 = self._verify(step, step.pre)
             if world_size() == 1 and _same_bits(step.grads, in_fp32):
@@ -198,6 +207,15 @@ class Recorder:
             elif world_size() == 1:
                 writer.tensors(f"{place}/grads", step.grads)
         writer.flush()
+
+    def add_others(self, step: int, paths: list[str]) -> None:
+        """Weights outside of the optimizer that others changed after this step."""
+        weights = self._subject.weights()
+        self.writer.tensors(f"steps/{step:06d}/params", {path: weights[path] for path in paths})
+        self._notes["others"] = (
+            f"{len(paths)} weights outside of the optimizer, e.g. {paths[0]}, change between steps: each lane adds PyTorch's "
+            "changes to its own weights"
+        )
 
     def _micro(self, place: str, micro: Micro) -> None:
         graph, writer = micro.batch.traced.graph, self.writer

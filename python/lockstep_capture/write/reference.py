@@ -125,7 +125,8 @@ def compute(subject: Subject, state: State, micro: list[MicroBatch], *, double: 
                 observer=None if double else _Pools(one.traced, seen),
             ).without_autocast()
             loss = run.run()
-            (loss * one.loss_mult).sum().backward()
+            if subject.trains:
+                (loss * one.loss_mult).sum().backward()
             seen.loss = float(loss.detach().double())
             total += seen.loss
             buffers = run.buffers

@@ -24,7 +24,8 @@ std::vector<HyperValues> read_hyper(const StoredFields& at, const Capture& captu
 void read_amp(const StoredFields& root, Capture& capture);
 void read_steps(const StoredFields& root, Capture& capture);
 
-// capture_gate_steps.cc. Reads the gradients in group `at`, by parameter.
+// capture_gate_steps.cc. Reads the gradients (or the weights after a step) in group `at`, by
+// parameter.
 Tensors read_gradients(const StoredFields& at, const Capture& capture, Container container);
 void read_verify(const StoredFields& root, Capture& capture);
 

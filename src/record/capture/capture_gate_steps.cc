@@ -89,7 +89,7 @@ CapturedVerify read_one(const StoredFields& at, int64_t step, const Capture& cap
   CapturedVerify verify;
   verify.step = step;
   const StoredFields before = at.child("pre");
-  const bool has_optimizer = !capture.optimizer.empty();
+  const bool has_optimizer = !capture.optimizer.empty() && !records_updates(capture);
   if (before.flag("is_start", false, /*required=*/false)) {
     verify.before = capture.start;
   } else {

@@ -71,6 +71,7 @@ bool maximizes(const Json& hyper) {
 std::vector<HyperValues> read_hyper(const StoredFields& at, const Capture& capture) {
   std::vector<HyperValues> all;
   if (capture.optimizer.empty()) return all;
+  if (records_updates(capture)) return std::vector<HyperValues>(capture.groups.size());
   const Json json = at.json("hyper");
   if (json.is_discarded()) return all;
   if (!json.is_array() || json.size() != capture.groups.size()) {
@@ -88,7 +89,12 @@ void read_optimizer(const StoredFields& root, Capture& capture) {
   capture.master_weights = optimizer.flag("master_weights", false, /*required=*/false);
   const Optimizer* row = row_of_class(capture.optimizer_class);
   const std::string mode = root.text("replay_mode", /*required=*/false);
-  if (mode != "gradients-only" && row != nullptr) capture.optimizer = row->name;
+  const bool is_recorded = mode == "recorded";
+  if (is_recorded) {
+    capture.optimizer = recorded_updates().name;
+  } else if (mode != "gradients-only" && row != nullptr) {
+    capture.optimizer = row->name;
+  }
   const StoredFields groups = optimizer.child("groups");
   const size_t count = groups.children().size();
   if (groups.there() && count == 0) groups.problem("has no group");
@@ -105,7 +111,7 @@ void read_optimizer(const StoredFields& root, Capture& capture) {
           first->second == g ? "named twice" : fmt::format("also in group {}", first->second)));
     }
     capture.groups.push_back(std::move(names));
-    if (capture.optimizer.empty() || !group.there()) continue;
+    if (capture.optimizer.empty() || is_recorded || !group.there()) continue;
     if (maximizes(Json::array({group.json("hyper")}))) {
       capture.optimizer.clear();
       capture.optimizer_class += " with maximize";

@@ -171,6 +171,11 @@ CapturedStep read_step(const StoredFields& at, const Capture& capture) {
     step.grad_norms.resize(wanted, kNotRecorded);  // those that only later steps' graphs have
   }
   if (at.has("grads")) step.grads = read_gradients(at.child("grads"), capture, Container::kF32);
+  if (at.has("params")) {
+    step.weights = read_gradients(at.child("params"), capture, Container::kF32);
+  } else if (records_updates(capture) && step.stepped) {
+    at.problem("has no group params, the weights after the step");
+  }
   return step;
 }
 

@@ -27,6 +27,45 @@ std::string recipe(const Capture& capture) {
                      capture.scaler.enabled ? " with GradScaler" : "");
 }
 
+// What the captured run did and no lane does.
+std::vector<std::string> unmodelled(const Capture& capture) {
+  std::vector<std::string> notes;
+  const CapturedAmp& amp = capture.amp;
+  if (capture.world_size > 1) {
+    notes.push_back(
+        fmt::format("the captured loop stepped with the mean gradient of {} ranks, a replay with "
+                    "that of rank 0's batches",
+                    capture.world_size));
+  }
+  if (amp.autocast && !amp.cache_enabled) {
+    notes.emplace_back(
+        "autocast's weight cache was off: V7 does without, presets have it ([autocast] "
+        "weight_cache = false)");
+  }
+  if (!capture.device.starts_with("cuda")) {
+    const auto has_its_name = [&](const Format& format) { return format.name == amp.cpu_products; };
+    if (std::ranges::any_of(formats(), has_its_name)) {
+      notes.push_back("PyTorch's FP32 products on the CPU were allowed " + amp.cpu_products +
+                      " inside, which no lane models");
+    }
+    return notes;
+  }
+  if (amp.tf32_matmul || amp.tf32_conv) {
+    notes.push_back(fmt::format(
+        "PyTorch's FP32 {} were allowed TF32: compare `captured` with the lane tf32, not fp32",
+        amp.tf32_matmul && amp.tf32_conv ? "matrix products and convolutions"
+        : amp.tf32_matmul                ? "matrix products"
+                                         : "convolutions"));
+  }
+  if (amp.autocast && amp.reduced_sums) {
+    notes.push_back(
+        fmt::format("cuBLAS was allowed to round sums to {} where it splits them, "
+                    "which no lane models",
+                    amp.dtype));
+  }
+  return notes;
+}
+
 }  // namespace
 
 std::string autocast_preset(const Capture& capture) {
@@ -62,13 +101,13 @@ bool uses_autocast(const Capture& capture) {
 }
 
 bool lacks_scaler(const Capture& capture) {
-  return uses_autocast(capture) && !capture.scaler.enabled &&
-         find_format(capture.amp.dtype).emax < find_format("fp32").emax;
+  const bool has_small_range = find_format(capture.amp.dtype).emax < find_format("fp32").emax;
+  return is_inference(capture) ||
+         (uses_autocast(capture) && !capture.scaler.enabled && has_small_range);
 }
 
 std::string equal_lane(const Capture& capture) {
-  const bool keeps_fp32 = captured_notes(capture).size() == capture.notes.size();
-  if (!keeps_fp32) return "";
+  if (!unmodelled(capture).empty()) return "";
   if (!weight_format(capture).empty()) {
     return uses_autocast(capture) ? "" : narrow_preset(capture);
   }
@@ -77,38 +116,13 @@ std::string equal_lane(const Capture& capture) {
 
 std::vector<std::string> captured_notes(const Capture& capture) {
   std::vector<std::string> notes = capture.notes;
-  const CapturedAmp& amp = capture.amp;
-  if (capture.world_size > 1) {
-    notes.push_back(
-        fmt::format("the captured loop stepped with the mean gradient of {} ranks, a replay with "
-                    "that of rank 0's batches",
-                    capture.world_size));
-  }
-  if (amp.autocast && !amp.cache_enabled) {
+  for (std::string& note : unmodelled(capture)) notes.push_back(std::move(note));
+  if (is_inference(capture)) {
     notes.emplace_back(
-        "autocast's weight cache was off: V7 does without, presets have it ([autocast] "
-        "weight_cache = false)");
-  }
-  if (!capture.device.starts_with("cuda")) {
-    const auto has_its_name = [&](const Format& format) { return format.name == amp.cpu_products; };
-    if (std::ranges::any_of(formats(), has_its_name)) {
-      notes.push_back("PyTorch's FP32 products on the CPU were allowed " + amp.cpu_products +
-                      " inside, which no lane models");
-    }
-    return notes;
-  }
-  if (amp.tf32_matmul || amp.tf32_conv) {
-    notes.push_back(fmt::format(
-        "PyTorch's FP32 {} were allowed TF32: compare `captured` with the lane tf32, not fp32",
-        amp.tf32_matmul && amp.tf32_conv ? "matrix products and convolutions"
-        : amp.tf32_matmul                ? "matrix products"
-                                         : "convolutions"));
-  }
-  if (amp.autocast && amp.reduced_sums) {
+        "inference: forward passes alone, without gradients, updates and loss scales");
+  } else if (records_updates(capture)) {
     notes.push_back(
-        fmt::format("cuBLAS was allowed to round sums to {} where it splits them, "
-                    "which no lane models",
-                    amp.dtype));
+        fmt::format("the updates of {} are recorded: {}", capture.optimizer_class, kRecordedNote));
   }
   return notes;
 }

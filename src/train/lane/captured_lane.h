@@ -14,6 +14,8 @@ LaneDescription describe_captured_lane(const Capture& capture);
 // has each line after kCapturedNote.
 std::vector<std::string> captured_notes(const Capture& capture);
 inline constexpr std::string_view kCapturedNote = "# note: ";
+inline constexpr std::string_view kRecordedNote =
+    "each lane adds them to its own weights, and its gradients do not change them";
 // The preset of the loop's autocast. Requires: the capture uses autocast.
 std::string autocast_preset(const Capture& capture);
 // The narrowest format in which the model itself holds parameters; "": FP32.
@@ -25,7 +27,7 @@ std::string narrow_preset(const Capture& capture);
 // Whether autocast is used around the model or inside it.
 bool uses_autocast(const Capture& capture);
 // The loop trains under autocast to a format with a smaller range than FP32 (FP16), without a
-// GradScaler.
+// GradScaler; or it does not train.
 bool lacks_scaler(const Capture& capture);
 // The lane that does what PyTorch did, except for the order of sums; "" where no lane does (TF32,
 // means over several ranks). The lane's policy text has it after kCapturedEqual.

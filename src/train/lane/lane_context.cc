@@ -47,6 +47,13 @@ const HyperNumbers& LaneContext::numbers(size_t group, int64_t step) const {
   return loop == nullptr ? groups[group].numbers : loop->groups[loop->at(step)][group].numbers;
 }
 
+const RecordedUpdate* LaneContext::recorded(const std::string& parameter, int64_t step) const {
+  if (loop == nullptr || loop->updates.empty()) return nullptr;
+  const auto& updates = loop->updates[loop->at(step)];
+  const auto found = updates.find(parameter);
+  return found == updates.end() ? nullptr : &found->second;
+}
+
 int64_t LaneContext::micro_batches(int64_t step) const {
   if (loop == nullptr) return options->accumulate;
   return static_cast<int64_t>(loop->loss_divisor[loop->at(step)].size());
@@ -66,6 +73,7 @@ double LaneContext::loss_divisor(int64_t step, int64_t micro_batch) const {
 }
 
 double LaneContext::lr(size_t group, int64_t step) const {
+  if (groups[group].optimizer == &recorded_updates()) return kNotRecorded;
   if (loop != nullptr) return numbers(group, step)["lr"];
   return scheduled_lr(options->schedule, groups[group].numbers["lr"], step, options->steps);
 }

@@ -45,9 +45,11 @@ struct LaneContext {
   // are numbered as in `sites`.
   std::span<const StepGraph> other_shapes = {};
 
-  // The numbers and the learning rate of a group in a step.
+  // The numbers and the learning rate of a group in a step; NaN where updates are recorded.
   const HyperNumbers& numbers(size_t group, int64_t step) const;
   double lr(size_t group, int64_t step) const;
+  // What PyTorch did to a parameter's weights in a step, where no rule repeats it; else null.
+  const RecordedUpdate* recorded(const std::string& parameter, int64_t step) const;
   int64_t micro_batches(int64_t step) const;
   // Which graph a micro-batch runs through: 0 is `step_graph`, then `other_shapes`.
   size_t graph_of(int64_t step, int64_t micro_batch) const;

@@ -29,9 +29,18 @@ void LaneUpdate::run(const std::vector<bool>& skips, const LaneUpdate* reference
   std::vector<LaneParameter>& parameters = storage_.parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     LaneParameter& p = parameters[i];
-    const bool skip = skips[p.sites->group];
-    if (!p.trains) continue;
-    if (!gradients_.has(i)) {  // PyTorch's optimizers pass over it: no decay, no step counted
+    const RecordedUpdate* recorded = frame_.context.recorded(p.name, frame_.step);
+    bool skip = skips[p.sites->group];
+    if (!p.trains) {
+      if (recorded != nullptr) {
+        frame_.typed([&]<typename T>(T) { add_recorded<T>(p, *recorded); });
+      }
+      continue;
+    }
+    if (frame_.context.groups[p.sites->group].optimizer == &recorded_updates()) {
+      skip = skip || recorded == nullptr;  // whichever gradients the lane has
+    } else if (!gradients_.has(
+                   i)) {  // PyTorch's optimizers pass over it: no decay, no step counted
       p.missed += !skip;
       continue;
     }
@@ -128,8 +137,14 @@ void LaneUpdate::take_step(size_t i, Tensor& dw, Roundings& out) {
   const Format *arithmetic = policy.arithmetic_of(p.format), *state = policy.state_of(p.format);
   const QuantizeSpec to_weight =
       update_rounding(updated_format(p), p.master.empty() ? p.sites->weight : p.sites->master);
-  OptimizerArrays<T> call = arrays_of<T>(p, gradients_.for_optimizer(i),
-                                         storage_.optimizer_steps()[group] - p.missed + 1);
+  const RecordedUpdate* recorded = frame_.context.recorded(p.name, frame_.step);
+  const bool converts = recorded != nullptr && p.weight.container() == Container::kF64;
+  const Tensor wide = converts ? recorded->change.to(Container::kF64) : Tensor();
+  const Tensor& gradient = converts              ? wide
+                           : recorded != nullptr ? recorded->change
+                                                 : gradients_.for_optimizer(i);
+  OptimizerArrays<T> call =
+      arrays_of<T>(p, gradient, storage_.optimizer_steps()[group] - p.missed + 1);
   call.formats = {arithmetic, state, to_weight.format, to_weight.rounding, to_weight.key};
   call.formats.steps = policy.optimizer_steps;
   if (measure) {
@@ -137,6 +152,11 @@ void LaneUpdate::take_step(size_t i, Tensor& dw, Roundings& out) {
     if (!is_kept_as<T>(to_weight.format)) call.measured.weight = &out.weight.emplace();
     if (!is_kept_as<T>(policy.update_of(p.format))) call.measured.update = &out.update.emplace();
   }
+  // Narrower formats hold no such difference, and Kahan's sum keeps what it loses.
+  const bool follows =
+      recorded != nullptr && is_kept_as<T>(to_weight.format) && p.compensation.empty();
+  const auto exact =
+      follows ? recorded->to_be_set(p.updated()) : std::vector<RecordedUpdate::Element>();
   const bool native_states = is_kept_as<T>(arithmetic) && is_kept_as<T>(state);
   for (size_t k = 0; k < p.states.size(); ++k) {
     const QuantizeSpec to_state = frame_.rounding_to(state, p.sites->states[k]);
@@ -147,6 +167,18 @@ void LaneUpdate::take_step(size_t i, Tensor& dw, Roundings& out) {
   optimizer_step(frame_.kernels(), *frame_.context.groups[group].optimizer,
                  frame_.context.numbers(group, frame_.step), frame_.context.lr(group, frame_.step),
                  call, measure ? &out.changes : nullptr);
+  set_elements(exact, p.updated());
+}
+
+template <typename T>
+void LaneUpdate::add_recorded(LaneParameter& p, const RecordedUpdate& update) const {
+  const auto exact = update.to_be_set(p.weight);
+  const Tensor change = update.change.to(p.weight.container());
+  T* weight = p.weight.as<T>().data();
+  frame_.kernels().of<T>().add(weight, change.as<T>().data(), weight, p.weight.size());
+  set_elements(exact, p.weight);
+  frame_.kernels().of<T>().quantize(weight, weight, p.weight.size(),
+                                    frame_.rounding_to(p.format, p.sites->weight), nullptr);
 }
 
 void LaneUpdate::record_site(int32_t site, const Tensor& values, const TensorStats& stats,

@@ -39,6 +39,9 @@ class LaneUpdate {
   void skip_step(const LaneParameter& p, Tensor& dw, Roundings& out) const;
   template <typename T>
   void take_step(size_t parameter, Tensor& dw, Roundings& out);
+  // A weight that the lane does not train.
+  template <typename T>
+  void add_recorded(LaneParameter& p, const RecordedUpdate& update) const;
   template <typename T>
   void record_update(size_t parameter, bool skip, const Tensor& dw, const Roundings& measured,
                      const LaneUpdate* reference, LaneStep& record);

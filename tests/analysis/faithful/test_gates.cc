@@ -291,6 +291,26 @@ TEST_CASE("a gradient that one side lacks") {
         "step 0: 'fc.weight' has a gradient here and none in PyTorch");
 }
 
+TEST_CASE("V5 of recorded updates: the weights before a later verify step") {
+  Capture capture = hand_capture();
+  capture.optimizer = "recorded";
+  capture.optimizer_class = "Lion";
+  capture.steps[0].weights[kWeight] = capture.verify[0].before.values.at(kWeight);
+  first(capture.steps[0].weights[kWeight]) += 1;
+  auto gate = gates_of(capture).at("V5");
+  CHECK(gate.status == GateStatus::kNotApplicable);  // the first step has none before it
+  CHECK(gate.figure == "Lion has no rule here: its updates are recorded");
+  CapturedVerify later = capture.verify[0];
+  later.step = 2;  // step 1 changed nothing
+  later.before.values[kWeight] = capture.steps[0].weights[kWeight];
+  capture.verify.push_back(later);
+  CHECK(gates_of(capture).at("V5").status == GateStatus::kPass);
+  first(capture.verify[1].before.values[kWeight]) += 1;
+  gate = gates_of(capture).at("V5");
+  CHECK(gate.status == GateStatus::kFail);
+  CHECK(gate.details.front() == "fc.weight: not the weights before step 2");
+}
+
 TEST_CASE("data that a capture does not have is not judged") {
   Capture bare = hand_capture();
   bare.amp.autocast = false;

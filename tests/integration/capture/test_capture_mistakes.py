@@ -186,6 +186,21 @@ def gradient_by_hand(loop, batch):
         loop.step()
 
 
+def gradient_doubled(loop, batch):
+    """Adds the same bit to each of 320 numbers."""
+    with loop.block(batch):
+        loop.backward(batch)
+        loop.model.fc.weight.grad *= 2
+        loop.step()
+
+
+def gradient_negated(loop, batch):
+    with loop.block(batch):
+        loop.backward(batch)
+        loop.model.fc.weight.grad.neg_()
+        loop.step()
+
+
 def weight_decay_by_hand(loop, batch):
     with loop.block(batch):
         loop.backward(batch)
@@ -284,6 +299,8 @@ MISTAKES = {
     backward_behind_the_step: r"backward\(\) after optimizer.step\(\)",
     gradient_by_hand: r"1 of 6 gradients changed before optimizer.step\(\): fc.weight \(norm now \d",
     weight_decay_by_hand: r"5 of 6 gradients .*: conv.weight \(.* and 1 more; .* is the optimizer's weight_decay",
+    gradient_doubled: r"1 of 6 gradients changed before optimizer.step\(\): fc.weight",
+    gradient_negated: r"1 of 6 gradients changed before optimizer.step\(\): fc.weight",
     gradient_by_its_data: r"1 of 6 gradients changed before optimizer.step\(\): fc.bias",
     gradient_taken_away: r"1 of 5 gradients changed before optimizer.step\(\): fc.bias is gone",
     changed_between_micro_batches: "1 of 6 gradients changed between two micro-batches: fc.bias",

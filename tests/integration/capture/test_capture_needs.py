@@ -35,7 +35,7 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_file_has_the_size_that_was_computed(tmp_path, optimizer, verify):
     model, made = net(OPTIMIZERS[optimizer])
-    expected, path = needs.needs_of(Subject(model, made), verify).disk, tmp_path / "a.h5"
+    expected, path = needs.needs_of(Subject(model, made), verify, 2).disk, tmp_path / "a.h5"
     cap = Capture(path, model, made, loss_of, steps=2, verify=verify)
     train(model, made, loss_of, [torch.randn(1, WIDTH) for _ in range(2)], cap)
     assert 0 <= path.stat().st_size - expected < 0.1 * 4 * WIDTH * WIDTH  # batches, graph, biases' headers
@@ -44,7 +44,7 @@ def test_the_file_has_the_size_that_was_computed(tmp_path, optimizer, verify):
 @pytest.mark.parametrize("what", ["memory", "disk"])
 def test_too_little_room_is_an_error_before_the_first_step(tmp_path, monkeypatch, what):
     model, optimizer = net(torch.optim.AdamW)
-    all_of_it, least = (needs.needs_of(Subject(model, optimizer), verify) for verify in ([0], []))
+    all_of_it, least = (needs.needs_of(Subject(model, optimizer), verify, 2) for verify in ([0], []))
     room = {"memory": 2**40, "disk": 2**40, what: getattr(all_of_it, what) - 1}
     monkeypatch.setattr(needs, "free_memory", lambda: room["memory"])
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=room["disk"]))

@@ -58,7 +58,7 @@ def test_an_optimizer_of_others_is_put_back(tmp_path, steps_before):
     assert all(torch.equal(v, weights[k]) for k, v in model.state_dict().items())
     assert bool((model.fc.weight.grad == 1).all()) and model.fc.bias.grad is None
     with h5py.File(tmp_path / "a.h5") as file:
-        assert file.attrs["replay_mode"] == "gradients-only" and file.attrs["n_steps"] == 3
+        assert file.attrs["replay_mode"] == "recorded" and file.attrs["n_steps"] == 3
         assert not torch.equal(torch.tensor(file["final/params/fc.bias"][()]), weights["fc.bias"])
 
 
@@ -89,7 +89,7 @@ def test_a_subclass_that_changes_no_rule_is_replayed_as_its_parent(lockstep, tmp
     lockstep("replay", path, "--lanes", "fp32", "-o", tmp_path / "run.h5", "--quiet")
     capture(path, model, Signs(model.parameters()), image_batches(3), image_loss, steps=1)
     with h5py.File(path) as file:
-        assert file["optimizer"].attrs["class"] == "Signs" and file.attrs["replay_mode"] == "gradients-only"
+        assert file["optimizer"].attrs["class"] == "Signs" and file.attrs["replay_mode"] == "recorded"
 
 
 class Around(torch.optim.Optimizer):
@@ -122,7 +122,7 @@ def test_an_optimizer_around_another_is_not_taken_for_it(tmp_path):
 
     assert trained(tmp_path / "a.h5") == trained(None)
     with h5py.File(tmp_path / "a.h5") as file:
-        assert file["optimizer"].attrs["class"] == "Around" and file.attrs["replay_mode"] == "gradients-only"
+        assert file["optimizer"].attrs["class"] == "Around" and file.attrs["replay_mode"] == "recorded"
         assert file.attrs["n_steps"] == 3 and file["steps/000001"].attrs["stepped"]
 
 
@@ -142,35 +142,60 @@ def pair_loss(model, batch):
     return (model.second(model.first(batch)) - 1).square().mean()
 
 
-def pair_loop(cap, model, optimizer, inside):
-    """The loop changes the second network by itself, in the block or after it."""
-    for batch in torch.randn(3, 5, 4):
+def pair_loop(cap, model, optimizer, when):
+    """The loop changes the second network by itself."""
+    for number, batch in enumerate(torch.randn(6, 5, 4)):
         with cap.step(batch):
-            pair_loss(model, batch).backward()
-            optimizer.step()
-            model.zero_grad()
-            if inside:
+            (pair_loss(model, batch) / 2).backward()
+            if when == "before":
                 model.second.weight.data.mul_(0.9)
-        if not inside:
+            if number % 2:
+                optimizer.step()
+                model.zero_grad()
+                if when == "inside":
+                    model.second.weight.data.mul_(0.9)
+        if when == "micro" or when == "after" and number % 2:
             model.second.weight.data.mul_(0.9)
 
 
-def test_weights_that_another_optimizer_or_the_loop_changes(lockstep, tmp_path):
-    path = tmp_path / "a.h5"
-    for inside, when in ((True, "in the block, after optimizer.step"), (False, "between two blocks")):
-        model = Pair()
-        optimizer = torch.optim.SGD(model.first.parameters(), 0.1)
-        cap = Capture(path, model, optimizer, pair_loss, steps=2)
-        expected = rf"1 weights outside of the optimizer changed {when}.*, e.g. second.weight: .*\(GAN\).* steps=1"
-        with pytest.raises(CaptureError, match=expected):
-            pair_loop(cap, model, optimizer, inside)
+def paired(path, when, optimizer=torch.optim.SGD):
     model = Pair()
-    optimizer = torch.optim.SGD(model.first.parameters(), 0.1)
-    pair_loop(Capture(path, model, optimizer, pair_loss, steps=1), model, optimizer, inside=False)
-    lockstep("verify", path)
+    made = optimizer(model.first.parameters(), 0.1)
+    pair_loop(Capture(path, model, made, pair_loss, steps=3, verify=[0, 2]), model, made, when)
 
-    model = Pair()
-    teacher, path = model.second, tmp_path / "b.h5"
+
+@pytest.mark.parametrize("when", ["before", "micro"])
+def test_weights_outside_of_the_optimizer_that_change_within_a_step(tmp_path, when):
+    expected = r"1 weights outside of the optimizer changed .*, e.g. second.weight: .*\(GAN\).* after optimizer.step"
+    with pytest.raises(CaptureError, match=expected):
+        paired(tmp_path / "a.h5", when)
+    assert not (tmp_path / "a.h5").exists()
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.RMSprop])
+@pytest.mark.parametrize("when", ["inside", "after"])
+def test_weights_that_another_optimizer_or_the_loop_changes_between_steps(lockstep, tmp_path, when, optimizer):
+    """The other network of a GAN, a teacher: lanes add PyTorch's changes."""
+    path, run = tmp_path / "a.h5", tmp_path / "run.h5"
+    paired(path, when, optimizer)
+    with h5py.File(path) as file:
+        assert ["params/second.weight" in file[f"steps/{s:06d}"] for s in range(3)] == [True, True, False]
+        before = file["verify/000002/pre/params/second.weight"][()]
+        assert (file["steps/000001/params/second.weight"][()] == before).all()
+        assert "first.weight" in file["steps/000001/params"] or optimizer is torch.optim.SGD
+    assert "note: 1 weights outside of the optimizer, e.g. second.weight, change" in lockstep("verify", path).stdout
+    lockstep("replay", path, "--lanes", "fp32,pure-bf16", "-o", run, "--quiet")
+    with h5py.File(run) as file, h5py.File(f"{run}.state") as state:
+        assert (
+            state["lanes/0/tensors/weight%2Fsecond.weight"][()] == before
+        ).all()  # the last step has no one after it
+        losses, captured = file["lanes/fp32/loss"][()], file["lanes/captured/loss"][()]
+        assert abs(losses / captured - 1).max() < 1e-5
+
+
+def test_a_teacher_whose_results_are_in_the_batch(lockstep, tmp_path):
+    model, path = Pair(), tmp_path / "b.h5"
+    teacher = model.second
     optimizer = torch.optim.SGD(model.first.parameters(), 0.1)
 
     def loss_of(model, batch):
@@ -202,19 +227,3 @@ def test_lbfgs_is_refused_before_anything_runs(tmp_path):
     with pytest.warns(UserWarning, match="LBFGS runs"), cap.step(image_batches(1)[0]):
         pass
     assert not ran and not path.exists()
-
-
-def test_inference_as_a_loss_and_a_step_of_zero(lockstep, tmp_path):
-    model, path = Images().eval(), tmp_path / "a.h5"
-    with pytest.raises(CaptureError, match=r"optimizer: is None, .* inference, .*lr=0.0"):
-        Capture(path, model, None, image_loss)
-    capture(
-        path,
-        model,
-        torch.optim.SGD(model.parameters(), lr=0.0),
-        image_batches(2),
-        lambda m, batch: m(batch[0]).square().mean(),
-        steps=2,
-    )
-    lockstep("verify", path)
-    lockstep("replay", path, "--lanes", "fp32,pure-fp16", "-o", tmp_path / "run.h5", "--quiet")

@@ -277,6 +277,35 @@ TEST_CASE("a parameter is in one group") {
              "is named twice"));
 }
 
+TEST_CASE("recorded updates: every step that was taken has weights of the parameters' shapes") {
+  const auto record = [](StoredNode& tree) {
+    tree.attributes["replay_mode"] = text_value("recorded");
+    for (auto& [name, step] : tree.children["steps"].children) {
+      step.children["params"] = tree.children["params"];
+    }
+  };
+  CHECK(error_of_tree(record) == "");
+  const auto step_of = [](StoredNode& tree) -> StoredNode& {
+    return tree.children["steps"].children["000001"];
+  };
+  const auto lost = [&](StoredNode& tree) {
+    record(tree);
+    step_of(tree).children.erase("params");
+  };
+  CHECK(
+      says(error_of_tree(lost), "/steps/000001: has no group params, the weights after the step"));
+  CHECK(error_of_tree([&](StoredNode& tree) {
+          lost(tree);
+          step_of(tree).attributes["stepped"] = integer_value(Kind::kU8, 0);
+        }) == "");
+  CHECK(says(error_of_tree([&](StoredNode& tree) {
+               record(tree);
+               auto& weights = step_of(tree).children["params"].children;
+               weights.begin()->second = weights.rbegin()->second;
+             }),
+             "/steps/000001/params/"));
+}
+
 TEST_CASE("a replay does not read what only verify compares") {
   const TemporaryFolder folder;
   const std::string path = folder.file("case.h5");
