@@ -58,7 +58,7 @@ constexpr ComposedOp kComposedOps[] = {
      .help = "products of groups of rows with a matrix each",
      .foreign_names = {.torch = "_grouped_mm"}},
     {.name = "grid_sample3d",
-     .cast_class = CastClass::kFp32,
+     .cast_class = CastClass::kPromote,
      .help = "a volume read at places (x, y, z) in [-1, 1]",
      .foreign_names = {.torch = "grid_sampler_3d"}},
     {.name = "hinge_embedding_loss",

@@ -37,7 +37,7 @@ def own_form(
     body = kernels.get(device, kernels.get(None))
     if body is None:
         return None
-    if made._autocast_dtype:
+    if getattr(made, "_autocast_dtype", None):
         raise Unsupported(f"{func} with register_autocast", "cast its operands where it is called")
     leaves = torch_api.LEAVES((list(args), kwargs))
     learns = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in leaves)

@@ -118,6 +118,7 @@ IN_TORCH = {
     "fake_quantize": "fake_quantize_per_tensor_affine",
     "fake_quantize_by_tensors": "fake_quantize_per_channel_affine",
     "grouped_mm": "_grouped_mm",
+    "grid_sample3d": "grid_sampler",
 }
 
 
