@@ -22,6 +22,9 @@ class Problem:
     hint: str = ""
 
 
+SCRIPTED_HINT = "set PYTORCH_JIT=0 in the environment, which leaves functions and modules in Python"
+
+
 class UnsupportedModelError(CaptureError):
     """All that Lockstep cannot replay of a model, in one message: op, count, modules, lines, hint."""
 

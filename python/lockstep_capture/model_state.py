@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .errors import CaptureError, Problem, UnsupportedModelError
+from .errors import SCRIPTED_HINT, CaptureError, Problem, UnsupportedModelError
 from .ir.attributes import Attribute
 from .ir.program import Names
 from .masters import Masters, find_masters
@@ -38,8 +38,8 @@ def unwrap(model: Any) -> torch.nn.Module:
     """
     while _kinds(model) & {"DistributedDataParallel", "DataParallel", "OptimizedModule"}:
         model = model._orig_mod if "OptimizedModule" in _kinds(model) else model.module
-    if not isinstance(model, torch.nn.Module) or "ScriptModule" in _kinds(model):
-        raise CaptureError(f"model: is a {type(model).__name__}, must be a torch.nn.Module, not scripted or traced")
+    if not isinstance(model, torch.nn.Module):
+        raise CaptureError(f"model: is a {type(model).__name__}, must be a torch.nn.Module")
     problems = [
         Problem(
             "FullyShardedDataParallel",
@@ -61,6 +61,12 @@ def unwrap(model: Any) -> torch.nn.Module:
         )
         for path, tensor in model.named_parameters()
         if _kinds(tensor) & {"DTensor", "UninitializedParameter"}
+    ]
+    scripted = [path for path, module in model.named_modules() if "ScriptModule" in _kinds(module)]
+    problems += [
+        Problem("a TorchScript module", path or type(model).__name__, "", SCRIPTED_HINT)
+        for path in scripted
+        if not any(path.startswith(f"{other}." if other else other) for other in scripted if other != path)
     ]
     if world_size() > 1:  # its forward pass waits for the other ranks, where nobody traces
         problems += [
@@ -98,6 +104,11 @@ def rank() -> int:
 def host(tensor: torch.Tensor) -> torch.Tensor:
     """A copy in host memory that nothing else writes to."""
     return tensor.detach().to("cpu", copy=True)
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """With the zeros that a sparse one leaves out."""
+    return tensor.to_dense() if tensor.is_sparse else tensor
 
 
 def rule_of(optimizer: Any) -> type[torch.optim.Optimizer] | None:
@@ -233,7 +244,10 @@ class Subject:
         self._layout = self._layout_now()
 
     def groups(self) -> list[dict[str, Any]]:
-        return [] if self.optimizer is None else self.optimizer.param_groups
+        """Without the parameters that are state of the forward pass, which the optimizer passes by."""
+        state = {id(attribute.value) for attribute in self.attributes}
+        found: list[dict[str, Any]] = [] if self.optimizer is None else self.optimizer.param_groups
+        return [group | {"params": [t for t in group["params"] if id(t) not in state]} for group in found]
 
     def _layout_now(self) -> list[list[int]]:
         return [
@@ -270,8 +284,8 @@ class Subject:
         return {self.paths[id(tensor)]: tensor for group in self.groups() for tensor in group["params"]}
 
     def accumulated(self) -> list[torch.Tensor]:
-        """What backward() left in .grad, of any kind."""
-        return [tensor.grad for path in self.held() if (tensor := self.params[path]).grad is not None]
+        """What backward() left in .grad."""
+        return [dense(tensor.grad) for path in self.held() if (tensor := self.params[path]).grad is not None]
 
     def raw_gradients(self) -> list[torch.Tensor]:
         """What the optimizer finds in .grad, of any kind."""
@@ -317,7 +331,7 @@ class Subject:
             kept = {}
             for key, value in state.items():
                 if key in _STATE_KEYS and value is not None:
-                    kept[key] = host(value) if isinstance(value, torch.Tensor) else torch.tensor(float(value))
+                    kept[key] = host(dense(value)) if isinstance(value, torch.Tensor) else torch.tensor(float(value))
             if kept and id(parameter) in self.paths:
                 found[self.paths[id(parameter)]] = kept
         return found
@@ -336,21 +350,12 @@ class Subject:
         return [{key: _plain(value) for key, value in group.items() if key != "params"} for group in self.groups()]
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        """The gradients that the optimizer finds, not copied. Throws: UnsupportedModelError for sparse ones."""
+        """The gradients that the optimizer finds, not copied but for sparse ones."""
         now = {
             path: self.masters.gradient(path) if path in self.masters.held else tensor.grad
             for path, tensor in self.held().items()
         }
-        found = {path: as_real(grad) for path, grad in now.items() if grad is not None}
-        sparse = [path for path, grad in found.items() if grad.is_sparse]
-        if sparse:
-            raise UnsupportedModelError(
-                [
-                    Problem("a sparse gradient", path.rpartition(".")[0], "", "nn.Embedding(sparse=False)")
-                    for path in sparse
-                ]
-            )
-        return found
+        return {path: as_real(dense(grad)) for path, grad in now.items() if grad is not None}
 
 
 def _plain(value: Any) -> Any:

@@ -106,6 +106,13 @@ POP_MODE = Private("torch.utils._python_dispatch._pop_mode_temporarily", "watchi
 HAS_KERNEL = Private("torch._C._dispatch_has_kernel_for_dispatch_key", _TRACE)
 IS_OF_FUNCTORCH = Private("torch._C._functorch.is_functorch_wrapped_tensor", _TRACE)
 IS_BATCHED = Private("torch._C._functorch.is_legacy_batchedtensor", _TRACE)
+TRANSFORMS = Private("torch._C._functorch.get_interpreter_stack", _TRACE)
+VMAP = Private("torch._C._functorch.TransformType.Vmap", _TRACE)
+IS_EXCLUDED = Private("torch._C._dispatch_tls_is_dispatch_key_excluded", _TRACE)
+INCLUDED = Private("torch._C._dispatch_tls_local_include_set", _TRACE)
+EXCLUDED = Private("torch._C._dispatch_tls_local_exclude_set", _TRACE)
+KEYS_OF = Private("torch._C._dispatch_keys", _TRACE)
+KEYS_AFTER = Private("torch._C._dispatch_keyset_full_after", _TRACE)
 GRAD_AND_VALUE = Private("torch._functorch.eager_transforms.grad_and_value_impl", _TRACE)
 # Batches
 LEAVES = Private("torch.utils._pytree.tree_leaves", _TRACE)
@@ -119,6 +126,7 @@ KEYSTR = Private("torch.utils._pytree.keystr", _TRACE)
 FUNCTION_META = Private("torch.autograd.function.FunctionMeta", "recording a torch.autograd.Function")
 CHECKPOINT = Private("torch.utils.checkpoint.CheckpointFunction", "recording a torch.autograd.Function")
 ENGINE = Private("torch.autograd._engine_run_backward", "recording gradients in a forward pass")
+CUSTOM_OPS = Private("torch._library.custom_ops.OPDEFS", "recording a torch.library.custom_op")
 # Which callback torch.compile runs code with
 STANCE = Private("torch._dynamo.eval_frame._callback_from_stance", "a step with compiled code")
 # What the functions of clipping call, however those were imported

@@ -28,7 +28,7 @@ def copied_back(model: torch.nn.Module, attributes: Sequence[Attribute], assigne
     where it was floating. The new one's floating dtype may be another one: under autocast the model makes BF16 of FP32.
     """
     tables = [(path, module._buffers, name) for path, module in model.named_modules() for name in module._buffers]
-    tables += [(attribute.path.rpartition(".")[0], vars(attribute.module), attribute.name) for attribute in attributes]
+    tables += [(attribute.path.rpartition(".")[0], attribute.table, attribute.name) for attribute in attributes]
     before = [
         (path, table, name, buffer, buffer.data)
         for path, table, name in tables

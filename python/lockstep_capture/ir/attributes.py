@@ -1,6 +1,7 @@
 """Plain tensors that modules keep as attributes: `self.state = h.detach()`, without register_buffer.
 
-One that the forward pass changes is state, as a buffer is: it is captured and replayed as one, by its path.
+One that the forward pass changes is state, as a buffer is: it is captured and replayed as one, by its path. So is a
+parameter without gradient that the forward pass changes: an average of weights that train.
 """
 
 from __future__ import annotations
@@ -21,8 +22,14 @@ class Attribute:
     name: str
 
     @property
+    def table(self) -> dict[str, Any]:
+        """What has the tensor under that name."""
+        parameters: dict[str, Any] = self.module._parameters
+        return parameters if self.name in parameters else vars(self.module)
+
+    @property
     def value(self) -> Any:
-        return vars(self.module).get(self.name)
+        return self.table.get(self.name)
 
 
 def plain_tensors(reachable: Iterable[tuple[str, Any]]) -> dict[Attribute, torch.Tensor]:

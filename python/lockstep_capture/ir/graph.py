@@ -49,12 +49,12 @@ class Complex:
         return self.real.shape
 
 
-FORMATS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}  # of casts
+FORMATS = {torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}  # of casts
 
 
 def format_of(dtype: torch.dtype) -> str:
     """The format of a dtype narrower than FP32, "" for any other."""
-    return "" if dtype == torch.float32 else FORMATS.get(dtype, "")
+    return "" if dtype in (torch.float32, torch.float64) else FORMATS.get(dtype, "")
 
 
 def element_type(dtype: torch.dtype) -> str:

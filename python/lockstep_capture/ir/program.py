@@ -172,7 +172,9 @@ class Names:
     """Which paths lead to a parameter or buffer: the first one in order is its name. attributes: counted as buffers."""
 
     def __init__(self, model: torch.nn.Module, attributes: Sequence[Attribute] = ()):
-        self.params = self._collect(model.named_parameters(remove_duplicate=False))
+        state = {id(attribute.value) for attribute in attributes}
+        named = model.named_parameters(remove_duplicate=False)
+        self.params = self._collect((path, tensor) for path, tensor in named if id(tensor) not in state)
         self.buffers = self._collect(
             [
                 *model.named_buffers(remove_duplicate=False),

@@ -145,7 +145,15 @@ class Interpreter:
         roots = (self._program.inputs, self._program.constants, self._program.buffers)
         is_root = any(name in table for table in roots)
         own = not isinstance(value, torch.Tensor) or name in self._program.params or (value.grad_fn and not is_root)
-        return value if name not in self._differentiated or own else self._wide(value.detach()).requires_grad_()
+        if name not in self._differentiated or own:
+            return value
+        value = value.detach()
+        return self._wide(self._as_held(value) if self._is_outside(name) else value).requires_grad_()
+
+    def _as_held(self, value: Any) -> Any:
+        """Values outside of the network keep FP32, as the file has them, even if they take their type from a part of the
+        network (empty_like)."""
+        return value.float() if self._double and _is_double(value) else value
 
     def _wide(self, value: Any) -> Any:
         if (
@@ -197,10 +205,11 @@ class Interpreter:
             value = self._values[ref.name]
             if widens and not self._is_graph(ref.name) and isinstance(value, torch.Tensor) and value.is_complex():
                 value = value.to(torch.complex64)  # the graph's constants have these digits
+            if self._is_outside(ref.name) and ref.name not in self._differentiated:
+                value = self._as_held(value)
             if widens or (self._single and self._is_graph(call.name) and self._is_outside(ref.name)):
                 return self._wide(value)
-            # Values outside of the network keep FP32, even if they take their type from a part of it (empty_like).
-            return value.float() if self._double and _is_double(value) else value
+            return self._as_held(value)
 
         args, kwargs = map_refs(call.args, read), map_refs(call.kwargs, read)
         if widens:
@@ -224,6 +233,8 @@ class Interpreter:
                 )
             elif call.backward_of:
                 stack.enter_context(torch.autocast(self._autocast_device, enabled=False))
+                if not call.nograd:  # torch.autograd.grad in the function's backward()
+                    stack.enter_context(torch.enable_grad())
             if call.nograd and not call.backward_of:  # _custom() decides
                 stack.enter_context(torch.no_grad())
             if call.target is GRADIENT_OF:
@@ -259,7 +270,7 @@ class Interpreter:
             with torch.set_grad_enabled(bool(self._differentiated) and torch.is_grad_enabled()):
                 self._values.update({seed.name: gradient for seed, gradient in zip(seeds, gradients, strict=True)})
                 for inner in rest:
-                    self._values[inner.name] = self._execute(inner)
+                    self._values[inner.name] = self._leaf(inner.name, self._execute(inner))
             return [None if ref is None else self._values[ref.name] for ref in wanted]
 
         wide = [[self._wide(self._values[ref.name]) for ref in refs] for refs in (results, operands)]

@@ -162,7 +162,8 @@ class Normaliser:
     def _follow(self, step: Written | Refreshed, call: Call) -> None:
         """A version that a write to a view makes of another value."""
         if isinstance(step, Refreshed):
-            self._env[step.version] = self._result(step.call, step.args, step.kwargs, required=True)
+            empty = _without_elements(self._types.get(step.call.name))
+            self._env[step.version] = empty or self._result(step.call, step.args, step.kwargs, required=True)
             return
         context = RuleContext(self, call, *self._versions.reads[call.name])
         try:

@@ -92,7 +92,8 @@ class OutsideValues:
 
         def compute(*values: torch.Tensor) -> torch.Tensor:
             left = list(values)
-            return body(*[left.pop(0) if isinstance(item, Ref) else item for item in operands])
+            found = body(*[left.pop(0) if isinstance(item, Ref) else item for item in operands])
+            return found.float() if found.dtype == torch.float64 else found
 
         key = (what, tuple(item.name if isinstance(item, Ref) else repr(item) for item in operands))
         if key not in self._made:
@@ -161,8 +162,7 @@ class OutsideValues:
         if tensor.dtype not in _DTYPES:
             raise Unsupported(
                 f"{what}: is {str(tensor.dtype).removeprefix('torch.')}",
-                "floats of 32 bits or fewer, "
-                "integers and booleans can be captured; call .float() on it before the block",
+                "floats of 16 to 64 bits, integers and booleans can be captured; cast it before the block",
             )
 
 

@@ -15,8 +15,6 @@ _BAGS = {0: "sum", 1: "mean", 2: "max"}
 @rule("embedding_bag", "_embedding_bag")
 def embedding_bag(c: RuleContext) -> list[Any]:
     """Bags of one size, as of indices (B,L): an embedding and a reduction over L."""
-    if c.a["sparse"]:
-        raise c.unsupported("sparse gradients; nn.EmbeddingBag(sparse=False)")
     if c.a["scale_grad_by_freq"]:
         raise c.unsupported("scale_grad_by_freq is not replayed")
     length, mode = _bag_length(c), _BAGS[int(c.a["mode"])]

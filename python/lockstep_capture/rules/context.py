@@ -288,4 +288,7 @@ def positive_side(attrs: Attributes, x: torch.Tensor) -> torch.Tensor:
 
 def no_rule(call: Call) -> Unsupported:
     """An op of activations that has no rule. (Of the batch alone Python evaluates it.)"""
-    return Unsupported(call.op, HINTS.get(base_name(call), "not among Lockstep's ops"))
+    other = "not among Lockstep's ops"
+    if not call.op.startswith(("aten.", "torchvision.")):
+        other = "a kernel outside of PyTorch: write it in Python, with ops of PyTorch, as a torch.library.custom_op"
+    return Unsupported(call.op, HINTS.get(base_name(call), other))

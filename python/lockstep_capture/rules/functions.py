@@ -173,9 +173,21 @@ def copysign(c: RuleContext) -> Value:
     return c.node("where", [below, c.same("neg", size), size], shape).value()
 
 
+def multiplied(c: RuleContext, x: Value, dim: int) -> Value:
+    """The product along a dimension: its halves are multiplied until one element is left."""
+    while x.shape[dim] > 1:
+        half = x.shape[dim] // 2
+        product = c.binary("mul", c.slice(x, dim, 0, half), c.slice(x, dim, half, 2 * half))
+        if x.shape[dim] % 2:
+            rest = c.slice(x, dim, 2 * half, x.shape[dim])
+            shape = tuple(half + 1 if i == dim else extent for i, extent in enumerate(x.shape))
+            product = c.node("cat", [product, rest], shape, {"dim": dim}).value()
+        x = product
+    return c.reshape(x, [extent for i, extent in enumerate(x.shape) if i != dim])
+
+
 @rule("prod")
 def prod(c: RuleContext) -> Value:
-    """Halves of the dimension are multiplied until one element is left."""
     x = c.value("self")
     if c.a.get("dtype") not in (None, torch.float32):
         raise c.unsupported("only dtype=torch.float32")
@@ -183,16 +195,7 @@ def prod(c: RuleContext) -> Value:
 
     def body(x: Value) -> Value:
         x = c.reshape(x, (torch.Size(x.shape).numel(),)) if dims is None else x
-        dim = dims[0] if dims else 0
-        while x.shape[dim] > 1:
-            half = x.shape[dim] // 2
-            product = c.binary("mul", c.slice(x, dim, 0, half), c.slice(x, dim, half, 2 * half))
-            if x.shape[dim] % 2:
-                rest = c.slice(x, dim, 2 * half, x.shape[dim])
-                shape = tuple(half + 1 if i == dim else extent for i, extent in enumerate(x.shape))
-                product = c.node("cat", [product, rest], shape, {"dim": dim}).value()
-            x = product
-        return c.reshape(x, c.out_shape())
+        return c.reshape(multiplied(c, x, dims[0] if dims else 0), c.out_shape())
 
     return x if x.rank == 0 else c.kernel("prod", [x], body)
 

@@ -22,7 +22,7 @@ NO_GRADIENT = {"detach", "decision", "greater", "greater_equal", "less", "less_e
 
 def gradient(c: RuleContext) -> list[Value]:
     """The gradients by all inputs; zeros where none arrives, of which PyTorch gives None or zeros as well."""
-    nodes = [node for node in c.builder.graph.nodes if not node.backward_of]
+    nodes = [node for node in c.builder.graph.nodes if node.backward_of in ("", c.call.backward_of)]
     inside = _inside_kernels(nodes)
     reading = copy.copy(c)
     reading.call = replace(c.call, nograd=False)

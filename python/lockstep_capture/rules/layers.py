@@ -12,8 +12,6 @@ from .upsampling import interpolated
 
 @rule("embedding")
 def embedding(c: RuleContext) -> Value:
-    if c.a["sparse"]:
-        raise c.unsupported("sparse gradients; nn.Embedding(sparse=False)")
     if c.a["scale_grad_by_freq"]:
         raise c.unsupported("scale_grad_by_freq is not replayed")
     weight, indices = c.value("weight"), c.integer("indices")

@@ -240,7 +240,7 @@ def softmax(c: RuleContext) -> Value:
     """dtype=...: of the operand before the op, and of the result."""
     x, dtype = c.value("self"), c.a.get("dtype")
     if dtype not in (None, *FORMATS):
-        raise c.unsupported("only dtype=torch.float32, torch.bfloat16 and torch.float16")
+        raise c.unsupported("only floating dtypes of 16 bits or more")
     if dtype is not None:
         x = cast_to(c, x, dtype)
     y = c.same("log_softmax" if "log" in c.call.op else "softmax", x, {"dim": c.a["dim"] % max(x.rank, 1)})
@@ -258,9 +258,9 @@ def _wide(c: RuleContext) -> Value:
     x = c.value("self")
     if c.a.get("dtype") is None:
         return x
-    if c.a["dtype"] != torch.float32:
-        raise c.unsupported("only dtype=torch.float32")
-    return c.same("cast", x, {"dtype": "fp32"})
+    if c.a["dtype"] not in (torch.float32, torch.float64):
+        raise c.unsupported("only dtype=torch.float32 and torch.float64")
+    return cast_to(c, x, c.a["dtype"])
 
 
 @rule("sum", "mean")

@@ -156,35 +156,13 @@ def renorm(c: RuleContext) -> Value:
     return found
 
 
-for _name in (
-    "linalg_det",
-    "_linalg_det",
-    "linalg_slogdet",
-    "_linalg_slogdet",
-    "linalg_cholesky",
-    "linalg_cholesky_ex",
-    "cholesky",
-    "_linalg_solve_ex",
-    "linalg_solve_ex",
-    "linalg_solve_triangular",
-    "triangular_solve",
-    "linalg_qr",
-    "linalg_svd",
-    "_linalg_svd",
-    "linalg_svdvals",
-    "linalg_eigh",
-    "_linalg_eigh",
-    "linalg_eigvalsh",
-    "linalg_pinv",
-    "linalg_lstsq",
-    "det",
-    "slogdet",
-    "svd",
-    "qr",
-    "linalg_lu",
-    "linalg_lu_factor",
-    "cholesky_inverse",
-    "cholesky_solve",
-    "linalg_householder_product",
-):
-    HINTS[f"aten.{_name}"] = "factorisations are not replayed; train their result as a parameter, or detach() it"
+_WAYS_OUT = {
+    "linalg_qr qr linalg_householder_product linalg_pinv linalg_lstsq": "torch.linalg.cholesky, solve and inv are: of a "
+    "tall A of full rank, Q = A inv(cholesky(A.mT @ A).mT), and pinv(A) = torch.linalg.solve(A.mT @ A, A.mT)",
+    "linalg_lu_factor linalg_lu_solve": "torch.linalg.lu, solve and slogdet are",
+    "linalg_svd _linalg_svd linalg_svdvals svd linalg_eigh _linalg_eigh linalg_eigvalsh linalg_eig linalg_eigvals": "train "
+    "their result as a parameter, or detach() it",
+}
+for _names, _hint in _WAYS_OUT.items():
+    for _name in _names.split():
+        HINTS[f"aten.{_name}"] = f"not replayed; {_hint}"

@@ -13,8 +13,13 @@ from .sparse import is_sparse, sparse_product
 @rule("linear")
 def linear(c: RuleContext) -> Value:
     """at::linear: one addmm of matrices and of what lies row by row, else matmul, rounded, and then the bias."""
-    x = c.value("input")
-    operands = [x, c.value("weight")] + ([c.value("bias")] if c.has("bias") else [])
+    x, w = c.value("input"), c.value("weight")
+    if w.rank == 1:
+        y = product(c, x, w)
+        return c.binary("add", y, c.value("bias")) if c.has("bias") else y
+    operands = [x, w]
+    if c.has("bias"):
+        operands.append(c.expand(c.value("bias"), (w.shape[0],)))
     separate = len(operands) == 3 and x.rank != 2 and c.is_scattered("input", range(x.rank))
     return c.node("linear", operands, c.out_shape(), {"separate_bias": True} if separate else {}).value()
 

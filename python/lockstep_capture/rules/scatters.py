@@ -53,6 +53,8 @@ def _scattered(c: RuleContext, src: Value) -> Value:
 @rule("scatter")
 def scatter(c: RuleContext) -> Value:
     """self, with src (or a number) in the places of the index; no place twice."""
+    if c.integer("index").is_empty:
+        return c.value("self")
     if c.a.get("reduce") == "add" and c.is_tensor("src"):
         return _added(c, _scattered(c, _src(c)))
     if c.a.get("reduce") is not None:

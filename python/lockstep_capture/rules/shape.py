@@ -266,8 +266,6 @@ def zero_pad(c: RuleContext) -> Value:
 
 @rule("gather")
 def gather(c: RuleContext) -> Value:
-    if c.a["sparse_grad"]:
-        raise c.unsupported("sparse gradients; leave out sparse_grad")
     x = c.value("self")
     return c.node("gather", [x, c.integer("index")], c.out_shape(), {"dim": c.a["dim"] % x.rank}).value()
 

@@ -137,6 +137,20 @@ def written_out(plain: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any
     return kwargs[name].copy_(result)
 
 
+def form_of_each(func: Any) -> Any:
+    """torch.Tensor.lerp_ for _foreach_lerp_: what an op on lists of tensors does with each; None for other ops."""
+    name = op_schema(func).name.removeprefix("aten::_foreach_")
+    return None if name == op_schema(func).name else getattr(torch.Tensor, name, None)
+
+
+def one_by_one(form: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    count = len(args[0])
+    lists = [isinstance(value, (list, tuple)) for value in args]
+    own = [[value[i] if is_list else value for value, is_list in zip(args, lists, strict=True)] for i in range(count)]
+    found = [form(*one, **kwargs) for one in own]
+    return None if op_schema(func).name.endswith("_") else found
+
+
 _STACKS = {"aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu"}
 _WITH_DROPOUT = {"aten::lstm", "aten::gru"}  # over padded sequences: a node of their own draws between its layers
 

@@ -18,6 +18,8 @@ def written_to(c: RuleContext, old: Value, part: Value, shape: Shape, path: Sequ
     places = _places(old.shape, shape, path)
     part = c.expand(part, shape)
     flat = places.reshape(-1)
+    if flat.numel() == 0:
+        return old
     rows = torch.Size(old.shape).numel()
     if flat.numel() == rows:
         return _rearranged(c, part, places, old.shape)

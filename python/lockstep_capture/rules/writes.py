@@ -30,6 +30,8 @@ def index_fill(c: RuleContext) -> Value:
     """Of all elements with these places along a dimension."""
     shape, extent = c.out_shape(), c.out_shape()[c.a["dim"]]
     dim = c.a["dim"] % len(shape)
+    if c.integer("index").is_empty:
+        return c.value("self")
 
     def mask(index: torch.Tensor) -> torch.Tensor:
         line = torch.zeros(extent, dtype=torch.bool).index_fill(0, index.cpu().reshape(-1), True)

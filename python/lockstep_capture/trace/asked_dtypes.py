@@ -22,6 +22,8 @@ LOW = (torch.bfloat16, torch.float16)
 Event = tuple[Any, ...]
 
 _NAMED = {torch.Tensor.float: torch.float32, torch.Tensor.half: torch.float16, torch.Tensor.bfloat16: torch.bfloat16}
+# What torch takes in the place of a dtype: torch.ones(3, dtype=bool).
+_PYTHONS = {bool: torch.bool, int: torch.int64, float: torch.float64}
 _CASTS = {torch.Tensor.to, torch.Tensor.type, torch.Tensor.type_as, *_NAMED}
 _FACTORIES = {
     torch.arange,
@@ -165,7 +167,8 @@ class AskedDtypes(TorchFunctionMode):
             frame = frame.f_back
         return self._newest.get(None)
 
-    def _note(self, event: Event, asked: torch.dtype | None, example: Event | None) -> None:
+    def _note(self, event: Event, asked: Any, example: Event | None) -> None:
+        asked = _PYTHONS.get(asked, asked)
         if asked is None or not asked.is_floating_point:
             return
         self.asked.dtype[event] = asked

@@ -150,6 +150,8 @@ def _record(recording: Recording, cls: Any, args: list[Any], results: Any) -> No
             if "heckpoint" in cls.__name__
             else "its backward must compute the gradients from saved tensors, with ops of PyTorch"
         )
+        if isinstance(error, CaptureError) and "backward()" in str(error) and hint != "use_reentrant=False":
+            hint = "torch.autograd.grad(outputs, inputs, dy) in its backward, in the place of backward()"
         text = str(error).split(" (")[0] if isinstance(error, CaptureError) else first_line(error)
         return recording.refuse(f"{what}: its backward could not be recorded: {text}", place, hint)
     unknown = [number for number, gradient in gradients.items() if gradient is None]

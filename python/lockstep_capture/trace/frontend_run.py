@@ -31,20 +31,31 @@ from ..ir.gradients import GRADIENT
 from ..ir.program import Autocast, Call, Names, Number, Place, Program, Ref, StepModule, iterate_refs
 from ..rules.context import Unsupported
 from ..rules.observers import observing_form
-from ..rules.spelled_out import draws_between_layers, is_spelled_out, layer_by_layer, plain_form, written_out
+from ..rules.spelled_out import (
+    draws_between_layers,
+    form_of_each,
+    is_spelled_out,
+    layer_by_layer,
+    one_by_one,
+    plain_form,
+    written_out,
+)
 from ..torch_api import PreDispatchMode, op_schema, overload_name
 from . import custom_functions
 from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
 from .batches import leaves_of, with_tensors
+from .custom_ops import own_form
 from .gradients import Given, inner_gradients, is_batched
 from .modules import ModuleStack
 from .other_dtype import batch_as, weights_as
 from .outside import checksum, place_of, tensors_of
 from .passed_by import SETS_DATA, Answers, Lines, PassedBy
 from .reachable import reachable
+from .scripted import in_python
 from .step_function import check_result
 from .untouched import untouched
 from .user_code import running_lines, user_line
+from .vmaps import in_vmap, passed_on
 
 _NO_RESULT = {
     "aten::_assert_async",
@@ -69,7 +80,14 @@ _WRITES_OUT = {
     "e * (m / e.norm(dim=-1, keepdim=True)).clamp(max=1)"
 }
 _TORCH = os.path.dirname(torch.__file__)  # what it makes there is nothing that a user could spell otherwise
-MADE_ELSEWHERE = "a tensor that no op here made (torch.func.vmap, another thread, a C++ extension)"
+_NO_NESTED = (
+    "pad its parts to one length (torch.nn.utils.rnn.pad_sequence) and give attention a mask, or join them (torch.cat) for "
+    "layers that work row by row"
+)
+_CHANGED_COPY = (
+    "compute with a changed copy, F.linear(x, w.clamp(-c, c)), or as a parametrization (torch.nn.utils.parametrize)"
+)
+MADE_ELSEWHERE = "a tensor that no op here made (torch.func.jvp, another thread, a C++ extension)"
 
 
 @dataclass
@@ -187,6 +205,7 @@ def _run(
         )
         for context in (
             modules.watch(),
+            in_python(),
             recorder.blocks(),
             custom_functions.functions(recorder),
             inner_gradients(recorder),
@@ -206,6 +225,7 @@ def _run(
         }
         read = {place_of(tensor) for tensor in recorder.program.constants.values()}
         state = [attribute for attribute, tensor in plain.changed().items() if place_of(tensor) in read]
+        state += recorder.moved
     program = recorder.finish(loss, step)
     return Observed(program, recorder.key(), modules.calls, asked.asked, recorder.answers, left, cast, state)
 
@@ -228,6 +248,7 @@ def _probe(
         untouched(step),
         torch.enable_grad(),
         torch.autocast(device.type, dtype=low, enabled=autocasts, cache_enabled=False),
+        in_python(),
         inner_gradients(probe),
         torch_api.ENABLE_DISPATCHER(),
         probe,
@@ -277,6 +298,9 @@ class _Probe(_Observing):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.paused:
             return _computed(func, args, kwargs or {})
+        if in_vmap(args, kwargs or {}):
+            with self:
+                return passed_on(func, args, kwargs or {})
         if is_spelled_out(func):
             with self:
                 return func.decompose(*args, **(kwargs or {}))
@@ -342,6 +366,8 @@ class _Recorder(_Observing):
             for tensor, _ in self._names.params
             if tensor.layout == torch.strided and tensor.numel() > 0
         }
+        self._names_of = {id(tensor): paths[0] for tensor, paths in self._names.params}
+        self._model, self.moved = step.model, list[Attribute]()
         self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # parameters that the run writes to
         self._backward_of = ""
         self._from_gradient: set[str] = set()  # values of that backward pass that depend on its gradients
@@ -479,6 +505,9 @@ class _Recorder(_Observing):
         schema = op_schema(func).name
         if self.paused:
             return _computed(func, args, kwargs)
+        if in_vmap(args, kwargs):
+            with self:
+                return passed_on(func, args, kwargs)
         if schema.split("::")[0] in _PASSES_THROUGH or schema in _NO_RESULT or is_batched((args, kwargs)):
             return _computed(func, args, kwargs)
         if schema in _NEW:
@@ -494,9 +523,13 @@ class _Recorder(_Observing):
         if (plain := plain_form(func, kwargs)) is not None:
             with self:
                 return written_out(plain, func, args, kwargs)
+        if (each := form_of_each(func)) is not None:
+            with self:
+                return one_by_one(each, func, args, kwargs)
         place = self._place()
+        self._check_nested((args, kwargs), place)
         try:
-            form = observing_form(func, args, kwargs)
+            form = observing_form(func, args, kwargs) or own_form(func, args, kwargs, self._device, self._is_computed)
         except Unsupported as error:
             self._refuse(error.what, place, error.hint)
             form = None
@@ -514,6 +547,7 @@ class _Recorder(_Observing):
         self._types += _counted(schema, args)
         with self.aside():  # an op's own calls are not part of the model: a backward pass that a library registered
             result = _computed(func, args, kwargs)
+        self._check_nested(result, place)
         if self._keeps and not self._backward_of:
             self._answer(event, result)
         if not isinstance(result, (torch.Tensor, list, tuple)):
@@ -535,6 +569,11 @@ class _Recorder(_Observing):
         self._take(func, args, operands, result, place, event)
         return result
 
+    def _check_nested(self, value: Any, place: Place) -> None:
+        """Throws: UnsupportedModelError where tensors of several shapes are one."""
+        if any(isinstance(x, torch.Tensor) and x.is_nested for x in torch_api.LEAVES(value)):
+            raise UnsupportedModelError([*self._problems, place.problem("a nested tensor", _NO_NESTED)])
+
     def note_read(self, tensor: torch.Tensor) -> None:
         if tensor in self._bound:
             self.program.read.add(self._bound[tensor])
@@ -544,7 +583,10 @@ class _Recorder(_Observing):
     def set_data(self, tensor: torch.Tensor, data: torch.Tensor) -> None:
         """`tensor.data = data`: a buffer is from here on what data is; parameters keep their names."""
         with self.aside():
+            changes = tensor.dtype == data.dtype and not torch.equal(tensor, data)
             SETS_DATA(tensor, data)
+        if id(tensor) in self._names_of and changes and not self._moves(tensor):
+            self._refuse("in-place on a parameter", self._place(), _CHANGED_COPY)
         if id(tensor) in self._buffers:
             self._bound[tensor] = self._ref(data).name
             self._datas.append(data)
@@ -561,8 +603,19 @@ class _Recorder(_Observing):
                 held = self._parameters.get(tensor.untyped_storage().data_ptr())
                 if held is not None and id(held) not in self._kept:
                     self._kept[id(held)] = (held, held.detach().clone())
-                    hint = _WRITES_OUT.get(op_schema(func).name, "rewrite out-of-place")
+                    if self._moves(held):
+                        continue
+                    hint = _WRITES_OUT.get(op_schema(func).name, _CHANGED_COPY)
                     self._refuse("in-place on a parameter", place, hint)
+
+    def _moves(self, parameter: torch.Tensor) -> bool:
+        """Notes a parameter that the run changes, if no gradient does: it is state like a buffer."""
+        if parameter.requires_grad:
+            return False
+        path = self._names_of[id(parameter)]
+        owner, _, name = path.rpartition(".")
+        self.moved.append(Attribute(path, self._model.get_submodule(owner), name))
+        return True
 
     def put_back(self) -> None:
         """Parameters that the run wrote to are as they were before."""
@@ -570,6 +623,14 @@ class _Recorder(_Observing):
             for held, before in self._kept.values():
                 if not torch.equal(held, before):
                     held.copy_(before)
+
+    def _is_computed(self, values: list[Any]) -> bool:
+        """Do tensors among the values depend on parameters or buffers?"""
+        wanted = {self._bound[x] for x in values if isinstance(x, torch.Tensor) and x in self._bound}
+        for call in reversed(self.program.calls):
+            if call.name in wanted:
+                wanted.update(call.refs())
+        return bool(wanted & {*self.program.params, *self.program.buffers})
 
     def _answer(self, event: Event, result: Any) -> None:
         if _is_discrete(result) and not event[0].split(".")[-2].endswith("_"):
@@ -632,17 +693,11 @@ class _Recorder(_Observing):
         if self.paused:
             return
         place = self._place()
-        if self._backward_of:
-            return self._refuse(
-                "torch.autograd.grad in the backward pass of a torch.autograd.Function",
-                place,
-                "compute the gradient with ops of PyTorch",
-            )
         if is_batched((given.outputs, given.inputs, given.seeds)):
             return self._refuse(
                 "a batch of gradients at once (torch.autograd.grad(is_grads_batched=True), vectorize, torch.func.vmap)",
                 place,
-                "call torch.autograd.grad once for each of them",
+                "call torch.autograd.grad once for each of them, or once for their sum where rows do not depend on each other",
             )
         outputs, inputs, seeds = (self._operands(list(items)) for items in (given.outputs, given.inputs, given.seeds))
         with torch.set_grad_enabled(given.create_graph):

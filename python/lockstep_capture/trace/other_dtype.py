@@ -29,8 +29,8 @@ def weights_as(step: StepModule, narrow: torch.dtype | None, other: torch.dtype)
     try:
         for attribute in step.attributes if narrow is not None else ():
             if isinstance(attribute.value, torch.Tensor) and attribute.value.dtype == narrow:
-                changed.append((vars(attribute.module), attribute.name, attribute.value))
-                vars(attribute.module)[attribute.name] = twin(attribute.value)
+                changed.append((attribute.table, attribute.name, attribute.value))
+                attribute.table[attribute.name] = twin(attribute.value)
         for module in step.model.modules() if narrow is not None else ():
             tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
             for table in tables:

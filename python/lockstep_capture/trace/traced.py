@@ -71,7 +71,7 @@ def see(subject: Subject, step_fn: StepFunction, batch: Any, autocast: torch.dty
 
 def unknown_state(subject: Subject, seen: Seen) -> list[Attribute]:
     """Attributes of modules that the pass read and changed: to be given to the subject."""
-    return list({found.path: found for found in seen.path.changed if found.path not in subject.names}.values())
+    return list({found.path: found for found in seen.path.changed if found.path not in subject.buffers}.values())
 
 
 def _layout_of(subject: Subject, leaves: list[Any]) -> str:

@@ -34,6 +34,7 @@ def untouched(step: StepModule) -> Iterator[None]:
     python, numpy = random.getstate(), np.random.get_state()
     grads = [(parameter, parameter.grad) for parameter in step.model.parameters()]
     kept = [undo for _, value in reachable(step.step_fn, step.model) for undo in _undo_of(value)]
+    kept += [_content(one.value) for one in step.attributes if isinstance(one.value, torch.nn.Parameter)]
     try:
         with torch.random.fork_rng():
             yield
@@ -131,7 +132,7 @@ def _undo_of(value: Any) -> Iterator[Undo]:
         if type(value) in (torch.Tensor, torch.nn.Parameter):
             yield _data(value)
         if type(value) is torch.Tensor and value.layout == torch.strided and not value.is_inference():
-            yield _content(value)  # parameters are nothing that a forward pass writes
+            yield _content(value)  # a parameter that it writes is of the step's attributes
     elif isinstance(value, CONTAINERS):
         yield _items(value)
     elif isinstance(value, types.FunctionType):

@@ -22,7 +22,7 @@ def known_parameters(step: Step, traced: Traced) -> set[str]:
 
 def check_earlier(subject: Subject, step: Step) -> None:
     """Gradients of other batches are in .grad where this step began earlier, and only there."""
-    there = any(bool(grad.any()) for grad in subject.accumulated() if not grad.is_sparse)
+    there = any(bool(grad.any()) for grad in subject.accumulated())
     if there and not step.micro:
         raise CaptureError(
             "gradients: some existed before the step's first backward(), must be none: begin the "

@@ -18,7 +18,7 @@ import torch
 from ..errors import CaptureError
 from ..ir.program import Program
 from ..ir.random_ops import base_name
-from ..model_state import as_real
+from ..model_state import as_real, dense
 
 ROOM = 2.0**-4  # of a parameter's gradient, where bits may differ: 16 times the unit roundoff of BF16
 SMALLEST = 2.0**-6  # of the largest norm: anything smaller may be rounding only
@@ -50,7 +50,7 @@ class Replayed:
         )
         for path, grad in zip(wanted, found, strict=True):
             if grad is not None:
-                grad = as_real(grad)
+                grad = as_real(dense(grad))
                 self.grads[path] = self.grads[path] + grad if path in self.grads else grad
         is_power = math.frexp(self.scale)[0] == 0.5
         self.exact = self.exact and repeatable and (is_power or factor == 1)

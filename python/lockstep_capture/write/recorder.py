@@ -224,6 +224,7 @@ class Recorder:
         writer.attributes(
             place, {"graph": np.int32(micro.graph), "loss": micro.loss, "loss_mult": micro.batch.loss_mult, "v0": True}
         )
+        writer.attributes(f"{place}/inputs", {})  # a graph may have none
         for number, (entry, tensor) in enumerate(zip(graph.inputs, micro.inputs, strict=True)):
             writer.tensor(f"{place}/inputs/{number}", tensor, {"path": entry.path}, packed=True)
         sites = {site.call: site for site in micro.batch.traced.sites}

@@ -14,7 +14,7 @@ import torch
 
 from ..ir.graph import Node
 from ..ir.program import Call
-from ..model_state import State, Subject, as_real, as_wide, replica
+from ..model_state import State, Subject, as_real, as_wide, dense, replica
 from ..normalise.interpreter import Interpreter, Observer
 from ..rules.context import KINKS, WINNERS
 from ..trace.traced import Traced
@@ -131,7 +131,7 @@ def compute(subject: Subject, state: State, micro: list[MicroBatch], *, double: 
             total += seen.loss
             buffers = run.buffers
             found.append(seen)
-    grads = {path: as_real(tensor.grad) for path, tensor in params.items() if tensor.grad is not None}
+    grads = {path: as_real(dense(tensor.grad)) for path, tensor in params.items() if tensor.grad is not None}
     return Reference(total / len(micro), grads, buffers, found)
 
 

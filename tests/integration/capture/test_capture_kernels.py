@@ -120,6 +120,7 @@ IN_TORCH = {
     "grouped_mm": "_grouped_mm",
     "fft": "fft_fft",
     "complex": "polar",
+    "grid_sample3d": "grid_sampler",
 }
 # CUDA's autocast does not list them: kernels of BF16 do not exist there, those of FP16 for some sizes alone.
 ON_CPUS_ALONE = {"fft", "complex"}

@@ -402,15 +402,15 @@ def test_replays(lockstep, tmp_path, autocast):
 @pytest.mark.parametrize(
     "body,hint",
     [
-        (lambda t: torch.linalg.det(t[:, :4]) * t, "factorisations are not replayed"),
+        (lambda t: torch.linalg.svdvals(t), "train their result as a parameter"),
         (lambda t: t.median() * t, "x.flatten().median(0)"),
         (lambda t: t.scatter_reduce(0, labels(4, 6, below=4), t, "prod"), "sum the logarithms"),
         (
-            lambda t: F.grid_sample(t.reshape(1, 1, 2, 3, 4), x(1, 2, 2, 2, 3), align_corners=False),
-            "grid_sample of images",
+            lambda t: F.grid_sample(t[None, None], x(1, 2, 2, 2), mode="bicubic", align_corners=False),
+            "mode='bilinear' or 'nearest'",
         ),
     ],
-    ids=["determinant", "median", "scatter_prod", "grid3d"],
+    ids=["singular_values", "median", "scatter_prod", "bicubic"],
 )
 def test_refusals_say_what_to_write(body, hint):
     assert hint in str(check(Weights(ROWS), lambda m, b: body(m.w0 * 1.0).sum(), ()))

@@ -48,9 +48,9 @@ class Part(nn.Module):
 
 
 class Parts(nn.Module):
-    def __init__(self, *kinds, sparse=False):
+    def __init__(self, *kinds):
         super().__init__()
-        self.embed = nn.Embedding(5, 4, sparse=sparse)
+        self.embed = nn.Embedding(5, 4)
         self.parts = nn.ModuleList(map(Part, kinds))
 
     def forward(self, tokens):
@@ -113,11 +113,6 @@ def test_a_check_leaves_a_batch_that_the_model_writes_to(autocast):
     x = torch.ones(2, 3)
     support = check(nn.Linear(3, 2), lambda m, b: m(b.mul_(2)).sum(), x, autocast=autocast)
     assert [p.what for p in support.problems] == ["in-place on the batch"] and torch.equal(x, torch.ones(2, 3))
-
-
-def test_sparse_gradients():
-    support = check(Parts("plain", sparse=True), step_fn, BATCH)
-    assert [(p.module, p.hint) for p in support.problems] == [("embed", "sparse gradients; nn.Embedding(sparse=False)")]
 
 
 class FullyShardedDataParallel(nn.Module):
