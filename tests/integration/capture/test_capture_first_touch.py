@@ -53,7 +53,7 @@ def test_weights_that_a_capture_cannot_hold(tmp_path):
     support = check(model, loss_of, BATCH)
     assert not support.ok and len(support.problems) == 1
     text = str(support)
-    assert "12 of 12 parameters are float64, must be float32, bfloat16 or float16" in text
+    assert "12 of 12 parameters are float64, must be float32, bfloat16, float16 or complex64" in text
     assert "in 0.a.weight, 0.a.bias, 0.b.weight, 0.b.bias and 8 more" in text and "model.float()" in text
     with pytest.raises(UnsupportedModelError, match="parameters are float64"):
         capture(tmp_path / "a.h5", model, torch.optim.SGD(model.parameters(), 0.1), [BATCH], loss_of, steps=1)
