@@ -107,8 +107,9 @@ def host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """With the zeros that a sparse one leaves out."""
-    return tensor.to_dense() if tensor.is_sparse else tensor
+    """With the zeros that a sparse one leaves out. Repeated rows are added as coalesce() does: the order of to_dense()
+    depends on the strides of the values."""
+    return tensor.coalesce().to_dense() if tensor.is_sparse else tensor
 
 
 def rule_of(optimizer: Any) -> type[torch.optim.Optimizer] | None:

@@ -195,4 +195,6 @@ def test_what_an_optimizer_may_not_hold():
     with pytest.raises(CaptureError, match="or FP32 masters whose rounded values are its weights"):
         with Capture("never.h5", model, torch.optim.SGD(others, 0.1), image_loss) as cap, cap.step(image_batches(1)[0]):
             pass
-    assert "must be float32, bfloat16, float16 or complex64" in str(check(Blocks().double(), image_loss, image_batches(1)[0]))
+    assert "must be float32, bfloat16, float16 or complex64" in str(
+        check(Blocks().double(), image_loss, image_batches(1)[0])
+    )
