@@ -1,16 +1,32 @@
 // See why_unjudged.h.
 #include "analysis/report/why_unjudged.h"
 
+#include <algorithm>
 #include <cmath>
+
+#include "analysis/run/lane_outcomes.h"
 
 namespace lockstep {
 
+namespace {
+
+bool has_gradients(const Report& report) {
+  return std::ranges::any_of(report.sites.sites, [](const Site& site) {
+    return site.role == Role::kGradActivation || site.role == Role::kGradWeight;
+  });
+}
+
+}  // namespace
+
 bool is_short_capture(const Report& report) {
-  return report.captured >= 0 && report.steps < kJudgedSteps;
+  return trains_itself(report.options) && report.captured >= 0 && report.steps < kJudgedSteps;
 }
 
 WhyUnjudged why_unjudged(const Report& report) {
   if (report.options.mode == LaneMode::kSynced) return WhyUnjudged::kSynced;
+  if (!trains_itself(report.options)) {
+    return has_gradients(report) ? WhyUnjudged::kRecordedUpdates : WhyUnjudged::kInference;
+  }
   if (!std::isfinite(report.reference().judgement.tail_loss)) {
     return WhyUnjudged::kReferenceNotFinite;
   }

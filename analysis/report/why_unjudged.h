@@ -8,7 +8,14 @@
 
 namespace lockstep {
 
-enum class WhyUnjudged : uint8_t { kSynced, kReferenceNotFinite, kShortCapture, kNotLearned };
+enum class WhyUnjudged : uint8_t {
+  kSynced,
+  kInference,
+  kRecordedUpdates,
+  kReferenceNotFinite,
+  kShortCapture,
+  kNotLearned
+};
 // The reason for the lanes of a run that are kTooShort or kUnjudged.
 WhyUnjudged why_unjudged(const Report& report);
 

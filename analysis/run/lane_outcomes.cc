@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "src/policy/twin_lane.h"
+#include "src/update/optimizers.h"
 
 namespace lockstep {
 namespace {
@@ -44,10 +45,13 @@ HeldOut held_out_of(const std::vector<Evaluation>& evaluations) {
           .answers = last.example_count};
 }
 
+bool trains_itself(const RunOptions& options) {
+  return options.mode == LaneMode::kFree && options.optimizer.name != recorded_updates().name;
+}
+
 SeedCourses read_courses(const RunFile& run) {
-  SeedCourses out{.seed = run.options().seed,
-                  .keeps_own_weights = run.options().mode == LaneMode::kFree,
-                  .lanes = {}};
+  SeedCourses out{
+      .seed = run.options().seed, .keeps_own_weights = trains_itself(run.options()), .lanes = {}};
   for (int lane = 0; lane < static_cast<int>(run.lanes().size()); ++lane) {
     const LaneInfo& info = run.lanes()[static_cast<size_t>(lane)];
     out.lanes.push_back({.name = info.name,

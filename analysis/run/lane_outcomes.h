@@ -24,7 +24,7 @@ struct LaneCourse {
 };
 struct SeedCourses {
   uint64_t seed = 1;
-  bool keeps_own_weights = true;  // mode free
+  bool keeps_own_weights = true;  // see trains_itself()
   std::vector<LaneCourse> lanes;  // the reference first
 };
 
@@ -32,6 +32,10 @@ struct SeedCourses {
 std::vector<int64_t> skipped_steps(const std::vector<ScalerRecord>& scaler);
 // The answers of the last evaluation; none without one, or if its accuracy is not finite.
 HeldOut held_out_of(const std::vector<Evaluation>& evaluations);
+
+// Whether every lane keeps its own weights and moves them by its own gradients: not in synced mode,
+// and not with recorded updates or in inference.
+bool trains_itself(const RunOptions& options);
 
 // One seed's run.
 SeedCourses read_courses(const RunFile& run);

@@ -90,7 +90,7 @@ struct JudgeInput {
   std::vector<HeldOut> twins_held_out;
   std::vector<int64_t> skips;  // steps the lane skipped; their losses need not be finite
   int64_t died_at = -1;
-  bool keeps_own_weights = true;  // mode free
+  bool keeps_own_weights = true;  // and moves them by its own gradients
 };
 // One lane in one seed or several. Requires: at least one.
 LaneJudgement judge_seeds(std::span<const JudgeInput> seeds);

@@ -349,7 +349,7 @@ class Capture:
                 "fused kernels hide their mask",
                 once="sdpa",
             )
-        if world_size() > 1:
+        if world_size() > 1 and subject.trains:
             self._warn(
                 f"{world_size()} ranks: the loop's gradients are means over all of them, the file has the batches "
                 "of rank 0 only, and a free replay sees only these",

@@ -42,10 +42,10 @@ def needs_of(subject: Subject, verify: Collection[int], steps: int) -> Needs:
         memory = _VERIFIED * count + state + state * (there or max(verify) > 0)
     if subject.device.type == "cpu":
         memory += state * (not there)
-        memory += _FP32 * sum(tensor.numel() for tensor in subject.held().values() if tensor.grad is None)
+        memory += _FP32 * sum(as_real(tensor).numel() for tensor in subject.held().values() if tensor.grad is None)
     disk = 2 * _FP32 * count + state * there  # first and last weights
     if not replayed:  # weights after each step, which wait for the disk
-        after = _FP32 * sum(tensor.numel() for tensor in subject.held().values())
+        after = _FP32 * sum(as_real(tensor).numel() for tensor in subject.held().values())
         memory, disk = memory + after, disk + steps * after
     for step in verify:
         disk += (_FP32 + _FP64) * trained + trained // 8  # gradients, a mask

@@ -11,6 +11,10 @@ std::string_view to_string(WhyUnjudged why) {
   switch (why) {
     case WhyUnjudged::kSynced:
       return "in synced mode every lane starts each step from the reference's weights";
+    case WhyUnjudged::kInference:
+      return "these are forward passes alone, and nothing is trained";
+    case WhyUnjudged::kRecordedUpdates:
+      return "every lane takes PyTorch's recorded updates, whatever its own gradients are";
     case WhyUnjudged::kReferenceNotFinite:
       return "the reference's own loss is not finite";
     case WhyUnjudged::kShortCapture:

@@ -171,6 +171,23 @@ void write_advice_report(const std::string& path, TrialRuns& runs, const Advice&
       format->write({report, advice_blocks(advice, facts), search_blocks(advice)}, TextStyle{}));
 }
 
+// A search compares losses of lanes that train.
+void require_own_updates(const Capture& capture) {
+  if (!records_updates(capture)) return;
+  const std::string replay =
+      "lockstep replay " + shell_path(capture.path) + " -o RUN.h5 && lockstep recommend RUN.h5";
+  if (is_inference(capture)) {
+    throw InputError(fmt::format("'{}': a capture of inference; a search compares how lanes train",
+                                 capture.path),
+                     replay + " shows which layers' ranges fit");
+  }
+  throw InputError(
+      fmt::format("'{}': the updates of {} are recorded; every lane takes them whatever its "
+                  "gradients are, so a search would see no harm of bad gradients",
+                  capture.path, capture.optimizer_class),
+      replay + " shows which layers' ranges fit; or capture steps with SGD, Adam or AdamW");
+}
+
 // Runs candidates.
 int recommend_by_running(RecommendArgs& args, const SearchOptions& wanted) {
   AdviceFacts facts;
@@ -178,18 +195,11 @@ int recommend_by_running(RecommendArgs& args, const SearchOptions& wanted) {
   facts.folder = search_folder(args.run());
   RunOptions& options = args.options;
   int64_t captured = 0;
-  std::string untested;
   if (is_capture(options.model)) {
     const Capture capture = read_capture(options.model, CaptureUse::kReplay);
     options.capture_hash = capture.sha256;
     captured = static_cast<int64_t>(capture.steps.size());
-    if (is_inference(capture)) {
-      untested = "training (the capture is of inference)";
-    } else if (records_updates(capture)) {
-      untested =
-          fmt::format("what wrong gradients do to the training (the updates of {} are recorded)",
-                      capture.optimizer_class);
-    }
+    require_own_updates(capture);
     if (args.prove && captured >= kFewestCapturedSteps) {
       options.captured_order = steps_for_search(captured);
     }
@@ -225,7 +235,6 @@ int recommend_by_running(RecommendArgs& args, const SearchOptions& wanted) {
   facts.measured = runs.measured();
   facts.read_again = runs.read_again();
   facts.not_tested = not_tested(*advice);
-  if (!untested.empty()) facts.not_tested.insert(facts.not_tested.begin(), untested);
   facts.all = args.all;
   if (!args.report.empty()) {
     try {

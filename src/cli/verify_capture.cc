@@ -7,6 +7,7 @@
 #include "analysis/faithful/gates.h"
 #include "src/cli/command.h"
 #include "src/cli/terminal/terminal.h"
+#include "src/core/counted.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
@@ -46,9 +47,10 @@ void store(const std::string& path, const Verification& result) {
 
 int verify_capture_file(const std::string& path, const std::string& json) {
   const Capture capture = read_capture(path, CaptureUse::kVerify);
-  print_line(fmt::format("{}: {} steps of {}, PyTorch {} on {}, {} verify steps", path,
-                         capture.steps.size(), capture.model_class, capture.torch_version,
-                         capture.device, capture.verify.size()));
+  print_line(fmt::format("{}: {} of {}, PyTorch {} on {}, {}", path,
+                         counted(capture.steps.size(), "step"), capture.model_class,
+                         capture.torch_version, capture.device,
+                         counted(capture.verify.size(), "verify step")));
   for (const std::string& note : captured_notes(capture)) print_line("note: " + note);
   const std::vector<GateResult> gates = verify_capture(capture, print_gate);
   Verification result{capture.sha256, LOCKSTEP_VERSION, utc_now(), all_passed(gates), {}};

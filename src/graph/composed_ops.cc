@@ -223,6 +223,10 @@ bool is_loss(const Node& node, const OpDef& op) {
   return composed != nullptr ? composed->is_loss : find_op(listed_name(node, op)).meaning.is_loss;
 }
 
+bool is_own_constant(const Node& node) {
+  return bool_attribute(node, kOwnAttribute, false);
+}
+
 std::set<std::string> composed_inner_nodes(const Graph& graph) {
   std::set<std::string> inside, widened;
   for (const Node& node : graph.nodes) {
@@ -230,6 +234,7 @@ std::set<std::string> composed_inner_nodes(const Graph& graph) {
     const OpDef& op = find_op(node.op);
     const bool is_border = op.formats.class_of_result || !op.formats.attribute.empty();
     if (is_border && !op.formats.class_attribute.empty()) {
+      if (is_own_constant(node)) inside.insert(node.id);
       // If it names a format, its output is inside.
       if (!string_attribute(node, op.formats.attribute, "").empty()) widened.insert(node.id);
       continue;

@@ -36,7 +36,13 @@ std::string listed_name(const Node& node, const OpDef& op);
 CastClass own_class(const std::string& listed_name);
 bool is_loss(const Node& node, const OpDef& op);
 
-// Ids of the nodes between a composed_operand that widens and its composed_result.
+// A composed_operand whose operand the op itself makes, such as the cosines of a Fourier transform.
+// They are in FP32 in every policy.
+inline constexpr std::string_view kOwnAttribute = "own";
+bool is_own_constant(const Node& node);
+
+// Ids of the nodes between a composed_operand that widens and its composed_result, and of the op's
+// own constants.
 std::set<std::string> composed_inner_nodes(const Graph& graph);
 
 }  // namespace lockstep

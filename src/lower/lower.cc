@@ -30,12 +30,14 @@ struct Lowered {
   const Format* compute = nullptr;  // the op's format by rule or inside a composed op, or null
 };
 
-// The parameters and buffers that [storage] keep_fp32 keeps, by value id. A node without parameters
+// What stays in FP32, by value id: the parameters and buffers that [storage] keep_fp32 keeps, and
+// constants that composed ops make. A node without parameters
 // of its own (a norm that is not affine) is cast with the rest, buffers included, as in apex and
 // torch's fp16_utils.
 std::set<std::string> kept_in_fp32(const Graph& graph, const std::vector<std::string>& ops) {
   std::set<std::string> kept;
   for (const Node& node : graph.nodes) {
+    if (is_own_constant(node)) kept.insert(node.inputs.begin(), node.inputs.end());
     if (node.is_backward() || std::ranges::find(ops, node.op) == ops.end()) continue;
     const bool is_affine = std::ranges::any_of(
         node.inputs, [&](const std::string& id) { return graph.parameter_of(id) != nullptr; });

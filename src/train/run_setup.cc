@@ -190,6 +190,15 @@ void take_loop_options(const Capture& capture, CapturedLoop& loop, RunOptions& o
                     count),
         fmt::format("{} starts again after the last one", option_name(&RunOptions::cycle)));
   }
+  if (options.cycle && records_updates(capture)) {
+    problems.add(fmt::format("{}: {}", option_name(&RunOptions::cycle),
+                             is_inference(capture)
+                                 ? "the capture is of inference, and the same passes give the same "
+                                   "numbers again"
+                                 : "the updates of this capture are recorded, and belong to the "
+                                   "weights of their steps"),
+                 "record more steps");
+  }
   problems.throw_if_any();
   const CapturedStep& first = capture.steps.at(0);
   const auto& inputs = capture.graphs[loop.graphs.front()].inputs;

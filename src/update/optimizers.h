@@ -39,7 +39,7 @@ struct Optimizer {
 
   // --- in a capture ---
   // The class in torch.optim whose groups and states have the row's names (betas are beta1, beta2);
-  // "": captures of it are not replayed.
+  // "": its updates are recorded.
   std::string_view captured_class = {};
   // Torch's class keeps a step count. False: its first step is the one without states.
   bool counts_steps = true;

@@ -508,8 +508,9 @@ class Normaliser:
         self.graph.loss = loss.id
         for path, version in self._versions.mutations.items():
             found = self._env.get(version)
+            call = self._calls.get(value_name(version)) or self.call_of_loss()  # none: written by its parts
             if isinstance(found, Complex):
-                found = as_pairs(RuleContext(self, self._calls[version], (), {}), found)
+                found = as_pairs(RuleContext(self, call, (), {}), found)
             if isinstance(found, Value) and all(path != entry[0] for entry in self.graph.mutations):
                 if not found.id.startswith("n"):  # a weight, an input, another buffer
                     found = self.add(
@@ -517,7 +518,7 @@ class Normaliser:
                         [found.id],
                         {"shape": found.shape},
                         [(found.shape, found.dtype)],
-                        self._calls[version],
+                        call,
                     ).value()
                 self.stored.buffer(path)
                 source, _, slot = found.id.partition(".")

@@ -369,6 +369,12 @@ class _Walk:
             return self._problem(call, "in-place on a tensor outside of the model", "make it a buffer of the model")
         if target != root and not self._is_float.get(root, False):
             return self._problem(call, "in-place on a view of integers", hint)
+        if self._views.is_shown_as_others(root, index):
+            return self._problem(
+                call,
+                "in-place on a complex tensor that shares its numbers with its parts or its conjugate",
+                "write to a clone() of it, or compute a new tensor (torch.complex)",
+            )
         if target != root and call.nograd and root in self._calls and not self._calls[root].nograd:
             return self._problem(
                 call,

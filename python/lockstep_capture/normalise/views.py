@@ -55,6 +55,18 @@ _VIEWS = {
     "tensor_split",
     "as_strided",
 }
+# Ops that show a complex tensor's elements as others: a write on one side is not carried to the other.
+_OTHER_NUMBERS = {
+    "real",
+    "imag",
+    "view_as_real",
+    "view_as_complex",
+    "_conj",
+    "conj",
+    "_neg_view",
+    "resolve_conj",
+    "resolve_neg",
+}
 
 
 @dataclass(frozen=True)
@@ -85,7 +97,8 @@ class Views:
         self._same: dict[str, str] = {}  # result of an in-place op -> the value that it overwrote
         self._source: dict[str, str] = {}  # view -> what it is a view of
         self._root: dict[str, str] = {}
-        for call in program.calls:
+        self._shown_as_others: dict[str, int] = {}  # value -> the first call that shows it so, or that is it
+        for index, call in enumerate(program.calls):
             refs = call.refs()
             if not refs:
                 continue
@@ -97,6 +110,9 @@ class Views:
                     self._note(call.name, source)
             elif base_name(call).split(".")[1] in _VIEWS and shares.get(call.name, True):
                 self._note(call.name, source)
+            elif base_name(call).split(".")[1] in _OTHER_NUMBERS and shares.get(call.name, False):
+                for root in (self.root(source), call.name):
+                    self._shown_as_others.setdefault(root, index)
 
     def _note(self, name: str, source: str) -> None:
         self._source[name], self._root[name] = source, self.root(source)
@@ -108,6 +124,10 @@ class Views:
     def root(self, name: str) -> str:
         """The value that is a view of no other."""
         return self._root.get(name, name)
+
+    def is_shown_as_others(self, root: str, index: int) -> bool:
+        """Whether a call before this one shows the elements of the value as other numbers, or made it so."""
+        return self._shown_as_others.get(root, index) < index
 
     def all_of(self, root: str) -> list[str]:
         """The views of a value, in the order in which they were made, lists of views among them."""

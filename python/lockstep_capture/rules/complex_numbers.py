@@ -86,6 +86,8 @@ def operand(c: RuleContext, name: str) -> Operand:
 
 def by_part(c: RuleContext, body: Rule) -> Any:
     """Each part by itself; the imaginary part of real operands is 0."""
+    if isinstance(c.a.get("alpha"), complex):
+        raise c.unsupported("write the sum as x + alpha * y")
     c, found = _outside_autocast(c), []
     for part in ("real", "imag"):
 

@@ -147,7 +147,16 @@ def one_by_one(form: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     count = len(args[0])
     lists = [isinstance(value, (list, tuple)) for value in args]
     own = [[value[i] if is_list else value for value, is_list in zip(args, lists, strict=True)] for i in range(count)]
-    found = [form(*one, **kwargs) for one in own]
+    names = [argument.name for argument in op_schema(func).arguments]
+    if "value" in names[: len(args)]:  # of addcmul and addcdiv, which take it by name
+        place = names.index("value")
+        own, values = [one[:place] + one[place + 1 :] for one in own], [one[place] for one in own]
+        return _changed_or(func, [form(*one, value=value) for one, value in zip(own, values, strict=True)])
+    return _changed_or(func, [form(*one, **kwargs) for one in own])
+
+
+def _changed_or(func: Any, found: list[Any]) -> list[Any] | None:
+    """Ops in place return nothing."""
     return None if op_schema(func).name.endswith("_") else found
 
 

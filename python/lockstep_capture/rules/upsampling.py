@@ -14,7 +14,7 @@ from .context import RuleContext, rule
 def exact_constant(c: RuleContext, name: str, tensor: torch.Tensor, of: str = "") -> Value:
     """Doubles as a sum of float32 constants: FP64 lanes have all of them, in FP32 the first one stays.
 
-    of: a composed op, inside of which the sum is computed.
+    of: the composed op whose own constant it is: FP32 in every lane, as inside of PyTorch's kernel.
     """
     total, rest = None, tensor.double()
     for part in range(3):
@@ -22,7 +22,7 @@ def exact_constant(c: RuleContext, name: str, tensor: torch.Tensor, of: str = ""
         rest = rest - piece.double()
         value = c.derive(f"{name}_{part}", lambda *_, piece=piece: piece, [])
         if of:
-            value = c.same("composed_operand", value, {"of": of, "dtype": "fp32"})
+            value = c.same("composed_operand", value, {"of": of, "dtype": "fp32", "own": True})
         total = value if total is None else c.binary("add", total, value)
         if not bool(rest.any()):
             break
@@ -98,6 +98,7 @@ def _along(c: RuleContext, x: Value, dim: int, weights: torch.Tensor, name: str)
             c,
             f"{name}_share{k}_{x.rank - 1 - dim}",
             weights.gather(1, places[:, None])[:, 0].reshape([-1] + [1] * (x.rank - 1 - dim)),
+            of="upsample",
         )
         term = c.binary("mul", taken, share)
         total = term if total is None else c.binary("add", total, term)

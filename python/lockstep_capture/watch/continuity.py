@@ -171,7 +171,8 @@ class Continuity:
             self._buffers,
             prints_of(self._subject.buffer_values()),
             when,
-            "only the forward pass in the block may change them; was the model run in training mode outside of it?",
+            "only the forward pass in the block may change them. Was the model run in training mode outside of it, as "
+            "the networks of a GAN are? Then capture one step: steps=1",
         )
 
     def check_forward(

@@ -80,10 +80,6 @@ Blocks write_capture(const Report& report) {
     blocks.push_back(paragraph(
         "After the last captured step, the replay started again at the first (--cycle). PyTorch "
         "never did that, so there is no lane of the captured run."));
-    if (report.options.optimizer.name == recorded_updates().name) {
-      blocks.push_back(
-          paragraph(fmt::format("Note: the updates are recorded: {}.", kRecordedNote)));
-    }
     return blocks;
   }
   blocks.push_back(paragraph(

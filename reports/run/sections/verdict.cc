@@ -63,7 +63,10 @@ std::string short_capture_text(const Report& report) {
 // its own way.
 std::string judging_command(const Report& report, WhyUnjudged why) {
   constexpr int64_t kTimesLonger = 4;
-  if (why == WhyUnjudged::kReferenceNotFinite || is_of_search(report)) return "";
+  if (why == WhyUnjudged::kReferenceNotFinite || why == WhyUnjudged::kInference ||
+      why == WhyUnjudged::kRecordedUpdates || is_of_search(report)) {
+    return "";
+  }
   const bool is_stopped = report.steps < report.options.steps || !report.unfinished_seeds.empty();
   if (why != WhyUnjudged::kSynced && is_stopped) {
     return "lockstep replay --resume " + shell_path(report.path);

@@ -29,10 +29,12 @@ std::vector<TensorType> infer_border(const Node& node, std::span<const TensorTyp
 std::vector<OpDef> composed_border_ops() {
   return {
       {.name = "composed_operand",
-       .help = "y = x in the format that autocast gives the operands of the op `of`; `dtype` fp32: "
-               "then widened, and FP32 in every policy up to composed_result",
+       .help =
+           "y = x in the format that autocast gives the operands of the op `of`; `dtype` fp32: "
+           "then widened, and FP32 in every policy up to composed_result; `own`: a constant that "
+           "the op makes, FP32 in every policy",
        .source = "PyTorch's kernels of 16-bit floats compute in FP32 (at::opmath_type)",
-       .attributes = {"of", "dtype"},
+       .attributes = {"of", "dtype", kOwnAttribute},
        .infer = infer_border,
        .vjp = cast_vjp,
        .run = run_copy,

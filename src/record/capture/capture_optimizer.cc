@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Null: captures of this class are not replayed. Decoupled decay is a number of the group, not a
+// Null: the updates of this class are recorded. Decoupled decay is a number of the group, not a
 // property of the class.
 const Optimizer* row_of_class(const std::string& torch_class) {
   const auto rows = optimizers();

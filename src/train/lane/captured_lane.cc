@@ -31,7 +31,7 @@ std::string recipe(const Capture& capture) {
 std::vector<std::string> unmodelled(const Capture& capture) {
   std::vector<std::string> notes;
   const CapturedAmp& amp = capture.amp;
-  if (capture.world_size > 1) {
+  if (capture.world_size > 1 && !records_updates(capture)) {
     notes.push_back(
         fmt::format("the captured loop stepped with the mean gradient of {} ranks, a replay with "
                     "that of rank 0's batches",
@@ -191,7 +191,7 @@ void fill_captured_step(const Capture& capture, const LaneContext& context, int6
   ScalerRecord scaler;
   scaler.scale = captured.scale_before;
   scaler.found_inf = captured.found_inf;
-  scaler.skipped = !captured.stepped;
+  scaler.skipped = !captured.stepped && !is_inference(capture);
   scaler.growth_tracker = static_cast<int32_t>(captured.growth_tracker_after);
   out.scalers = {scaler};
 }

@@ -27,7 +27,7 @@ FUNCTIONS = {
     "detach": torch.detach,
     "cast": lambda x, dtype: x,
     "cast_like": lambda x, like: x,
-    "composed_operand": lambda x, of, dtype=None: x,
+    "composed_operand": lambda x, of, dtype=None, own=False: x,
     "composed_result": lambda x, *operands, of: x,
     "minimum": torch.minimum,
     "maximum": torch.maximum,

@@ -205,3 +205,73 @@ def test_what_has_no_form_is_refused_with_the_way_out(body, what, hint):
     support = check(Weights((4, 6)), lambda m, b: loss_of(body(z_of(m.w0))), x(1))
     assert [problem.what for problem in support.problems] == [what]
     assert hint in support.problems[0].hint
+
+
+class ShowsParts(torch.nn.Module):
+    """Writes to a complex tensor after others of its numbers are shown."""
+
+    def __init__(self, write):
+        super().__init__()
+        self.w, self.write = torch.nn.Parameter(torch.randn(4, 3, dtype=torch.complex64)), write
+
+    def forward(self, x):
+        z = self.w * x
+        return self.write(z).abs().sum()
+
+
+def _half(z):
+    z.real.mul_(2)
+    return z
+
+
+def _pairs(z):
+    torch.view_as_real(z).mul_(2)
+    return z
+
+
+def _conjugate(z):
+    w = z.conj()
+    z.mul_(2)
+    return w
+
+
+def _shown_later(z):
+    z.mul_(2)
+    return torch.view_as_complex(torch.view_as_real(z))
+
+
+@pytest.mark.parametrize("write", [_half, _pairs, _conjugate])
+def test_writes_that_complex_views_would_miss(write):
+    problems = check(ShowsParts(write), lambda m, b: m(b), torch.randn(4, 3)).problems
+    assert problems and problems[0].what.startswith("in-place on a complex tensor that shares its numbers"), problems
+    assert "test_capture_complex.py" in problems[0].source
+
+
+def test_a_view_after_the_write():
+    assert check(ShowsParts(_shown_later), lambda m, b: m(b), torch.randn(4, 3)).ok
+
+
+def test_sums_with_a_complex_factor():
+    model = ShowsParts(lambda z: torch.add(z, z, alpha=2j))
+    assert "write the sum as x + alpha * y" in str(check(model, lambda m, b: m(b), torch.randn(4, 3)))
+
+
+class Memory(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.randn(3))
+        self.register_buffer("k", torch.zeros(4, 3, dtype=torch.complex64))
+
+    def forward(self, x):
+        v = torch.complex(self.w * x, x)
+        loss = (self.k + v).abs().sum()
+        self.k[:2] = v[:2].detach()
+        return loss
+
+
+def test_a_part_of_a_complex_buffer(lockstep, tmp_path):
+    model, path = Memory(), tmp_path / "a.lscap.h5"
+    batches = [torch.randn(4, 3) for _ in range(2)]
+    capture(path, model, torch.optim.SGD(model.parameters(), 0.1), batches, lambda m, b: m(b), steps=2, verify=range(2))
+    said = lockstep("verify", path).stdout
+    assert "V1  PASS" in said and "V4  PASS" in said, said
