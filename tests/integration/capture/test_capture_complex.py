@@ -275,3 +275,36 @@ def test_a_part_of_a_complex_buffer(lockstep, tmp_path):
     capture(path, model, torch.optim.SGD(model.parameters(), 0.1), batches, lambda m, b: m(b), steps=2, verify=range(2))
     said = lockstep("verify", path).stdout
     assert "V1  PASS" in said and "V4  PASS" in said, said
+
+
+class Transformed(torch.nn.Module):
+    """The error of a transform and its inverse, a thousandfold."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        x = x * self.w
+        return (torch.fft.irfft(torch.fft.rfft(x), n=x.shape[-1]) - x) * 1000 + x
+
+
+def enlarged(model, x):
+    y = torch.nn.functional.interpolate(x[:, None] * model.w, scale_factor=3.3, mode="bicubic")
+    return y.square().mean()
+
+
+@pytest.mark.parametrize("kind", ["fft", "upsample"])
+def test_constants_of_a_kernel_are_in_fp32_in_every_lane(lockstep, tmp_path, kind):
+    torch.manual_seed(0)
+    model, path, run = Transformed(), tmp_path / "a.h5", tmp_path / "run.h5"
+    loss_of = enlarged if kind == "upsample" else lambda m, x: m(x).square().mean()
+    batch = torch.randint(-8, 9, (4, 24, 24) if kind == "upsample" else (4, 24)).float()
+    capture(path, model, torch.optim.SGD(model.parameters(), 0.0), [batch], loss_of, steps=1)
+    explained = json.loads(lockstep("explain", path, "--policy", "pure-bf16", "--json").stdout)
+    read = [value["as"] for op in explained["ops"] for value in op["inputs"] if value["value"].startswith("c:")]
+    assert set(read) - {"int"} == {"fp32"}, read
+    lockstep("replay", path, "--lanes", "fp32,pure-bf16", "--twins", "0", "-o", run, "--quiet")
+    with h5py.File(run) as file:
+        losses = [file[f"lanes/{lane}/loss"][0] for lane in ("fp32", "pure-bf16")]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)

@@ -1,6 +1,7 @@
 """Optimizers without a rule in the replay: their updates are recorded, and every lane adds them to its own weights."""
 
 import json
+import re
 
 import h5py
 import numpy as np
@@ -70,9 +71,6 @@ def test_fp32_weights_follow_pytorch_bit_for_bit(lockstep, tmp_path, capsys, opt
         path,
         "--mode",
         "synced",
-        "--cycle",
-        "--steps",
-        "6",
         "--lanes",
         "fp32,pure-fp16",
         "-o",
@@ -290,3 +288,24 @@ def test_what_inference_cannot_have(tmp_path):
     assert not path.exists()
     frozen = Images().requires_grad_(False)
     assert check(frozen, image_loss, batch, inference=True).ok
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_lanes_that_do_not_train_by_their_gradients_are_not_judged(lockstep, tmp_path, trains):
+    """No verdict from losses, no advice to repeat steps, no search: all would speak of a training that nobody did."""
+    torch.manual_seed(0)
+    path, run = tmp_path / "a.h5", tmp_path / "run.h5"
+    model = Text()
+    optimizer = UnknownOptimizer(model.parameters(), 0.01) if trains else None
+    capture(path, model, optimizer, text_batches(4), text_loss, steps=4)
+    lockstep("replay", path, "--lanes", "fp32,torch-autocast-fp16", "-o", run)
+    said = " ".join(lockstep("report", run, "--format", "text").stdout.split())
+    why = "every lane takes PyTorch's recorded updates" if trains else "these are forward passes alone"
+    assert f"Outcomes are not judged: {why}" in said, said
+    assert "--cycle" not in said and "converges" not in said and "To have them judged" not in said, said
+    assert re.search(r"captured \(recorded\) [\d.]+ [+-]0\.0000", said), said
+    refused = lockstep("recommend", path, code=2).stderr
+    assert ("the updates of UnknownOptimizer are recorded" if trains else "a capture of inference") in refused
+    assert "lockstep recommend RUN.h5" in refused
+    repeats = lockstep("replay", path, "--steps", "8", "--cycle", "-o", tmp_path / "more.h5", code=2).stderr
+    assert "--cycle: " in repeats and "record more steps" in repeats
