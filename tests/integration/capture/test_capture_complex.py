@@ -285,7 +285,7 @@ class Transformed(torch.nn.Module):
         self.w = torch.nn.Parameter(torch.ones(()))
 
     def forward(self, x):
-        x = x * self.w
+        x = (x * self.w).float()
         return (torch.fft.irfft(torch.fft.rfft(x), n=x.shape[-1]) - x) * 1000 + x
 
 
