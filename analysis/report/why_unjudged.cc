@@ -19,14 +19,15 @@ bool has_gradients(const Report& report) {
 }  // namespace
 
 bool is_short_capture(const Report& report) {
-  return trains_itself(report.options) && report.captured >= 0 && report.steps < kJudgedSteps;
+  return !has_recorded_updates(report.options) && report.captured >= 0 &&
+         report.steps < kJudgedSteps;
 }
 
 WhyUnjudged why_unjudged(const Report& report) {
-  if (report.options.mode == LaneMode::kSynced) return WhyUnjudged::kSynced;
-  if (!trains_itself(report.options)) {
+  if (has_recorded_updates(report.options)) {
     return has_gradients(report) ? WhyUnjudged::kRecordedUpdates : WhyUnjudged::kInference;
   }
+  if (report.options.mode == LaneMode::kSynced) return WhyUnjudged::kSynced;
   if (!std::isfinite(report.reference().judgement.tail_loss)) {
     return WhyUnjudged::kReferenceNotFinite;
   }

@@ -45,8 +45,12 @@ HeldOut held_out_of(const std::vector<Evaluation>& evaluations) {
           .answers = last.example_count};
 }
 
+bool has_recorded_updates(const RunOptions& options) {
+  return options.optimizer.name == recorded_updates().name;
+}
+
 bool trains_itself(const RunOptions& options) {
-  return options.mode == LaneMode::kFree && options.optimizer.name != recorded_updates().name;
+  return options.mode == LaneMode::kFree && !has_recorded_updates(options);
 }
 
 SeedCourses read_courses(const RunFile& run) {

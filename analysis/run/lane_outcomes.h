@@ -33,6 +33,8 @@ std::vector<int64_t> skipped_steps(const std::vector<ScalerRecord>& scaler);
 // The answers of the last evaluation; none without one, or if its accuracy is not finite.
 HeldOut held_out_of(const std::vector<Evaluation>& evaluations);
 
+// Whether PyTorch's updates, or none at all, move the weights: not the lanes' own gradients.
+bool has_recorded_updates(const RunOptions& options);
 // Whether every lane keeps its own weights and moves them by its own gradients: not in synced mode,
 // and not with recorded updates or in inference.
 bool trains_itself(const RunOptions& options);
