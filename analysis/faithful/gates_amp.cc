@@ -13,7 +13,7 @@
 // Rounding noise: the root mean square of emulated - the same with stochastic rounding, over
 // kNoiseDraws; mean over steps. captured - FP32 is a single draw of what the formats do to the
 // loss, and may be zero by luck. Chaos floor: how far equally good versions of the emulated step
-// are from it, the largest of their mean distances (see kVersions). For the loss also that of the
+// are from it, the largest of their mean distances (see version_of). For the loss also that of the
 // FP32 lane from weights moved by one FP32 ulp. Twice a distance is four times 1 - cos, which is
 // half of the distance squared.
 #include <fmt/format.h>

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 namespace lockstep {
 namespace {
@@ -178,9 +179,13 @@ ScaleInterval feasible_scales(const RangeSample& sample, const Format& format) {
 RangeTable make_range_table(const std::vector<RangeSample>& samples, const Format& format) {
   RangeTable table;
   table.format = &format;
+  std::set<std::string> modules;  // one may have the name of an op
+  for (const RangeSample& sample : samples) {
+    if (!sample.is_function) modules.insert(sample.layer);
+  }
   for (const RangeSample& sample : samples) {
     LayerRange& row = row_of(table.layers, sample.layer);
-    row.is_function = sample.is_function;
+    row.is_function = !modules.contains(sample.layer);
     if (is_rounding_noise(sample, samples)) {
       table.ignored.push_back(sample.label);
     } else if (sample.scaled) {

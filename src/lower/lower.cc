@@ -31,9 +31,8 @@ struct Lowered {
 };
 
 // What stays in FP32, by value id: the parameters and buffers that [storage] keep_fp32 keeps, and
-// constants that composed ops make. A node without parameters
-// of its own (a norm that is not affine) is cast with the rest, buffers included, as in apex and
-// torch's fp16_utils.
+// constants that composed ops make. A node without parameters of its own (a norm that is not
+// affine) is cast with the rest, buffers included, as in apex and torch's fp16_utils.
 std::set<std::string> kept_in_fp32(const Graph& graph, const std::vector<std::string>& ops) {
   std::set<std::string> kept;
   for (const Node& node : graph.nodes) {

@@ -8,7 +8,6 @@
 #include "reports/writers/number_text.h"
 #include "src/core/text.h"
 #include "src/train/lane/captured_lane.h"
-#include "src/update/optimizers.h"
 
 namespace lockstep {
 namespace {

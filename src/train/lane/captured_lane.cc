@@ -123,6 +123,12 @@ std::vector<std::string> captured_notes(const Capture& capture) {
   } else if (records_updates(capture)) {
     notes.push_back(
         fmt::format("the updates of {} are recorded: {}", capture.optimizer_class, kRecordedNote));
+    if (capture.world_size > 1) {
+      notes.push_back(
+          fmt::format("the recorded updates are those of {} ranks; losses and gradients are of "
+                      "rank 0's batches",
+                      capture.world_size));
+    }
   }
   return notes;
 }

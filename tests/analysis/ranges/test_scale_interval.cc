@@ -33,6 +33,18 @@ const Format& fp16() {
   return find_format("fp16");  // emax 15, smallest subnormal 2^-24
 }
 
+TEST_CASE("a module with the name of an op is a module") {
+  RangeSample function = sample("relu", false, {{0, 8}}), other = sample("mul", false, {{0, 8}});
+  function.is_function = other.is_function = true;
+  const RangeTable table = make_range_table(
+      {sample("relu", false, {{0, 8}}), function, other, sample("fc", false, {{0, 8}})},
+      find_format("fp16"));
+  REQUIRE(table.layers.size() == 3);
+  CHECK_FALSE(table.layers[0].is_function);
+  CHECK(table.layers[1].is_function);
+  CHECK_FALSE(table.layers[2].is_function);
+}
+
 TEST_CASE("feasible scales of one tensor, by hand") {
   // Largest 2^-10: may be shifted to 2^(15 - 1), and is kept at every k >= -14. The values of 2^-20
   // have 995 / 5 * 4^-10 of its energy: 0.02 %.

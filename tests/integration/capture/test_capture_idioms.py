@@ -1,4 +1,4 @@
-"""What other people's code does beside plain layers: dtypes by Python's names, writes into empty slices, FP64 regions,
+"""Idioms of other people's code that go beyond plain layers: dtypes by Python's names, writes into empty slices, FP64 regions,
 sparse gradients, weights without gradient that move, torch.func.vmap, ops of torch.library, TorchScript. Graphs against
 PyTorch in FP64, and replays in the C++ program."""
 
