@@ -18,6 +18,7 @@ enum class FindingKind : uint8_t {
   kStateOverflow,     // optimizer state became infinite
   kInvalid,           // 0/0, inf - inf, log 0, 1/0 and the like
   kScaledClip,        // gradients were clipped while they held the loss scale
+  kCancellation,      // at equal weights an op amplified the rounding of its operands
   kStateUnderflow,    // optimizer state became zero
   kNoScaler,          // gradients vanish, and the loss has no scale
   kNoGradient,        // a gradient became zero altogether
@@ -27,6 +28,7 @@ enum class FindingKind : uint8_t {
   kUnderflow,         // a gradient lost a noticeable share of its energy to zero
   kForwardUnderflow,  // the same of an activation
   kSaturated,         // values beyond the largest number were set to it, with the same effect
+  kWrongLoss,         // at equal weights the loss is another one
   kLostUpdates,       // weight updates too small to move the weight
   kSwamping,          // sums in which small terms had no effect
   kLostConstant,      // a number of the optimizer that the format cannot hold
@@ -46,10 +48,14 @@ struct Finding {
   std::string format = {};  // of the site; "" if not recorded
   // The largest magnitude that was to be rounded and the format's largest finite number. kNoScaler:
   // the largest magnitude of the gradient in FP32 and the format's smallest number.
-  // kFlippedDecisions: the largest margin by which a decision flipped.
+  // kFlippedDecisions: the largest margin by which a decision flipped. kCancellation, kWrongLoss:
+  // the loss and the reference's, if they differ by too much.
   double value = std::numeric_limits<double>::quiet_NaN();
   double limit = std::numeric_limits<double>::quiet_NaN();
   double share = std::numeric_limits<double>::quiet_NaN();  // 0..1, of what the kind's row says
+  // kCancellation: how many times the operands are larger than the result; where its text is
+  // "amplification", by how much the op multiplied their relative error.
+  double factor = std::numeric_limits<double>::quiet_NaN();
   // kFlippedDecisions: the decisions that flipped and all of them.
   uint64_t events = 0, events_of = 0;
   double scale = 1;  // the loss scale within `value`
@@ -59,13 +65,19 @@ struct Finding {
   // kNoScaler: a static loss scale that would keep the gradients; NaN: there is none.
   double fitting_scale = std::numeric_limits<double>::quiet_NaN();
   int32_t cause = -1;  // the site of the operand that caused it, or that was lost
+  double pole = 0;     // kInvalid: the magnitude that the cause was rounded to
+  // The site whose rounding made the cause what it is, or that an op amplified: nearly equal
+  // numbers became equal, a probability became 1.
+  int32_t rounded = -1;
   // For underflow in a gradient: the weight gradient made from it, if that has lost more, and its
-  // relative error (of the norm).
+  // relative error (of the norm). kCancellation: the error of all weight gradients, if it is large.
   int32_t spoilt = -1;
   double spoilt_error = std::numeric_limits<double>::quiet_NaN();
   // The warning of kLostConstant; the name of optimizer state or of a buffer; "NaN" or "infinite"
   // of kInvalid; of kDrift what moves the loss.
   std::string text = {};
+  // Of the forward pass in a skipped step: a buffer that is not finite from then on; -1: none.
+  int32_t spoilt_buffer = -1;
   // The sites that went wrong because of it, in execution order, one for each layer.
   std::vector<int32_t> consequences = {};
 };

@@ -15,6 +15,11 @@
 namespace lockstep {
 namespace {
 
+// "sqrt" of sqrt_backward.
+std::string_view forward_name(const Site& site) {
+  return std::string_view(site.op).substr(0, site.op.find("_backward"));
+}
+
 // A loss scale, "2^24"; other numbers as two_digits.
 std::string power_text(double scale) {
   constexpr int kWritten = 10;  // powers up to 2^10 are read more easily as numbers
@@ -88,6 +93,11 @@ std::string overflow_sentence(const FindingContext& c) {
                      two_digits(c.finding.value), scale_note(c), limit_text(c));
 }
 std::string overflow_follows(const FindingContext& c) {
+  if (c.finding.spoilt_buffer >= 0) {
+    return fmt::format(
+        "Running statistics of {} are not finite from then on: evaluation is broken",
+        c.sites.sites[static_cast<size_t>(c.finding.spoilt_buffer)].layer);
+  }
   if (!c.has_scaler || (!is_in_graph(c.site()) && !is_storage(c.site()))) return "";
   if (!c.finding.backward) return "Loss scaling cannot help: it is the forward pass";
   return c.finding.kind == FindingKind::kInvalid ? "Loss scaling cannot help" : "";
@@ -123,8 +133,12 @@ std::string invalid_sentence(const FindingContext& c) {
                                  c.finding.text.empty() ? "NaN or infinite" : c.finding.text);
   if (c.finding.cause >= 0) {
     const Site& cause = c.sites.sites[static_cast<size_t>(c.finding.cause)];
-    text += fmt::format(" because {} became zero{}", what_elsewhere(cause),
+    text += fmt::format(" because {} became {}{}", what_elsewhere(cause),
+                        c.finding.pole == 0 ? "zero" : two_digits(c.finding.pole),
                         is_storage(cause) ? " when stored" : "");
+  }
+  if (c.finding.rounded >= 0) {
+    text += " by rounding " + what_elsewhere(c.sites.sites[static_cast<size_t>(c.finding.rounded)]);
   }
   return text;
 }
@@ -259,6 +273,39 @@ std::string drift_sentence(const FindingContext& c) {
       place_text(c.site()), is_range ? "change" : "changes", two_digits(c.finding.value),
       share_text(c.finding.share));
 }
+// "loss 0.17, fp32 0.0055" of a step begun with the same weights.
+std::string equal_weights_note(const FindingContext& c) {
+  const Finding& f = c.finding;
+  if (std::isfinite(f.value)) {
+    return fmt::format("loss {:.3g}, fp32 {:.3g}", f.value, f.limit);
+  }
+  return "weight gradients wrong by " + share_text(f.spoilt_error);
+}
+// "61%", "183 times its size"
+std::string error_text(double share) {
+  return share < 1 ? share_text(share) : two_digits(share) + " times its size";
+}
+std::string cancellation_sentence(const FindingContext& c) {
+  const Finding& f = c.finding;
+  const std::string rounding =
+      fmt::format("rounding {} to {}", what_elsewhere(c.sites.sites[static_cast<size_t>(f.rounded)]),
+                  format_of(c));
+  if (f.text == "cancellation") {
+    return fmt::format(
+        "{}: cancellation, {} times smaller than its operands, wrong by {} through {}; {}",
+        place_text(c.site()), two_digits(f.factor), error_text(f.share), rounding,
+        equal_weights_note(c));
+  }
+  return fmt::format("{} amplifies the error of {} {} times and is wrong by {}; {}",
+                     place_text(c.site()), rounding, two_digits(f.factor), error_text(f.share),
+                     equal_weights_note(c));
+}
+std::string wrong_loss_sentence(const FindingContext& c) {
+  std::string text = equal_weights_note(c);
+  if (c.finding.site < 0) return text + "; no single rounding explains it";
+  return text + fmt::format("; rounding {} to {} explains {} of the difference, to first order",
+                            what_elsewhere(c.site()), format_of(c), share_text(c.finding.share));
+}
 // The op is PyTorch's: "router topk (moe.py:41)".
 std::string flipped_sentence(const FindingContext& c) {
   const Finding& f = c.finding;
@@ -327,6 +374,17 @@ constexpr FindingKindRow kRows[] = {
      .sentence = scaled_clip_sentence,
      .follows = nothing,
      .remedies = scaled_clip_remedies},
+    {.kind = FindingKind::kCancellation,
+     .name = "cancellation",
+     .help = "an op amplified the rounding of its operands: a difference of nearly equal numbers, a "
+             "steep function",
+     .rule = "in steps that begin with the reference's weights: the loss is wrong by 16 unit "
+             "roundoffs (1.6 % to 25 %), or all weight gradients together by 50 %, and a forward "
+             "result is wrong by 10 % although its operands are right to an eighth of that",
+     .breaks = false,
+     .sentence = cancellation_sentence,
+     .follows = nothing,
+     .remedies = cancellation_remedies},
     {.kind = FindingKind::kStateUnderflow,
      .name = "state underflow",
      .help = "optimizer state became zero",
@@ -410,6 +468,16 @@ constexpr FindingKindRow kRows[] = {
      .sentence = saturated_sentence,
      .follows = nothing,
      .remedies = saturated_remedies},
+    {.kind = FindingKind::kWrongLoss,
+     .name = "wrong loss",
+     .help = "with the same weights the loss is not the reference's",
+     .rule = "in steps that begin with the reference's weights: by 16 unit roundoffs (1.6 % to "
+             "25 %) and by 8 times what one ulp changes; no other finding of the forward pass "
+             "explains it",
+     .breaks = false,
+     .sentence = wrong_loss_sentence,
+     .follows = nothing,
+     .remedies = drift_remedies},
     {.kind = FindingKind::kLostUpdates,
      .name = "lost updates",
      .help = "updates too small to move the weight",
@@ -496,10 +564,11 @@ std::string torch_name(const Site& site) {
 
 std::string place_text(const Site& site) {
   std::string text = site.layer.empty() ? "(no layer)" : site.layer;
+  const bool is_outside = site.layer == forward_name(site);  // of all modules: named after the op
   if (is_storage(site)) {
     text = stored_name(site);
   } else if (is_in_graph(site)) {
-    text += " " + site.op;
+    text = is_outside ? site.op : text + " " + site.op;
   } else {
     text = parameter_of(site);
   }

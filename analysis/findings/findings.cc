@@ -47,6 +47,19 @@ int order_of(const SiteTable& sites, const Finding& finding) {
   return std::max(static_cast<int>(kind), static_cast<int>(FindingKind::kInvalid));
 }
 
+// A wrong loss without a place of its own is not told where another finding of the forward pass
+// explains it.
+void add_wrong_loss(const Finding& wrong, std::vector<Finding>& all) {
+  const bool is_explained = std::ranges::any_of(all, [](const Finding& f) {
+    return !f.backward &&
+           (row_of(f.kind).breaks || f.kind == FindingKind::kStorageUnderflow ||
+            f.kind == FindingKind::kForwardUnderflow || f.kind == FindingKind::kSaturated ||
+            f.kind == FindingKind::kSwamping);
+  });
+  if (wrong.kind == FindingKind::kWrongLoss && is_explained) return;
+  all.push_back(wrong);
+}
+
 // A state that divides the update and became zero makes weights jump: what is not finite in later
 // steps follows from it.
 void lead_with_lost_divisor(const std::vector<OptimizerState>& states, std::vector<Finding>& all) {
@@ -101,12 +114,14 @@ struct FindingTally::Impl {
         stored(facts.sites),
         stored_in_reference(facts.sites),
         missing(facts.sites, info.site_formats),
+        equal(its_lane, facts.sites, info.site_formats),
         scalers(info.scaler_count()),
         mine(none.size()),
         reference(none.size()),
         twin(twin_of(facts)) {}
 
   void add(const StepRecord& record);
+  void add_reference(const StepRecord& record);
   void add_sites(int64_t step, const LaneStep& own, const LaneStep& of_reference);
   void add_twin(const LaneStep& step);
   // A dead lane may lack its sites.
@@ -138,16 +153,29 @@ struct FindingTally::Impl {
   ShareTally shares;
   StoredEvidence stored, stored_in_reference;
   MissingScaler missing;
+  EqualWeightsTally equal;
   std::vector<std::vector<ScalerRecord>> scalers;  // by scaler and step
   std::vector<double> gradient_norms, gradient_norms_of_reference;
+  std::vector<double> losses_of_reference;
   Sums mine, reference;
   const int twin;                      // its lane; -1: none
   std::vector<double> errors_of_twin;  // by site id, in the last measured step; empty: no twin
   bool is_lost = false;                // in this or an earlier step the loss was not finite
+  int64_t lost_at = -1;                // of the reference, if it is lost
   int64_t measured_steps = 0, last_measured = -1;
 };
 
+// What is not finite in the reference, whatever the format.
+void FindingTally::Impl::add_reference(const StepRecord& record) {
+  const LaneStep& own = record.lanes[static_cast<size_t>(lane)];
+  if (is_lost || !record.is_measured) return;
+  is_lost = has_nonfinite_loss(own);
+  lost_at = record.step;
+  origins.add(record.step, is_skipped(own), sites_of(own), none);
+}
+
 void FindingTally::Impl::add(const StepRecord& record) {
+  if (info.is_reference) return add_reference(record);
   const LaneStep& own = record.lanes[static_cast<size_t>(lane)];
   const LaneStep& of_reference = record.lanes.front();
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
@@ -156,6 +184,7 @@ void FindingTally::Impl::add(const StepRecord& record) {
   }
   gradient_norms.push_back(own.alive ? own.gradient_norm : kNone);
   gradient_norms_of_reference.push_back(of_reference.alive ? of_reference.gradient_norm : kNone);
+  losses_of_reference.push_back(of_reference.loss);
   is_lost = is_lost || has_nonfinite_loss(own);
   if (!record.is_measured) return;
   ++measured_steps;
@@ -163,7 +192,9 @@ void FindingTally::Impl::add(const StepRecord& record) {
   const bool samples_sums = run.options.measuring.samples_sums(record.step);
   mine.add(sites_of(own), samples_sums);
   reference.add(sites_of(of_reference), samples_sums);
-  if (twin >= 0) add_twin(record.lanes[static_cast<size_t>(twin)]);
+  const LaneStep* of_twin = twin < 0 ? nullptr : &record.lanes[static_cast<size_t>(twin)];
+  if (of_twin != nullptr) add_twin(*of_twin);
+  if (run.has_same_weights(record.step)) equal.add(record.step, own, of_reference, of_twin);
   add_sites(record.step, own, of_reference);
 }
 
@@ -190,7 +221,7 @@ void FindingTally::Impl::add_twin(const LaneStep& step) {
 
 FindingTally::FindingTally(const RunView& run, int lane) {
   const LaneInfo& info = run.lanes[static_cast<size_t>(lane)];
-  if (is_candidate(info)) impl_ = std::make_unique<Impl>(run, lane);
+  if (is_candidate(info) || info.is_reference) impl_ = std::make_unique<Impl>(run, lane);
 }
 FindingTally::~FindingTally() = default;
 
@@ -203,6 +234,11 @@ std::vector<Finding> FindingTally::findings() const {
   const Impl& of = *impl_;
   const SiteTable& sites = of.run.sites;
   std::vector<Finding> all = of.origins.findings();
+  if (of.info.is_reference) {
+    // Infinities that did no harm, such as masks, came before.
+    std::erase_if(all, [&](const Finding& f) { return !of.is_lost || f.last_step < of.lost_at; });
+    return all;
+  }
   const auto add = [&all](const std::vector<Finding>& more) {
     all.insert(all.end(), more.begin(), more.end());
   };
@@ -228,7 +264,10 @@ std::vector<Finding> FindingTally::findings() const {
   if (const auto lost = find_lost_state(of.shares, of.states)) all.push_back(*lost);
   add(find_swamped_sums(of.shares, policy, of.mine.health, of.reference.health, of.errors_of_twin));
   of.missing.fold(policy, scalers, all);
+  if (const auto wrong = of.equal.find(of.losses_of_reference)) add_wrong_loss(*wrong, all);
+  const std::vector<std::string>& of_fp32 = of.run.lanes.front().warnings;
   for (const std::string& warning : of.info.warnings) {
+    if (std::ranges::count(of_fp32, warning) > 0) continue;  // no fault of the lane's formats
     all.push_back({.kind = FindingKind::kLostConstant, .lane = of.lane, .text = warning});
   }
   // A stored value that became zero and made an operation invalid is that finding's cause.
@@ -246,9 +285,13 @@ std::vector<Finding> FindingTally::findings() const {
   return all;
 }
 
+EqualStep FindingTally::equal_step() const {
+  return impl_ ? impl_->equal.judged(impl_->losses_of_reference) : EqualStep{};
+}
+
 FindingContext FindingTally::context_of(const Finding& finding) const {
   return {finding, impl_->run.sites, impl_->has_scaler(), impl_->measured_steps,
-          impl_->measured_steps == impl_->steps()};
+          impl_->measured_steps == impl_->steps(), impl_->info.is_reference};
 }
 
 std::vector<ToldFinding> tell_findings(const FindingTally& tally) {
@@ -270,7 +313,6 @@ std::vector<int> lanes_for_findings(const RunView& run, int lane) {
 
 std::vector<ToldFinding> find_findings(const RunFile& run, int lane) {
   const RunView facts = view_of(run);
-  if (!is_candidate(facts.lanes[static_cast<size_t>(lane)])) return {};
   FindingTally tally(facts, lane);
   Observer* const observers[] = {&tally};
   play(run, lanes_for_findings(facts, lane), observers);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "analysis/findings/equal_weights.h"
 #include "analysis/findings/finding_context.h"
 #include "analysis/run/run_view.h"
 #include "src/record/run/run_reader.h"
@@ -26,8 +27,11 @@ class FindingTally : public Observer {
   FindingTally(const RunView& run, int lane);
   ~FindingTally() override;
   void on_step(const StepRecord& record) override;
-  // The findings of the steps so far, the gravest first. Only candidates have findings.
+  // The findings of the steps so far, the gravest first. Only candidates have findings, and the
+  // reference where its own loss is not finite: the origins.
   std::vector<Finding> findings() const;
+  // How the lane compares in a step that it began with the reference's weights.
+  EqualStep equal_step() const;
   // What the sentence of one of them refers to. Valid as long as the finding and the run.
   FindingContext context_of(const Finding& finding) const;
 

@@ -58,6 +58,26 @@ std::vector<int32_t> NonfiniteOrigins::consequences_of(size_t origin,
   return out;
 }
 
+double NonfiniteOrigins::pole_of(const Site& site) const {
+  return is_in_graph(site) ? find_op(site.op).meaning.pole_at : 0;
+}
+
+int32_t NonfiniteOrigins::rounding_before(int32_t site, const StepEvidence& lane) const {
+  std::vector<int32_t> level = sites_.sites[static_cast<size_t>(site)].feeds;
+  std::set<int32_t> seen(level.begin(), level.end());
+  while (!level.empty()) {
+    std::vector<int32_t> next;
+    for (const int32_t id : level) {
+      if (lane[static_cast<size_t>(id)].stats.inexact > 0) return id;
+      for (const int32_t feed : sites_.sites[static_cast<size_t>(id)].feeds) {
+        if (seen.insert(feed).second) next.push_back(feed);
+      }
+    }
+    level = std::move(next);
+  }
+  return -1;
+}
+
 int32_t NonfiniteOrigins::vanished_operand(const Site& site, const StepEvidence& lane,
                                            const StepEvidence& reference) const {
   std::vector<int32_t> operands;
@@ -72,6 +92,12 @@ int32_t NonfiniteOrigins::vanished_operand(const Site& site, const StepEvidence&
   int32_t found = -1;
   uint64_t most = 0;
   for (const int32_t operand : operands) {
+    if (const double at = pole_of(site); at != 0) {
+      const bool is_there = lane.largest(static_cast<size_t>(operand)) == at &&
+                            reference.largest(static_cast<size_t>(operand)) < at;
+      if (is_there) found = operand;
+      continue;
+    }
     const auto o = static_cast<size_t>(operand);
     const uint64_t zeros = lane[o].stats.source_zero + lane[o].stats.to_zero;
     if (zeros <= reference[o].stats.source_zero || zeros - reference[o].stats.source_zero <= most)
@@ -97,7 +123,7 @@ int32_t NonfiniteOrigins::stored_cause(int32_t site, const StepEvidence& lane,
     const auto most = std::ranges::max_element(feeds, {}, excess);
     const bool goes_on = lane[static_cast<size_t>(at)].stats.to_zero == 0 && most != feeds.end() &&
                          excess(*most) > 0 && excess(*most) >= kMadeZeros * excess(at);
-    if (!goes_on) return lane[static_cast<size_t>(at)].stats.to_zero > 0 ? at : site;
+    if (!goes_on) return at;
     at = *most;
   }
   return at;
@@ -127,7 +153,15 @@ Finding NonfiniteOrigins::describe(int64_t step, const Site& site, const StepEvi
   // Infinite before the rounding.
   const bool formed_before = lane[i].stats.to_infinity == 0 || std::isinf(lane[i].stats.abs_max);
   if (lane[i].stats.nan > 0 || formed_before) f.cause = vanished_operand(site, lane, reference);
-  if (f.cause >= 0) f.cause = stored_cause(f.cause, lane, reference);
+  if (f.cause >= 0) {
+    f.pole = pole_of(site);
+    if (f.pole == 0) f.cause = stored_cause(f.cause, lane, reference);
+    const Site& cause = sites_.sites[static_cast<size_t>(f.cause)];
+    const bool is_value = is_in_graph(cause) && !is_storage(cause);
+    if (is_value && lane[static_cast<size_t>(f.cause)].stats.to_zero == 0) {
+      f.rounded = rounding_before(f.cause, lane);
+    }
+  }
   if (lane[i].stats.nan > 0 || f.cause >= 0) {
     f.kind = FindingKind::kInvalid;
     f.text = lane[i].stats.nan > 0 ? "NaN" : "infinite";
@@ -157,12 +191,14 @@ void NonfiniteOrigins::add(int64_t step, bool skipped, const StepEvidence& lane,
   if (std::ranges::count(bad, true) == 0) return;
   const std::vector<bool> disappears = intended_.absorbed(synced_ || step == 0, lane, bad);
   bool first_of_step = true, leaves_traces = false;
+  int32_t spoilt_buffer = -1;
   for (const Site& site : sites_.sites) {
     const auto i = static_cast<size_t>(site.id);
     if (!bad[i]) continue;
     const bool is_kept = (site.role == Role::kBuffer && site.point == Point::kOutput) ||
                          (is_of_update(site) && !skipped);
     leaves_traces = leaves_traces || is_kept;
+    if (is_kept && skipped && spoilt_buffer < 0) spoilt_buffer = site.id;
     const auto is_bad = [&](int32_t feed) { return bad[static_cast<size_t>(feed)]; };
     if (std::ranges::any_of(site.feeds, is_bad) || disappears[i]) continue;
     if (skipped && is_backward(site)) {
@@ -212,6 +248,9 @@ void NonfiniteOrigins::add(int64_t step, bool skipped, const StepEvidence& lane,
     }
   }
   poisoned_ = poisoned_ || leaves_traces;
+  for (Finding& f : findings_) {
+    if (f.last_step == step && !f.backward && f.spoilt_buffer < 0) f.spoilt_buffer = spoilt_buffer;
+  }
   // No site qualified, but weights or buffers are spoilt: the first site in execution order.
   if (!findings_.empty() || !poisoned_ || skipped) return;
   for (const Site& site : sites_.sites) {

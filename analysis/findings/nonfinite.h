@@ -33,13 +33,15 @@ class NonfiniteOrigins {
   const std::vector<int64_t>& skips_by_site() const { return skips_by_site_; }
 
  private:
-  // The operand at a pole of the op, or the optimizer state, with the most zeros that the reference
-  // does not have; -1: none.
+  // The operand at a pole of the op that the reference's is not at, or the optimizer state with the
+  // most zeros that the reference does not have; -1: none.
   int32_t vanished_operand(const Site& site, const StepEvidence& lane,
                            const StepEvidence& reference) const;
-  // The site, of storage or in the graph, whose rounding made most of the zeros at `site`; `site`
-  // itself: none did.
+  // The site, of storage or in the graph, where most of the zeros at `site` appear first.
   int32_t stored_cause(int32_t site, const StepEvidence& lane, const StepEvidence& reference) const;
+  // The nearest site before this one whose own rounding changed values; -1: none.
+  int32_t rounding_before(int32_t site, const StepEvidence& lane) const;
+  double pole_of(const Site& site) const;
   bool is_sum(const Site& site) const;
   // The operand in whose format the op rounds gradients inside, where they overflow although all
   // operands are finite; -1: the op does not.

@@ -59,6 +59,7 @@ std::vector<Remedy> sum_remedies(const FindingContext& c) {
 }
 
 std::vector<Remedy> invalid_remedies(const FindingContext& c) {
+  if (c.of_reference) return {{"an eps or a mask that keeps the operand off the pole"}};
   if (c.finding.cause < 0) {
     return with_wider({{"this op in fp32", op_in_fp32},
                        {"a larger eps, or the loss from logits", larger_eps, kNotTold}});
@@ -73,6 +74,12 @@ std::vector<Remedy> invalid_remedies(const FindingContext& c) {
         {{fmt::format("keep {} in fp32", stored_name(cause_of(c))), stored_in_fp32_or_bf16},
          {"a larger eps", larger_eps},
          {"this op in fp32", op_in_fp32, kNotTold}});
+  }
+  if (c.finding.rounded >= 0) {  // what was rounded, not what met the pole
+    return with_wider({{fmt::format("{} and what it reads in fp32", cause_of(c).op),
+                        operands_in_fp32},
+                       {"a formula without the difference"},
+                       {"a larger eps", larger_eps, kNotTold}});
   }
   return with_wider({{"this op in fp32", op_in_fp32}, {"a larger eps", larger_eps}});
 }
@@ -145,6 +152,14 @@ std::vector<Remedy> saturated_remedies(const FindingContext&) {
                      {"this layer in bf16", layer_in_fp32_or_bf16},
                      {"a shorter history of the scale", shorter_history, kNotTold},
                      {"what is cut off in bf16 or fp32", values_in_bf16_or_fp32, kNotTold}});
+}
+std::vector<Remedy> cancellation_remedies(const FindingContext& c) {
+  std::vector<Remedy> rows;
+  const Site& rounded = c.sites.sites[static_cast<size_t>(c.finding.rounded)];
+  const std::string input = is_storage(rounded) ? stored_name(rounded) + " and " : "";
+  rows.push_back({input + "this op and what it reads in fp32", operands_in_fp32});
+  rows.push_back({"a formula without the difference"});
+  return with_wider(std::move(rows));
 }
 std::vector<Remedy> updates_remedies(const FindingContext&) {
   return {{"fp32 master weights", fp32_masters},

@@ -25,6 +25,7 @@ std::vector<Remedy> updates_remedies(const FindingContext& c);
 std::vector<Remedy> swamping_remedies(const FindingContext& c);
 std::vector<Remedy> constant_remedies(const FindingContext& c);
 std::vector<Remedy> flipped_remedies(const FindingContext& c);
+std::vector<Remedy> cancellation_remedies(const FindingContext& c);
 std::vector<Remedy> drift_remedies(const FindingContext& c);
 
 }  // namespace lockstep

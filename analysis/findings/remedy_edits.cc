@@ -137,6 +137,33 @@ std::vector<RemedyEdit> layer_in(const EditContext& c, const Format& in) {
   return edits;
 }
 
+// The forward ops before a node, level by level.
+class NodesBefore {
+ public:
+  NodesBefore(const EditContext& c, const Node& node) : c_(c), now_{&node} {}
+  void go_up() {
+    std::set<const Node*> before;
+    for (const Node* one : now_) {
+      for (const std::string& input : one->inputs) {
+        values_.insert(input);
+        const Node* producer = c_.step.producer_of(input);
+        if (producer == nullptr) continue;
+        before.insert(producer);
+        places_.insert(place_of(c_, *producer));
+      }
+    }
+    now_ = std::move(before);
+  }
+  const std::set<Place>& places() const { return places_; }        // of the levels so far
+  const std::set<std::string>& values() const { return values_; }  // that were read
+
+ private:
+  const EditContext& c_;
+  std::set<const Node*> now_;
+  std::set<Place> places_;
+  std::set<std::string> values_;
+};
+
 std::vector<RemedyEdit> joined(std::vector<RemedyEdit> edits, std::vector<RemedyEdit> more) {
   for (RemedyEdit& edit : more) add_edit(edits, std::move(edit));
   return edits;
@@ -186,24 +213,53 @@ std::vector<RemedyEdit> values_in_bf16_or_fp32(const EditContext& c) {
 std::vector<RemedyEdit> deciders_in_fp32(const EditContext& c) {
   const Node* node = forward_node(c);
   if (node == nullptr) return {};
-  std::set<Place> places;
-  std::vector<const Node*> now = {node};
   std::vector<RemedyEdit> edits;
   constexpr int kDepth = 4;  // a router: softmax of a linear layer, and its casts
-  for (int d = 0; d < kDepth; ++d) {
-    std::vector<const Node*> before;
-    for (const Node* one : now) {
-      for (const std::string& input : one->inputs) {
-        const Node* producer = c.step.producer_of(input);
-        if (producer == nullptr) continue;
-        before.push_back(producer);
-        places.insert(place_of(c, *producer));
-      }
-    }
-    now = std::move(before);
+  NodesBefore before(c, *node);
+  for (int d = 1; d <= kDepth; ++d) {
+    before.go_up();
     add_edit(edits, {fmt::format("what {} decides by in fp32, {} op{} before it",
-                                 layer_of(c.step, *node), d + 1, d == 0 ? "" : "s"),
-                     compute_rules(places, "fp32")});
+                                 layer_of(c.step, *node), d, d == 1 ? "" : "s"),
+                     compute_rules(before.places(), "fp32")});
+  }
+  return edits;
+}
+
+std::vector<RemedyEdit> operands_in_fp32(const EditContext& c) {
+  const Finding& f = c.found.finding;
+  const Node* node =
+      f.cause < 0 ? forward_node(c)
+                  : forward_of(c, node_of(c, c.found.sites.sites[static_cast<size_t>(f.cause)].node));
+  if (node == nullptr) return {};
+  std::vector<RemedyEdit> edits;
+  constexpr int kDepth = 16;
+  const auto [layer, op] = place_of(c, *node);
+  const auto stored = c.found.sites.storage_sites();
+  NodesBefore before(c, *node);
+  for (int d = 1, told = 1; d <= kDepth; ++d) {
+    before.go_up();
+    if (d != told) continue;
+    told *= 2;
+    std::set<Place> places = before.places();
+    places.insert({layer, op});
+    std::string toml = compute_rules(places, "fp32");
+    if (toml.empty()) continue;
+    std::set<std::pair<std::string, Role>> read;
+    for (const std::string& value : before.values()) {
+      const auto found = stored.find(value);
+      if (found == stored.end()) continue;
+      const Site& site = c.found.sites.sites[static_cast<size_t>(found->second)];
+      if (site.role != Role::kWeight && can_name(site.layer)) read.insert({site.layer, site.role});
+    }
+    for (const auto& [of_layer, role] : read) {
+      toml += rule_text({{"layer", of_layer},
+                         {"role", std::string(to_string(role))},
+                         {"point", "storage"},
+                         {"format", "fp32"}});
+    }
+    add_edit(edits, {fmt::format("{} {} and {} before it in fp32", layer, op,
+                                 d == 1 ? "the ops" : fmt::format("{} levels of ops", d)),
+                     toml, region_of(layer)});
   }
   return edits;
 }

@@ -3,10 +3,31 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "analysis/findings/nonfinite.h"
 
 namespace lockstep {
+
+namespace {
+
+bool is_skip(const ScalerRecord& s) {
+  return s.skipped && s.found_inf;
+}
+
+// Skips at a lower scale than the skip before: a scale that has grown again is only probed.
+int64_t falling_skips(std::span<const ScalerRecord> scalers) {
+  int64_t count = 0;
+  double before = std::numeric_limits<double>::infinity();
+  for (const ScalerRecord& s : scalers) {
+    if (!is_skip(s)) continue;
+    count += s.scale < before;
+    before = s.scale;
+  }
+  return count;
+}
+
+}  // namespace
 
 std::vector<Finding> scale_findings(const LaneInfo& info, int lane,
                                     std::span<const ScalerRecord> scalers,
@@ -15,12 +36,11 @@ std::vector<Finding> scale_findings(const LaneInfo& info, int lane,
   size_t alive = 0;
   while (alive < scalers.size() && std::isfinite(scalers[alive].scale)) ++alive;
   const std::span<const ScalerRecord> lived = scalers.first(alive);
-  const auto is_skip = [](const ScalerRecord& s) { return s.skipped && s.found_inf; };
   const int64_t skips = std::ranges::count_if(lived, is_skip);
   if (skips == 0) return {};
   const bool gave_up = info.died_of == DeathCause::kLossScaler;
   const auto late = lived.subspan(alive / 2);
-  const int64_t late_skips = std::ranges::count_if(late, is_skip);
+  const int64_t late_skips = falling_skips(late);
   const double late_rate = static_cast<double>(late_skips) / static_cast<double>(late.size());
   const bool falls = lived.back().scale < lived.front().scale;
   const bool none_taken = skips == static_cast<int64_t>(alive) && skips >= kFewestSkips;

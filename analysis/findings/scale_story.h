@@ -16,8 +16,7 @@
 namespace lockstep {
 
 // Probing is over by the middle of the run. After it, a scaler skips one step each time it has
-// grown, which takes growth_interval steps (2000 by default): a quarter of the steps is far from
-// ordinary.
+// grown, at the scale of the skip before: those do not count.
 inline constexpr double kSkipRateLimit = 0.25;  // of the steps in the second half of the run
 inline constexpr int64_t kFewestLateSkips = 2;  // one is an outlier batch
 inline constexpr int64_t kFewestScaledSteps = 8;

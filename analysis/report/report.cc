@@ -133,6 +133,7 @@ class LaneTally : public Observer {
     out.health = layer_health(run_view_.sites, health_.sites());
     out.counted_loss = largest_loss(counted_.sites());
     out.findings = findings_.findings();
+    out.equal = findings_.equal_step();
     if (views_) out.views = views_->views(out.findings);
     out.device = run_.device(lane_);
     out.beside_model = hardware_.pair();

@@ -73,6 +73,7 @@ struct LaneReport {
   DeviceWork device;                    // of the engine's device; no products: it has none
   std::vector<Stagnation> updates;      // by layer, of the same steps
   std::vector<Finding> findings;        // the gravest first
+  EqualStep equal = {};                 // a step begun with the reference's weights
   std::optional<CapturedComparison>
       beside_captured;                       // of emulated lanes, if there is a captured run
   std::optional<HardwarePair> beside_model;  // of a lane on a device, if its model ran, too
@@ -117,7 +118,7 @@ struct Report {
 inline FindingContext context_of(const Report& report, const LaneReport& lane,
                                  const Finding& finding) {
   return {finding, report.sites, lane.has_scaler, report.measured_steps(),
-          report.unmeasured_steps == 0};
+          report.unmeasured_steps == 0, lane.info.is_reference};
 }
 
 // Whether outcomes rest on all seeds of the file, or on the one that `run` reads.

@@ -150,6 +150,13 @@ double largest(std::span<const double> drops) {
   return most;
 }
 
+// In some seed: such a lane shows nothing of training.
+bool took_no_step(std::span<const JudgeInput> seeds) {
+  return std::ranges::any_of(seeds, [](const JudgeInput& seed) {
+    return !seed.lane.empty() && seed.skips.size() == seed.lane.size();
+  });
+}
+
 bool reference_learned(std::span<const JudgeInput> seeds) {
   double fall = 0, noise_sq = 0;
   for (const JudgeInput& seed : seeds) {
@@ -232,7 +239,7 @@ LaneJudgement judge_seeds(std::span<const JudgeInput> seeds) {
     out.verdict = Verdict::kBroke;
   } else if (!seeds.front().keeps_own_weights) {
     out.verdict = Verdict::kUnjudged;
-  } else if (!reference_learned(seeds)) {
+  } else if (!reference_learned(seeds) || took_no_step(seeds)) {
     out.verdict = Verdict::kTooShort;
   } else if (beyond_chance(out.stalled_in, out.seeds)) {
     out.verdict = Verdict::kStalled;

@@ -32,7 +32,7 @@
 //   broke     in at least one seed
 //   stalled   its loss did not fall, though the reference's did, in more seeds than chance explains
 //             at kErrorRate
-// Nothing is judged unless the reference learned: the fall of its loss, mean over the seeds, is
+// Nothing is judged if every step was skipped, or unless the reference learned: the fall of its loss, mean over the seeds, is
 // more than learning_noise.
 #pragma once
 
@@ -55,7 +55,7 @@ enum class Verdict : uint8_t {
   kWorse,     // trained, but beyond the noise
   kStalled,   // its loss did not fall, though the reference's did
   kBroke,     // died, or its loss is not finite at the end
-  kTooShort,  // the reference has not learned yet
+  kTooShort,  // the reference has not learned yet, or the lane took no step
   kUnjudged,  // lanes do not keep their own weights
 };
 std::string_view to_string(Verdict verdict);

@@ -94,6 +94,18 @@ std::string deciding_text(const LaneJudgement& j) {
   return fmt::format("; about {} seeds would decide", j.seeds_to_decide);
 }
 
+// "tf32 agrees with fp32 at equal weights (loss within 0.02%)": what one step shows of a lane whose
+// training is not judged.
+std::string standing_text(const LaneReport& lane, const Finding* finding) {
+  const EqualStep& equal = lane.equal;
+  if (equal.step < 0) return lane.info.name + ", not judged";
+  if (equal.is_wrong()) return lane.info.name + " is wrong at equal weights";
+  const std::string text = lane.info.name + " agrees with fp32 at equal weights";
+  if (finding != nullptr) return text;
+  const double error = equal.error();
+  return text + (error == 0 ? " (the same loss)" : " (loss within " + share_text(error) + ")");
+}
+
 std::string outcome_text(const LaneReport& lane, const Finding* finding) {
   const LaneJudgement& j = lane.judgement;
   switch (j.verdict) {
@@ -116,7 +128,7 @@ std::string outcome_text(const LaneReport& lane, const Finding* finding) {
         return fmt::format("{} took no step: all {} were skipped", lane.info.name,
                            lane.skips.size());
       }
-      return lane.info.name + ", not judged" + skips_text(lane, finding);
+      return standing_text(lane, finding) + skips_text(lane, finding);
     default:
       return fmt::format("{} is {}{}: {}{}{}", lane.info.name, to_string(j.verdict),
                          j.verdict == Verdict::kStalled && j.seeds > 1
@@ -137,6 +149,8 @@ std::string as_sentence(const FindingContext& context, std::string text) {
 // A lane that broke without a finding. PyTorch's own run has no statistics: the lane that does what
 // PyTorch did has them.
 std::string unexplained_text(const Report& report, const LaneReport& lane) {
+  const bool shares_fault = !lane.info.is_reference && main_finding(report.reference()) != nullptr;
+  if (shares_fault) return "So does fp32: it is no matter of the format.";
   if (!lane.is_captured()) return "Its loss or weights are not finite; no single cause was found.";
   const auto other = std::ranges::find_if(report.lanes, [](const LaneReport& o) {
     return o.beside_captured && o.beside_captured->losses &&

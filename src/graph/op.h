@@ -229,9 +229,10 @@ struct OpMeaning {
   // y = operand 0 - operand 1. In this and in is_sum a small operand may have no effect.
   bool is_difference = false;
   FirstValues first_values = FirstValues::kNone;
-  // The operand at whose zero the result is infinite or NaN: a divisor, the argument of a
-  // logarithm; -1: none. Findings name it when rounding made it zero.
+  // The operand that has a pole: where its magnitude is pole_at, the result is infinite or NaN (a
+  // divisor, the argument of a logarithm); -1: none. Findings name it when rounding put it there.
   int pole_operand = -1;
+  double pole_at = 0;
   // The output is a recorded choice between values of operand 0, see OpCall::decisions.
   bool decides = false;
 };

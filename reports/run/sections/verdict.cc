@@ -155,8 +155,16 @@ std::string savings_text(const Report& report) {
 }
 
 // For every format of 16 bits that a lane has: the layers to keep in FP32, the loss scale to set.
+// Nothing of formats that a finding is about: "all layers may use bf16" would contradict it.
 void add_ranges(const Report& report, Blocks& out) {
   for (const RangeTable& ranges : report.ranges) {
+    const bool is_contradicted = std::ranges::any_of(report.lanes, [&](const LaneReport& lane) {
+      const Finding* finding = main_finding(lane);
+      return finding != nullptr && !finding->backward && finding->format == ranges.format->name;
+    });
+    const bool keeps_some = std::ranges::any_of(
+        ranges.layers, [](const LayerRange& layer) { return !layer.reason.empty(); });
+    if (is_contradicted && !keeps_some) continue;
     for (const std::string& text : {kept_layers_sentence(ranges), loss_scale_sentence(ranges)}) {
       if (text.empty()) continue;
       out.push_back(paragraph(text, Tone::kPlain, text.find_first_of(",.")));

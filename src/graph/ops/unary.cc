@@ -28,8 +28,9 @@ struct Row {
   Unary variant = function;  // with approximate = "tanh", for the op that has it
   ForeignNames foreign_names = {};
   Kink (*kink)(const Node& node) = nullptr;
-  bool has_pole = false;           // f(0) is infinite
-  bool has_gradient_pole = false;  // the backward row's operand 0 is a divisor
+  bool has_pole = false;           // f is infinite at `pole`
+  bool has_gradient_pole = false;  // so is the backward row, at this operand 0
+  double pole = 0;                 // a magnitude
   // Where PyTorch's has several kernels (tools/autograd/derivatives.yaml). In FP32 and wider the
   // formula of elementwise_functions-inl.h applies.
   GradientInSteps gradient = {};
@@ -176,6 +177,9 @@ constexpr Row kRows[] = {
      .cast_class = kFp32,
      .help = "y = ln(1 + x)",
      .source = kWide,
+     .has_pole = true,
+     .has_gradient_pole = true,
+     .pole = 1,
      .gradient = [](const auto& s, const auto& x,
                     const auto& dy) { return s.quotient(dy, s.plus(x, 1)); }},
     {.name = "exp2",
@@ -210,12 +214,16 @@ constexpr Row kRows[] = {
      .function = Unary::kAsin,
      .cast_class = kFp32,
      .help = "y = arcsin(x), NaN outside of [-1, 1]",
-     .source = kWide},
+     .source = kWide,
+     .has_gradient_pole = true,
+     .pole = 1},
     {.name = "acos",
      .function = Unary::kAcos,
      .cast_class = kFp32,
      .help = "y = arccos(x), NaN outside of [-1, 1]",
-     .source = kWide},
+     .source = kWide,
+     .has_gradient_pole = true,
+     .pole = 1},
     {.name = "atan",
      .function = Unary::kAtan,
      .cast_class = kFollow,
@@ -251,6 +259,8 @@ constexpr Row kRows[] = {
      .cast_class = kFollow,
      .help = "y = arcosh(x), NaN below 1",
      .source = kFollows,
+     .has_gradient_pole = true,
+     .pole = 1,
      .gradient =
          [](const auto& s, const auto& x, const auto& dy) {
            return s.product(dy, s.of(Unary::kRsqrt, s.plus(s.square(x), -1)));
@@ -259,7 +269,10 @@ constexpr Row kRows[] = {
      .function = Unary::kAtanh,
      .cast_class = kFollow,
      .help = "y = artanh(x), NaN outside of [-1, 1]",
-     .source = kFollows},
+     .source = kFollows,
+     .has_pole = true,
+     .has_gradient_pole = true,
+     .pole = 1},
     {.name = "lgamma",
      .function = Unary::kLgamma,
      .cast_class = kFollow,
@@ -404,7 +417,9 @@ std::vector<OpDef> unary_ops() {
         .run = run_forward,
         .foreign_names = row.foreign_names,
         .formats = {.rounds_inside = row.gradient ? RoundsInside::kAlways : RoundsInside::kNever},
-        .meaning = {.kink = row.kink, .pole_operand = row.has_pole ? 0 : -1}};
+        .meaning = {.kink = row.kink,
+                    .pole_operand = row.has_pole ? 0 : -1,
+                    .pole_at = row.pole}};
     for (const Argument& parameter : row.parameters) {
       if (!parameter.name.empty()) forward.attributes.push_back(parameter.name);
     }
@@ -419,7 +434,7 @@ std::vector<OpDef> unary_ops() {
                    .attributes = forward.attributes,
                    .infer = infer_backward,
                    .run = run_backward,
-                   .meaning = {.pole_operand = row.has_gradient_pole ? 0 : -1}};
+                   .meaning = {.pole_operand = row.has_gradient_pole ? 0 : -1, .pole_at = row.pole}};
     rows.push_back(std::move(forward));
     rows.push_back(std::move(backward));
   }
