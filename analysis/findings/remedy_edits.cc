@@ -44,6 +44,11 @@ bool can_name(const std::string& layer) {
   return !layer.empty() && layer.find_first_of("*?") == std::string::npos;
 }
 
+// "fc1 linear"; outside of all modules the layer has the op's name: "sub".
+std::string name_of(const std::string& layer, const std::string& op) {
+  return layer == op ? op : layer + " " + op;
+}
+
 Place place_of(const EditContext& c, const Node& forward) {
   return {layer_of(c.step, forward), forward.op};
 }
@@ -95,7 +100,7 @@ std::vector<RemedyEdit> op_in(const EditContext& c, const Format& in) {
   const std::string pytorch = in.is_fp32() ? region_of(layer) : "";
   std::set<Place> places = {{layer, op}};
   add_edit(edits,
-           {fmt::format("{} {} in {}", layer, op, format), compute_rules(places, format), pytorch});
+           {fmt::format("{} in {}", name_of(layer, op), format), compute_rules(places, format), pytorch});
   const Finding& f = c.found.finding;
   const Site* cause = f.cause < 0 ? nullptr : &c.found.sites.sites[static_cast<size_t>(f.cause)];
   const Node* lost =
@@ -103,12 +108,12 @@ std::vector<RemedyEdit> op_in(const EditContext& c, const Format& in) {
   if (lost != nullptr && lost != node) {
     std::set<Place> both = places;
     both.insert(place_of(c, *lost));
-    add_edit(edits, {fmt::format("{} {} and {} in {}", layer, op, lost->op, format),
+    add_edit(edits, {fmt::format("{} and {} in {}", name_of(layer, op), lost->op, format),
                      compute_rules(both, format), pytorch});
   }
   const std::set<Place> readers = readers_of(c, results_of(*node));
   places.insert(readers.begin(), readers.end());
-  add_edit(edits, {fmt::format("{} {} and what reads its result in {}", layer, op, format),
+  add_edit(edits, {fmt::format("{} and what reads its result in {}", name_of(layer, op), format),
                    compute_rules(places, format), pytorch});
   return edits;
 }
@@ -257,7 +262,7 @@ std::vector<RemedyEdit> operands_in_fp32(const EditContext& c) {
                          {"point", "storage"},
                          {"format", "fp32"}});
     }
-    add_edit(edits, {fmt::format("{} {} and {} before it in fp32", layer, op,
+    add_edit(edits, {fmt::format("{} and {} before it in fp32", name_of(layer, op),
                                  d == 1 ? "the ops" : fmt::format("{} levels of ops", d)),
                      toml, region_of(layer)});
   }

@@ -38,8 +38,10 @@ std::set<std::string> layers_with(FindingKind kind, const Trial& trial, const Fi
   return layers;
 }
 
-bool breaks(const Finding& finding) {
-  return row_of(finding.kind).breaks;
+// Such a finding may not be left: it breaks a training, or the loss is wrong at equal weights.
+bool is_grave(const Finding& finding) {
+  return row_of(finding.kind).breaks || finding.kind == FindingKind::kCancellation ||
+         finding.kind == FindingKind::kWrongLoss;
 }
 
 // What a round may try.
@@ -178,7 +180,7 @@ class Fixer {
     const std::set<std::string> left = layers_with(target, one.trial, *one.scene);
     one.gone = !left.contains(layer);
     const bool moved = !std::ranges::includes(standing, left);
-    const bool sound = one.gone && !moved && std::ranges::none_of(one.trial.findings, breaks);
+    const bool sound = one.gone && !moved && std::ranges::none_of(one.trial.findings, is_grave);
     one.grade = sound ? grade_of_loss(one.trial) : FixGrade::kNo;
   }
 
@@ -287,7 +289,7 @@ class Fixer {
   // Less is better: what still breaks, then the loss, then the number of findings.
   static std::tuple<bool, double, size_t> rank(const FixTrial& one) {
     const double gap = one.trial.judgement.gap;
-    return {std::ranges::any_of(one.trial.findings, breaks),
+    return {std::ranges::any_of(one.trial.findings, is_grave),
             std::isfinite(gap) ? std::max(gap, tolerance_of(one.trial))
                                : std::numeric_limits<double>::infinity(),
             one.trial.findings.size()};

@@ -2,7 +2,7 @@
 // Runs a lane that goes wrong, takes its gravest finding, and runs the finding's remedies
 // (analysis/findings/remedies.h) as edits, the smallest first. A remedy is accepted if
 //   - no finding of that kind at that layer is left, none has come elsewhere, and none is left that
-//     breaks a training,
+//     breaks a training or makes the loss wrong at equal weights,
 //   - the loss is within the tolerance of FP32's: a share of the fall of FP32's loss, never below
 //     what one ulp does (proof.h); or within the noise of the run (outcome.h).
 // If a remedy removes the finding and another finding remains, the next round continues with that
