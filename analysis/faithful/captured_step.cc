@@ -39,21 +39,28 @@ ComputedStep CapturedStepRunner::run(const CapturedStep& step, const Tensors& va
 }
 
 ComputedStep CapturedStepRunner::run_moved(const CapturedStep& step, const Tensors& values,
-                                           double loss_scale, Moves moves) {
+                                           double loss_scale, Moves moves,
+                                           const NodeVisit& visit) {
   uint32_t index = 0;
-  std::vector<float> moved;
   const auto move = [&](size_t, int n, GraphRunner& of_graph) {
     const auto node = static_cast<size_t>(n);
-    if (!of_graph.fp32_nodes[node]) return;
-    const std::span<float> y =
-        of_graph.runner->values().mutable_of(of_graph.graph.nodes[node].id).as<float>();
-    moved.assign(y.begin(), y.end());
-    const RandomStream signs(moves.signs, RandomPurpose::kTwin, index++);
-    active_kernels().f32.move_by_one_ulp(moved.data(), signs, 0,
-                                         static_cast<int64_t>(moved.size()));
-    for (size_t i = 0; i < y.size(); ++i) y[i] += moves.ulps * (moved[i] - y[i]);
+    Tensor& y = of_graph.runner->values().mutable_of(of_graph.graph.nodes[node].id);
+    const auto move_in = [&]<typename T>(const Kernels<T>& kernels) {
+      const std::span<T> now = y.as<T>();
+      std::vector<T> moved(now.begin(), now.end());
+      const RandomStream signs(moves.signs, RandomPurpose::kTwin, index++);
+      kernels.move_by_one_ulp(moved.data(), signs, 0, y.size());
+      for (size_t i = 0; i < now.size(); ++i) {
+        now[i] += static_cast<T>(moves.ulps) * (moved[i] - now[i]);
+      }
+    };
+    if (y.container() == Container::kF64) {
+      move_in(active_kernels().f64);
+    } else if (of_graph.fp32_nodes[node]) {
+      move_in(active_kernels().f32);
+    }
   };
-  return run_nodes(step, values, loss_scale, /*seed=*/0, {}, move);
+  return run_nodes(step, values, loss_scale, /*seed=*/0, visit, move);
 }
 
 ComputedStep CapturedStepRunner::run_nodes(const CapturedStep& step, const Tensors& values,

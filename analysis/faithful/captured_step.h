@@ -37,14 +37,15 @@ class CapturedStepRunner {
   // lowering.
   ComputedStep run(const CapturedStep& step, const Tensors& values, double loss_scale = 1,
                    const NodeVisit& visit = {}, uint64_t seed = 0);
-  // The same step by other kernels: every number that a node leaves in FP32 is some ulps off, up or
-  // down by a seeded sign. Functions and sums that end in FP32 differ between libraries.
+  // The same step by other kernels: every number that a node leaves in FP32 (with `is_fp64`: in
+  // FP64) is some ulps off, up or down by a seeded sign. Functions and sums differ between
+  // libraries.
   struct Moves {
     uint64_t signs = 0;  // the seed
     float ulps = 1;
   };
   ComputedStep run_moved(const CapturedStep& step, const Tensors& values, double loss_scale,
-                         Moves moves);
+                         Moves moves, const NodeVisit& visit = {});
 
  private:
   struct GraphRunner {

@@ -45,15 +45,27 @@ void take_distances(const Tensors& moved, const Tensors& values, const Masks& le
   }
 }
 
+void take_step(const ComputedStep& other, const ComputedStep& step, const Masks& leave_out,
+               StepChaos& chaos) {
+  chaos.loss = std::max(chaos.loss, std::abs(other.loss - step.loss));
+  take_distances(other.gradients, step.gradients, leave_out, chaos.gradients);
+}
+
 }  // namespace
 
 StepChaos step_chaos(const Graph& graph, const Tensors& values, const ComputedStep& step,
                      const Masks& leave_out, const StepFromValues& run) {
   StepChaos chaos;
-  for_twins(graph, values, run, [&](const ComputedStep& twin) {
-    chaos.loss = std::max(chaos.loss, std::abs(twin.loss - step.loss));
-    take_distances(twin.gradients, step.gradients, leave_out, chaos.gradients);
-  });
+  for_twins(graph, values, run,
+            [&](const ComputedStep& twin) { take_step(twin, step, leave_out, chaos); });
+  return chaos;
+}
+
+StepChaos with_moved_results(StepChaos chaos, const ComputedStep& step, const Masks& leave_out,
+                             const std::function<ComputedStep(uint64_t)>& run) {
+  for (uint64_t seed = 1; seed <= kChaosTwins; ++seed) {
+    take_step(run(seed), step, leave_out, chaos);
+  }
   return chaos;
 }
 

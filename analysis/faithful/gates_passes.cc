@@ -201,6 +201,14 @@ std::string figure_of(const Judged& judged, const Capture& capture) {
                      gradients_text(judged.gradients, judged.floor), steps_text(capture));
 }
 
+// Of a gate that passed only because one ulp in every result moves as much.
+std::string undetermined_text(const char* format) {
+  return fmt::format(
+      "; {} does not determine this any closer: one ulp in every result moves it as far", format);
+}
+
+constexpr CapturedStepRunner::Moves kNotMoved = {.ulps = 0};
+
 struct Fp32Run {
   ComputedStep step;
   int64_t flips = 0;
@@ -210,19 +218,20 @@ struct Fp32Run {
 // A step from `values`, the captured ones or a twin's; `force`: with PyTorch's own choices at
 // kinks.
 Fp32Run run_fp32(CapturedStepRunner& runner, const Capture& capture, const CapturedVerify& verify,
-                 const Tensors& values, bool force) {
+                 const Tensors& values, bool force, CapturedStepRunner::Moves moves = kNotMoved) {
   Fp32Run out;
   FirstDifference difference;
   difference.verify = &verify;
   const CapturedStep& step = capture.steps.at(static_cast<size_t>(verify.step));
-  out.step = runner.run(step, values, 1,
-                        [&](size_t micro, const Node& node, ValueStore& values, bool done) {
-                          if (force && micro < verify.micro.size()) {
-                            out.flips += force_kinks(node, verify.micro[micro], values, done);
-                          }
-                          const auto graph = static_cast<size_t>(step.micro[micro].graph);
-                          if (done) difference.look(micro, node, values, capture.graphs[graph]);
-                        });
+  const auto visit = [&](size_t micro, const Node& node, ValueStore& values, bool done) {
+    if (force && micro < verify.micro.size()) {
+      out.flips += force_kinks(node, verify.micro[micro], values, done);
+    }
+    const auto graph = static_cast<size_t>(step.micro[micro].graph);
+    if (done) difference.look(micro, node, values, capture.graphs[graph]);
+  };
+  out.step = moves.ulps == 0 ? runner.run(step, values, 1, visit)
+                             : runner.run_moved(step, values, 1, moves, visit);
   out.first_difference = difference.text;
   return out;
 }
@@ -357,6 +366,7 @@ GateResult gate_v1(const Capture& capture) {
   const Policy policy = find_policy(kReferenceLane);
   CapturedStepRunner runner(capture, policy, /*is_fp64=*/true);
   Judged judged;
+  bool undetermined = false;
   FirstDifference difference;
   for (const CapturedVerify& verify : capture.verify) {
     if (!verify.comparable()) continue;
@@ -379,13 +389,22 @@ GateResult gate_v1(const Capture& capture) {
     Judged of_step = judge_fp64({});
     if (!of_step.ok()) {
       const auto run_twin = [&](const Tensors& twin) { return runner.run(step, twin); };
-      const Judged again = judge_fp64({step_chaos(
-          capture.graphs.front(), in_fp64(verify.before.values), ours, verify.noise, run_twin)});
+      const auto run_moved = [&](uint64_t seed) {
+        return runner.run_moved(step, verify.before.values, 1, {.signs = seed});
+      };
+      const StepChaos chaos = step_chaos(
+          capture.graphs.front(), in_fp64(verify.before.values), ours, verify.noise, run_twin);
+      Judged again = judge_fp64({chaos});
+      if (!again.ok()) {
+        again = judge_fp64({with_moved_results(chaos, ours, verify.noise, run_moved)});
+        undetermined = undetermined || again.ok();
+      }
       if (again.ok()) of_step = again;
     }
     judged.add(of_step, verify.step);
   }
   gate.figure = figure_of(judged, capture);
+  if (undetermined) gate.figure += undetermined_text("FP64");
   gate.floor = judged.floor;
   gate.status = judged.ok() ? GateStatus::kPass : GateStatus::kFail;
   if (gate.status == GateStatus::kPass) return gate;
@@ -412,7 +431,7 @@ GateResult gate_v3(const Capture& capture, GateResult& v4) {
   CapturedStepRunner runner(capture, policy, /*is_fp64=*/false);
   Judged all;
   JudgedBuffers buffers;
-  bool ok = true;
+  bool ok = true, undetermined = false;
   int64_t flips = 0;
   const double order_noise = sum_noise(capture);
   CapturedStepRunner exact_runner(capture, policy, /*is_fp64=*/true);
@@ -458,6 +477,15 @@ GateResult gate_v3(const Capture& capture, GateResult& v4) {
         const StepChaos chaos =
             step_chaos(capture.graphs.front(), values, forced.step, verify.noise, run_forced);
         again = judge_fp32(forced.step, {chaos, order_noise});
+        if (!again.ok()) {
+          const auto run_moved = [&](uint64_t seed) {
+            return run_fp32(runner, capture, verify, values, /*force=*/true, {.signs = seed}).step;
+          };
+          again = judge_fp32(forced.step, {with_moved_results(chaos, forced.step, verify.noise,
+                                                              run_moved),
+                                           order_noise});
+          undetermined = undetermined || again.ok();
+        }
       }
       if (again.ok()) {
         flips += forced.flips;
@@ -478,6 +506,7 @@ GateResult gate_v3(const Capture& capture, GateResult& v4) {
   gate.figure = figure_of(all, capture);
   gate.floor = all.floor;
   if (flips > 0) gate.figure += fmt::format("; {} kink flip{}", flips, flips == 1 ? "" : "s");
+  if (undetermined) gate.figure += undetermined_text("FP32");
   gate.status = ok ? GateStatus::kPass : GateStatus::kFail;
   if (!buffers.any) {
     const bool has_mutations = std::ranges::any_of(

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from .program import find_program, run_program
 from .trace.step_function import StepFunction
 
 LANES = ("torch-autocast-fp16", "torch-autocast-bf16", "pure-bf16")
+# Remedies are tried where the replay took so long or less, for so many lanes, with so many runs.
+_QUICK_SECONDS, _TRIED_LANES, _RUNS = 5.0, 3, "24,1m"
 # Sections of the report.
 _IMPORT, _VERDICT = "Is the import faithful?", "Verdict"
 
@@ -67,14 +70,18 @@ def debug(
         wanted = ["--cycle", "--steps", str(cycle)] if cycle is not None else []
         wanted += ["--threads", str(threads)] if threads is not None else []
         wanted += ["--lanes", ",".join(["fp32", *lanes]), "-o", run, "--quiet", "--overwrite"]
+        begun = time.monotonic()
         run_program(found, "replay", path, *wanted)
+        is_quick = time.monotonic() - begun <= _QUICK_SECONDS
         report = run_program(found, "report", run, "--format", "text")
         if keep is not None:
             with open(os.path.join(folder, "debug.txt"), "w", encoding="utf-8") as file:
                 file.write(report)
         found_lanes = json.loads(run_program(found, "report", run, "--format", "json"))["lanes"]
+        tried = _tried(found, run, found_lanes, threads) if is_quick else []
     faithful = verified.returncode == 0
     text = _section(report, _VERDICT)
+    text = "\n\n".join([text, *tried])
     text = (
         f"{text}\n\nFP32 repeats what PyTorch did: `lockstep verify` passed."
         if faithful
@@ -85,6 +92,27 @@ def debug(
     result = Debugged(text, found_lanes, faithful)
     print(result)
     return result
+
+
+def _tried(program: str, run: str, lanes: list[dict[str, Any]], threads: int | None) -> list[str]:
+    """What the remedies of the lanes' findings did when they were run, in one sentence for each lane."""
+    wanted = [lane["name"] for lane in lanes if lane["kind"] == "candidate" and lane["findings"]]
+    said = []
+    for lane in wanted[:_TRIED_LANES]:
+        arguments = ["recommend", run, "--fix", lane, "--json", "--quiet", "--budget", _RUNS]
+        arguments += ["--threads", str(threads)] if threads is not None else []
+        done = subprocess.run([program, *arguments], capture_output=True, text=True)
+        if done.returncode not in (0, 3):  # 3: none helped; others: a lane that --fix does not take
+            continue
+        fix = json.loads(done.stdout)
+        if "fix" not in fix:
+            said.append(f"Tried for {lane}: {len(fix['tried'])} changes, none of them helps enough (--fix shows them).")
+            continue
+        chosen = fix["tried"][fix["fix"]]
+        words = " and ".join(edit["words"] for edit in chosen["edits"])
+        loss, reference = chosen["loss"], chosen["loss"] - chosen["gap"]
+        said.append(f"Tried for {lane}: {words} removes the fault: loss {loss:.4g}, fp32 {reference:.4g}.")
+    return ["\n".join(said)] if said else []
 
 
 def _section(report: str, title: str) -> str:
