@@ -56,8 +56,9 @@ struct Finding {
   // kCancellation: how many times the operands are larger than the result; where its text is
   // "amplification", by how much the op multiplied their relative error.
   double factor = std::numeric_limits<double>::quiet_NaN();
-  // kFlippedDecisions: the decisions that flipped and all of them.
-  uint64_t events = 0, events_of = 0;
+  // kFlippedDecisions: the decisions that flipped and all of them, and those of
+  // equal values.
+  uint64_t events = 0, events_of = 0, ties = 0;
   double scale = 1;  // the loss scale within `value`
   // kUnderflow, kForwardUnderflow: the step whose batch, far larger than any other, lowered the
   // scale of the values; -1: none did.

@@ -133,7 +133,8 @@ std::string invalid_sentence(const FindingContext& c) {
                                  c.finding.text.empty() ? "NaN or infinite" : c.finding.text);
   if (c.finding.cause >= 0) {
     const Site& cause = c.sites.sites[static_cast<size_t>(c.finding.cause)];
-    text += fmt::format(" because {} became {}{}", what_elsewhere(cause),
+    text += fmt::format(" because {} {} {}{}", what_elsewhere(cause),
+                        c.of_reference ? "is" : "became",
                         c.finding.pole == 0 ? "zero" : two_digits(c.finding.pole),
                         is_storage(cause) ? " when stored" : "");
   }
@@ -314,9 +315,14 @@ std::string flipped_sentence(const FindingContext& c) {
   const std::string& line = c.site().source_line;
   // Without a module the layer is the op's own name.
   const std::string layer = c.site().layer == c.site().op ? "" : c.site().layer + " ";
-  return fmt::format("{}{}{} would choose otherwise in {} of {} cases ({}), by margins up to {}",
-                     layer, op, line.empty() ? "" : " (" + line + ")", f.events, f.events_of,
-                     share_text(f.share), two_digits(f.value));
+  const std::string place = layer + op + (line.empty() ? "" : " (" + line + ")");
+  if (f.events == 0) {
+    return fmt::format("{} chooses between equal values in {} of {} cases: rounding made ties",
+                       place, f.ties, f.events_of);
+  }
+  const std::string ties = f.ties == 0 ? "" : fmt::format(", and between equal ones in {}", f.ties);
+  return fmt::format("{} would choose otherwise in {} of {} cases{} ({}), by margins up to {}",
+                     place, f.events, f.events_of, ties, share_text(f.share), two_digits(f.value));
 }
 std::string nothing(const FindingContext&) {
   return "";
@@ -513,9 +519,7 @@ constexpr FindingKindRow kRows[] = {
      .name = "flipped decisions",
      .help = "a router, an order, a branch that the lane's own values would change",
      .rule = "at least 1 % of the recorded decisions at one place, and 2 of them, beyond the share "
-             "that "
-             "the "
-             "reference's values would change; decisions that a lane took itself (--decisions own) "
+             "that the reference's values would change; half of the ties that rounding made count; decisions that a lane took itself (--decisions own) "
              "count, "
              "too",
      .breaks = false,

@@ -12,11 +12,12 @@ std::optional<Finding> find_flipped_decisions(int lane, const SiteTable& sites,
                                               std::span<const DecisionStats> decisions,
                                               std::span<const DecisionStats> of_reference) {
   const auto share = [](const DecisionStats& d) {
-    return share_of(static_cast<double>(d.flipped), static_cast<double>(d.count));
+    return share_of(static_cast<double>(d.flipped) + static_cast<double>(d.tied) / 2,
+                    static_cast<double>(d.count));
   };
   const auto excess = [&](const Site& site) {
     const auto i = static_cast<size_t>(site.id);
-    if (i >= decisions.size() || decisions[i].flipped < kFewestFlips) return 0.0;
+    if (i >= decisions.size() || decisions[i].flipped + decisions[i].tied < kFewestFlips) return 0.0;
     return share(decisions[i]) - (i < of_reference.size() ? share(of_reference[i]) : 0);
   };
   const Site* worst = nullptr;
@@ -30,6 +31,7 @@ std::optional<Finding> find_flipped_decisions(int lane, const SiteTable& sites,
   f.share = share(d);
   f.value = d.margin_max;
   f.events = d.flipped;
+  f.ties = d.tied;
   f.events_of = d.count;
   std::set<std::string> layers = {worst->layer};
   for (const Site& site : sites.sites) {

@@ -1,6 +1,7 @@
 // Finds the recorded decisions that a lane's own values would have taken otherwise.
 // Gives the worst place of a lane, among those where it differs more often than the reference does:
-// the loop that was captured may have chosen in another format than FP32, too.
+// the loop that was captured may have chosen in another format than FP32, too. Of ties, where the
+// kernel's order decides, half count.
 #pragma once
 
 #include <optional>

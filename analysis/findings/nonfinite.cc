@@ -155,7 +155,8 @@ Finding NonfiniteOrigins::describe(int64_t step, const Site& site, const StepEvi
   if (lane[i].stats.nan > 0 || formed_before) f.cause = vanished_operand(site, lane, reference);
   if (f.cause >= 0) {
     f.pole = pole_of(site);
-    if (f.pole == 0) f.cause = stored_cause(f.cause, lane, reference);
+    const bool is_compared = reference[static_cast<size_t>(f.cause)].stats.count > 0;
+    if (f.pole == 0 && is_compared) f.cause = stored_cause(f.cause, lane, reference);
     const Site& cause = sites_.sites[static_cast<size_t>(f.cause)];
     const bool is_value = is_in_graph(cause) && !is_storage(cause);
     if (is_value && lane[static_cast<size_t>(f.cause)].stats.to_zero == 0) {

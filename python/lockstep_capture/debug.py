@@ -81,7 +81,7 @@ def debug(
         tried = _tried(found, run, found_lanes, threads) if is_quick else []
     faithful = verified.returncode == 0
     text = _section(report, _VERDICT)
-    text = "\n\n".join([text, *tried])
+    text = "\n\n".join([text, _losses(found_lanes), *tried])
     text = (
         f"{text}\n\nFP32 repeats what PyTorch did: `lockstep verify` passed."
         if faithful
@@ -92,6 +92,17 @@ def debug(
     result = Debugged(text, found_lanes, faithful)
     print(result)
     return result
+
+
+def _losses(lanes: list[dict[str, Any]]) -> str:
+    """The first and the last loss of every lane; "stopped": it has none in the last step."""
+
+    def said(loss: float | None) -> str:
+        return "not finite" if loss is None else f"{loss:.4g}"
+
+    shown = [lane for lane in lanes if lane["kind"] in ("reference", "candidate")]
+    courses = [f"{lane['name']} {said(lane['losses'][0])} to {said(lane['losses'][-1])}" for lane in shown]
+    return "Loss, first to last step: " + ", ".join(courses) + "."
 
 
 def _tried(program: str, run: str, lanes: list[dict[str, Any]], threads: int | None) -> list[str]:

@@ -1,6 +1,8 @@
 // See finding_json.h.
 #include "reports/run/finding_json.h"
 
+#include <cmath>
+
 #include "analysis/findings/finding_kinds.h"
 
 namespace lockstep {
@@ -55,9 +57,14 @@ const JsonObject<FindingOf>& json_object(const FindingOf*) {
           {"pass", pass_of, "", {"forward", "backward", "update"}},
           {"format", [](auto& f) { return f.finding.format; }, "of the site"},
           {"value", [](auto& f) { return f.finding.value; },
-           "the largest magnitude. Of *no scaler*: the gradient's largest magnitude in FP32"},
+           "the largest magnitude. Of *no scaler*: the gradient's largest magnitude in FP32. Of "
+           "*cancellation* and *wrong loss*: the lane's loss; `null`: it is right"},
           {"limit", [](auto& f) { return f.finding.limit; },
-           "the format's largest number. Of *no scaler*: its smallest"},
+           "the format's largest number. Of *no scaler*: its smallest. Of *cancellation* and "
+           "*wrong loss*: the reference's loss"},
+          {"factor", [](auto& f) { return f.finding.factor; },
+           "of *cancellation*: how many times the operands are larger than the result, or by how "
+           "much their relative error was multiplied"},
           {"share", [](auto& f) { return f.finding.share; }, "0..1, of what the kind's row names"},
           {"loss_scale", [](auto& f) { return f.finding.scale; }, "within `value`"},
           {"fitting_scale", [](auto& f) { return f.finding.fitting_scale; },
@@ -69,13 +76,15 @@ const JsonObject<FindingOf>& json_object(const FindingOf*) {
            "absent: the lane as a whole"},
           {"cause", [](auto& f) { return site_of(f.report, f.finding.cause); },
            "the operand that caused it; absent: none"},
+          {"rounded", [](auto& f) { return site_of(f.report, f.finding.rounded); },
+           "whose rounding made the cause what it is, or was amplified; absent: none"},
           {"spoilt", [](auto& f) { return site_of(f.report, f.finding.spoilt); },
            "of underflow in a gradient: the weight gradient made from it that has lost more; "
            "absent: none"},
           {"spoilt_error",
-           only_if([](auto& f) { return f.finding.spoilt >= 0; },
+           only_if([](auto& f) { return std::isfinite(f.finding.spoilt_error); },
                    [](auto& f) { return f.finding.spoilt_error; }),
-           "its relative error"},
+           "its relative error. Of *cancellation*: of all weight gradients, if that is large"},
           {"consequences",
            [](auto& f) {
              std::vector<Site> sites;

@@ -181,6 +181,22 @@ const JsonObject<DeviceWork>& json_object(const DeviceWork*) {
   return keys;
 }
 
+const JsonObject<EqualStep>& json_object(const EqualStep*) {
+  static const JsonObject<EqualStep> keys(
+      "equal_step",
+      {
+          {"step", &EqualStep::step},
+          {"loss", &EqualStep::loss},
+          {"reference_loss", &EqualStep::of_reference},
+          {"twin_loss", &EqualStep::of_twin, "`null`: no twin"},
+          {"has_wrong_loss", &EqualStep::has_wrong_loss,
+           "it differs by 16 unit roundoffs (1.6 % to 25 %) and by 8 times what one ulp changes"},
+          {"has_wrong_gradients", &EqualStep::has_wrong_gradients,
+           "all weight gradients together are wrong by half"},
+      });
+  return keys;
+}
+
 const JsonObject<LaneJudgement>& json_object(const LaneJudgement*) {
   using Judged = LaneJudgement;
   static const JsonObject<Judged> keys(
@@ -397,6 +413,11 @@ const JsonObject<LaneOf>& json_object(const LaneOf*) {
                "the first step whose loss is not finite; -1: none"},
               {"losses", [](auto& l) { return l.lane.loss; },
                "unscaled training loss of every step"},
+              {"equal_step",
+               only_if([](auto& l) { return l.lane.equal.step >= 0; },
+                       [](auto& l) { return l.lane.equal; }),
+               "a step that the lane began with the reference's weights (the first one; in "
+               "`synced` mode the one with the largest difference); of candidates"},
               {"evaluations", [](auto& l) { return l.lane.evaluations; }, "of held-out data"},
               {"scalers",
                [](auto& l) {

@@ -1,6 +1,6 @@
 // decision: what a step chose by its values (the experts of a router, an order, a side of a
 // border), recorded by the capture. Lanes follow it, and count where their own values would have
-// chosen otherwise. Equal values choose what was recorded.
+// chosen otherwise. Equal values choose what was recorded, and are counted.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -125,10 +125,22 @@ class RowDecision {
       differs = true;
       count_flip(stats, std::abs(static_cast<double>(best) - static_cast<double>(chosen)));
     }
+    if (!differs) stats.tied += ties(x, given, k);
     for (size_t j = 0; j < k; ++j) own[j] = differs ? order_[first + j] : given[j];
   }
 
  private:
+  // The recorded elements whose value the best of the others has, too.
+  uint64_t ties(const T* x, const int32_t* given, size_t k) const {
+    if (by_ == By::kRank) return 0;
+    const T* best = nullptr;
+    for (size_t i = 0; i < order_.size(); ++i) {
+      if (position_[i] == k && (best == nullptr || precedes(x[i], *best))) best = &x[i];
+    }
+    if (best == nullptr) return 0;
+    return static_cast<uint64_t>(
+        std::count_if(given, given + k, [&](int32_t g) { return x[g] == *best; }));
+  }
   // As PyTorch sorts: NaN counts as the largest number.
   bool precedes(T a, T b) const {
     const bool falls = by_ == By::kLargest || by_ == By::kDescending;

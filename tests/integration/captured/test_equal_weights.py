@@ -199,11 +199,11 @@ def test_what_is_nan_in_fp32_too_is_no_matter_of_the_format(binary_dir, tmp_path
     batches = [(torch.randn(8, 4), torch.randn(8)) for _ in range(STEPS)]
     batches[2][0].zero_()
     model = Features(lambda x: (x - x.mean(0)) / (x - x.mean(0)).square().sum(0).sqrt(), 4)
-    found, told = debugged(regression(model, batches), binary_dir / "lockstep", "torch-autocast-fp16", tmp_path)
+    found, told = debugged(regression(model, batches), binary_dir / "lockstep", "torch-autocast-bf16", tmp_path)
     screen = found.text.replace("\n", " ")
-    assert screen.startswith("fp32 broke at step 2. ") and "div" in screen.partition("torch-autocast-fp16")[0]
-    assert "became zero" in screen.partition("torch-autocast-fp16")[0], screen
-    assert "torch-autocast-fp16 broke at step 2. So does fp32: it is no matter of the format." in screen
+    assert screen.startswith("fp32 broke at step 2. ") and "div" in screen.partition("torch-autocast-bf16")[0]
+    assert "is zero" in screen.partition("torch-autocast-bf16")[0], screen
+    assert "torch-autocast-bf16 broke at step 2. So does fp32: it is no matter of the format." in screen
     assert told["findings"] == []
 
 
