@@ -556,6 +556,11 @@ const FindingKindRow& row_of(FindingKind kind) {
   return kRows[static_cast<size_t>(kind)];
 }
 
+bool is_grave(const Finding& finding) {
+  return row_of(finding.kind).breaks || finding.kind == FindingKind::kCancellation ||
+         finding.kind == FindingKind::kWrongLoss;
+}
+
 std::string torch_name(const Site& site) {
   const size_t name = site.torch_op.find('.');
   if (name == std::string::npos) return "";

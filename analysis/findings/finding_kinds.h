@@ -25,6 +25,8 @@ struct FindingKindRow {
 };
 std::span<const FindingKindRow> finding_kinds();  // in the order of FindingKind
 const FindingKindRow& row_of(FindingKind kind);
+// It breaks a training, or makes the loss wrong at equal weights: no answer leaves such a finding.
+bool is_grave(const Finding& finding);
 // The remedies that a report suggests, in words.
 std::vector<std::string> remedy_words(const FindingContext& context);
 

@@ -184,7 +184,7 @@ std::vector<Remedy> constant_remedies(const FindingContext&) {
 }
 std::vector<Remedy> flipped_remedies(const FindingContext&) {
   return with_wider({{"what it decides by in fp32", deciders_in_fp32},
-                     {"replay --decisions own: does the loss mind?"}});
+                     {"replay --decisions own, to see whether the loss changes"}});
 }
 std::vector<Remedy> drift_remedies(const FindingContext&) {
   return with_wider({{"this op in fp32", op_in_fp32}});

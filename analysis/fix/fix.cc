@@ -38,12 +38,6 @@ std::set<std::string> layers_with(FindingKind kind, const Trial& trial, const Fi
   return layers;
 }
 
-// Such a finding may not be left: it breaks a training, or the loss is wrong at equal weights.
-bool is_grave(const Finding& finding) {
-  return row_of(finding.kind).breaks || finding.kind == FindingKind::kCancellation ||
-         finding.kind == FindingKind::kWrongLoss;
-}
-
 // What a round may try.
 struct Choice {
   std::vector<RemedyEdit> edits;

@@ -36,6 +36,8 @@ struct Trial {
   std::vector<std::pair<std::string, double>> moved_by;
 
   bool skips_are_rare() const;
+  // The lane is fine; or FP32 has not learned in these steps (a network that had converged before),
+  // and the lane's loss is FP32's within the noise of batches, without a grave finding.
   bool passes() const;
 };
 

@@ -141,8 +141,10 @@ std::string outcome_text(const LaneReport& lane, const Finding* finding) {
 
 // With a capital, unless it begins with the name of a module or parameter.
 std::string as_sentence(const FindingContext& context, std::string text) {
-  const bool names_place = context.finding.site >= 0 && !is_storage(context.site()) &&
-                           text.starts_with(place_text(context.site()));
+  const bool names_place =
+      context.finding.site >= 0 && !is_storage(context.site()) &&
+      (context.finding.kind == FindingKind::kFlippedDecisions ||  // begins with PyTorch's op
+       text.starts_with(place_text(context.site())));
   if (!names_place && !text.empty()) text[0] = static_cast<char>(std::toupper(text[0]));
   return text;
 }

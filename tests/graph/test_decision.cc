@@ -63,6 +63,19 @@ Attributes by(const char* what) {
   return {{"by", std::string(what)}};
 }
 
+TEST_CASE("ties with what was not chosen are counted, and follow the recording") {
+  const Decided tie = choose({4, 3, 3, 2}, {0, 2}, by("largest"));
+  CHECK(tie.stats.flipped == 0);
+  CHECK(tie.stats.tied == 1);
+  CHECK(tie.own == Ints{0, 2});
+  CHECK(choose({3, 3, 3, 2}, {0, 2}, by("largest")).stats.tied == 2);
+  CHECK(choose({4, 4, 3, 2}, {0, 1}, by("largest")).stats.tied == 0);  // both are chosen
+  CHECK(choose({1, 1, 2}, {1}, by("smallest")).stats.tied == 1);
+  CHECK(choose({2, 2, 1}, {1}, by("descending")).stats.tied == 1);          // an argmax
+  CHECK(choose({2, 2, 1}, {0, 1, 2}, by("descending")).stats.tied == 0);    // a sort chooses all
+  CHECK(choose({4, 1, 3, 3}, {1, 2}, by("largest")).stats.tied == 0);       // flipped
+}
+
 TEST_CASE("a set of the largest: what is below the last that belongs to it has flipped") {
   const Decided same = choose({4, 1, 3, 2}, {2, 0}, by("largest"));
   CHECK(same.stats.flipped == 0);

@@ -32,6 +32,16 @@ TEST_CASE("the place with the largest share beyond the reference's") {
   CHECK(other->site == 2);
 }
 
+TEST_CASE("half of the ties that rounding made count") {
+  const auto found = find_flipped_decisions(1, chain(), at(1, {.count = 400, .tied = 20}),
+                                            at(1, {.count = 400, .tied = 2}));
+  REQUIRE(found);
+  CHECK(found->share == doctest::Approx(0.025));
+  CHECK(found->ties == 20);
+  CHECK_FALSE(find_flipped_decisions(1, chain(), at(1, {.count = 400, .tied = 20}),
+                                     at(1, {.count = 400, .tied = 19})));
+}
+
 TEST_CASE("few, rare, or as many in the reference: nothing") {
   const DecisionStats twelve{.count = 400, .flipped = 12};
   CHECK_FALSE(find_flipped_decisions(1, chain(), at(1, {.count = 3, .flipped = 1}), at(0, {})));

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "analysis/findings/finding_kinds.h"
 #include "tests/analysis/findings/hand_evidence.h"
 
 namespace lockstep {
@@ -238,7 +239,70 @@ TEST_CASE("an eps that became zero when stored is the cause of the division by z
   CHECK(found[0].cause == 0);
   lane[0].stats.to_zero = 0;  // the divisor vanished for another reason
   found = of_one_step(sites, lane, clean_step(5));
-  CHECK(found.at(0).cause == 3);
+  CHECK(found.at(0).cause == 1);  // where zeros appear first
+  CHECK(found.at(0).rounded == -1);
+}
+
+TEST_CASE("a difference that rounding made zero, before a pole: the rounding is named") {
+  // 0 a result that was rounded -> 1 operand and 2 result of 1 - p -> 3 operand and 4 result of log
+  SiteTable sites{{testing::site(0, "fc1", "linear", Role::kActivation, {}),
+                   testing::site(1, "add", "add", Role::kActivation, {0}),
+                   testing::site(2, "add", "add", Role::kActivation, {1}),
+                   testing::site(3, "log", "log", Role::kActivation, {2}),
+                   testing::site(4, "log", "log", Role::kActivation, {3})}};
+  for (const size_t operand : {1, 3}) {
+    sites.sites[operand].point = Point::kOperand;
+    sites.sites[operand].node = sites.sites[operand + 1].node;
+  }
+  std::vector<SiteRecord> lane = clean_step();
+  lane[0].stats.inexact = 40;
+  lane[2].stats.inexact = 3;  // of other elements: zero is exact
+  for (const size_t i : {2, 3}) lane[i].stats.source_zero = 2;
+  lane[4].stats.abs_max = kInfinity;
+  const auto found = of_one_step(sites, lane, clean_step());
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].kind == FindingKind::kInvalid);
+  CHECK(found[0].cause == 2);
+  CHECK(found[0].rounded == 0);
+  CHECK(row_of(found[0].kind).sentence({found[0], sites}) ==
+        "log: its result becomes infinite because the result of add became zero by rounding the "
+        "result of fc1 linear");
+}
+
+TEST_CASE("a pole elsewhere than at zero: rounded to 1") {
+  SiteTable sites{{testing::site(0, "fc1", "linear", Role::kActivation, {}),
+                   testing::site(1, "atanh", "atanh", Role::kActivation, {0}),
+                   testing::site(2, "atanh", "atanh", Role::kActivation, {1})}};
+  sites.sites[1].point = Point::kOperand;
+  sites.sites[1].node = sites.sites[2].node;
+  std::vector<SiteRecord> lane = clean_step(3), reference = clean_step(3);
+  lane[0].stats.inexact = 40;
+  reference[0].stats.abs_max = reference[1].stats.abs_max = 0.9999;
+  lane[2].stats.abs_max = kInfinity;
+  auto found = of_one_step(sites, lane, reference);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].cause == 1);
+  CHECK(found[0].pole == 1);
+  CHECK(found[0].rounded == 0);
+  reference[1].stats.abs_max = 1;  // the reference is there, too
+  found = of_one_step(sites, lane, reference);
+  CHECK(found.at(0).cause == -1);
+}
+
+TEST_CASE("a skipped step leaves NaN in a buffer: the forward origin names it") {
+  SiteTable sites = chain();
+  sites.sites[1].role = Role::kBuffer;
+  std::vector<SiteRecord> lane = clean_step();
+  lane[0].stats.to_infinity = 1;
+  lane[0].error.err_sq = lane[0].error.ref_sq;
+  lane[1].stats.nan = 1;
+  NonfiniteOrigins origins(1, sites, chain_formats());
+  origins.add(0, true, lane, clean_step());
+  REQUIRE(origins.findings().size() == 1);
+  CHECK(origins.findings()[0].spoilt_buffer == 1);
+  NonfiniteOrigins taken(1, sites, chain_formats());
+  taken.add(0, false, lane, clean_step());
+  CHECK(taken.findings().at(0).spoilt_buffer == -1);  // the weights are spoilt as well
 }
 
 TEST_CASE("once an update is NaN, later steps show consequences only") {

@@ -49,6 +49,18 @@ TEST_CASE("a scale that keeps falling is a collapse, named with its most frequen
   CHECK(found[0].value == 256);
 }
 
+TEST_CASE("a scale that grows back before each skip is only probed") {
+  // growth_interval 3 in its steady state, after a fall from far above.
+  std::vector<ScalerRecord> course;
+  double scale = 0x1p24;
+  for (int step = 0; step < 32; ++step) {
+    const bool skips = step < 8 || step % 4 == 0;
+    course.push_back({.scale = scale, .found_inf = skips, .skipped = skips});
+    scale *= skips ? 0.5 : step % 4 == 3 ? 2 : 1;
+  }
+  CHECK(scale_findings({}, 1, course, {0, 0, 5, 1, 0}, testing::chain(), {}).empty());
+}
+
 TEST_CASE("a forward pass that overflows is its own finding, not the scaler's") {
   const Finding forward{.kind = FindingKind::kOverflow, .skipped_steps = 16, .site = 0};
   CHECK(story_of("ssssssssssssssss", DeathCause::kAlive, {forward}).empty());
