@@ -36,7 +36,8 @@ inline constexpr double kWrongResult = 0.1, kAmplified = 8, kWrongGradient = 0.5
 struct EqualStep {
   int64_t step = -1;  // -1: there was none with finite losses
   double loss = std::numeric_limits<double>::quiet_NaN();
-  double of_reference = loss, of_twin = loss;  // of_twin NaN: no twin
+  double of_reference = std::numeric_limits<double>::quiet_NaN();
+  double of_twin = std::numeric_limits<double>::quiet_NaN();  // NaN: no twin
   bool has_wrong_loss = false, has_wrong_gradients = false;
   bool is_wrong() const { return has_wrong_loss || has_wrong_gradients; }
   double error() const;  // |loss - of_reference| / |of_reference|
