@@ -61,7 +61,7 @@ std::vector<Remedy> sum_remedies(const FindingContext& c) {
 std::vector<Remedy> invalid_remedies(const FindingContext& c) {
   if (c.of_reference) return {{"an eps or a mask that keeps the operand off the pole"}};
   if (c.finding.cause < 0) {
-    return with_wider({{"this op in fp32", op_in_fp32},
+    return with_wider({{"this op and what it reads in fp32", operands_in_fp32},
                        {"a larger eps, or the loss from logits", larger_eps, kNotTold}});
   }
   if (cause_of(c).role == Role::kOptimizerState) {

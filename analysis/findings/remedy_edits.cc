@@ -241,6 +241,8 @@ std::vector<RemedyEdit> operands_in_fp32(const EditContext& c) {
   const auto [layer, op] = place_of(c, *node);
   const auto stored = c.found.sites.storage_sites();
   NodesBefore before(c, *node);
+  add_edit(edits, {fmt::format("{} in fp32", name_of(layer, op)),
+                   compute_rules({{layer, op}}, "fp32"), region_of(layer)});
   for (int d = 1, told = 1; d <= kDepth; ++d) {
     before.go_up();
     if (d != told) continue;
