@@ -91,6 +91,10 @@ class RuleContext:
         """Is the tensor a part of the network, not a constant or something of the batch?"""
         return self.builder.is_computed(self.a[name])
 
+    def has_lanes_format(self, name: str) -> bool:
+        """Is it a part of the network, a buffer, or a leaf of the batch?"""
+        return self.builder.has_lanes_format(self.a[name])
+
     def is_scattered(self, name: str, dims: Sequence[int]) -> bool:
         """Do the operand's elements, permuted, lie in another order than row by row? Casts keep the order."""
         return not self.builder.layout(self.a[name]).permute(*dims).is_contiguous()

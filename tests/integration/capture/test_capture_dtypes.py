@@ -1,0 +1,127 @@
+"""What a model computes from a dtype before its first weight: positions, tables, masks. It follows each lane's formats.
+
+The same model in .bfloat16() or .half() is the judge: at step 0 the weights are the same.
+"""
+
+import copy
+import json
+import math
+
+import h5py
+import pytest
+import torch
+import torch.nn.functional as F
+from lockstep_capture import capture, read_run
+
+T = 1000
+
+
+def replayed(lockstep, tmp_path, model, loader, loss_of, lanes):
+    """The run of a capture that verifies, and the loss of each lane at step 0."""
+    path = tmp_path / "a.lscap.h5"
+    capture(str(path), model, torch.optim.SGD(model.parameters(), 1e-4), loader, loss_of, steps=len(loader))
+    lockstep("verify", path)
+    lockstep("replay", path, "--lanes", ",".join(["fp32", *lanes]), "-o", tmp_path / "r.h5", "--quiet")
+    run = read_run(str(tmp_path / "r.h5"))
+    return run, run.steps["loss"].unstack("lane").iloc[0]
+
+
+class Positions(torch.nn.Module):
+    """x plus a table of cosines and sines of the positions, learned to the last bit."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+        self.register_buffer("freq", torch.tensor([1.0, 0.5]))
+        self.register_buffer("steps", torch.arange(float(T)))
+        self.scale = torch.nn.Parameter(torch.ones(4))
+
+    @property
+    def dtype(self):
+        return next(parameter.dtype for parameter in self.parameters())
+
+    def forward(self, x):
+        x = x.to(self.dtype)
+        table = getattr(self, self.kind)(x)
+        return x + table * self.scale
+
+    @staticmethod
+    def table(t, freq):
+        a = torch.outer(t, freq)
+        return torch.cat((a.cos(), a.sin()), -1)
+
+    def type_as_buffer(self, x):
+        return self.table(torch.arange(x.shape[1]).type_as(self.freq), self.freq)
+
+    def to_buffers_dtype(self, x):
+        return self.table(torch.arange(x.shape[1]).to(self.freq.dtype), self.freq)
+
+    def to_buffer(self, x):
+        return self.table(torch.arange(x.shape[1], dtype=torch.float32).to(self.freq), self.freq)
+
+    def to_weights_dtype(self, x):
+        return self.table(torch.arange(x.shape[1]).to(self.dtype), self.freq)
+
+    def to_activations_dtype(self, x):
+        return self.table(torch.arange(x.shape[1]).to(x.dtype), self.freq)
+
+    def made_in_dtype(self, x):
+        return self.table(torch.arange(x.shape[1], dtype=self.freq.dtype), self.freq)
+
+    def filled_in_dtype(self, x):
+        ones = torch.full((x.shape[1],), 1.0, dtype=self.dtype)
+        return self.table(ones.cumsum(0) - ones, self.freq)
+
+    def like_a_weight(self, x):
+        ones = torch.ones_like(self.scale[:1]).expand(x.shape[1])
+        return self.table(ones * torch.arange(x.shape[1]), self.freq)
+
+    def integers_and_a_buffer(self, x):
+        a = torch.arange(x.shape[1])[:, None] * self.freq
+        return torch.cat((a.cos(), a.sin()), -1)
+
+    def a_buffer_of_positions(self, x):
+        return self.table(self.steps[: x.shape[1]], self.freq)
+
+    def ids_of_the_batch(self, x):
+        ids = (x[0, :, 0] > -torch.inf).long().cumsum(0) - 1
+        return self.table(ids.to(self.dtype), self.freq)
+
+    def einsum(self, x):
+        a = torch.einsum("i,j->ij", torch.arange(x.shape[1]).type_as(self.freq), self.freq)
+        return torch.cat((a.cos(), a.sin()), -1)
+
+    def sinusoids(self, x):
+        rate = torch.exp(torch.arange(0, 4, 2, dtype=self.dtype) * (-math.log(10000.0) / 4))
+        a = torch.arange(x.shape[1], dtype=self.dtype)[:, None] * rate
+        return torch.stack((a.sin(), a.cos()), -1).flatten(1)
+
+    def distances(self, x):
+        """ALiBi's, as far as one position goes."""
+        slope = torch.tensor([0.5, 0.25, 0.125, 0.0625], dtype=self.dtype)
+        distance = torch.arange(x.shape[1], dtype=self.dtype)[:, None] - x.shape[1]
+        return (distance * slope).remainder(1.0)
+
+
+SPELLINGS = [name for name in vars(Positions) if name not in ("dtype", "forward", "table") and name[0] != "_"]
+
+
+@pytest.mark.parametrize("kind", SPELLINGS)
+def test_positions_have_the_dtype_of_the_lane(lockstep, tmp_path, kind):
+    torch.manual_seed(0)
+    model = Positions(kind)
+    batches = [torch.randn(2, T, 4) for _ in range(2)]
+    with torch.no_grad():
+        loader = [(x, model(x) + 0.01 * torch.randn(2, T, 4)) for x in batches]
+
+    def loss_of(model, batch):
+        return F.mse_loss(model(batch[0]).float(), batch[1])
+
+    with torch.no_grad():
+        full, low = (loss_of(m, loader[0]).item() for m in (model, copy.deepcopy(model).bfloat16()))
+    assert low > 20 * full, "the dtype matters"
+    _, losses = replayed(lockstep, tmp_path, model, loader, loss_of, ["pure-bf16-master", "torch-autocast-bf16"])
+    assert losses["fp32"] == pytest.approx(full, rel=1e-5)
+    assert losses["pure-bf16-master"] == pytest.approx(low, rel=0.05)
+    if kind != "einsum":  # autocast computes that in BF16
+        assert losses["torch-autocast-bf16"] == pytest.approx(full, rel=0.05)
