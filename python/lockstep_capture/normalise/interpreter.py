@@ -31,7 +31,7 @@ _BATCH_NORM = "aten.batch_norm"
 
 
 # Ops that PyTorch refuses for operands of several dtypes.
-ONE_DTYPE = {
+_ONE_DTYPE = {
     f"aten.{name}"
     for name in (
         "linear",
@@ -214,8 +214,8 @@ class Interpreter:
         args, kwargs = map_refs(call.args, read), map_refs(call.kwargs, read)
         if widens:
             args, kwargs = _replaced(args, _double_dtype), _replaced(kwargs, _double_dtype)
-        if (self._single or self._outer is None) and base_name(call) in ONE_DTYPE:
-            args, kwargs = promoted(args, kwargs)
+        if (self._single or self._outer is None) and base_name(call) in _ONE_DTYPE:
+            args, kwargs = _promoted(args, kwargs)
         if not call.is_getitem and base_name(call) in _PUTS and isinstance(args[2], torch.Tensor):
             args = (*args[:2], args[2].to(args[0].dtype), *args[3:])  # the loop's autocast gave both one type
         if self._device is not None:
@@ -321,7 +321,7 @@ class Interpreter:
         return _recurrent(call, named, draws)
 
 
-def promoted(args: Any, kwargs: Any) -> Any:
+def _promoted(args: Any, kwargs: Any) -> Any:
     """Floating operands in the widest dtype among them: what a lane without autocast does."""
     dtypes: list[torch.dtype] = []
 

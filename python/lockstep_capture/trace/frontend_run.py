@@ -18,6 +18,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +30,6 @@ from ..ir.attributes import Attribute, Watched, plain_tensors
 from ..ir.decisions import EXTREMES
 from ..ir.gradients import GRADIENT
 from ..ir.program import Autocast, Call, Names, Number, Place, Program, Ref, StepModule, iterate_refs
-from ..normalise.interpreter import ONE_DTYPE, promoted
 from ..rules.context import Unsupported
 from ..rules.observers import observing_form
 from ..rules.spelled_out import (
@@ -153,12 +153,12 @@ def trace(
         return failure
 
     failure = probe(LOW, narrow, autocasts=autocast is not None or narrow is None)
-    if failure is None and narrow is None and (first.asked.by_example() or first.asked.numbers):
+    if narrow is None and (first.asked.by_example() or first.asked.numbers):
         failure = probe(LOW[::-1], torch.float32, autocasts=False)
-    events = [event for event in first.asked.dtype if not event[1].co_filename.startswith(_TORCH)]
-    events = [event for event in events if event not in follows.reads]
-    if failure is not None and events:
-        _warn_of_fixed_casts(events, failure)
+    fixed = [event for event in first.asked.by_example() if event not in follows.reads]
+    fixed = [event for event in fixed if not event[1].co_filename.startswith(_TORCH)]
+    if failure is not None and fixed:
+        _warn_of_fixed_casts(fixed, failure)
     if not follows.reads and not narrows:
         return first
     return _run(step, batch, device, autocast, follows, narrows, stays_fp32=autocast is None and narrow is None)
@@ -252,7 +252,8 @@ def _probe(
 ) -> tuple[Asked, set[Event]]:
     """What a run in `low` asks for, with every integer and every choice that of the loop's own run: under autocast, with
     weights of that dtype in the place of those of dtype `narrow`, or both."""
-    batch, asked, probe = batch_as(copied(batch, device), narrow, low), AskedDtypes(low, Follows(), False), _Probe(answers)
+    batch, asked = batch_as(copied(batch, device), narrow, low), AskedDtypes(low, Follows(), False)
+    probe = _Probe(answers, device.type, low)
     with (
         weights_as(step, narrow, low),
         untouched(step),
@@ -297,9 +298,10 @@ def _is_discrete(value: Any) -> bool:
 class _Probe(_Observing):
     """Puts the answers of another run in the place of integers, choices and numbers."""
 
-    def __init__(self, answers: Answers):
+    def __init__(self, answers: Answers, device: str, low: torch.dtype):
         super().__init__()
         self._answers, self._lines = answers, Lines()
+        self._device, self._low = device, low
         self.narrows: set[Event] = set()
 
     def take_gradient(self, given: Given, results: Sequence[torch.Tensor | None]) -> None:
@@ -323,9 +325,23 @@ class _Probe(_Observing):
             return answer.clone() if isinstance(answer, torch.Tensor) else answer
         if _narrows(func, args):
             self.narrows.add(event)
-        if _op_name(func) in ONE_DTYPE:  # the model may have made one of them in FP32
-            args, kwargs = promoted(args, kwargs or {})
-        return _computed(func, args, kwargs or {})
+        try:
+            return _computed(func, args, kwargs or {})
+        except RuntimeError:  # no kernel for that dtype, or operands of several dtypes
+            if op_schema(func).is_mutable:
+                raise
+            return self._in_fp32(func, args, kwargs or {})
+
+    def _in_fp32(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The op on wide operands, with results in the dtype that this run is about."""
+
+        def to(dtype: torch.dtype, other: torch.dtype, value: Any) -> Any:
+            is_one = isinstance(value, torch.Tensor) and value.dtype == dtype
+            return value.to(other) if is_one else value
+
+        with torch.autocast(self._device, enabled=False):
+            args, kwargs = torch_api.MAP((args, kwargs), partial(to, self._low, torch.float32))
+            return torch_api.MAP(_computed(func, args, kwargs), partial(to, torch.float32, self._low))
 
 
 def _narrows(func: Any, args: Any) -> bool:
@@ -776,11 +792,6 @@ class _Recorder(_Observing):
             )
         digest.update(repr((self._types, self._made, self.program.loss, self.program.assigned)).encode())
         return digest.hexdigest()
-
-
-def _op_name(func: Any) -> str:
-    """`aten.add` of `aten.add.Tensor`."""
-    return op_schema(func).name.replace("::", ".")
 
 
 def _spelled(func: Any) -> Any:

@@ -125,3 +125,107 @@ def test_positions_have_the_dtype_of_the_lane(lockstep, tmp_path, kind):
     assert losses["pure-bf16-master"] == pytest.approx(low, rel=0.05)
     if kind != "einsum":  # autocast computes that in BF16
         assert losses["torch-autocast-bf16"] == pytest.approx(full, rel=0.05)
+
+
+class Masked(torch.nn.Module):
+    """Scores of which a mask in their own dtype leaves some; row 0 of the batch has padding, too."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+        self.embed, self.head = torch.nn.Embedding(64, 32), torch.nn.Linear(32, 64)
+        self.q, self.k, self.v = (torch.nn.Linear(32, 32) for _ in range(3))
+
+    @property
+    def dtype(self):
+        return self.embed.weight.dtype
+
+    def forward(self, ids, keep):
+        x = self.embed(ids)
+        scores = self.q(x) @ self.k(x).transpose(1, 2) * 32**-0.5
+        causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
+        masked = getattr(self, self.kind)(scores, causal & keep[:, None, :].bool())
+        return self.head(x + masked.softmax(-1) @ self.v(x))
+
+    def times(self, scores, allowed):
+        return scores + (1.0 - allowed.to(self.dtype)) * torch.finfo(self.dtype).min
+
+    def times_integers(self, scores, allowed):
+        return scores + ((1 - allowed.long()) * torch.finfo(scores.dtype).min).to(scores.dtype)
+
+    def half_of_it(self, scores, allowed):
+        return scores + (~allowed).to(scores.dtype) * (torch.finfo(scores.dtype).min / 2)
+
+    def minus_the_largest(self, scores, allowed):
+        return scores.masked_fill(~allowed, -torch.finfo(scores.dtype).max)
+
+    def masked_fill(self, scores, allowed):
+        return scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+
+    def masked_fill_in_place(self, scores, allowed):
+        return scores.clone().masked_fill_(~allowed, torch.finfo(self.dtype).min)
+
+    def filled_mask(self, scores, allowed):
+        mask = torch.full(scores.shape, torch.finfo(scores.dtype).min, dtype=scores.dtype)
+        return scores + mask.masked_fill(allowed, 0.0)
+
+    def triangle(self, scores, allowed):
+        return scores + torch.full(scores.shape[1:], torch.finfo(self.dtype).min, dtype=self.dtype).triu(1)
+
+    def chosen(self, scores, allowed):
+        return torch.where(allowed, scores, torch.finfo(scores.dtype).min)
+
+    def chosen_tensor(self, scores, allowed):
+        return torch.where(allowed, scores, torch.tensor(torch.finfo(scores.dtype).min, dtype=scores.dtype))
+
+    def new_full(self, scores, allowed):
+        least = scores.new_full(scores.shape, torch.finfo(scores.dtype).min)
+        return torch.where(allowed, scores, least)
+
+    def assigned(self, scores, allowed):
+        mask = torch.zeros_like(scores)
+        mask[~allowed] = torch.finfo(mask.dtype).min
+        return scores + mask
+
+    def infinite(self, scores, allowed):
+        return scores.masked_fill(~allowed, -torch.inf)
+
+    def bounded(self, scores, allowed):
+        least = torch.finfo(scores.dtype).min
+        return (scores + (~allowed).to(scores.dtype) * least).clamp(min=least)
+
+
+def masks_loss(model, batch):
+    return F.cross_entropy(model(batch[0], batch[1]).flatten(0, 1).float(), batch[2].flatten(), ignore_index=-100)
+
+
+def batches_of_ids(count=3):
+    found = []
+    for seed in range(count):
+        torch.manual_seed(seed)
+        ids, keep = torch.randint(1, 64, (4, 12)), torch.ones(4, 12, dtype=torch.long)
+        for row in range(4):
+            keep[row, 12 - row :] = 0
+        wanted = ids.roll(-1, 1).masked_fill(keep == 0, -100)
+        found.append((ids, keep, wanted))
+    return found
+
+
+MASKS = [name for name in vars(Masked) if name not in ("dtype", "forward") and name[0] != "_"]
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_masks_are_the_least_number_of_the_lane(lockstep, tmp_path, kind):
+    torch.manual_seed(0)
+    model, loader = Masked(kind), batches_of_ids()
+    with torch.no_grad():
+        low = masks_loss(copy.deepcopy(model).half(), loader[0]).item()
+    assert math.isfinite(low)
+    run, losses = replayed(lockstep, tmp_path, model, loader, masks_loss, ["half", "torch-autocast-fp16"])
+    assert losses["half"] == pytest.approx(low, rel=2e-3)
+    report = lockstep("report", tmp_path / "r.h5").stdout
+    verdict = report[: report.index("Lanes\n")]
+    assert "broke" not in verdict and "infinite" not in verdict and "fp16 ends at" not in verdict, verdict
+    assert "swamp" not in verdict and "times operand" not in verdict, verdict
+    advice = lockstep("recommend", tmp_path / "r.h5", "--format", "fp16").stdout if False else verdict
+    assert "keep in fp32" not in advice, advice
