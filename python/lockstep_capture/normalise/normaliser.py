@@ -507,11 +507,13 @@ class Normaliser:
             self.graph.rng.append((node.id, call.name))
         return node
 
+    def is_learned(self, x: Value) -> bool:
+        return x.id in self.stored.trained or x.id.partition(".")[0] in self._learned
+
     def _note_gradient(self, node: Node) -> None:
         """A cast to the format of another value gets a gradient for its own operand alone."""
         operands = node.inputs[:1] if node.op == "cast_like" else node.inputs
-        learns = any(x in self.stored.trained or x.partition(".")[0] in self._learned for x in operands)
-        if not node.nograd and learns:
+        if not node.nograd and any(self.is_learned(Value(x, (), "")) for x in operands):
             self._learned.add(node.id)
         elif node.op == "cast_like":
             node.nograd = True

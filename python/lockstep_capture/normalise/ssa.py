@@ -276,10 +276,14 @@ class _Walk:
                 continue
             if site is not None or inside & set(_refs_by_value(call)):
                 inside |= {call.name, *self._written.get(call.name, ())}
+        limited: set[str] = set()  # made of a limit of a dtype, which is each lane's
+        for call in self._program.calls:
+            if call.limit is not None or limited & set(call.refs()):
+                limited.add(call.name)
         forced: set[str] = set()
         for call in reversed(self._program.calls):
             if base_name(call) == ATTENTION and isinstance(mask := arguments(call)["attn_mask"], Ref):
-                forced.add(mask.name)
+                forced |= {mask.name} - limited
             unknown = (
                 not self._is_float.get(call.name, True)
                 or call.name in self._complex

@@ -95,6 +95,10 @@ class RuleContext:
         """Is it a part of the network, a buffer, or a leaf of the batch?"""
         return self.builder.has_lanes_format(self.a[name])
 
+    def is_learned(self, x: Value) -> bool:
+        """Does a gradient pass it on its way to a weight?"""
+        return self.builder.is_learned(x)
+
     def is_scattered(self, name: str, dims: Sequence[int]) -> bool:
         """Do the operand's elements, permuted, lie in another order than row by row? Casts keep the order."""
         return not self.builder.layout(self.a[name]).permute(*dims).is_contiguous()
