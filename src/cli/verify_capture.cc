@@ -68,7 +68,12 @@ int verify_capture_file(const std::string& path, const std::string& json) {
   } else if (!result.passed) {
     fmt::print("Inconclusive: the capture has no verify step that could be judged.\n");
   } else {
-    fmt::print("Faithful: every gate that applies has passed.\n");
+    std::string open;
+    for (const GateResult& gate : gates) {
+      if (gate.status == GateStatus::kNotRecorded) open += (open.empty() ? "" : ", ") + gate.name;
+    }
+    fmt::print("{}\n", open.empty() ? "Faithful: every gate that applies has passed."
+                                    : "Faithful as far as it was recorded: not judged: " + open + ".");
   }
   store(path, result);
   if (!json.empty()) {
