@@ -28,7 +28,7 @@ from .trace.step_function import StepFunction
 from .trace.survey import unwatched
 from .trace.traced import Traced, see, unknown_state
 from .trace.uncompiled import uncompiled
-from .trace.user_code import user_line
+from .trace.user_code import ShownToUsers, user_line
 from .watch.continuity import Continuity
 from .watch.forward_pass import Region
 from .watch.hooks import Events, around_step
@@ -120,7 +120,7 @@ class Capture:
 
     def step(self, batch: Any) -> contextlib.AbstractContextManager[None]:
         """Around the body of the loop for one (micro-)batch; does nothing after the last captured step."""
-        return _NOTHING if self._closed else self._block(batch)
+        return _NOTHING if self._closed else ShownToUsers(self._block(batch))
 
     def finish(self) -> None:
         """Writes the file with the steps so far. Micro-batches without an optimizer step are left out.

@@ -61,6 +61,7 @@ int verify_capture_file(const std::string& path, const std::string& json) {
     if (f.tensors == 0) continue;  // a gate without such bounds
     result.gates.back().floor = {{"tensors", f.tensors},   {"by_floor", f.by_floor},
                                  {"by_chaos", f.by_chaos}, {"by_torch", f.by_torch},
+                                 {"by_terms", f.by_terms},
                                  {"elements", f.elements}, {"noise", f.noise}};
   }
   if (any_failed(gates)) {

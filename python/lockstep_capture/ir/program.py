@@ -48,6 +48,7 @@ class Place:
     source: str = ""  # "model.py:33", of a library too
     caller: str = ""  # the user's own line, if that is another one
     package: str = ""  # of the library: "timm"
+    text: str = ""  # what is computed there: "t * freq"
 
     def problem(self, what: str, hint: str) -> Problem:
         """What is refused here: the user's line first, then the library's."""

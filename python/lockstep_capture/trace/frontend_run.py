@@ -522,7 +522,7 @@ class _Recorder(_Observing):
 
     def _place(self) -> Place:
         path, lines = self._modules.path, running_lines()
-        where = (lines.innermost, lines.own if lines.own != lines.innermost else "", lines.package)
+        where = (lines.innermost, lines.own if lines.own != lines.innermost else "", lines.package, lines.text)
         if not path:
             return Place("", self._classes[""] if self._modules.inside else "", 0, *where)
         return Place(path, self._classes[path], max(self._modules.calls[path] - 1, 0), *where)
