@@ -403,7 +403,6 @@ class Capture:
         if self._done == self._steps:
             self.finish()
 
-
     def _verify_later(self, step: Step) -> None:
         """By default the first step that the scaler takes is verified, and the first of all."""
         if not self._until_taken or step.pre is None:

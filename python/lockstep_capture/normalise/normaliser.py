@@ -289,6 +289,10 @@ class Normaliser:
     def has_lanes_format(self, ref: Ref) -> bool:
         return self._versions.has_lanes_format(ref.name)
 
+    def format_of(self, ref: Ref) -> Ref | None:
+        found = self._versions.format_of(ref.name, self._calls, self.is_float)
+        return None if found is None else Ref(found)
+
     def layout(self, ref: Ref) -> torch.Tensor:
         return self._layouts[value_name(ref.name)]
 

@@ -70,6 +70,10 @@ class Versions:
         """Is it a part of the network, a buffer, or a leaf of the batch? Other values have the dtype they were made in."""
         return self.kind[version] == GRAPH or version in self.stored
 
+    def format_of(self, version: str, calls: Mapping[str, Call], is_float: Callable[[Ref], bool]) -> str | None:
+        """The value whose format in each lane is this value's, too: itself, or its example."""
+        return version if self.has_lanes_format(version) else self.example_of(version, calls, is_float)
+
     def example_of(self, version: str, calls: Mapping[str, Call], is_float: Callable[[Ref], bool]) -> str | None:
         """The value whose dtype a floating value outside of the network has, None where it has one of its own.
 
@@ -343,9 +347,8 @@ class _Walk:
         empty = x in self._calls and base_name(self._calls[x]).split(".")[1] in _EMPTY
         return (
             example is not None
-            and self.result.has_lanes_format(example)
+            and self.result.format_of(example, self._calls, self._is_floating) is not None
             and self._is_float.get(example, False)
-            and self._is_float.get(x, False)
             and call.name not in self._forced
             and not empty
         )

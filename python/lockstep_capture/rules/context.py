@@ -91,9 +91,10 @@ class RuleContext:
         """Is the tensor a part of the network, not a constant or something of the batch?"""
         return self.builder.is_computed(self.a[name])
 
-    def has_lanes_format(self, name: str) -> bool:
-        """Is it a part of the network, a buffer, or a leaf of the batch?"""
-        return self.builder.has_lanes_format(self.a[name])
+    def like(self, name: str) -> Value | None:
+        """The value whose format in each lane a tensor has: itself, or that whose dtype it took. None: it has one of its own."""
+        found = self.builder.format_of(self.a[name])
+        return None if found is None else self.builder.operand(found, self.call, want_float=True)
 
     def is_learned(self, x: Value) -> bool:
         """Does a gradient pass it on its way to a weight?"""

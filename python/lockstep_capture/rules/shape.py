@@ -336,8 +336,9 @@ def to(c: RuleContext) -> Value:
     """By name, x.to(torch.float32), or by example, x.type_as(y): in every lane the format that y has there."""
     if not c.is_tensor("other"):
         return _cast(c, c.a.get("dtype"))
-    if c.any_value("self").is_float and c.has_lanes_format("other") and c.tensor_is_float("other"):
-        like, limit = c.value("other"), c.call.limit
+    like = c.like("other") if c.tensor_is_float("other") else None
+    if like is not None:
+        limit = c.call.limit
         if limit is None:
             x = c.value("self")
             return c.node("cast_like", [x, like], x.shape).value()

@@ -19,7 +19,8 @@ import torch
 from ..errors import CaptureError
 
 _LONGEST = 48
-_P, _T = ParamSpec("_P"), TypeVar("_T")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _TORCH_FOLDER = os.path.join(os.path.dirname(torch.__file__), "")
 _OWN_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")  # lockstep_capture/

@@ -34,12 +34,11 @@ def gradient_hooks(model: torch.nn.Module, refuse: Callable[[Problem], None]) ->
     original = torch.Tensor.register_hook
     wrapped: list[tuple[Any, Any, Any]] = []
     for path, module in model.named_modules():
-        _wrap(wrapped, module._backward_hooks, lambda hook, path=path: _on_module(hook, path, refuse))
-        _wrap(wrapped, module._backward_pre_hooks, lambda hook, path=path: _on_module(hook, path, refuse))
+        _wrap(wrapped, module._backward_hooks, _on_module, path, refuse)
+        _wrap(wrapped, module._backward_pre_hooks, _on_module, path, refuse)
     for path, parameter in model.named_parameters():
-        _wrap(wrapped, parameter._backward_hooks, lambda hook, path=path: _on_gradient(hook, path, refuse))
-        own = getattr(parameter, "_post_accumulate_grad_hooks", None)
-        _wrap(wrapped, own, lambda hook, path=path: _on_parameter(hook, path, refuse))
+        _wrap(wrapped, parameter._backward_hooks, _on_gradient, path, refuse)
+        _wrap(wrapped, getattr(parameter, "_post_accumulate_grad_hooks", None), _on_parameter, path, refuse)
     torch.Tensor.register_hook = registering  # type: ignore[method-assign]
     try:
         yield
@@ -50,10 +49,10 @@ def gradient_hooks(model: torch.nn.Module, refuse: Callable[[Problem], None]) ->
                 hooks[key] = hook
 
 
-def _wrap(wrapped: list[tuple[Any, Any, Any]], hooks: Any, wrap: Callable[[Any], Any]) -> None:
+def _wrap(wrapped: list[tuple[Any, Any, Any]], hooks: Any, wrap: Any, path: str, refuse: Any) -> None:
     for key, hook in list((hooks or {}).items()):
         wrapped.append((hooks, key, hook))
-        hooks[key] = wrap(hook)
+        hooks[key] = wrap(hook, path, refuse)
 
 
 def _on_module(hook: Any, path: str, refuse: Callable[[Problem], None]) -> Any:

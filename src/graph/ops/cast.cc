@@ -31,13 +31,15 @@ std::vector<TensorType> infer_cast_like(const Node& node, std::span<const Tensor
   return infer_same(node, inputs);
 }
 
-// The limits are those of the lane's format of `like`: torch.finfo(like.dtype).
+// The limits are those of the lane's format of `like`: torch.finfo(like.dtype). FP64, in which the
+// truth is computed, has FP32's.
 void run_cast_like(const OpCall& call) {
   run_copy(call);
   const std::string limit = string_attribute(call.node, "limit", "");
   const bool saturates = bool_attribute(call.node, "saturate", false);
   if (limit.empty() && (!saturates || call.inner.format == nullptr)) return;
-  const Format& own = call.inner.format != nullptr ? *call.inner.format : find_format("fp32");
+  const bool is_wide = call.inner.format == nullptr || call.inner.format->is_fp64();
+  const Format& own = is_wide ? find_format("fp32") : *call.inner.format;
   dispatch(call, [&]<typename T>(T*) {
     for (T& y : call.outputs[0]->as<T>()) {
       if (!limit.empty()) y = static_cast<T>(static_cast<double>(y) * limit_of(own, limit));

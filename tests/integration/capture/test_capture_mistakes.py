@@ -309,7 +309,7 @@ MISTAKES = {
     changed_between_micro_batches: "1 of 6 gradients changed between two micro-batches: fc.bias",
     changed_behind_the_clipping: r"1 of 6 gradients changed before optimizer.step\(\): fc.bias",
     changed_before_the_clipping: r"1 of 6 gradients changed after backward\(\): fc.bias",
-    hook_on_a_weight: "gradient of fc.weight is .* away from that of step_fn's loss",
+    hook_on_a_weight: "a hook of a parameter that changes its gradient  x1  in fc.weight",
     line_search: "a closure that runs twice",
     another_group: "the optimizer's groups, were replaced",
     block_in_a_block: "a block inside a block",
