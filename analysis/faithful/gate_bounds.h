@@ -20,7 +20,9 @@ inline constexpr double kNoiseFactor = 3;
 // loss: the random walk of n roundings in a sequential sum. Beyond that, a wrong loss on one side
 // alone does not raise its own bound. V3's gradients: the same of PyTorch's error alone. Here n is
 // the number of elements of the largest tensor: no sum has more terms. Below n = 3100 the plain
-// bound of gradients is larger.
+// bound of gradients is larger. A lane's sums have one order, PyTorch's kernels add in blocks: a
+// gradient that misses these bounds may be kNoiseFactor sqrt(t) u of it away, where t is the number
+// of terms of its own sums (the rows of the batch for a linear layer).
 // V4's buffers (a running mean that is all cancellation): kNoiseFactor times PyTorch's own error,
 // or where that came out small by luck kChaosFactor times what one ulp of the weights moves, both
 // only if the FP64 replay is within this share of that error: a wrong momentum is not. FP64's own

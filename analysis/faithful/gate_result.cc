@@ -17,6 +17,7 @@ void FloorShare::add(const FloorShare& other) {
   elements += other.elements;
   noise += other.noise;
   by_torch += other.by_torch;
+  by_terms += other.by_terms;
 }
 
 std::string FloorShare::text() const {
@@ -27,6 +28,7 @@ std::string FloorShare::text() const {
   add(by_floor, tensors, "by the absolute floor");
   add(by_chaos, tensors, "by what one ulp moves");
   add(by_torch, tensors, "by the error of PyTorch's own FP32");
+  add(by_terms, tensors, "by the number of terms");
   add(noise, elements, "elements left out as noise");
   return text.empty() ? text : "judged by a floor: " + text;
 }

@@ -26,6 +26,7 @@ struct FloorShare {
   int64_t elements = 0;  // of these tensors
   int64_t noise = 0;     // of these elements: left out, see `noise` in docs/capture-file.md
   int64_t by_torch = 0;  // of the tensors: the bound is the error of PyTorch's own FP32
+  int64_t by_terms = 0;  // of the tensors: the bound is what the order of so many terms explains
 
   void add(const FloorShare& other);
   // "judged by a floor: 3 of 18 by the absolute floor, ..."; "" if there is none.

@@ -117,6 +117,34 @@ double sum_noise(const Capture& capture) {
   return std::sqrt(static_cast<double>(longest)) * find_format("fp32").unit_roundoff();
 }
 
+// How many terms the sums of each parameter's gradient have, at most: one for each element of a
+// result of the nodes that read the parameter, or views of it, but for those along its own rows or
+// columns.
+std::map<std::string, double> terms_of_gradients(const Capture& capture) {
+  std::map<std::string, double> found;
+  for (const Graph& graph : capture.graphs) {
+    std::map<std::string, const Parameter*> of_value;
+    for (const Parameter& p : graph.parameters) of_value["p:" + p.name] = &p;
+    for (const Node& node : graph.nodes) {
+      const auto& op = find_op(node.op).elements;
+      for (const std::string& input : node.inputs) {
+        const auto read = of_value.find(input);
+        if (read == of_value.end()) continue;
+        const Parameter& p = *read->second;
+        if (op.is_view || op.copies) of_value[output_id(node, 0)] = &p;
+        const Shape& shape = p.type.shape;
+        const int64_t own = shape.empty() ? 1 : std::min(shape.front(), shape.back());
+        for (const TensorType& out : node.outputs) {
+          double& terms = found[p.name];
+          terms = std::max(terms, static_cast<double>(element_count(out.shape)) /
+                                      static_cast<double>(std::max<int64_t>(own, 1)));
+        }
+      }
+    }
+  }
+  return found;
+}
+
 // The results that a step is compared with.
 struct Reference {
   double loss = 0;
@@ -129,6 +157,7 @@ struct Reference {
 struct Floors {
   StepChaos chaos = {};
   double sum_noise = 0;
+  std::map<std::string, double> terms = {};  // see terms_of_gradients
 };
 
 // The bound on an FP32 loss, see kNoiseFactor and kChaosFactor.
@@ -157,6 +186,7 @@ double torch_noise(const std::string& name, const Tensor& wanted, double norm,
 void judge_step(const ComputedStep& ours, const Reference& reference, const CapturedVerify& verify,
                 const Floors& floors, Judged& judged) {
   judged.take_loss(relative(ours.loss, reference.loss), reference.loss_bound, verify.step);
+  const double u = find_format("fp32").unit_roundoff();
   double largest = 0;
   for (const auto& [name, g] : reference.gradients) {
     largest = std::max(largest, distance(g, g).value);
@@ -170,20 +200,27 @@ void judge_step(const ComputedStep& ours, const Reference& reference, const Capt
     const double* moved = find_named(floors.chaos.gradients, name);
     const double chaotic = moved == nullptr ? 0 : kChaosFactor * *moved;
     const double own = torch_noise(name, wanted, d.reference, verify, floors.sum_noise);
-    const double bound = std::max({by_size + absolute, chaotic, own});
+    double bound = std::max({by_size + absolute, chaotic, own});
+    const double* terms = find_named(floors.terms, name);
+    const double by_terms =
+        terms == nullptr ? 0 : kNoiseFactor * std::sqrt(*terms) * u * d.reference;
+    const bool is_long = off > bound && by_terms > bound;
+    if (is_long) bound = by_terms;
     const double before = judged.gradients.ratio;
     judged.gradients.take(off, bound, fmt::format("{}, step {}", name, verify.step));
     if (judged.gradients.ratio > before || judged.worst_step < 0) {
       judged.worst_parameter = name;
       judged.worst_step = verify.step;
     }
-    const bool is_plain = bound == by_size + absolute, by_chaos = !is_plain && bound == chaotic;
+    const bool is_plain = bound == by_size + absolute;
+    const bool by_chaos = !is_plain && !is_long && bound == chaotic;
     judged.floor.add({.tensors = 1,
                       .by_floor = is_plain && absolute > by_size,
                       .by_chaos = by_chaos,
                       .elements = d.elements,
                       .noise = d.noise,
-                      .by_torch = !is_plain && !by_chaos});
+                      .by_torch = !is_plain && !by_chaos && !is_long,
+                      .by_terms = is_long});
   }
   for (const auto& [name, g] : ours.gradients) {
     if (reference.gradients.contains(name)) continue;
@@ -392,11 +429,13 @@ GateResult gate_v1(const Capture& capture) {
       const auto run_moved = [&](uint64_t seed) {
         return runner.run_moved(step, verify.before.values, 1, {.signs = seed});
       };
-      const StepChaos chaos = step_chaos(
-          capture.graphs.front(), in_fp64(verify.before.values), ours, verify.noise, run_twin);
-      Judged again = judge_fp64({chaos});
+      Floors moved;
+      moved.chaos = step_chaos(capture.graphs.front(), in_fp64(verify.before.values), ours,
+                               verify.noise, run_twin);
+      Judged again = judge_fp64(moved);
       if (!again.ok()) {
-        again = judge_fp64({with_moved_results(chaos, ours, verify.noise, run_moved)});
+        moved.chaos = with_moved_results(moved.chaos, ours, verify.noise, run_moved);
+        again = judge_fp64(moved);
         undetermined = undetermined || again.ok();
       }
       if (again.ok()) of_step = again;
@@ -434,6 +473,8 @@ GateResult gate_v3(const Capture& capture, GateResult& v4) {
   bool ok = true, undetermined = false;
   int64_t flips = 0;
   const double order_noise = sum_noise(capture);
+  Floors by_terms;
+  by_terms.terms = terms_of_gradients(capture);
   CapturedStepRunner exact_runner(capture, policy, /*is_fp64=*/true);
   for (size_t number = 0; number < capture.verify.size(); ++number) {
     const CapturedVerify& verify = capture.verify[number];
@@ -463,27 +504,28 @@ GateResult gate_v3(const Capture& capture, GateResult& v4) {
       }
       return *moved;
     };
-    Judged judged = judge_fp32(run.step, {});
+    Judged judged = judge_fp32(run.step, by_terms);
     const bool is_last = number + 1 == capture.verify.size();
     buffers.take(capture, verify, is_last ? nullptr : &capture.verify[number + 1], run.step.buffers,
                  {exact_buffers, moved_buffers});
     if (!judged.ok()) {
       const Fp32Run forced = run_fp32(runner, capture, verify, values, /*force=*/true);
-      Judged again = judge_fp32(forced.step, {});
+      Judged again = judge_fp32(forced.step, by_terms);
       if (!again.ok()) {
         const auto run_forced = [&](const Tensors& moved) {
           return run_fp32(runner, capture, verify, moved, /*force=*/true).step;
         };
-        const StepChaos chaos =
+        Floors floors = by_terms;
+        floors.sum_noise = order_noise;
+        floors.chaos =
             step_chaos(capture.graphs.front(), values, forced.step, verify.noise, run_forced);
-        again = judge_fp32(forced.step, {chaos, order_noise});
+        again = judge_fp32(forced.step, floors);
         if (!again.ok()) {
           const auto run_moved = [&](uint64_t seed) {
             return run_fp32(runner, capture, verify, values, /*force=*/true, {.signs = seed}).step;
           };
-          again = judge_fp32(forced.step, {with_moved_results(chaos, forced.step, verify.noise,
-                                                              run_moved),
-                                           order_noise});
+          floors.chaos = with_moved_results(floors.chaos, forced.step, verify.noise, run_moved);
+          again = judge_fp32(forced.step, floors);
           undetermined = undetermined || again.ok();
         }
       }

@@ -122,7 +122,9 @@ void add_plain_sums(const ShareTally& tally, std::vector<Finding>& out) {
     const double lost = s.round_err_sq / count / least;
     if (lost < kSwampedLimit || kRoundingTimes * u * u * s.sum_sq / count >= kSwampedLimit * least)
       continue;
-    if (larger != nullptr && larger != smaller && is_masked(tally, site, *larger)) continue;
+    const bool is_mask = larger != nullptr && larger != smaller &&
+                         (larger->stat_exempt || is_masked(tally, site, *larger));
+    if (is_mask) continue;
     if (layers.insert(site.layer).second) all.push_back(site.id);
     if (worst.site >= 0 && lost <= worst.share) continue;
     worst = tally.finding(FindingKind::kSwamping, site, lost);

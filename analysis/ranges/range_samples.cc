@@ -12,6 +12,8 @@
 namespace lockstep {
 namespace {
 
+constexpr int kFirstMaskBin = 127 + 16;  // FP32's exponent field of 2^16
+
 bool is_of_interest(const Site& site, const Graph& graph, const std::set<std::string>& inner_nodes,
                     const Policy& base) {
   if (!may_be_low(site.role)) return false;
@@ -76,6 +78,9 @@ std::vector<RangeSample> range_samples(const RunFile& run, const Policy& base,
                        .zeros = zeros[id]};
     const auto begin = histogram.begin() + static_cast<int64_t>(id * kHistogramBins);
     std::copy(begin, begin + kHistogramBins, sample.histogram.begin());
+    if (site.stat_exempt) {  // numbers of a mask: beyond FP16's range, as in src/graph/site.cc
+      std::fill(sample.histogram.begin() + kFirstMaskBin, sample.histogram.end(), 0);
+    }
     samples.push_back(std::move(sample));
   }
   return samples;

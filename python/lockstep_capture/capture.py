@@ -28,7 +28,7 @@ from .trace.step_function import StepFunction
 from .trace.survey import unwatched
 from .trace.traced import Traced, see, unknown_state
 from .trace.uncompiled import uncompiled
-from .trace.user_code import user_line
+from .trace.user_code import ShownToUsers, user_line
 from .watch.continuity import Continuity
 from .watch.forward_pass import Region
 from .watch.hooks import Events, around_step
@@ -88,6 +88,7 @@ class Capture:
         )
         self._path = os.fspath(path)
         self._verify = {0} if verify is None else set(verify)
+        self._until_taken = verify is None and scaler is not None  # adds a step while the scaler skips these
         self._step_fn, self._steps = step_fn, steps
         self._model, self._optimizer, self._scaler = model, optimizer, scaler
         self._report, self._quiet = on_unsupported == "report", quiet
@@ -119,7 +120,7 @@ class Capture:
 
     def step(self, batch: Any) -> contextlib.AbstractContextManager[None]:
         """Around the body of the loop for one (micro-)batch; does nothing after the last captured step."""
-        return _NOTHING if self._closed else self._block(batch)
+        return _NOTHING if self._closed else ShownToUsers(self._block(batch))
 
     def finish(self) -> None:
         """Writes the file with the steps so far. Micro-batches without an optimizer step are left out.
@@ -298,7 +299,8 @@ class Capture:
             trains = self._optimizer is not None
             self._subject = Subject(self._model, self._optimizer, self._scaler, self._attributes, trains=trains)
             self._continuity = Continuity(self._subject)
-            check_room(self._subject, self._verify, self._steps, self._path)
+            verified = self._verify | ({1} if self._until_taken and self._steps > 1 else set())
+            check_room(self._subject, verified, self._steps, self._path)
         subject, continuity = self._subject, self._continuity
         assert continuity is not None
         subject.check_layout()
@@ -394,11 +396,21 @@ class Capture:
                 "with scaled gradients",
                 once="clip",
             )
+        self._verify_later(step)
         assert self._recorder is not None
         self._recorder.step(step)
         self._step, self._done = None, self._done + 1
         if self._done == self._steps:
             self.finish()
+
+    def _verify_later(self, step: Step) -> None:
+        """By default the first step that the scaler takes is verified, and the first of all."""
+        if not self._until_taken or step.pre is None:
+            return
+        self._until_taken = not step.events.stepped
+        if self._until_taken and step.number + 1 < self._steps:
+            self._verify.add(step.number + 1)
+            step.pre = step.pre if step.number == 0 else None
 
 
 def _written(path: str, steps: int, subject: Subject | None) -> str:

@@ -22,6 +22,7 @@ from .model_state import Subject
 from .trace.step_function import StepFunction
 from .trace.traced import Traced, see, unknown_state
 from .trace.uncompiled import uncompiled
+from .trace.user_code import shown_to_users
 
 
 @dataclass
@@ -43,6 +44,7 @@ class Support:
         return f"supported ({self.frontend}): {sum(self.ops.values())} nodes: {ops}"
 
 
+@shown_to_users
 def check(
     model: torch.nn.Module,
     step_fn: StepFunction,

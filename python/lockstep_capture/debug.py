@@ -17,6 +17,7 @@ from .errors import CaptureError
 from .offline import capture
 from .program import find_program, run_program
 from .trace.step_function import StepFunction
+from .trace.user_code import shown_to_users
 
 LANES = ("torch-autocast-fp16", "torch-autocast-bf16", "pure-bf16")
 # Remedies are tried where the replay took so long or less, for so many lanes, with so many runs.
@@ -37,6 +38,7 @@ class Debugged:
         return self.text
 
 
+@shown_to_users
 def debug(
     model: torch.nn.Module,
     optimizer: Any,

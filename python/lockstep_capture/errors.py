@@ -9,7 +9,9 @@ _LONGEST = 160  # characters of another library's error in a message of ours
 
 
 class CaptureError(RuntimeError):
-    """An error that the user can correct: what, the value, the constraint, a hint."""
+    """An error that the user can correct: what, the value, the constraint, a hint. own_fault: nobody but this package can."""
+
+    own_fault = False
 
 
 @dataclass(frozen=True)
@@ -61,4 +63,5 @@ def failed(error: Exception) -> CaptureError:
     """A fault that is not the user's: a capture never lets it reach the training loop as it is."""
     made = CaptureError(f"the capture failed, training did not: {first_line(error)}")
     made.__cause__ = error
+    made.own_fault = True
     return made

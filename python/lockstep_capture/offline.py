@@ -16,8 +16,10 @@ from .ir.program import StepModule
 from .model_state import Subject
 from .trace.step_function import StepFunction
 from .trace.untouched import restored, untouched
+from .trace.user_code import shown_to_users
 
 
+@shown_to_users
 def capture(
     path: str | os.PathLike[str],
     model: torch.nn.Module,

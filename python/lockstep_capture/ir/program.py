@@ -48,11 +48,32 @@ class Place:
     source: str = ""  # "model.py:33", of a library too
     caller: str = ""  # the user's own line, if that is another one
     package: str = ""  # of the library: "timm"
+    text: str = ""  # what is computed there: "t * freq"
 
     def problem(self, what: str, hint: str) -> Problem:
         """What is refused here: the user's line first, then the library's."""
         where = f"{self.caller}, in {self.package} {self.source}" if self.caller and self.package else self.source
         return Problem(what, self.module, where, hint)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit of a dtype: "max", "eps" or "tiny" of torch.finfo(of)."""
+
+    name: str
+    of: torch.dtype
+
+    def shares(self, x: torch.Tensor) -> torch.Tensor:
+        """x as multiples of the limit."""
+        return (x.double() / getattr(torch.finfo(self.of), self.name)).float()
+
+    def in_dtype(self, x: torch.Tensor) -> torch.Tensor:
+        """Multiples x of the limit, which are multiples of that of x's own dtype. FP64 has FP32's limits."""
+        own = torch.float32 if x.dtype == torch.float64 else x.dtype
+        if own == self.of:
+            return x
+        limits = [getattr(torch.finfo(dtype), self.name) for dtype in (own, self.of)]
+        return (x.double() * (limits[0] / limits[1])).to(x.dtype)
 
 
 @dataclass
@@ -69,6 +90,7 @@ class Call:
     narrows: bool = False  # in place, with a wider operand: the result goes back to the first operand's dtype
     reads_places: bool = False  # max or min along a dimension: the places are read, too
     renames: bool = False  # made by the trace itself: another name for the operand, no op of the model's
+    limit: Limit | None = None  # of a cast to another tensor's dtype: of multiples of that limit
     backward_of: str = ""  # a call of the backward pass of that custom_gradient (custom_functions.py)
 
     @property

@@ -259,6 +259,8 @@ class Interpreter:
                 found = in_double(arguments(Call(call.name, call.target, args, kwargs)))
                 return found if "cachemask" in call.op else found[0]
             result = call.target(*args, **kwargs)
+            if call.limit is not None:
+                result = call.limit.in_dtype(result)
             return self._wide(result) if widens else result
 
     def _custom(self, call: Call) -> list[torch.Tensor]:

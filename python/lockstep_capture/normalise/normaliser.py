@@ -71,6 +71,7 @@ class Normaliser:
         self._differentiated = differentiated(program)
         self._leaves: dict[str, Value] = {}  # of these, values from outside of the network: a node that all uses read
         self._nograd: set[str] = set()
+        self._learned: set[str] = set()  # values of the graph that a gradient can pass
         self._decisions: dict[str, Value | None] = {}  # by the call that chose
         self._decided: dict[str, Value] = {}  # by version: its recorded content as the graph has it
         self._copies: dict[str, str] = {}  # version of a buffer -> what it is a copy of: integers outside of the graph
@@ -285,6 +286,13 @@ class Normaliser:
     def is_computed(self, ref: Ref) -> bool:
         return self._versions.kind[ref.name] == GRAPH
 
+    def has_lanes_format(self, ref: Ref) -> bool:
+        return self._versions.has_lanes_format(ref.name)
+
+    def format_of(self, ref: Ref) -> Ref | None:
+        found = self._versions.format_of(ref.name, self._calls, self.is_float)
+        return None if found is None else Ref(found)
+
     def layout(self, ref: Ref) -> torch.Tensor:
         return self._layouts[value_name(ref.name)]
 
@@ -359,7 +367,9 @@ class Normaliser:
         if key not in self._cast:
             like = self._real_part(example, call)
             attrs = {"saturate": True} if self._outside.is_huge(name) else {}  # finfo(y.dtype).min
-            node = self.add("cast_like", [found.id, like.id], attrs, [(found.shape, "f32")], call)
+            made = self._calls.get(value_name(name), call)
+            here = replace(call, place=made.place, target=made.target)
+            node = self.add("cast_like", [found.id, like.id], attrs, [(found.shape, "f32")], here)
             self._cast[key] = node.value()
         return self._cast[key]
 
@@ -431,7 +441,7 @@ class Normaliser:
             (
                 other.name
                 for other in iterate_refs(self._versions.reads.get(call.name, ()))
-                if other.name != name and self.is_computed(other) and self.is_float(other)
+                if other.name != name and self.has_lanes_format(other) and self.is_float(other)
             ),
             None,
         )
@@ -495,10 +505,22 @@ class Normaliser:
             backward_of=call.backward_of,
         )
         self.graph.nodes.append(node)
+        self._note_gradient(node)
         site = random_site(call)
         if site is not None and (site.kind == op.replace("gru", "lstm") or op == "dropout"):
             self.graph.rng.append((node.id, call.name))
         return node
+
+    def is_learned(self, x: Value) -> bool:
+        return x.id in self.stored.trained or x.id.partition(".")[0] in self._learned
+
+    def _note_gradient(self, node: Node) -> None:
+        """A cast to the format of another value gets a gradient for its own operand alone."""
+        operands = node.inputs[:1] if node.op == "cast_like" else node.inputs
+        if not node.nograd and any(self.is_learned(Value(x, (), "")) for x in operands):
+            self._learned.add(node.id)
+        elif node.op == "cast_like":
+            node.nograd = True
 
     def _finish(self) -> None:
         loss = self._graph_value(self._versions.loss, self._program_end())

@@ -84,6 +84,11 @@ class Snapshots(Observer):
         self.values: dict[str, torch.Tensor] = {}
         self.decisions: dict[str, torch.Tensor] = {}  # by call, those that the graph does not make itself
 
+    def root(self, name: str, value: torch.Tensor) -> None:
+        """Only its dtype may be read (randn_like)."""
+        if name in self._versions.stored and self._versions.kind[name] != GRAPH:
+            self.values[name] = value.detach().clone()
+
     def before(self, call: Call, value: Callable[[str], Any]) -> None:
         needed = self._versions.live | self._versions.for_choices
         if (

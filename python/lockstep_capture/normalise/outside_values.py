@@ -151,7 +151,7 @@ class OutsideValues:
         call = self._calls.get(value_name(names[0])) if names else None
         if not what and call is not None and random_site(call) is not None:
             return f"noise:{call.op}:{call.name}"
-        source = call.op if call is not None else self._root_of(value_name(names[0]))
+        source = (call.place.text or call.op) if call is not None else self._root_of(value_name(names[0]))
         return f"derived:{source}:{'_'.join(value_name(name) for name in names)}" + (f":{what}" if what else "")
 
     def _root_of(self, name: str) -> str:

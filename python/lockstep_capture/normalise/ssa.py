@@ -46,7 +46,7 @@ class Versions:
     only these need. steps: in-place call -> the further versions that it makes of what it wrote to a view of.
     integer_state: paths of buffers whose integers the forward pass changes and uses: data of the step.
     started: new tensors, made of no activation, to views of which activations are written; their content before that is
-    version started_as(name).
+    version started_as(name). stored: floating buffers and leaves of the batch, whose format is each lane's, too.
     """
 
     reads: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
@@ -62,11 +62,20 @@ class Versions:
     steps: dict[str, list[Written | Refreshed]] = field(default_factory=dict)
     integer_state: set[str] = field(default_factory=set)
     started: set[str] = field(default_factory=set)
+    stored: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
     loss: str = ""
 
+    def has_lanes_format(self, version: str) -> bool:
+        """Is it a part of the network, a buffer, or a leaf of the batch? Other values have the dtype they were made in."""
+        return self.kind[version] == GRAPH or version in self.stored
+
+    def format_of(self, version: str, calls: Mapping[str, Call], is_float: Callable[[Ref], bool]) -> str | None:
+        """The value whose format in each lane is this value's, too: itself, or its example."""
+        return version if self.has_lanes_format(version) else self.example_of(version, calls, is_float)
+
     def example_of(self, version: str, calls: Mapping[str, Call], is_float: Callable[[Ref], bool]) -> str | None:
-        """The activation whose dtype a floating value outside of the network has, None where it has one of its own.
+        """The value whose dtype a floating value outside of the network has, None where it has one of its own.
 
         zeros_like(y), noise in y's dtype, and values made of these and of numbers.
         """
@@ -85,7 +94,7 @@ class Versions:
         # What only noise was drawn with is not in the graph: what it was made from is.
         found = [
             ref.name
-            if self.kind[ref.name] == GRAPH and self._is_there(ref.name, calls)
+            if self.has_lanes_format(ref.name) and self._is_there(ref.name, calls)
             else self.example_of(ref.name, calls, is_float)
             for ref in refs
         ]
@@ -209,6 +218,7 @@ class _Walk:
             kind[name] = CONST
         for name in program.buffers:
             kind[name] = GRAPH if name in mutated else DERIVED if name in data else CONST
+        self.result.stored = {name for name in (*program.buffers, *program.inputs) if is_float.get(name, False)}
         for index, call in enumerate(program.calls):
             self._visit(index, call)
         self.result.loss = self._read(program.loss)
@@ -270,10 +280,14 @@ class _Walk:
                 continue
             if site is not None or inside & set(_refs_by_value(call)):
                 inside |= {call.name, *self._written.get(call.name, ())}
+        limited: set[str] = set()  # made of a limit of a dtype, which is each lane's
+        for call in self._program.calls:
+            if call.limit is not None or limited & set(call.refs()):
+                limited.add(call.name)
         forced: set[str] = set()
         for call in reversed(self._program.calls):
             if base_name(call) == ATTENTION and isinstance(mask := arguments(call)["attn_mask"], Ref):
-                forced.add(mask.name)
+                forced |= {mask.name} - limited
             unknown = (
                 not self._is_float.get(call.name, True)
                 or call.name in self._complex
@@ -319,8 +333,8 @@ class _Walk:
         if GRAPH in kinds:
             return DERIVED if call.name in self._chosen else GRAPH
         if self._is_float.get(call.name, False) and call.name not in self._forced:
-            if any(self._from_float_input(name) for name in names):
-                return GRAPH  # arithmetic on images and the like belongs to the network
+            if self.result.stored & set(names):
+                return GRAPH  # arithmetic on images and tables belongs to the network
             if any(self.result.example_of(name, self._calls, self._is_floating) for name in names):
                 return GRAPH  # so does arithmetic in the dtype of an activation: noise / keep_rate
         return DERIVED if DERIVED in kinds else CONST
@@ -333,15 +347,11 @@ class _Walk:
         empty = x in self._calls and base_name(self._calls[x]).split(".")[1] in _EMPTY
         return (
             example is not None
-            and self.result.kind[example] == GRAPH
+            and self.result.format_of(example, self._calls, self._is_floating) is not None
             and self._is_float.get(example, False)
-            and self._is_float.get(x, False)
             and call.name not in self._forced
             and not empty
         )
-
-    def _from_float_input(self, name: str) -> bool:
-        return name in self._program.inputs and self._is_float.get(name, False)
 
     def _problem(self, call: Call, what: str, hint: str) -> None:
         problem = call.place.problem(what, hint)

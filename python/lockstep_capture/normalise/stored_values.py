@@ -23,6 +23,7 @@ class StoredValues:
         self._graph, self._program, self._model, self._buffers = graph, program, model, buffers
         self._renewed: dict[str, Value] = {}  # buffer -> its value after the last batch_norm so far
         self.counted: set[str] = set()
+        self.trained: set[str] = set()  # ids of parameters that need a gradient
 
     def parameter(self, path: str) -> Value:
         """Of a complex one its real and imaginary part, along a last dimension."""
@@ -31,6 +32,8 @@ class StoredValues:
         if all(path != entry[0] for entry in self._graph.params):
             self._note_format(f"p:{path}", parameter)
             self._graph.params.append((path, shape, parameter.requires_grad, _module_of(path)))
+            if parameter.requires_grad:
+                self.trained.add(f"p:{path}")
         return Value(f"p:{path}", shape, "f32")
 
     def buffer(self, path: str) -> Value:

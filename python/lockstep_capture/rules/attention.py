@@ -21,7 +21,7 @@ def sdpa(c: RuleContext) -> Value:
     operands = [q, k, v]
     if c.has("attn_mask"):
         mask = c.mask_of("attn_mask")
-        if mask.id[0] == "n" or mask.id.startswith("p:"):
+        if c.is_learned(mask):
             return _with_learned_mask(c, q, k, v, c.value("attn_mask"))
         operands.append(mask)
     site = random_site(c.call)

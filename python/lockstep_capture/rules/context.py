@@ -91,6 +91,15 @@ class RuleContext:
         """Is the tensor a part of the network, not a constant or something of the batch?"""
         return self.builder.is_computed(self.a[name])
 
+    def like(self, name: str) -> Value | None:
+        """The value whose format in each lane a tensor has: itself, or that whose dtype it took. None: it has one of its own."""
+        found = self.builder.format_of(self.a[name])
+        return None if found is None else self.builder.operand(found, self.call, want_float=True)
+
+    def is_learned(self, x: Value) -> bool:
+        """Does a gradient pass it on its way to a weight?"""
+        return self.builder.is_learned(x)
+
     def is_scattered(self, name: str, dims: Sequence[int]) -> bool:
         """Do the operand's elements, permuted, lie in another order than row by row? Casts keep the order."""
         return not self.builder.layout(self.a[name]).permute(*dims).is_contiguous()

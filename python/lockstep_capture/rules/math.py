@@ -227,6 +227,10 @@ def _constant_like(c: RuleContext, part: Value | float) -> Value:
 
 @rule("masked_fill")
 def masked_fill(c: RuleContext) -> Value:
+    if c.is_tensor("value") and c.constant_number("value") is None:
+        shape = c.out_shape()
+        parts = [c.expand(c.value(name), shape) for name in ("value", "self")]
+        return c.node("where", [c.integer("mask"), *parts], shape).value()
     return c.node(
         "masked_fill",
         [c.expand(c.value("self"), c.out_shape()), c.integer("mask")],

@@ -336,9 +336,16 @@ def to(c: RuleContext) -> Value:
     """By name, x.to(torch.float32), or by example, x.type_as(y): in every lane the format that y has there."""
     if not c.is_tensor("other"):
         return _cast(c, c.a.get("dtype"))
-    if c.any_value("self").is_float and c.is_computed("other") and c.tensor_is_float("other"):
-        x = c.value("self")
-        return c.node("cast_like", [x, c.value("other")], x.shape).value()
+    like = c.like("other") if c.tensor_is_float("other") else None
+    if like is not None:
+        limit = c.call.limit
+        if limit is None:
+            x = c.value("self")
+            return c.node("cast_like", [x, like], x.shape).value()
+        shares = c.derive(f"of_{limit.name}", limit.shares, [c.a["self"]])
+        node = c.node("cast_like", [shares, like], shares.shape, {"limit": limit.name})
+        node.stat_exempt = limit.name == "max"
+        return node.value()
     return _cast(c, c.dtype_of("other"))
 
 

@@ -1,8 +1,9 @@
 """Which dtypes the model asks for by name, and which by example: `x.float()` or `x.to(y.dtype)`.
 
 An FP32 loop shows neither: `x.float()` is x itself there, and y.dtype is float32 like everything else. So a forward pass
-is run once more under an autocast that is not the loop's (frontend_run.py): what then asks for that autocast's dtype,
-after reading it off a tensor, follows that tensor. Casts and new tensors that follow one are recorded as `type_as`.
+is run once more under an autocast that is not the loop's, and once with weights of another dtype (frontend_run.py): what
+then asks for that dtype, after reading it off a tensor, follows that tensor. Casts and new tensors that follow one are
+recorded as `type_as`. So are numbers such as torch.finfo(y.dtype).min, which are another dtype's limits in these runs.
 
 Events (a cast, a new tensor, a read of a dtype) are known by the line that runs and by how often it ran before, so that
 the two runs need not agree in all that they do.
@@ -12,11 +13,14 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+
+from ..ir.program import Limit
 
 LOW = (torch.bfloat16, torch.float16)
 Event = tuple[Any, ...]
@@ -72,6 +76,7 @@ _COMPUTED_IN = {
         for name in ("softmax", "log_softmax", "sum", "mean", "cumsum", "cumprod", "prod")
     ),
 }
+_NAMES = {func.__name__ for func in _NAMED}
 _SELF: Event = ("self",)  # the example is the operand itself
 # Types of tensors as text: x.type("torch.FloatTensor").
 _TYPE_NAMES = {
@@ -84,42 +89,79 @@ _TYPE_NAMES = {
 }
 
 
+# Ops that take a tensor of one element in the place of a number.
+_TAKES_TENSOR = {
+    *(f"{way}{op}__" for way in ("__", "__r", "__i") for op in ("add", "sub", "mul", "truediv")),
+    *(f"{op}{end}" for op in ("add", "sub", "mul", "div", "clamp", "clip", "masked_fill", "fill") for end in ("", "_")),
+    *("where", "clamp_min", "clamp_max", "maximum", "minimum", "rsub", "__setitem__"),
+}
+_FILLS = {torch.full, torch.tensor, torch.scalar_tensor, torch.as_tensor, *_FILLED}
+_LIMITS = ("max", "eps", "tiny")
+
+
 @dataclass
 class Asked:
-    """What one run asked for: per cast or new tensor its dtype, and the read of a dtype that it would follow."""
+    """What one run asked for: per cast or new tensor its dtype, per op its numbers by their places, and the read of a
+    dtype that it would follow."""
 
     dtype: dict[Event, torch.dtype] = field(default_factory=dict)
+    numbers: dict[Event, dict[Any, float]] = field(default_factory=dict)
     example: dict[Event, Event] = field(default_factory=dict)
 
+    def by_example(self) -> list[Event]:
+        """Casts and new tensors whose own call does not name the dtype."""
+        return [event for event in self.dtype if event[0] not in _NAMES]
 
-def following(loops: Asked, other: Asked) -> dict[Event, Event]:
-    """Of casts and new tensors: the reads that they follow. other: a run whose low dtype is not the loop's.
 
-    What names its dtype asks for the same one in both runs.
-    """
-    return {
-        event: other.example[event]
-        for event in loops.dtype
-        if event in other.example and other.dtype[event] != loops.dtype[event]
-    }
+@dataclass
+class Follows:
+    """reads: of casts, new tensors and ops with limits, the reads that they follow. limits: of ops, by their places."""
+
+    reads: dict[Event, Event] = field(default_factory=dict)
+    limits: dict[Event, dict[Any, Limit]] = field(default_factory=dict)
+
+    def add(self, loops: Asked, other: Asked, low: torch.dtype) -> None:
+        """other: a run whose low dtype is not the loop's. What names its dtype asks for the same one in both runs."""
+        for event in loops.dtype:
+            if event in other.example and other.dtype[event] != loops.dtype[event]:
+                self.reads.setdefault(event, other.example[event])
+        for event, numbers in loops.numbers.items():
+            found = {place: _limit(x, other.numbers.get(event, {}).get(place), low) for place, x in numbers.items()}
+            limits = {place: limit for place, limit in found.items() if limit is not None}
+            if limits and event in other.example:
+                self.reads.setdefault(event, other.example[event])
+                self.limits.setdefault(event, limits)
+
+
+def _limit(x: float, other: float | None, low: torch.dtype) -> Limit | None:
+    """Is x a multiple of a limit of a dtype, as `other` is of that limit of `low`?"""
+    if other is None or other == x:
+        return None
+    for dtype in (torch.float32, *LOW):
+        for name in _LIMITS:
+            share, others = x / getattr(torch.finfo(dtype), name), other / getattr(torch.finfo(low), name)
+            if abs(share - others) <= abs(share) * 1e-6 and 1e-3 <= abs(share) <= 1e3:
+                return Limit(name, dtype)
+    return None
 
 
 class AskedDtypes(TorchFunctionMode):
-    """low: what the run's autocast computes in, None: it has none. follows: casts and new tensors that follow a read.
+    """low: what the run's autocast computes in, None: it has none. follows: what follows a read of a dtype.
     stays_fp32: the loop itself has no autocast, so that what the model makes in a tensor's dtype is FP32 in the loop.
 
     asked: of this run; examples are only looked for where `low` is a dtype. renames: the op that runs is no op of the
-    model, but gives a tensor another name.
+    model, but gives a tensor another name. limit: the cast that runs is of that limit of a dtype.
     """
 
-    def __init__(self, low: torch.dtype | None, follows: dict[Event, Event], stays_fp32: bool):
+    def __init__(self, low: torch.dtype | None, follows: Follows, stays_fp32: bool):
         super().__init__()
-        self._low, self._follows, self._stays_fp32 = low, follows, stays_fp32
-        self._wanted = set(follows.values())
+        self._low, self._follows, self._limits, self._stays_fp32 = low, follows.reads, follows.limits, stays_fp32
+        self._wanted = set(self._follows.values())
         self._read: dict[Event, torch.Tensor] = {}
         self._newest: dict[Any, Event] = {}  # by frame of the code that read it; None: of any
         self._count: Counter[Event] = Counter()
         self.asked, self.renames = Asked(), False
+        self.limit: Limit | None = None
 
     def _event(self, func: Any) -> Event:
         frame: Any = sys._getframe(2)
@@ -146,9 +188,42 @@ class AskedDtypes(TorchFunctionMode):
         if func in _FILLED and kwargs.get("dtype") is None:
             event = self._event(func)
             self._note(event, args[0].dtype, _SELF if args[0].dtype == self._low else None)
+            self._note_numbers(event, args, kwargs)
             if event in self._follows:
-                return torch.Tensor.type_as(self._other(func(*args, **{**kwargs, "dtype": torch.float32})), args[0])
+                made = self._other(func(*args, **{**kwargs, "dtype": torch.float32}))
+                return self._type_as(made, args[0], next(iter(self._limits.get(event, {}).values()), None))
+        elif getattr(func, "__name__", "") in _TAKES_TENSOR and (numbers := _numbers(args, kwargs)):
+            event = self._event(func)
+            self._note_numbers(event, args, kwargs, self._read_for(sys._getframe(1)))
+            if (limits := self._limits.get(event)) is not None and (example := self._example(event)) is not None:
+                args, kwargs = self._with_limits(args, kwargs, {p: limits[p] for p in limits if p in numbers}, example)
         return func(*args, **kwargs)
+
+    def _note_numbers(self, event: Event, args: Any, kwargs: Any, read: Event | None = None) -> None:
+        if numbers := _numbers(args, kwargs):
+            self.asked.numbers[event] = numbers
+            if read is not None:
+                self.asked.example[event] = read
+
+    def _with_limits(
+        self, args: Any, kwargs: Any, limits: Mapping[Any, Limit], example: torch.Tensor
+    ) -> tuple[Any, dict[str, Any]]:
+        """Tensors of one element in the place of the numbers that are limits of the example's dtype."""
+        floats = any(isinstance(x, torch.Tensor) and x.is_floating_point() for x in (*args, *kwargs.values()))
+        args, kwargs = list(args), dict(kwargs)
+        for place, limit in limits.items():
+            table: Any = args if isinstance(place, int) else kwargs
+            number = self._other(torch.tensor(table[place], dtype=torch.float32, device=example.device))
+            found = self._type_as(number, example, limit)
+            table[place] = found if floats else found.float()  # of integers and a number PyTorch makes FP32
+        return tuple(args), kwargs
+
+    def _type_as(self, x: torch.Tensor, example: torch.Tensor, limit: Limit | None) -> torch.Tensor:
+        self.limit = limit
+        try:
+            return torch.Tensor.type_as(x, example)
+        finally:
+            self.limit = None
 
     def _other(self, x: torch.Tensor) -> torch.Tensor:
         """The same values under another name."""
@@ -182,12 +257,15 @@ class AskedDtypes(TorchFunctionMode):
 
     def _make(self, event: Event, read: Event | None, func: Any, args: Any, kwargs: Any) -> Any:
         self._note(event, kwargs["dtype"], read)
+        if func in _FILLS:
+            self._note_numbers(event, args, kwargs)
         example = self._example(event)
         if example is None:
             return func(*args, **kwargs)
         if self._stays_fp32 or func not in _DRAWN:
             kwargs = {**kwargs, "dtype": torch.float32}
-        return torch.Tensor.type_as(self._other(func(*args, **kwargs)), example)
+        limit = next(iter(self._limits.get(event, {}).values()), None)
+        return self._type_as(self._other(func(*args, **kwargs)), example, limit)
 
     def _compute(self, event: Event, read: Event | None, func: Any, args: Any, kwargs: Any) -> Any:
         self._note(event, kwargs["dtype"], read)
@@ -219,6 +297,11 @@ class AskedDtypes(TorchFunctionMode):
             # The cast of this run is x itself, which would hide it.
             args = (self._other(x), *args[1:])
         return func(*args, **kwargs)
+
+
+def _numbers(args: Any, kwargs: Any) -> dict[Any, float]:
+    """The floating numbers among the arguments, by place or name."""
+    return {place: x for place, x in (*enumerate(args), *kwargs.items()) if isinstance(x, float)}
 
 
 def _frame(frame: Any) -> Any:

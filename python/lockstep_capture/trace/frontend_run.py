@@ -18,6 +18,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ from ..rules.spelled_out import (
 )
 from ..torch_api import PreDispatchMode, op_schema, overload_name
 from . import custom_functions
-from .asked_dtypes import LOW, Asked, AskedDtypes, Event, following
+from .asked_dtypes import LOW, Asked, AskedDtypes, Event, Follows
 from .batches import leaves_of, with_tensors
 from .custom_ops import own_form
 from .gradients import Given, inner_gradients, is_batched
@@ -116,7 +117,7 @@ def observe(step: StepModule, batch: Any, device: torch.device, autocast: torch.
     Its program has a key and no content: what it chose is not kept. Throws: what step_fn throws; UnsupportedModelError for
     what a program cannot hold.
     """
-    return _run(step, batch, device, autocast, {}, set(), keeps=False)
+    return _run(step, batch, device, autocast, Follows(), set(), keeps=False)
 
 
 def trace(
@@ -130,28 +131,37 @@ def trace(
 
     Runs anew although the pass was observed before: caches that only the first pass fills are full now, as in the loop.
     """
-    first = _run(step, batch, device, autocast, {}, set())
-    if not first.asked.dtype and not _has_sums_in_place(first.program):
+    first = _run(step, batch, device, autocast, Follows(), set())
+    if not first.asked.dtype and not first.asked.numbers and not _has_sums_in_place(first.program):
         return first
-    failure: Exception = RuntimeError("the loop uses both low dtypes")
-    for low in LOW:
-        if low in (autocast, narrow):
-            continue
-        try:
-            other, narrows = _probe(
-                step, batch, device, low, first.answers, narrow, autocasts=autocast is not None or narrow is None
-            )
-        except Exception as error:  # an op that PyTorch lacks in that dtype
-            failure = error
-            continue
-        follows = following(first.asked, other)
-        if not follows and not narrows:
-            return first
-        return _run(step, batch, device, autocast, follows, narrows, stays_fp32=autocast is None and narrow is None)
-    events = [event for event in first.asked.dtype if not event[1].co_filename.startswith(_TORCH)]
-    if events:
-        _warn_of_fixed_casts(events, failure)
-    return first
+    follows, narrows = Follows(), set[Event]()
+
+    def probe(lows: Sequence[torch.dtype], weights: torch.dtype | None, autocasts: bool) -> Exception | None:
+        """Adds what a run in the first of `lows` that PyTorch can take shows; the error of the last one otherwise."""
+        failure: Exception = RuntimeError("the loop uses both low dtypes")
+        for low in lows:
+            if low in (autocast, narrow):
+                continue
+            try:
+                other, narrowed = _probe(step, batch, device, low, first.answers, weights, autocasts=autocasts)
+            except Exception as error:  # an op that PyTorch lacks in that dtype
+                failure = error
+                continue
+            follows.add(first.asked, other, low)
+            narrows.update(narrowed)
+            return None
+        return failure
+
+    failure = probe(LOW, narrow, autocasts=autocast is not None or narrow is None)
+    if narrow is None and (first.asked.by_example() or first.asked.numbers):
+        failure = probe(LOW[::-1], torch.float32, autocasts=False)
+    fixed = [event for event in first.asked.by_example() if event not in follows.reads]
+    fixed = [event for event in fixed if not event[1].co_filename.startswith(_TORCH)]
+    if failure is not None and fixed:
+        _warn_of_fixed_casts(fixed, failure)
+    if not follows.reads and not narrows:
+        return first
+    return _run(step, batch, device, autocast, follows, narrows, stays_fp32=autocast is None and narrow is None)
 
 
 def _warn_of_fixed_casts(events: list[Event], error: Exception) -> None:
@@ -163,7 +173,7 @@ def _warn_of_fixed_casts(events: list[Event], error: Exception) -> None:
     what = "1 cast or new tensor" if len(events) == 1 else f"{len(events)} casts and new tensors"
     warnings.warn(
         f"lockstep_capture: {what} (first: {lines[0]}) of the dtype of this loop will have that dtype in all lanes, "
-        f"although the model may take it from another tensor: the forward pass does not run under another autocast "
+        f"although the model may take it from another tensor: the forward pass does not run in another dtype "
         f"({': '.join([type(error).__name__, *str(error).splitlines()[:1]])})",
         stacklevel=6,
     )
@@ -186,7 +196,7 @@ def _run(
     batch: Any,
     device: torch.device,
     autocast: torch.dtype | None,
-    follows: dict[Event, Event],
+    follows: Follows,
     narrows: set[Event],
     stays_fp32: bool = False,
     keeps: bool = True,
@@ -241,8 +251,9 @@ def _probe(
     autocasts: bool,
 ) -> tuple[Asked, set[Event]]:
     """What a run in `low` asks for, with every integer and every choice that of the loop's own run: under autocast, with
-    weights of that dtype in the place of narrow ones, or both."""
-    batch, asked, probe = batch_as(copied(batch, device), narrow, low), AskedDtypes(low, {}, False), _Probe(answers)
+    weights of that dtype in the place of those of dtype `narrow`, or both."""
+    batch, asked = batch_as(copied(batch, device), narrow, low), AskedDtypes(low, Follows(), False)
+    probe = _Probe(answers, device.type, low)
     with (
         weights_as(step, narrow, low),
         untouched(step),
@@ -287,9 +298,10 @@ def _is_discrete(value: Any) -> bool:
 class _Probe(_Observing):
     """Puts the answers of another run in the place of integers, choices and numbers."""
 
-    def __init__(self, answers: Answers):
+    def __init__(self, answers: Answers, device: str, low: torch.dtype):
         super().__init__()
         self._answers, self._lines = answers, Lines()
+        self._device, self._low = device, low
         self.narrows: set[Event] = set()
 
     def take_gradient(self, given: Given, results: Sequence[torch.Tensor | None]) -> None:
@@ -313,7 +325,23 @@ class _Probe(_Observing):
             return answer.clone() if isinstance(answer, torch.Tensor) else answer
         if _narrows(func, args):
             self.narrows.add(event)
-        return _computed(func, args, kwargs or {})
+        try:
+            return _computed(func, args, kwargs or {})
+        except RuntimeError:  # no kernel for that dtype, or operands of several dtypes
+            if op_schema(func).is_mutable:
+                raise
+            return self._in_fp32(func, args, kwargs or {})
+
+    def _in_fp32(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The op on wide operands, with results in the dtype that this run is about."""
+
+        def to(dtype: torch.dtype, other: torch.dtype, value: Any) -> Any:
+            is_one = isinstance(value, torch.Tensor) and value.dtype == dtype
+            return value.to(other) if is_one else value
+
+        with torch.autocast(self._device, enabled=False):
+            args, kwargs = torch_api.MAP((args, kwargs), partial(to, self._low, torch.float32))
+            return torch_api.MAP(_computed(func, args, kwargs), partial(to, torch.float32, self._low))
 
 
 def _narrows(func: Any, args: Any) -> bool:
@@ -494,7 +522,7 @@ class _Recorder(_Observing):
 
     def _place(self) -> Place:
         path, lines = self._modules.path, running_lines()
-        where = (lines.innermost, lines.own if lines.own != lines.innermost else "", lines.package)
+        where = (lines.innermost, lines.own if lines.own != lines.innermost else "", lines.package, lines.text)
         if not path:
             return Place("", self._classes[""] if self._modules.inside else "", 0, *where)
         return Place(path, self._classes[path], max(self._modules.calls[path] - 1, 0), *where)
@@ -684,7 +712,7 @@ class _Recorder(_Observing):
 
     def _append(self, call: Call) -> None:
         call.autocast, call.backward_of = self._regions[-1] if self._regions else None, self._backward_of
-        call.renames = self._asked.renames
+        call.renames, call.limit = self._asked.renames, self._asked.limit
         if self._backward_of and set(call.refs()) & self._from_gradient:
             self._from_gradient.add(call.name)
         self.program.calls.append(call)

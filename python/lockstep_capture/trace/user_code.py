@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
+import linecache
 import os
 import sys
 import sysconfig
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from types import CodeType, TracebackType
+from typing import Any, ParamSpec, TypeVar
 
 import torch
+
+from ..errors import CaptureError
+
+_LONGEST = 48
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _TORCH_FOLDER = os.path.join(os.path.dirname(torch.__file__), "")
 _OWN_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")  # lockstep_capture/
@@ -26,27 +38,43 @@ def is_user_file(file: str) -> bool:
 @dataclass(frozen=True)
 class Lines:
     """innermost: user code or a library's other than PyTorch, "model.py:33". own: the innermost outside of installed packages.
-    package: of the innermost line, "timm", "" for one of the user's."""
+    package: of the innermost line, "timm", "" for one of the user's. text: what is computed there, "t * freq", "" before
+    Python 3.11."""
 
     innermost: str = ""
     own: str = ""
     package: str = ""
+    text: str = ""
 
 
 def running_lines() -> Lines:
-    innermost = package = ""
+    innermost = package = text = ""
     frame: Any = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if is_user_file(file):
             line = f"{os.path.basename(file)}:{frame.f_lineno}"
-            innermost = innermost or line
+            innermost, text = innermost or line, text or _expression(frame.f_code, frame.f_lasti)
             _, found, inside = file.replace(os.sep, "/").rpartition("-packages/")  # site-, dist-
             if not found and not file.startswith(_STANDARD):
-                return Lines(innermost, line, package)
+                return Lines(innermost, line, package, text)
             package = package or inside.partition("/")[0].removesuffix(".py")
         frame = frame.f_back
-    return Lines(innermost, "", package)
+    return Lines(innermost, "", package, text)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _expression(code: CodeType, instruction: int) -> str:
+    """The source of the call or the operator that runs, on one line, cut after _LONGEST characters."""
+    if not hasattr(code, "co_positions"):
+        return ""
+    first, last, start, end = next(itertools.islice(code.co_positions(), instruction // 2, None), (None,) * 4)
+    if first is None or last is None or start is None or end is None:
+        return ""
+    lines = [linecache.getline(code.co_filename, number).encode() for number in range(first, last + 1)]
+    lines[-1], lines[0] = lines[-1][:end], lines[0][:end][start:] if first == last else lines[0][start:]
+    text = " ".join(b"".join(lines).decode(errors="replace").split())
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
 def user_line() -> str:
@@ -58,3 +86,45 @@ def user_line() -> str:
             return f"{os.path.basename(file)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def shown_to_users(body: Callable[_P, _T]) -> Callable[_P, _T]:
+    """body, whose CaptureErrors end at the user's line: without the frames of this package in between."""
+
+    @functools.wraps(body)
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return body(*args, **kwargs)
+        except CaptureError as error:
+            if error.own_fault:  # whoever mends it needs all of it
+                raise
+            found = error
+        cause = found.__cause__
+        if cause is not None:  # the user's own error
+            cause.__traceback__, cause.__suppress_context__ = _users_part(cause.__traceback__), True
+        raise found.with_traceback(None) from cause
+
+    return called
+
+
+def _users_part(trace: TracebackType | None) -> TracebackType | None:
+    if trace is None:
+        return None
+    rest = _users_part(trace.tb_next)
+    is_users = is_user_file(trace.tb_frame.f_code.co_filename)
+    return TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno) if is_users else rest
+
+
+class ShownToUsers(contextlib.AbstractContextManager[None]):
+    """A context manager whose own errors end at the user's line."""
+
+    def __init__(self, block: contextlib.AbstractContextManager[None]):
+        self._enter, self._exit = block.__enter__, block.__exit__
+
+    @shown_to_users
+    def __enter__(self) -> None:
+        self._enter()
+
+    @shown_to_users
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._exit(*error)

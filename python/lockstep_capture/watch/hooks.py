@@ -18,6 +18,7 @@ from .. import torch_api
 from ..errors import Problem
 from ..model_state import Subject
 from ..trace.user_code import user_line
+from .gradient_hooks import gradient_hooks
 
 
 @dataclass
@@ -45,7 +46,9 @@ class Events:
     problems: list[Problem] = field(default_factory=list)
 
     def refuse(self, what: str, hint: str) -> None:
-        problem = Problem(what, "the loop", user_line(), hint)
+        self.add(Problem(what, "the loop", user_line(), hint))
+
+    def add(self, problem: Problem) -> None:
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -79,6 +82,8 @@ class Listener:
 @contextlib.contextmanager
 def watch(subject: Subject, events: Events, listener: Listener) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
+        if subject.trains:
+            stack.enter_context(gradient_hooks(subject.model, events.add))
         _watch_autocast(stack, events)
         _watch_backward(stack, subject, events, listener)
         _watch_clipping(stack, subject, events, listener)

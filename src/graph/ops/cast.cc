@@ -17,19 +17,35 @@ std::vector<TensorType> infer_same(const Node& node, std::span<const TensorType>
   return {inputs[0]};
 }
 
+// torch.finfo: which of a format's limits the attribute names.
+double limit_of(const Format& format, std::string_view name) {
+  if (name == "max") return format.max_finite;
+  return name == "eps" ? format.machine_epsilon() : format.min_normal();
+}
+
 std::vector<TensorType> infer_cast_like(const Node& node, std::span<const TensorType> inputs) {
   bool_attribute(node, "saturate", false);  // its type is checked here
+  const std::string limit = string_attribute(node, "limit", "");
+  require(limit.empty() || limit == "max" || limit == "eps" || limit == "tiny", node,
+          "attribute 'limit' is '" + limit + "'", "max, eps or tiny");
   return infer_same(node, inputs);
 }
 
-// The largest numbers of the mask's own format are those of the lane's: torch.finfo(like.dtype).
+// The limits are those of the lane's format of `like`: torch.finfo(like.dtype). FP64, in which the
+// truth is computed, has FP32's.
 void run_cast_like(const OpCall& call) {
   run_copy(call);
-  if (!bool_attribute(call.node, "saturate", false) || call.inner.format == nullptr) return;
-  const double most = call.inner.format->max_finite;
+  const std::string limit = string_attribute(call.node, "limit", "");
+  const bool saturates = bool_attribute(call.node, "saturate", false);
+  if (limit.empty() && (!saturates || call.inner.format == nullptr)) return;
+  const bool is_wide = call.inner.format == nullptr || call.inner.format->is_fp64();
+  const Format& own = is_wide ? find_format("fp32") : *call.inner.format;
   dispatch(call, [&]<typename T>(T*) {
     for (T& y : call.outputs[0]->as<T>()) {
-      if (std::isfinite(y)) y = static_cast<T>(std::clamp<double>(y, -most, most));
+      if (!limit.empty()) y = static_cast<T>(static_cast<double>(y) * limit_of(own, limit));
+      if (saturates && std::isfinite(y)) {
+        y = static_cast<T>(std::clamp<double>(y, -own.max_finite, own.max_finite));
+      }
     }
   });
 }
@@ -70,11 +86,12 @@ std::vector<OpDef> cast_ops() {
        .elements = {.keeps_masks = true, .copies = true}},
       {.name = "cast_like",
        .help = "y = x in the lane's format of `like`; operands x, like; saturate: finite numbers "
-               "beyond the format become its largest one",
+               "beyond the format become its largest one; limit: y = x times that limit of "
+               "the format (max, eps, tiny)",
        .source = "torch.Tensor.type_as, and x.to(like.dtype); written in the model",
        .min_inputs = 2,
        .max_inputs = 2,
-       .attributes = {"saturate"},
+       .attributes = {"saturate", "limit"},
        .infer = infer_cast_like,
        .vjp = cast_vjp,
        .run = run_cast_like,

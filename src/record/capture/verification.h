@@ -15,7 +15,8 @@ namespace lockstep {
 struct VerifiedGate {
   std::string name, subject, status, figure;
   // How much of the judgement did not rest on relative bounds, as in `figure`, by name: "tensors",
-  // of these "by_floor", "by_chaos" and "by_torch"; "elements", of these "noise". Empty: not known.
+  // of these "by_floor", "by_chaos", "by_torch" and "by_terms"; "elements", of these "noise".
+  // Empty: not known.
   std::map<std::string, int64_t> floor;
 };
 struct Verification {

@@ -320,14 +320,14 @@ def test_what_is_drawn_under_autocast_is_no_bf16_in_the_fp32_reference(lockstep,
 
 
 class OnlyHere(torch.nn.Module):
-    """Its forward pass does not run under an autocast."""
+    """Its forward pass runs neither under an autocast nor with other weights."""
 
     def __init__(self, casts):
         super().__init__()
         self.casts, self.fc = casts, torch.nn.Linear(12, 3)
 
     def forward(self, x):
-        if torch.is_autocast_enabled("cpu"):
+        if torch.is_autocast_enabled("cpu") or self.fc.weight.dtype != torch.float32:
             raise RuntimeError("not here")
         y = self.fc(x)
         return y * torch.ones(3).to(y.dtype) if self.casts else y

@@ -185,7 +185,7 @@ def test_the_counts_are_those_of_the_file(lockstep, tmp_path):
     cap = Capture(path, model, optimizer, image_loss, autocast=torch.bfloat16, steps=4, verify=[0, 2, 3])
     train(model, optimizer, image_loss, image_batches(4), cap, dtype=torch.bfloat16)
     lines, floor = verify(lockstep, path)
-    counts = ("tensors", "by_floor", "by_chaos", "by_torch", "elements", "noise")
+    counts = ("tensors", "by_floor", "by_chaos", "by_torch", "by_terms", "elements", "noise")
     expected = {name: dict.fromkeys(counts, 0) for name in ("V1", "V3", "V5")}
     with h5py.File(path) as file:
         for step in file["verify"].values():
@@ -311,3 +311,17 @@ def test_a_wrong_gradient_of_pytorch_is_named_as_such(lockstep, tmp_path, images
     said = lockstep("verify", path, code=1 if wrong else 0).stdout
     assert ("PyTorch's own backward pass is wrong here" in said) == wrong, said
     assert (" the replay is wrong" in said) is False
+
+
+@pytest.mark.parametrize("rows", [2000, 20000])
+def test_long_batches_are_judged_by_their_number_of_rows(lockstep, tmp_path, rows):
+    """A lane adds the rows' gradients one after the other; PyTorch adds in blocks, and is nearer to FP64."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(64, 16), nn.LayerNorm(16), nn.Linear(16, 64))
+    loader = [(ids, ids.roll(-1)) for ids in (torch.randint(0, 64, (rows,)) for _ in range(2))]
+    optimizer, path = torch.optim.SGD(model.parameters(), 0.1), tmp_path / "rows.h5"
+    capture(str(path), model, optimizer, loader, lambda m, b: F.cross_entropy(m(b[0]), b[1]), steps=2)
+    lines, floor = verify(lockstep, path)
+    assert "PASS" in lines["V3"] and floor["V3"]["by_terms"] == (rows == 20000)
+    assert ("by the number of terms" in lines["V3"]) == (rows == 20000)
+    assert floor["V1"]["by_terms"] == 0

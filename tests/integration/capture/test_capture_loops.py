@@ -224,3 +224,32 @@ def test_a_block_after_the_window_costs_nothing(tmp_path):
     each = (time.perf_counter() - start) / 10_000
     print(f"a block outside of the window: {each * 1e6:.2f} us")
     assert each < 1e-4
+
+
+@pytest.mark.parametrize("steps", [8, 2])
+def test_the_first_step_that_a_scaler_takes_is_verified(lockstep, tmp_path, steps):
+    """Its usual first scale, 2^16, makes the first steps overflow: the default verify step is one that moved weights."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 4))
+    loader = [(torch.randn(64, 12), torch.randint(0, 4, (64,))) for _ in range(steps)]
+    path = tmp_path / "a.lscap.h5"
+    capture(
+        str(path),
+        model,
+        torch.optim.SGD(model.parameters(), 1e-3),
+        loader,
+        lambda m, b: nn.functional.cross_entropy(m(b[0]), b[1], reduction="sum"),
+        steps=steps,
+        autocast="float16",
+        scaler=torch.amp.GradScaler("cpu"),
+    )
+    with h5py.File(path) as file:
+        taken = [number for number in range(steps) if file[f"steps/{number:06d}"].attrs["stepped"]]
+        verified = [int(name) for name in file["verify"]]
+    said = lockstep("verify", path).stdout
+    if steps == 8:
+        assert taken and taken[0] > 0 and verified == [0, taken[0]]
+        assert "V7  PASS" in said and "Faithful: every gate that applies has passed." in said
+    else:
+        assert not taken and verified == [0, 1]
+        assert "V7  not recorded" in said and "Faithful as far as it was recorded: not judged: V7." in said

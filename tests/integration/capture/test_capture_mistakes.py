@@ -2,8 +2,10 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
+import traceback
 
 import h5py
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 import torch
 from capture_loops import Images, Loop, image_batches, image_loss, steps_in
 from conftest import SOURCE
-from lockstep_capture import Capture, CaptureError
+from lockstep_capture import Capture, CaptureError, capture
 from torch.nn.utils import clip_grad, clip_grad_norm_, clip_grad_value_
 
 nn = torch.nn
@@ -22,6 +24,7 @@ def patched():
     """All that a block replaces."""
     return [
         torch.autograd.backward,
+        torch.Tensor.register_hook,
         torch.autocast.__enter__,
         torch.amp.GradScaler.scale,
         clip_grad._get_total_norm,
@@ -306,7 +309,7 @@ MISTAKES = {
     changed_between_micro_batches: "1 of 6 gradients changed between two micro-batches: fc.bias",
     changed_behind_the_clipping: r"1 of 6 gradients changed before optimizer.step\(\): fc.bias",
     changed_before_the_clipping: r"1 of 6 gradients changed after backward\(\): fc.bias",
-    hook_on_a_weight: "gradient of fc.weight is .* away from that of step_fn's loss",
+    hook_on_a_weight: "a hook of a parameter that changes its gradient  x1  in fc.weight",
     line_search: "a closure that runs twice",
     another_group: "the optimizer's groups, were replaced",
     block_in_a_block: "a block inside a block",
@@ -452,3 +455,30 @@ def test_a_finished_capture_does_nothing_more(tmp_path):
     before = (tmp_path / "a.h5").read_bytes()
     loop(BATCHES[1]), loop.cap.finish()
     assert (tmp_path / "a.h5").read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["refused", "raised"])
+@pytest.mark.parametrize("loop", ["capture", "block"])
+def test_errors_end_at_the_users_line(tmp_path, kind, loop):
+    """Two frames: the user's line, and the one that raises. Of the user's own error, the user's frames."""
+    model = torch.nn.Linear(8, 3)
+    optimizer, batch = torch.optim.SGD(model.parameters(), 0.1), (torch.randn(4, 8),)
+
+    def loss_of(model, batch):
+        y = model(batch[0])
+        return torch.linalg.svdvals(y).sum() if kind == "refused" else (y @ torch.ones(7)).sum()
+
+    with pytest.raises(CaptureError) as caught:
+        if loop == "capture":
+            capture(str(tmp_path / "a.h5"), model, optimizer, [batch], loss_of)
+        else:
+            with Capture(str(tmp_path / "a.h5"), model, optimizer, loss_of).step(batch):
+                loss_of(model, batch).backward()
+    files = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert [pathlib.Path(file).name for file in files] == ["test_capture_mistakes.py", "user_code.py"]
+    cause = caught.value.__cause__
+    assert (cause is None) == (kind == "refused")
+    if cause is not None:
+        frames = traceback.extract_tb(cause.__traceback__)
+        assert {pathlib.Path(frame.filename).name for frame in frames} == {"test_capture_mistakes.py"}
+        assert cause.__suppress_context__
