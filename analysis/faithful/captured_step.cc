@@ -1,10 +1,33 @@
 // See captured_step.h.
 #include "analysis/faithful/captured_step.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "src/core/error.h"
+#include "src/core/free_memory.h"
 #include "src/core/random.h"
 #include "src/graph/autodiff.h"
 
 namespace lockstep {
+namespace {
+
+// After the last pass: gradients, which are copied then, take their place. Stays: a weight that is
+// itself a gradient or a buffer's new value.
+void forget_weights(const Graph& graph, const StepRunner& runner, Tensors& held) {
+  std::set<const void*> read;
+  for (const auto& [name, id] : graph.gradients) read.insert(runner.gradient(name).raw());
+  for (const Mutation& mutation : graph.mutations) {
+    read.insert(runner.values().of(mutation.value).raw());
+  }
+  for (const Parameter& p : graph.parameters) {
+    if (!read.contains(held.at(p.name).raw())) held.erase(p.name);
+  }
+}
+
+}  // namespace
 
 CapturedStepRunner::CapturedStepRunner(const Capture& capture, const Policy& policy, bool is_fp64,
                                        const KernelSet& (*kernels)())
@@ -31,6 +54,27 @@ CapturedStepRunner::GraphRunner& CapturedStepRunner::runner_of(int64_t graph) {
         format != nullptr && format->is_fp32();
   }
   return of_graph;
+}
+
+void CapturedStepRunner::require_memory(const CapturedStep& step) {
+  int64_t values = 0, weights = 0;
+  for (const CapturedMicroBatch& micro : step.micro) {
+    const GraphRunner& of_graph = runner_of(micro.graph);
+    values = std::max(values, of_graph.runner->values().bytes());
+    int64_t numbers = 0;
+    for (const Parameter& p : of_graph.graph.parameters) numbers += element_count(p.type.shape);
+    weights = std::max(
+        weights,
+        numbers * static_cast<int64_t>(bytes_of(is_fp64_ ? Container::kF64 : Container::kF32)));
+  }
+  const auto free = free_memory();
+  if (!free || values + weights <= *free) return;
+  throw InputError(
+      fmt::format("memory: a step in {} needs at least {} ({} of weights, {} of gradients and "
+                  "activations), free are {}",
+                  is_fp64_ ? "FP64" : "FP32", memory_text(values + weights), memory_text(weights),
+                  memory_text(values), memory_text(*free)),
+      "free some, or capture smaller batches");
 }
 
 ComputedStep CapturedStepRunner::run(const CapturedStep& step, const Tensors& values,
@@ -91,6 +135,7 @@ ComputedStep CapturedStepRunner::run_nodes(const CapturedStep& step, const Tenso
       if (shown) visit(m, node, runner.values(), /*done=*/true);
       if (after) after(m, n, of_graph);
     }
+    if (m + 1 == step.micro.size()) forget_weights(of_graph.graph, runner, held);
     out.loss += runner.loss() / static_cast<double>(step.micro.size());
     for (const auto& [name, id] : of_graph.graph.gradients) {
       const auto [entry, is_first] = out.gradients.try_emplace(name);

@@ -33,6 +33,9 @@ class CapturedStepRunner {
   CapturedStepRunner(const Capture& capture, const Policy& policy, bool is_fp64,
                      const KernelSet& (*kernels)() = active_kernels);
 
+  // Throws: InputError where less memory is free than a step takes.
+  void require_memory(const CapturedStep& step);
+
   // `values`: parameters and buffers. `seed`: of stochastic rounding. Throws: InputError from
   // lowering.
   ComputedStep run(const CapturedStep& step, const Tensors& values, double loss_scale = 1,

@@ -12,8 +12,9 @@
 
 namespace lockstep {
 
-// Runs the gates in order; calls `done` with each result as soon as it is known.
-std::vector<GateResult> verify_capture(const Capture& capture,
+// Runs the gates; calls `done` with each result, in order. A tensor leaves memory after the last
+// gate that reads it. Throws: InputError where too little memory is free for the FP64 step.
+std::vector<GateResult> verify_capture(Capture capture,
                                        const std::function<void(const GateResult&)>& done = {});
 
 // No gate failed, and at least V1 could be judged.

@@ -173,7 +173,7 @@ std::vector<std::string> compare_gradients(const CapturedStep& step, const Captu
   std::vector<std::string> compared;
   const Tensors references =
       clipped(verify.grads32, step.clip, step.clip.scaled ? step.scale_before : 1);
-  for (const auto& [name, captured] : step.grads) {
+  for (const auto& [name, captured] : step.grads_are_ref32 ? verify.grads32 : step.grads) {
     const Tensor* ours = find_named(emulated, name);
     const Tensor* reference = find_named(references, name);
     if (ours == nullptr || reference == nullptr) continue;

@@ -402,6 +402,9 @@ GateResult gate_v1(const Capture& capture) {
   if (nothing_to_judge(capture, gate)) return gate;
   const Policy policy = find_policy(kReferenceLane);
   CapturedStepRunner runner(capture, policy, /*is_fp64=*/true);
+  for (const CapturedVerify& verify : capture.verify) {
+    runner.require_memory(capture.steps.at(static_cast<size_t>(verify.step)));
+  }
   Judged judged;
   bool undetermined = false;
   FirstDifference difference;

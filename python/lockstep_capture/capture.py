@@ -48,7 +48,7 @@ class Capture:
     opens around the forward pass ("float16", "bfloat16"), None where it opens none; blocks inside step_fn or the
     model are found automatically. optimizer: None for inference: each block is a forward pass, and step_fn returns one
     number of its result. verify: numbers of the steps that get reference gradients, default the first
-    alone; each adds 24 bytes per parameter to the file with AdamW, later ones 36. on_unsupported: "error" raises UnsupportedModelError at the first block, "report"
+    alone; each adds 20 bytes per parameter to the file with AdamW, later ones 32. on_unsupported: "error" raises UnsupportedModelError at the first block, "report"
     warns with the same text and captures nothing. Other failures of the capture do the same; the loop's own errors never.
     quiet: no line on standard error when the file is complete.
 

@@ -369,27 +369,24 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def replica(subject: Subject, state: State, hyper: list[dict[str, Any]]) -> tuple[Any, dict[str, torch.Tensor]]:
-    """An optimizer of the same kind on copies of the weights, in the given state, one tensor at a time."""
-    params = {
-        path: tensor.to(as_wide(tensor, torch.float32), copy=True).requires_grad_(subject.params[path].requires_grad)
-        for path, tensor in state.params.items()
-    }
-    groups = []
-    for group, values in zip(subject.groups(), hyper, strict=True):
-        paths = [subject.paths[id(tensor)] for tensor in group["params"]]
-        own = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-        own |= {"foreach": False, "fused": False} if "foreach" in own else {}
-        if "capturable" in own:
-            own["capturable"] = False
-        groups.append({"params": [params[path] for path in paths], **own})
+def replica(subject: Subject, state: State, hyper: list[dict[str, Any]], path: str) -> tuple[Any, torch.Tensor]:
+    """An optimizer of the same kind for a copy of one weight, in the given state, and the copy. None: no group has it."""
+
+    def wide(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(as_wide(tensor, torch.float32), copy=True)
+
+    weight = wide(state.params[path]).requires_grad_(subject.params[path].requires_grad)
+    number = subject.group_of(path)
+    if number < 0:
+        return None, weight
+    own = {key: tuple(value) if isinstance(value, list) else value for key, value in hyper[number].items()}
+    own |= {"foreach": False, "fused": False} if "foreach" in own else {}
+    if "capturable" in own:
+        own["capturable"] = False
     kind: Any = rule_of(subject.optimizer)
     # Options that are not the constructor's (initial_lr, decoupled_weight_decay) go straight into the group.
-    made = kind([{"params": group["params"]} for group in groups], lr=groups[0]["lr"])
-    for group, values in zip(made.param_groups, groups, strict=True):
-        group.update({key: value for key, value in values.items() if key != "params"})
-    for path, kept in state.optimizer.items():
-        made.state[params[path]] = {
-            key: value.to(as_wide(value, torch.float32), copy=True) for key, value in kept.items()
-        }
-    return made, params
+    made = kind([weight], lr=own["lr"])
+    made.param_groups[0].update({key: value for key, value in own.items() if key != "params"})
+    if path in state.optimizer:
+        made.state[weight] = {key: wide(value) for key, value in state.optimizer[path].items()}
+    return made, weight

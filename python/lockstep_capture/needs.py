@@ -7,6 +7,7 @@ references in FP32 and FP64. Batches, masks and activations come in addition.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 from collections.abc import Collection
@@ -17,9 +18,9 @@ from .errors import CaptureError
 from .model_state import Subject, as_real
 
 # Bytes of memory per parameter, at the peak, in addition to the loop's own: measured (docs/performance.md), rounded up.
-_WATCHED = 6  # the first state, until it is written
-_VERIFIED = 26  # the state before the step, the loop's gradients, FP32 and FP64 references; states of optimizers apart
-_FP32, _FP64 = 4, 8  # bytes of a number
+_WATCHED = 9  # the first state, until it is written
+_VERIFIED = 24  # weights before the step, the loop's gradients, FP32 and FP64 references
+_FP32 = 4  # bytes of a number
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def needs_of(subject: Subject, verify: Collection[int], steps: int) -> Needs:
     there = bool(subject.optimizer is not None and subject.optimizer.state)
     memory = _WATCHED * count + state * there
     if verify:
-        memory = _VERIFIED * count + state + state * (there or max(verify) > 0)
+        memory = _VERIFIED * count + state * (there or max(verify) > 0)
     if subject.device.type == "cpu":
         memory += state * (not there)
         memory += _FP32 * sum(as_real(tensor).numel() for tensor in subject.held().values() if tensor.grad is None)
@@ -48,7 +49,7 @@ def needs_of(subject: Subject, verify: Collection[int], steps: int) -> Needs:
         after = _FP32 * sum(as_real(tensor).numel() for tensor in subject.held().values())
         memory, disk = memory + after, disk + steps * after
     for step in verify:
-        disk += (_FP32 + _FP64) * trained + trained // 8  # gradients, a mask
+        disk += 2 * _FP32 * trained + trained // 8  # gradients, what they lack of FP64, a mask
         disk += (_FP32 * count + state) * replayed  # after the reference's step
         disk += (_FP32 * count + state) * (step > 0)  # before it
     return Needs(memory, disk, count)
@@ -88,6 +89,12 @@ def free_memory() -> int | None:
         stat = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
         found.append(limit - used + int(stat.get("inactive_file", 0)))
     return min(found) if found else None
+
+
+def give_back_memory() -> None:
+    """What was freed, to the system: glibc keeps it in pieces, which the next tensors may not fit."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _state_bytes(subject: Subject) -> int:

@@ -66,6 +66,7 @@ struct CapturedStep {
   std::vector<HyperValues> hyper;  // by group, all numbers of the optimizer's row
   std::vector<double> grad_norms;  // of the optimizer's gradients, in graph order
   Tensors grads;                   // the same gradients, on verify steps
+  bool grads_are_ref32 = false;    // they are CapturedVerify::grads32, and `grads` is empty
   Tensors weights;  // after the step, kF32: those that it changed and no rule repeats
 };
 
@@ -81,6 +82,8 @@ struct CapturedInside {
 struct CapturedVerify {
   int64_t step = 0;
   CapturedState before;
+  bool is_start =
+      false;  // it is the state before the first captured step, which Capture::start lost
   double loss32 = kNotRecorded, loss64 = kNotRecorded;
   Tensors grads32, grads64;  // kF32, kF64
   Masks noise;               // 1 where FP32 itself does not determine the gradient

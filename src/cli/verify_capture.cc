@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <utility>
 
 #include "analysis/faithful/gates.h"
 #include "src/cli/command.h"
@@ -46,14 +47,15 @@ void store(const std::string& path, const Verification& result) {
 }  // namespace
 
 int verify_capture_file(const std::string& path, const std::string& json) {
-  const Capture capture = read_capture(path, CaptureUse::kVerify);
+  Capture capture = read_capture(path, CaptureUse::kVerify);
   print_line(fmt::format("{}: {} of {}, PyTorch {} on {}, {}", path,
                          counted(capture.steps.size(), "step"), capture.model_class,
                          capture.torch_version, capture.device,
                          counted(capture.verify.size(), "verify step")));
+  const std::string sha256 = capture.sha256;
   for (const std::string& note : captured_notes(capture)) print_line("note: " + note);
-  const std::vector<GateResult> gates = verify_capture(capture, print_gate);
-  Verification result{capture.sha256, LOCKSTEP_VERSION, utc_now(), all_passed(gates), {}};
+  const std::vector<GateResult> gates = verify_capture(std::move(capture), print_gate);
+  Verification result{sha256, LOCKSTEP_VERSION, utc_now(), all_passed(gates), {}};
   for (const GateResult& gate : gates) {
     result.gates.push_back(
         {gate.name, gate.subject, std::string(to_string(gate.status)), gate.figure, {}});

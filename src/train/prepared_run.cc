@@ -7,12 +7,14 @@
 #include <algorithm>
 
 #include "src/core/error.h"
+#include "src/core/free_memory.h"
 #include "src/core/text.h"
 #include "src/data/sources.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/same_step.h"
 #include "src/train/lane/captured_lane.h"
 #include "src/train/loss_passes.h"
+#include "src/train/run_memory.h"
 #include "src/train/run_option_rows.h"
 #include "src/train/run_setup.h"
 #include "src/update/parameter_groups.h"
@@ -180,7 +182,8 @@ void PreparedRun::make_lanes(std::vector<Graph> forward,
   context = make_lane_context(graph, sites, options, script, other_shapes);
   const std::vector<std::string> group_names = names_of_groups(options);
   ProblemList problems("replay");
-  for (LaneDescription& lane : description.lanes) {
+  std::vector<LaneMemory> memory;
+  for (const LaneDescription& lane : description.lanes) {
     if (has_scaler_per_loss(lane.policy, graph) && lane.policy.loss_scale_use.clip_before_unscale) {
       problems.add("lane '" + lane.name +
                        "': clip = \"before_unscale\" with a scaler for each loss: gradients with "
@@ -188,15 +191,23 @@ void PreparedRun::make_lanes(std::vector<Graph> forward,
                    "use [loss_scale] per_loss = \"shared\", or --backward joint");
     }
     collect_problems(problems, [&] {
-      lanes.push_back(std::make_unique<Lane>(context, lane, initial));
+      lanes.push_back(std::make_unique<Lane>(context, lane));
+      const int64_t before = description.memory.bytes();
       lanes.back()->add_memory(description.memory);
-      lane = lanes.back()->description();           // with the engine's fallbacks
-      if (container_of(lane) == Container::kF32) {  // FP64 loses none
-        lane.warnings = vanishing_constants(lane.policy, groups, group_names);
-      }
+      memory.push_back({lane.name, description.memory.bytes() - before});
     });
   }
   problems.throw_if_any();
+  description.memory_warning = check_run_memory(memory, parameter_count(graph), capture.has_value(),
+                                                free_memory().value_or(0));
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    LaneDescription& lane = description.lanes[i];
+    lanes[i]->start(initial);
+    lane = lanes[i]->description();               // with the engine's fallbacks
+    if (container_of(lane) == Container::kF32) {  // FP64 loses none
+      lane.warnings = vanishing_constants(lane.policy, groups, group_names);
+    }
+  }
   description.step_graph = &graph;
   description.sites = &sites;
   description.options = &options;

@@ -32,10 +32,12 @@ struct LaneDescription {
 // The tensors of all lanes in this machine's memory, without data, statistics, kernels' scratch,
 // and the rounding errors that a step with sampled sums keeps (RoundingErrors).
 struct ProcessMemory {
-  // Kept between steps: weights, masters, optimizer states, gradients that are added up, buffers.
+  // Kept between steps: weights, masters, optimizer states, gradients that are added up, buffers,
+  // updates.
   int64_t state_bytes = 0;
   int64_t gradient_bytes = 0;  // a step's gradients of parameters
   int64_t value_bytes = 0;     // what else a step computes
+  int64_t bytes() const { return state_bytes + gradient_bytes + value_bytes; }
 };
 
 // Constant over the run.
@@ -45,7 +47,8 @@ struct RunDescription {
   const RunOptions* options = nullptr;
   std::vector<LaneDescription> lanes;  // the reference first
   ProcessMemory memory;
-  std::string data;  // DataSet::describe()
+  std::string memory_warning;  // where it is nearly more than was free; "": it is not
+  std::string data;            // DataSet::describe()
   // A hash of a capture's batches and masks, 16 hexadecimal digits; empty: batches are drawn by the
   // seed.
   std::string batches_hash;

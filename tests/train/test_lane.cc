@@ -10,6 +10,7 @@
 #include "emulation/kernels/quantize.h"
 #include "src/core/error.h"
 #include "src/execute/engines.h"
+#include "src/train/run_memory.h"
 #include "tests/train/small_runs.h"
 
 using namespace lockstep;
@@ -385,4 +386,43 @@ TEST_CASE("warnings: of every group, in the lane's description, never of the FP6
   LockstepRun tiny(options);
   CHECK(tiny.description().lanes[0].warnings.size() == 1);
   CHECK(tiny.description().lanes[2].warnings.empty());
+}
+
+TEST_CASE("the memory that lanes will take is known before they have it") {
+  for (const std::string lane :
+       {"fp64", "torch-autocast-bf16", "apex-o2", "twin", "pure-bf16-kahan"}) {
+    CAPTURE(lane);
+    RunOptions options = small_run({"fp32", lane}, 1);
+    options.model = "lenet";
+    const auto state_bytes = [&] { return LockstepRun(options).description().memory.state_bytes; };
+    const auto tensor_bytes = [&] {
+      int64_t bytes = 0;
+      for (const LaneState& of_lane : LockstepRun(options).state().lanes) {
+        for (const auto& [name, tensor] : of_lane.tensors) {
+          bytes += static_cast<int64_t>(tensor.bytes());
+        }
+      }
+      return bytes;
+    };
+    options.measuring.on = false;  // no updates are kept
+    const int64_t bare = state_bytes();
+    const int64_t scratch = bare - tensor_bytes();  // a gradient, where a scale is taken out of it
+    CHECK(scratch == (lane == "apex-o2" ? 4 * 120 * 400 : 0));
+    options.clip_norm = 1;  // gradients are kept
+    CHECK(state_bytes() > bare);
+  }
+}
+
+TEST_CASE("a run that needs more memory than is free is refused, a close one warns") {
+  const std::vector<LaneMemory> lanes = {
+      {"fp32", 100 << 20}, {"low", 200 << 20}, {"twin", 300 << 20}};
+  const auto check = [&](int64_t free) { return check_run_memory(lanes, 10 << 20, true, free); };
+  CHECK(check(0).empty());
+  CHECK(check(int64_t{800} << 20).empty());
+  CHECK(check(int64_t{600} << 20)
+            .starts_with("memory: 3 lanes of 10 485 760 parameters need at least "
+                         "600.0 MiB (60 bytes per parameter: fp32 100.0 MiB"));
+  CHECK_THROWS_WITH_AS(check((int64_t{600} << 20) - 1),
+                       doctest::Contains("--lanes fp32,low --twins 0 needs 300.0 MiB;"),
+                       InputError);
 }

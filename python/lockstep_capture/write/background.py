@@ -6,7 +6,7 @@ import collections
 import threading
 from collections.abc import Callable
 
-MOST_BYTES = 2 << 30  # that wait; a single job may have more
+MOST_BYTES = 256 << 20  # that wait; a single job may have more
 
 
 class Background:

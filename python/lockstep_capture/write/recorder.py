@@ -11,6 +11,7 @@ import torch
 from ..ir.graph import Graph
 from ..ir.program import Autocast
 from ..model_state import State, Subject, as_real, rule_of, world_size
+from ..needs import give_back_memory
 from ..trace.traced import Traced
 from ..version import __version__
 from ..watch.kept_draws import Kept, unpacked
@@ -201,11 +202,8 @@ class Recorder:
             weights = subject.weights()
             writer.tensors(f"{place}/params", {path: weights[path] for path in step.changed})
         if step.pre is not None:
-            in_fp32 = self._verify(step, step.pre)
-            if world_size() == 1 and _same_bits(step.grads, in_fp32):
-                writer.attributes(place, {"grads_are_ref32": True})
-            elif world_size() == 1:
-                writer.tensors(f"{place}/grads", step.grads)
+            self._verify(step, step.pre)
+            give_back_memory()
         writer.flush()
 
     def add_others(self, step: int, paths: list[str]) -> None:
@@ -246,31 +244,53 @@ class Recorder:
         mask = unpacked(draws[0])
         return mask.reshape(shape) if mask.numel() == int(np.prod(shape)) else mask.expand(shape)
 
-    def _verify(self, step: Step, pre: State) -> dict[str, torch.Tensor]:
-        """Returns the reference gradients in FP32."""
+    def _verify(self, step: Step, pre: State) -> None:
+        """In this order, so that little is in memory at a time: all of `pre` is needed until the weights have been stepped, the
+        weights until they are in FP64."""
         place, writer, subject = f"verify/{step.number:06d}", self.writer, self._subject
         if step.number == 0:
             writer.attributes(f"{place}/pre", {"is_start": True})
         else:
             self._state(f"{place}/pre", pre)
         batches = [micro.batch for micro in step.micro]
+        give_back_memory()
         ref32 = reference.compute(subject, pre, batches, double=False)
-        ref64 = reference.compute(subject, pre, batches, double=True)
+        if world_size() == 1 and _same_bits(step.grads, ref32.grads):
+            writer.attributes(f"steps/{step.number:06d}", {"grads_are_ref32": True})
+        elif world_size() == 1:
+            writer.tensors(f"steps/{step.number:06d}/grads", step.grads, owned=True)
+        step.grads = {}
+        give_back_memory()
         writer.attributes(f"{place}/ref32", {"loss": ref32.loss})
-        writer.attributes(f"{place}/ref64", {"loss": ref64.loss})
         writer.tensors(f"{place}/ref32/grads", ref32.grads, owned=True)
-        writer.tensors(f"{place}/ref64/grads", ref64.grads, owned=True)
         writer.tensors(f"{place}/ref32/post/buffers", ref32.buffers)
+        if subject.replays_optimizer:
+            writer.attributes(f"{place}/ref32/post/params", {})
+            writer.attributes(f"{place}/ref32/post/opt_state", {})
+            for path, weight, state in reference.stepped(subject, pre, step.hyper, ref32):
+                writer.tensor(f"{place}/ref32/post/params/{escape(path)}", weight, owned=True)
+                writer.optimizer_state(f"{place}/ref32/post/opt_state", {path: state} if state else {})
+        pre.optimizer = {}
+        give_back_memory()
+        writer.attributes(f"{place}/ref64/grads", {})
+
+        def take(path: str, wide: torch.Tensor) -> None:
+            rest = None
+            if path in ref32.grads:
+                mask = reference.noise(ref32.grads[path], wide)
+                writer.bits(f"{place}/noise/{escape(path)}", mask, {"count": np.int64(mask.sum())})
+                rest = reference.rest_of(ref32.grads[path], wide, mask)
+            if rest is None:
+                writer.tensor(f"{place}/ref64/grads/{escape(path)}", wide, owned=True)
+            else:
+                writer.tensor(f"{place}/ref64/rests/{escape(path)}", rest, owned=True)
+
+        ref64 = reference.compute(subject, pre, batches, double=True, take=take)
+        writer.attributes(f"{place}/ref64", {"loss": ref64.loss})
         writer.tensors(
             f"{place}/ref64/post/buffers",
             {path: tensor for path, tensor in ref64.buffers.items() if as_real(tensor).dtype == torch.float64},
         )
-        if subject.replays_optimizer:
-            params, states = reference.stepped(subject, pre, step.hyper, ref32)
-            writer.tensors(f"{place}/ref32/post/params", params, owned=True)
-            writer.optimizer_state(f"{place}/ref32/post/opt_state", states)
-        for path, mask in reference.noise(ref32, ref64).items():
-            writer.bits(f"{place}/noise/{escape(path)}", mask, {"count": np.int64(mask.sum())})
         for number, (narrow, wide) in enumerate(zip(ref32.micro, ref64.micro, strict=True)):
             part = f"{place}/micro/{number:03d}"
             writer.attributes(part, {"loss32": narrow.loss, "loss64": wide.loss})
@@ -281,7 +301,6 @@ class Recorder:
                     writer.tensor(f"{part}/kinks/{node}", kink, packed=True)
             for node, values in narrow.acts.items():
                 writer.array(f"{part}/acts/{node}", np.array(values, dtype=np.float64))
-        return ref32.grads
 
     def _state(self, place: str, state: State) -> None:
         writer = self.writer

@@ -6,7 +6,7 @@ formats do nothing. FP32 also gives the side of each kink that it was on, and a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from ..watch.precision import full_fp32
 from ..watch.step import MicroBatch
 
 _AT_ONCE = 1 << 18  # elements: they stay in cache
+MOST_LOST = 2.0**-40  # of a gradient's norm: a thousandth of what gate V1 allows
 NOISE_RATIO = 0.1  # |g32 - g64| > NOISE_RATIO |g64|: FP32 itself does not determine the element
 
 
@@ -35,6 +36,8 @@ class MicroReference:
 
 @dataclass
 class Reference:
+    """grads: without those that `take` got."""
+
     loss: float
     grads: dict[str, torch.Tensor]
     buffers: dict[str, torch.Tensor]
@@ -95,14 +98,24 @@ class _Pools(_Looker):
         self._into.kinks[node.id] = WINNERS[node.op](node.attrs, image).to(torch.int32)
 
 
-def compute(subject: Subject, state: State, micro: list[MicroBatch], *, double: bool) -> Reference:
-    """Gradients of sum(loss_mult * loss) from `state`. double: in FP64, on the CPU."""
+def compute(
+    subject: Subject,
+    state: State,
+    micro: list[MicroBatch],
+    *,
+    double: bool,
+    take: Callable[[str, torch.Tensor], None] | None = None,
+) -> Reference:
+    """Gradients of sum(loss_mult * loss) from `state`. double: in FP64, on the CPU. take: gets each gradient as soon as it is
+    known; `state` then loses its weights, which are not needed twice."""
     device = torch.device("cpu") if double else subject.device
     dtype = torch.float64 if double else torch.float32
-    params = {
-        path: tensor.to(device, as_wide(tensor, dtype), copy=True).requires_grad_(subject.params[path].requires_grad)
-        for path, tensor in state.params.items()
-    }
+    params = {}
+    for path in list(state.params):
+        tensor = state.params[path] if take is None else state.params.pop(path)
+        params[path] = tensor.to(device, as_wide(tensor, dtype), copy=True).requires_grad_(
+            subject.params[path].requires_grad
+        )
     buffers = {path: _stored(tensor).to(device) for path, tensor in state.buffers.items()}
     found: list[MicroReference] = []
     total = 0.0
@@ -125,6 +138,8 @@ def compute(subject: Subject, state: State, micro: list[MicroBatch], *, double: 
                 observer=None if double else _Pools(one.traced, seen),
             ).without_autocast()
             loss = run.run()
+            if take is not None and one is micro[-1]:
+                _hand_out(params, take)
             if subject.trains:
                 (loss * one.loss_mult).sum().backward()
             seen.loss = float(loss.detach().double())
@@ -135,38 +150,68 @@ def compute(subject: Subject, state: State, micro: list[MicroBatch], *, double: 
     return Reference(total / len(micro), grads, buffers, found)
 
 
+def _hand_out(params: dict[str, torch.Tensor], take: Callable[[str, torch.Tensor], None]) -> None:
+    """In the next backward pass: all of a gradient, which then leaves memory."""
+
+    def hook_of(path: str) -> Callable[[torch.Tensor], None]:
+        def hook(tensor: torch.Tensor) -> None:
+            assert tensor.grad is not None
+            grad, tensor.grad = tensor.grad, None
+            take(path, as_real(dense(grad)))
+
+        return hook
+
+    for path, tensor in params.items():
+        if tensor.requires_grad:
+            tensor.register_post_accumulate_grad_hook(hook_of(path))
+
+
 def _stored(buffer: torch.Tensor) -> torch.Tensor:
     """With the digits that replays read: FP32's, of FP64 buffers too."""
     return buffer.float().double() if buffer.dtype == torch.float64 else buffer
 
 
-def noise(ref32: Reference, ref64: Reference) -> dict[str, torch.Tensor]:
-    """Elements whose gradient FP32 does not determine."""
-    return {path: _is_noise(g.cpu(), ref64.grads[path]) for path, g in ref32.grads.items() if path in ref64.grads}
-
-
-def _is_noise(narrow: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
+def noise(narrow: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
+    """Elements of a gradient that FP32 does not determine."""
     found = torch.empty(wide.shape, dtype=torch.bool)
     parts = zip(
-        *(each.reshape(-1).split(_AT_ONCE) for each in (narrow, wide)), found.view(-1).split(_AT_ONCE), strict=True
+        *(each.reshape(-1).split(_AT_ONCE) for each in (narrow.cpu(), wide)),
+        found.view(-1).split(_AT_ONCE),
+        strict=True,
     )
     for g32, g64, into in parts:
         torch.gt((g32.double() - g64).abs(), NOISE_RATIO * g64.abs(), out=into)
     return found
 
 
+def rest_of(narrow: torch.Tensor, wide: torch.Tensor, left_out: torch.Tensor) -> torch.Tensor | None:
+    """What FP32 lacks of the gradient in FP64, in FP32. None where both together lose more of it than MOST_LOST. left_out: noise,
+    which no gate compares."""
+    rest = torch.empty(wide.shape, dtype=torch.float32)
+    lost, norm = 0.0, 0.0
+    parts = zip(
+        *(each.reshape(-1).split(_AT_ONCE) for each in (narrow.cpu(), wide, left_out)),
+        rest.view(-1).split(_AT_ONCE),
+        strict=True,
+    )
+    for g32, g64, noisy, into in parts:
+        into.copy_(g64 - g32)
+        off = g64 - (g32.double() + into)
+        lost += float(off[~noisy].square().sum())
+        norm += float(g64[~noisy].square().sum())
+    return rest if bool(rest.isfinite().all()) and lost <= MOST_LOST**2 * norm else None
+
+
 def stepped(
     subject: Subject, state: State, hyper: list[dict[str, Any]], reference: Reference
-) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, torch.Tensor]]]:
-    """Weights and optimizer state after one step from the reference's gradients."""
-    optimizer, params = replica(subject, state, hyper)
-    for path, grad in reference.grads.items():
-        own = grad.detach().cpu().float()
-        params[path].grad = torch.view_as_complex(own) if params[path].is_complex() else own
-    optimizer.step()
-    paths = {id(tensor): path for path, tensor in params.items()}
-    states = {
-        paths[id(tensor)]: {key: torch.as_tensor(value) for key, value in kept.items() if value is not None}
-        for tensor, kept in optimizer.state.items()
-    }
-    return {path: tensor.detach() for path, tensor in params.items()}, states
+) -> Iterator[tuple[str, torch.Tensor, dict[str, torch.Tensor]]]:
+    """Path, weight and optimizer state after one step from the reference's gradients, one weight at a time."""
+    for path in state.params:
+        optimizer, weight = replica(subject, state, hyper, path)
+        if optimizer is not None and (grad := reference.grads.get(path)) is not None:
+            own = grad.detach().cpu().float()
+            weight.grad = torch.view_as_complex(own) if weight.is_complex() else own
+            optimizer.step()
+            weight.grad = None
+        kept = {} if optimizer is None else optimizer.state.get(weight, {})
+        yield path, weight.detach(), {key: torch.as_tensor(value) for key, value in kept.items() if value is not None}

@@ -27,7 +27,7 @@ from .background import Background
 MAGIC = b"LOCKSTEP-CAPTURE"
 BLOCK_VERSION = 1
 BLOCK_BYTES = 512
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _TEXT = h5py.string_dtype("utf-8")
 _I32 = np.iinfo(np.int32)
 

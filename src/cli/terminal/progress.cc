@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <utility>
 
 #include "reports/writers/number_text.h"
@@ -57,18 +56,7 @@ std::string scales_text(const LaneStep& lane, const std::string& name, size_t co
   return is_scaled ? " " + name + text : "";
 }
 
-// Memory that programs can still get on this machine; 0: unknown.
-int64_t available_bytes() {
-  constexpr int64_t kKibi = 1024;
-  std::ifstream info("/proc/meminfo");
-  for (std::string word; info >> word;) {
-    int64_t kibibytes = 0;
-    if (word == "MemAvailable:" && info >> kibibytes) return kibibytes * kKibi;
-  }
-  return 0;
-}
-
-std::string memory_text(const ProcessMemory& memory) {
+std::string tensors_text(const ProcessMemory& memory) {
   return fmt::format("{} of activations, {} of weights, gradients and optimizer states",
                      bytes_text(memory.value_bytes),
                      bytes_text(memory.state_bytes + memory.gradient_bytes));
@@ -93,15 +81,8 @@ void Progress::on_start(const RunDescription& run) {
   show(fmt::format("{}{}, {} lane{}, steps {}..{}, {}\n",
                    seed_text_.empty() ? "" : seed_text_ + ": ", printable(run.data),
                    lane_names_.size(), lane_names_.size() == 1 ? "" : "s", first_step_,
-                   step_count_ - 1, memory_text(run.memory)));
-  const int64_t available = available_bytes();
-  const int64_t needed = run.memory.value_bytes + run.memory.gradient_bytes;
-  if (available > 0 && needed > available) {  // the states are there already
-    show(
-        fmt::format("warning: a step takes {}, only {} are available; a smaller --batch or fewer "
-                    "--lanes need less\n",
-                    bytes_text(needed), bytes_text(available)));
-  }
+                   step_count_ - 1, tensors_text(run.memory)));
+  if (!run.memory_warning.empty()) show("warning: " + printable(run.memory_warning) + "\n");
 }
 
 void Progress::on_step(const StepRecord& step) {

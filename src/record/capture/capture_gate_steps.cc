@@ -85,13 +85,36 @@ void read_inside(const StoredFields& at, const CapturedStep& step, const Capture
   }
 }
 
-CapturedVerify read_one(const StoredFields& at, int64_t step, const Capture& capture) {
+// Gradients in FP64 that are stored as what those in FP32 lack, in FP32.
+void add_rests(const StoredFields& rests, const Capture& capture, CapturedVerify& verify) {
+  for (const Parameter& p : capture.graphs.front().parameters) {
+    if (!rests.has(p.name)) continue;
+    const StoredFields at = rests.child(p.name);
+    const auto narrow = verify.grads32.find(p.name);
+    if (narrow == verify.grads32.end() || verify.grads64.contains(p.name)) {
+      at.problem("must belong to a gradient that is in ref32/grads and not in ref64/grads");
+      continue;
+    }
+    const Tensor rest = at.take_tensor(p.type, Container::kF32);
+    if (rest.empty() || narrow->second.empty()) continue;  // a problem already
+    Tensor sum = narrow->second.to(Container::kF64);
+    const auto numbers = sum.as<double>();
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] += rest.as<float>()[i];
+    verify.grads64.emplace(p.name, std::move(sum));
+  }
+}
+
+CapturedVerify read_one(const StoredFields& at, int64_t step, Capture& capture) {
   CapturedVerify verify;
   verify.step = step;
   const StoredFields before = at.child("pre");
   const bool has_optimizer = !capture.optimizer.empty() && !records_updates(capture);
   if (before.flag("is_start", false, /*required=*/false)) {
-    verify.before = capture.start;
+    if (std::ranges::any_of(capture.verify, &CapturedVerify::is_start)) {
+      before.problem("is_start is 1 for two steps, must be for one");
+    }
+    verify.is_start = true;
+    verify.before = std::move(capture.start);
   } else {
     read_values(before, capture, verify.before.values);
     if (has_optimizer && before.has("opt_state")) {
@@ -103,6 +126,7 @@ CapturedVerify read_one(const StoredFields& at, int64_t step, const Capture& cap
   verify.loss64 = ref64.number("loss", kNotRecorded);
   verify.grads32 = read_gradients(ref32.child("grads"), capture, Container::kF32);
   verify.grads64 = read_gradients(ref64.child("grads"), capture, Container::kF64);
+  add_rests(ref64.optional("rests"), capture, verify);
   if (ref32.has("post")) {
     const StoredFields post = ref32.child("post");
     // Without a modelled optimizer no step was taken: the group has only running statistics.
@@ -159,9 +183,7 @@ void read_verify(const StoredFields& root, Capture& capture) {
     capture.verify.push_back(read_one(at, step, capture));
     CapturedStep& own = capture.steps[static_cast<size_t>(step)];
     const StoredFields fields = root.child("steps").child(name);
-    if (fields.flag("grads_are_ref32", false, /*required=*/false)) {
-      own.grads = capture.verify.back().grads32;
-    }
+    own.grads_are_ref32 = fields.flag("grads_are_ref32", false, /*required=*/false);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "src/core/error.h"
+#include "src/core/free_memory.h"
 #include "src/core/text.h"
 #include "src/record/capture/capture_contents.h"
 #include "src/record/hdf5/file_block.h"
@@ -15,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-constexpr int64_t kCaptureVersion = 1;
+constexpr int64_t kCaptureVersion = 2;  // 1: without ref64/rests
 
 // Limits for compressed batches, which grow when they are read; real captures grow less.
 constexpr uint64_t kLeastContent = uint64_t{1} << 30, kContentPerByte = 8;
@@ -29,13 +30,18 @@ Wanted wanted_of(std::string_view path, CaptureUse use) {
   return is_left_out ? Wanted::kNothing : Wanted::kContents;
 }
 
-StoredNode read_tree(const std::string& path, const FileBlock& block, CaptureUse use) {
+// extents: of datasets, without what is in them.
+StoredNode read_tree(const std::string& path, const FileBlock& block, CaptureUse use,
+                     bool extents) {
   const std::string who = "capture '" + path + "': ";
   try {
     DumpRequest request;
     request.block = block.size;
     request.most_bytes = kLeastContent + kContentPerByte * block.length;
-    request.wanted = [use](std::string_view object) { return wanted_of(object, use); };
+    request.wanted = [use, extents](std::string_view object) {
+      const Wanted wanted = wanted_of(object, use);
+      return extents && wanted == Wanted::kContents ? Wanted::kExtent : wanted;
+    };
     SandboxedFile file(path, request, limits_of_file(block.length, kLeastContent, kContentPerByte));
     return std::move(file.tree());
   } catch (const hdf5::Error& error) {
@@ -55,14 +61,56 @@ StoredNode read_tree(const std::string& path, const FileBlock& block, CaptureUse
   }
 }
 
+// without: leaves out groups of this name.
+double stored_bytes(const StoredNode& node, std::string_view without = "") {
+  double bytes = 0;
+  if (node.data) {
+    bytes +=
+        static_cast<double>(node.data->size()) * static_cast<double>(bytes_of(node.data->kind));
+  }
+  for (const auto& [name, child] : node.children) {
+    if (name != without) bytes += stored_bytes(child, without);
+  }
+  return bytes;
+}
+
+// Before anything of size is read. Verifying takes the weights and gradients of a step in FP64,
+// too; what PyTorch's optimizer made of them has left memory by then.
+void require_memory_to_read(const std::string& path, const FileBlock& block, CaptureUse use) {
+  const auto free = free_memory();
+  constexpr int64_t kRoomy = 8;  // times the file: enough for anything
+  if (!free || block.length < static_cast<uint64_t>(*free / kRoomy)) return;
+  StoredNode extents = read_tree(path, block, use, /*extents=*/true);
+  const StoredNode* params = extents.find("params");
+  const double weights = params == nullptr ? 0 : stored_bytes(*params);  // in FP32
+  constexpr double kFp64PerFp32 = 2;
+  double tensors = stored_bytes(extents), step = 0;
+  if (use == CaptureUse::kVerify) {
+    const double kept = stored_bytes(extents, "post");
+    step = 2 * kFp64PerFp32 * weights;
+    if (kept + step < tensors) {
+      step = 0;
+    } else {
+      tensors = kept;
+    }
+  }
+  if (tensors + step <= static_cast<double>(*free)) return;
+  const auto text = [](double bytes) { return memory_text(static_cast<int64_t>(bytes)); };
+  throw InputError(
+      fmt::format("capture '{}': memory: at least {} needed ({} of its tensors{}), free are {}",
+                  path, text(tensors + step), text(tensors),
+                  step == 0 ? "" : ", " + text(step) + " of a step in FP64", text(*free)),
+      "free some, or use a machine with more");
+}
+
 // Checks what everything else depends on.
 void check_root(const StoredFields& root) {
   if (const std::string format = root.text("format"); format != "lockstep-capture") {
     root.problem("format is '" + format + "', must be 'lockstep-capture'");
   }
   const int64_t version = root.integer("format_version", kCaptureVersion);
-  if (version != kCaptureVersion) {
-    root.problem(fmt::format("format_version is {}, must be {}", version, kCaptureVersion),
+  if (version < 1 || version > kCaptureVersion) {
+    root.problem(fmt::format("format_version is {}, must be 1 to {}", version, kCaptureVersion),
                  version > kCaptureVersion ? "a newer lockstep_capture wrote it" : "");
   }
   if (!root.flag("complete", true)) {
@@ -82,7 +130,8 @@ int64_t number_of(const std::string& name) {
 
 Capture read_capture(const std::string& path, CaptureUse use) {
   const FileBlock block = check_file_block(path, kCaptureBlock);
-  StoredNode tree = read_tree(path, block, use);
+  require_memory_to_read(path, block, use);
+  StoredNode tree = read_tree(path, block, use, /*extents=*/false);
   ProblemList problems("capture '" + path + "'");
   const StoredFields root(&tree, path + ":", problems);
   check_root(root);

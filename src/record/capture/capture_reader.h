@@ -15,8 +15,10 @@ namespace lockstep {
 enum class CaptureUse : uint8_t { kReplay, kVerify };
 
 // Checks the file's block, reads its HDF5 data in a child process with limits, and validates them.
-// Throws: InputError with every problem: not a capture, damaged, truncated, newer, or content that
-// is missing, has another type or shape, or is inconsistent.
+// With kVerify, Capture::start is empty if a verify step begins there.
+// Throws: InputError with every problem: less memory is free than its tensors need, not a capture,
+// damaged, truncated, newer, or content that is missing, has another type or shape, or is
+// inconsistent.
 Capture read_capture(const std::string& path, CaptureUse use);
 
 }  // namespace lockstep

@@ -33,15 +33,14 @@ const Part* part_of(const Lane* lane, const Part Lane::*part) {
 
 }  // namespace
 
-Lane::Lane(const LaneContext& context, const LaneDescription& description,
-           const std::map<std::string, Tensor>& initial)
+Lane::Lane(const LaneContext& context, const LaneDescription& description)
     : frame_{.context = context,
              .description = as_in_loop(description, context),
              .detail =
                  context.options->measuring.on ? SiteDetail::kEverything : SiteDetail::kNothing},
       runners_(make_runners()),
       scalers_(frame_),
-      storage_(frame_, runners_, initial),
+      storage_(frame_, runners_),
       gradients_(frame_, storage_.parameters(), scalers_),
       update_(frame_, storage_, gradients_) {
   const Program& program = frame_.runner->executor().program();
@@ -50,6 +49,13 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description,
     return static_cast<int>(context.groups[context.updates.at(p.name).group].states.size());
   });
   mine.site_formats = site_formats(program, context.sites->sites.size());
+}
+
+void Lane::start(const std::map<std::string, Tensor>& initial) {
+  storage_.start(initial);
+  gradients_.start();
+  update_.start();
+  LaneDescription& mine = frame_.description;
   storage_.describe_formats(mine.site_formats);
   for (const auto& runner : runners_) {
     bind_state(*runner);

@@ -33,11 +33,16 @@ inline constexpr int kReferenceLead = 1;
 
 class Lane {
  public:
-  // `initial`: FP32 values by parameter and buffer name, rounded here to the lane's storage, and
-  // optionally optimizer states as "state/NAME/INDEX".
-  // Throws: InputError from lowering.
+  // Has its programs, and no tensor of a weight's size. Throws: InputError from lowering.
+  Lane(const LaneContext& context, const LaneDescription& description);
+  // Before all else but add_memory(). `initial`: FP32 values by parameter and buffer name, rounded
+  // here to the lane's storage, and optionally optimizer states as "state/NAME/INDEX".
+  void start(const std::map<std::string, Tensor>& initial);
   Lane(const LaneContext& context, const LaneDescription& description,
-       const std::map<std::string, Tensor>& initial);
+       const std::map<std::string, Tensor>& initial)
+      : Lane(context, description) {
+    start(initial);
+  }
   Lane(const Lane&) = delete;  // its parts refer to each other
   Lane& operator=(const Lane&) = delete;
 
@@ -84,7 +89,7 @@ class Lane {
   void take_buffers_back() { storage_.take_buffers_back(); }
   void finish_step(const Lane* reference, LaneStep& record);
 
-  // Adds what this lane keeps in memory.
+  // Adds what this lane keeps in memory, or will.
   void add_memory(ProcessMemory& memory) const;
   LaneStateView state() const;
   // Throws: InputError when a tensor is missing or has another shape.

@@ -15,7 +15,9 @@ namespace lockstep {
 
 LaneGradients::LaneGradients(const LaneFrame& frame, const std::vector<LaneParameter>& parameters,
                              const LaneScalers& scalers)
-    : frame_(frame), parameters_(parameters), scalers_(scalers) {
+    : frame_(frame), parameters_(parameters), scalers_(scalers) {}
+
+void LaneGradients::start() {
   for (const LaneParameter& p : parameters_) gradients_.push_back(sums_for(p));
 }
 
@@ -280,14 +282,20 @@ const Tensor& LaneGradients::for_optimizer(size_t i) {
 }
 
 int64_t LaneGradients::bytes() const {
-  int64_t bytes = 0;
-  const auto add = [&](const Tensor& tensor) { bytes += static_cast<int64_t>(tensor.bytes()); };
-  for (const Gradient& g : gradients_) {
-    add(g.sum);
-    std::ranges::for_each(g.of_losses, add);
-    for (const auto& workers : g.of_workers) std::ranges::for_each(workers, add);
+  const int64_t workers = frame_.options().workers;
+  const auto& all = frame_.context.step_graph->parameters;
+  int64_t numbers = 0, largest = 0;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const LaneParameter& p = parameters_[i];
+    if (!p.trains) continue;
+    const int64_t size = element_count(all[i].type.shape);
+    const int64_t apart = are_losses_apart() ? std::ranges::count(p.reached, true) : 0;
+    numbers += size * (are_kept() + apart);
+    if (workers > 1) numbers += size * workers * (are_losses_apart() ? apart : 1);
+    largest = std::max(largest, size);
   }
-  return bytes;
+  if (!are_kept() && scalers_.unscaling_changes(0)) numbers += largest;  // unscaled_
+  return numbers * static_cast<int64_t>(bytes_of(frame_.container()));
 }
 
 }  // namespace lockstep

@@ -14,9 +14,11 @@ namespace lockstep {
 
 class LaneGradients {
  public:
-  // All must outlive the gradients.
+  // All must outlive the gradients. Holds no tensor before start(), when the parameters have
+  // theirs.
   LaneGradients(const LaneFrame& frame, const std::vector<LaneParameter>& parameters,
                 const LaneScalers& scalers);
+  void start();
 
   void begin_step();
   // Adds those of the pass that has just run. Gradients are used directly from the executor, unless
@@ -36,6 +38,7 @@ class LaneGradients {
   bool has(size_t parameter) const { return gradients_[parameter].is_set; }
   // What the optimizer reads, valid until the next call. After finish().
   const Tensor& for_optimizer(size_t parameter);
+  // Of what is kept between steps and of scratch, also before it is there.
   int64_t bytes() const;
 
  private:

@@ -15,40 +15,43 @@
 namespace lockstep {
 
 LaneStorage::LaneStorage(const LaneFrame& frame,
-                         const std::vector<std::unique_ptr<StepRunner>>& runners,
-                         const std::map<std::string, Tensor>& initial)
+                         const std::vector<std::unique_ptr<StepRunner>>& runners)
     : frame_(frame), scaling_(frame.runner->executor().program()) {
   const LaneContext& context = frame.context;
   const Graph& graph = *context.step_graph;
   optimizer_steps_.assign(context.groups.size(), 0);
   if (context.loop != nullptr) optimizer_steps_ = context.loop->steps_taken;
   parameters_.reserve(graph.parameters.size());  // bound by address
-  for (const Parameter& parameter : graph.parameters) add_parameter(parameter, runners, initial);
+  for (const Parameter& parameter : graph.parameters) add_parameter(parameter, runners);
+}
+
+void LaneStorage::start(const std::map<std::string, Tensor>& initial) {
+  const LaneContext& context = frame_.context;
+  const Graph& graph = *context.step_graph;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    start_parameter(parameters_[i], graph.parameters[i].type.shape, initial);
+  }
   for (const Buffer& buffer : graph.buffers) {
     const bool is_int = buffer.type.element == ElementType::kInt;
     Tensor& mine = buffers_[buffer.name] =
-        Tensor(buffer.type.shape, is_int ? Container::kI32 : frame.container());
+        Tensor(buffer.type.shape, is_int ? Container::kI32 : frame_.container());
     store_measured("b:" + buffer.name, initial.at(buffer.name), mine, buffer_rounding(buffer.name));
   }
   for (const Constant& constant : graph.constants) {  // the programs have rounded their own
     const std::string id = "c:" + constant.name;
     if (!context.stored.contains(id)) continue;
-    Tensor rounded(constant.type.shape, frame.container());
-    store_measured(id, *constant.data, rounded, {frame.runner->values().external_format(id)});
+    Tensor rounded(constant.type.shape, frame_.container());
+    store_measured(id, *constant.data, rounded, {frame_.runner->values().external_format(id)});
   }
 }
 
 void LaneStorage::add_parameter(const Parameter& parameter,
-                                const std::vector<std::unique_ptr<StepRunner>>& runners,
-                                const std::map<std::string, Tensor>& initial) {
+                                const std::vector<std::unique_ptr<StepRunner>>& runners) {
   const LaneContext& context = frame_.context;
-  const Policy& policy = frame_.policy();
-  const Tensor zeros(parameter.type.shape, frame_.container());
   LaneParameter& p = parameters_.emplace_back();
   p.name = parameter.name;
   p.sites = &context.updates.at(p.name);
   p.format = frame_.runner->parameter_format(p.name);
-  p.weight = zeros;
   if (context.loop != nullptr) {
     const auto missed = context.loop->missed.find(p.name);
     if (missed != context.loop->missed.end()) p.missed = missed->second;
@@ -59,17 +62,31 @@ void LaneStorage::add_parameter(const Parameter& parameter,
     }));
     p.trains = p.trains || p.reached.back();
   }
+}
+
+bool LaneStorage::has_master(const LaneParameter& p) const {
+  return p.trains && frame_.policy().has_master(p.format);
+}
+
+bool LaneStorage::has_compensation(const LaneParameter& p) const {
+  return p.trains && frame_.policy().update_rounding == UpdateRounding::kKahan;
+}
+
+void LaneStorage::start_parameter(LaneParameter& p, const Shape& shape,
+                                  const std::map<std::string, Tensor>& initial) {
+  const Container container = frame_.container();
+  p.weight = Tensor(shape, container);
   if (p.trains) {
-    for (const OptimizerState& state : context.groups[p.sites->group].states) {
-      Tensor start = state_before_first_step(state, zeros.shape(), zeros.container());
+    for (const OptimizerState& state : frame_.context.groups[p.sites->group].states) {
+      Tensor start = state_before_first_step(state, shape, container);
       const auto given = initial.find(state_key(p.name, p.states.size()));
-      if (given != initial.end()) start = given->second.to(zeros.container());
-      store(frame_.kernels(), start, p.states.emplace_back(zeros),
-            {policy.state_of(p.format), Rounding::kNearestEven, {}});
+      if (given != initial.end()) start = given->second.to(container);
+      store(frame_.kernels(), start, p.states.emplace_back(shape, container),
+            {frame_.policy().state_of(p.format), Rounding::kNearestEven, {}});
     }
-    if (policy.has_master(p.format)) p.master = zeros;
-    if (policy.update_rounding == UpdateRounding::kKahan) p.compensation = zeros;
   }
+  if (has_master(p)) p.master = Tensor(shape, container);
+  if (has_compensation(p)) p.compensation = Tensor(shape, container);
   store_weight(p, initial.at(p.name));
 }
 
@@ -251,11 +268,24 @@ void LaneStorage::visit_tensors(Self& self, Visit visit) {
 }
 
 int64_t LaneStorage::bytes() const {
-  int64_t bytes = 0;
-  visit_tensors(*this, [&](const std::string&, const Tensor& tensor) {
+  const Graph& graph = *frame_.context.step_graph;
+  int64_t numbers = 0, bytes = 0;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const LaneParameter& p = parameters_[i];
+    const size_t states = p.trains ? frame_.context.groups[p.sites->group].states.size() : 0;
+    numbers += element_count(graph.parameters[i].type.shape) *
+               static_cast<int64_t>(1 + states + has_master(p) + has_compensation(p));
+  }
+  for (const Buffer& buffer : graph.buffers) {
+    const bool is_int = buffer.type.element == ElementType::kInt;
+    (is_int ? bytes : numbers) +=
+        element_count(buffer.type.shape) *
+        (is_int ? static_cast<int64_t>(bytes_of(Container::kI32)) : int64_t{1});
+  }
+  for (const auto& [name, tensor] : scaling_.tensors()) {
     bytes += static_cast<int64_t>(tensor.bytes());
-  });
-  return bytes;
+  }
+  return bytes + numbers * static_cast<int64_t>(bytes_of(frame_.container()));
 }
 
 void LaneStorage::view(LaneStateView& state) const {

@@ -28,9 +28,9 @@ struct LaneParameter : StoredParameter {
 
 class LaneStorage {
  public:
-  // `frame` and `runners` (programs of the lane) must outlive the storage, `initial`: see Lane.
-  LaneStorage(const LaneFrame& frame, const std::vector<std::unique_ptr<StepRunner>>& runners,
-              const std::map<std::string, Tensor>& initial);
+  // `frame` and `runners` (programs of the lane) must outlive the storage. Holds no tensor yet.
+  LaneStorage(const LaneFrame& frame, const std::vector<std::unique_ptr<StepRunner>>& runners);
+  void start(const std::map<std::string, Tensor>& initial);  // see Lane
   LaneStorage(const LaneStorage&) = delete;  // programs hold the addresses of its tensors
   LaneStorage& operator=(const LaneStorage&) = delete;
 
@@ -58,7 +58,7 @@ class LaneStorage {
   bool buffers_finite() const;  // but for those that were not finite when they were kept
   bool weights_finite() const;
 
-  int64_t bytes() const;
+  int64_t bytes() const;  // of its tensors, also before they are there
   // Tensors by their names in checkpoints, and the numbers that belong to them.
   void view(LaneStateView& state) const;
   void check(const LaneState& state, ProblemList& problems) const;
@@ -66,8 +66,11 @@ class LaneStorage {
 
  private:
   void add_parameter(const Parameter& parameter,
-                     const std::vector<std::unique_ptr<StepRunner>>& runners,
-                     const std::map<std::string, Tensor>& initial);
+                     const std::vector<std::unique_ptr<StepRunner>>& runners);
+  void start_parameter(LaneParameter& p, const Shape& shape,
+                       const std::map<std::string, Tensor>& initial);
+  bool has_master(const LaneParameter& p) const;
+  bool has_compensation(const LaneParameter& p) const;
   template <typename Self, typename Visit>
   static void visit_tensors(Self& self, Visit visit);
   QuantizeSpec buffer_rounding(const std::string& name) const;

@@ -2,6 +2,7 @@
 #include "src/train/lane/lane_update.h"
 
 #include <algorithm>
+#include <set>
 #include <type_traits>
 
 #include "emulation/kernels/quantize.h"
@@ -17,10 +18,15 @@ bool is_kept_as(const Format* format) {
 }  // namespace
 
 LaneUpdate::LaneUpdate(const LaneFrame& frame, LaneStorage& storage, LaneGradients& gradients)
-    : frame_(frame), storage_(storage), gradients_(gradients) {
+    : frame_(frame), storage_(storage), gradients_(gradients) {}
+
+// Where nothing is measured nobody reads an update.
+void LaneUpdate::start() {
   if (!frame_.description.is_reference) return;
+  const bool is_read = frame_.options().measuring.on;
   for (const LaneParameter& p : storage_.parameters()) {
-    kept_.push_back(p.trains ? Tensor(p.weight.shape(), p.weight.container()) : Tensor());
+    const bool is_kept = p.trains && is_read;
+    kept_.push_back(is_kept ? Tensor(p.weight.shape(), p.weight.container()) : Tensor());
   }
 }
 
@@ -63,9 +69,16 @@ bool LaneUpdate::may_overflow() const {
 }
 
 int64_t LaneUpdate::bytes() const {
-  int64_t bytes = 0;
-  for (const Tensor& dw : kept_) bytes += static_cast<int64_t>(dw.bytes());
-  return bytes;
+  if (!frame_.options().measuring.on) return 0;
+  const auto& all = frame_.context.step_graph->parameters;
+  std::set<Shape> shapes;  // of scratch_
+  int64_t numbers = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Shape& shape = all[i].type.shape;
+    const bool is_own = frame_.description.is_reference || shapes.insert(shape).second;
+    if (storage_.parameters()[i].trains && is_own) numbers += element_count(shape);
+  }
+  return numbers * static_cast<int64_t>(bytes_of(frame_.container()));
 }
 
 // The reference keeps its own: the others are compared with it.

@@ -15,15 +15,16 @@ namespace lockstep {
 
 class LaneUpdate {
  public:
-  // All must outlive the update.
+  // All must outlive the update. Holds no tensor before start(), when the parameters have theirs.
   LaneUpdate(const LaneFrame& frame, LaneStorage& storage, LaneGradients& gradients);
+  void start();
 
   // One step of every parameter with a gradient, but for the groups that skip it.
   // `reference`: has run; null: this is the reference.
   void run(const std::vector<bool>& skips, const LaneUpdate* reference, LaneStep& record);
   // Some number of the optimizer has fewer exponents than FP32.
   bool may_overflow() const;
-  int64_t bytes() const;
+  int64_t bytes() const;  // of its tensors, also before they are there
 
  private:
   // Statistics of the optimizer's roundings; unset if all formats are the container's own.

@@ -1,5 +1,6 @@
 """Memory and disk are compared with what is free before the first step."""
 
+import resource
 import shutil
 import types
 
@@ -66,3 +67,24 @@ def test_too_little_room_is_an_error_before_the_first_step(tmp_path, monkeypatch
 def test_free_memory_is_known_on_linux():
     free = needs.free_memory()
     assert free is not None and 0 < free < 2**50
+
+
+def limited(lockstep, size, *args):
+    """The program with so much address space."""
+    return lockstep(*args, code=2, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (size, size))).stderr
+
+
+def test_too_little_memory_is_an_error_before_the_program_reads_or_replays(tmp_path, lockstep):
+    torch.manual_seed(0)
+    model, path = torch.nn.Linear(2048, 2048), tmp_path / "a.h5"
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    batches = [torch.randn(1, 2048)] * 2
+    train(model, optimizer, loss_of, batches, Capture(path, model, optimizer, loss_of, steps=2))
+    for size, command, needs_of_it in (
+        (180 << 20, "verify", "64.0 MiB of a step in FP64"),
+        (400 << 20, "replay", "3 lanes of 4 196 352 parameters need at least"),
+    ):
+        told = limited(lockstep, size, command, path, *["-o", tmp_path / "run.h5"] * (command == "replay"))
+        assert needs_of_it in told and "free are" in told
+    assert not (tmp_path / "run.h5").exists()
+    lockstep("verify", path)

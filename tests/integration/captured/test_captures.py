@@ -401,7 +401,7 @@ def replace(value, *path):
 
 MICRO = ("steps", "000001", "micro", "000")
 BAD = {
-    "newer": (replace(np.int32(2), "", "format_version"), "format_version is 2, must be 1"),
+    "newer": (replace(np.int32(3), "", "format_version"), "format_version is 3, must be 1 to 2"),
     "unfinished": (replace(np.uint8(0), "", "complete"), "complete is 0"),
     "no graph": (remove("graphs", "0", "json"), "/graphs/0/json: is missing"),
     "no parameter": (remove("params", "fc1.bias"), "/params/fc1.bias: is missing"),

@@ -3,6 +3,7 @@
 import contextlib
 
 import h5py
+import numpy as np
 import torch
 import torch.nn.functional as F
 from lockstep_capture import Capture
@@ -146,6 +147,13 @@ def gradients_of(file, step):
     """The HDF5 group of a step's gradients. Those that equal the FP32 reference bit for bit are stored once, there."""
     recorded = file[f"steps/{step:06d}"]
     return file[f"verify/{step:06d}/ref32/grads"] if recorded.attrs.get("grads_are_ref32") else recorded["grads"]
+
+
+def grads64(step):
+    """By name, of a verify step: those stored in FP64, and those as what FP32 lacks."""
+    found = {name: data[()] for name, data in step["ref64/grads"].items()}
+    rests = step["ref64/rests"].items() if "rests" in step["ref64"] else ()
+    return found | {name: step[f"ref32/grads/{name}"][()].astype(np.float64) + rest[()] for name, rest in rests}
 
 
 class UnknownOptimizer(torch.optim.Optimizer):
