@@ -10,6 +10,7 @@
 
 #include "analysis/findings/nonfinite.h"
 #include "analysis/findings/remedies.h"
+#include "analysis/findings/swamped_sums.h"
 #include "src/core/text.h"
 
 namespace lockstep {
@@ -98,7 +99,8 @@ std::string overflow_follows(const FindingContext& c) {
         "Running statistics of {} are not finite from then on: evaluation is broken",
         c.sites.sites[static_cast<size_t>(c.finding.spoilt_buffer)].layer);
   }
-  if (!c.has_scaler || (!is_in_graph(c.site()) && !is_storage(c.site()))) return "";
+  if (!c.has_scaler || c.finding.site < 0 || (!is_in_graph(c.site()) && !is_storage(c.site())))
+    return "";
   if (!c.finding.backward) return "Loss scaling cannot help: it is the forward pass";
   return c.finding.kind == FindingKind::kInvalid ? "Loss scaling cannot help" : "";
 }
@@ -113,8 +115,22 @@ std::string storage_underflow_sentence(const FindingContext& c) {
   return fmt::format("{} loses {} of its energy to underflow when stored in {}",
                      place_text(c.site()), share_text(c.finding.share), format_of(c));
 }
+std::string clip_overflow_sentence(const FindingContext& c) {
+  return fmt::format(
+      "the norm by which gradients are clipped, {}{}, overflows in {}, which ends at {}: the "
+      "factor "
+      "is 0 and every gradient becomes zero in {} of {} steps",
+      two_digits(c.finding.value), scale_note(c), format_of(c), two_digits(c.finding.limit),
+      c.finding.steps, c.steps);
+}
 std::string sum_overflow_sentence(const FindingContext& c) {
   const double value = c.finding.value;
+  if (c.finding.site < 0) return clip_overflow_sentence(c);
+  if (!c.finding.text.empty()) {  // "4 micro-batches"
+    return fmt::format("{}: the gradients of {} add up beyond {}'s {}{}; each reaches {}",
+                       place_text(c.site()), c.finding.text, format_of(c),
+                       two_digits(c.finding.limit), scale_note(c), two_digits(value));
+  }
   if (value > c.finding.limit) {
     return fmt::format("{}: the sum reaches {}{}{}", place_text(c.site()), two_digits(value),
                        scale_note(c), limit_text(c));
@@ -247,6 +263,11 @@ std::string swamping_sentence(const FindingContext& c) {
                        place_text(c.site()), two_digits(c.finding.value), lost.index,
                        share_text(c.finding.share), format_of(c));
   }
+  if (c.finding.text == kOtherSums) {
+    return fmt::format(
+        "{}: sums in {} are wrong by {}: terms below half an ulp of the sum are lost",
+        place_text(c.site()), format_of(c), share_text(c.finding.value));
+  }
   if (c.site().point != Point::kAccumulator && !c.finding.backward) {
     return fmt::format("{}: {} of the energy that the steps add to {} is lost in {}",
                        place_text(c.site()), share_text(c.finding.share), buffer_of(c),
@@ -348,7 +369,10 @@ constexpr FindingKindRow kRows[] = {
     {.kind = FindingKind::kSumOverflow,
      .name = "sum overflow",
      .help = "a sum exceeded the format it is formed in",
-     .rule = "infinite in an accumulator, or before the result of an op that adds up is rounded",
+     .rule =
+         "infinite in an accumulator, or before the result of an op that adds up is rounded; an "
+         "update that is infinite although its micro-batches' gradients are finite; a norm of "
+         "finite gradients that is infinite where they are clipped",
      .breaks = true,
      .sentence = sum_overflow_sentence,
      .follows = overflow_follows,
@@ -499,10 +523,13 @@ constexpr FindingKindRow kRows[] = {
      .help = "small terms of sums had no effect",
      .rule =
          "products: at least 10 % of the terms, and an error of 10 % of the sum that FP32 does not "
-         "show; plain sums of the forward pass: 10 % of the energy of the smaller operand; running "
+         "show; other sums (pools, means, gradients of biases and of picked rows): that error; "
+         "plain "
+         "sums of the forward pass: 10 % of the energy of the smaller operand; running "
          "statistics and added-up gradients: 10 % of the energy added, where a statistic is also "
-         "wrong "
-         "by 1 % of its energy, and by more than one ulp explains",
+         "wrong by 1 % of its energy, and by more than one ulp explains, or takes nothing while "
+         "the "
+         "reference's goes one way",
      .breaks = false,
      .sentence = swamping_sentence,
      .follows = nothing,

@@ -33,8 +33,8 @@ int order_of(const SiteTable& sites, const Finding& finding) {
     return finding.site >= 0 && holds(sites.sites[static_cast<size_t>(finding.site)]);
   };
   // What is kept in a buffer: its error comes late.
-  const bool of_buffer =
-      finding.cause < 0 && is_at([](const Site& s) { return s.point == Point::kOutput; });
+  const bool of_buffer = finding.cause < 0 && finding.text != kOtherSums &&
+                         is_at([](const Site& s) { return s.point == Point::kOutput; });
   const bool in_forward =
       !finding.backward && (finding.kind == FindingKind::kForwardUnderflow ||
                             finding.kind == FindingKind::kStorageUnderflow ||
@@ -88,6 +88,10 @@ std::vector<OptimizerState> states_of(const SiteTable& sites, const RunOptions& 
   return out;
 }
 
+bool is_weight_gradient(const Site& site) {
+  return site.role == Role::kGradWeight && site.point == Point::kOutput && is_in_graph(site);
+}
+
 // The first one-ulp twin; -1: none.
 int twin_of(const RunView& run) {
   const auto twin = std::ranges::find_if(
@@ -128,6 +132,17 @@ struct FindingTally::Impl {
   const std::vector<SiteRecord>& sites_of(const LaneStep& step) const {
     return step.sites.size() == none.size() ? step.sites : none;
   }
+  bool has_finite_gradients(const LaneStep& step) const {
+    const StepEvidence evidence(sites_of(step));
+    return std::ranges::none_of(run.sites.sites, [&](const Site& site) {
+      return is_weight_gradient(site) && evidence.nonfinite(static_cast<size_t>(site.id));
+    });
+  }
+  std::string gradient_format() const {
+    const auto site = std::ranges::find_if(run.sites.sites, is_weight_gradient);
+    const auto i = static_cast<size_t>(site - run.sites.sites.begin());
+    return i < info.site_formats.size() ? info.site_formats[i] : "";
+  }
   bool has_scaler() const { return std::ranges::any_of(scalers, uses_loss_scale); }
   int64_t steps() const { return static_cast<int64_t>(gradient_norms.size()); }
 
@@ -157,6 +172,7 @@ struct FindingTally::Impl {
   std::vector<std::vector<ScalerRecord>> scalers;  // by scaler and step
   std::vector<double> gradient_norms, gradient_norms_of_reference;
   std::vector<double> losses_of_reference;
+  std::vector<bool> finite_gradients;  // by step: it was taken and measured, with finite gradients
   Sums mine, reference;
   const int twin;                      // its lane; -1: none
   std::vector<double> errors_of_twin;  // by site id, in the last measured step; empty: no twin
@@ -185,6 +201,8 @@ void FindingTally::Impl::add(const StepRecord& record) {
   gradient_norms.push_back(own.alive ? own.gradient_norm : kNone);
   gradient_norms_of_reference.push_back(of_reference.alive ? of_reference.gradient_norm : kNone);
   losses_of_reference.push_back(of_reference.loss);
+  finite_gradients.push_back(run.options.clip_norm > 0 && record.is_measured && own.alive &&
+                             !is_skipped(own) && has_finite_gradients(own));
   is_lost = is_lost || has_nonfinite_loss(own);
   if (!record.is_measured) return;
   ++measured_steps;
@@ -252,6 +270,12 @@ std::vector<Finding> FindingTally::findings() const {
     all.push_back(*clip);
   }
   const Policy policy = policy_of(of.info);
+  const bool clips_scaled = policy.loss_scale_use.clip_before_unscale;
+  if (const auto norm = find_overflowed_norm(
+          of.lane, of.gradient_norms, of.gradient_norms_of_reference, of.finite_gradients,
+          clips_scaled ? scalers.back().scale : 1, of.gradient_format())) {
+    all.push_back(*norm);
+  }
   if (auto flipped =
           find_flipped_decisions(of.lane, sites, of.mine.decisions, of.reference.decisions)) {
     flipped->last_step = std::max<int64_t>(of.last_measured, 0);

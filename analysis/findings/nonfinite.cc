@@ -15,6 +15,12 @@ bool is_of_update(const Site& site) {
   return !is_in_graph(site) && !is_storage(site);
 }
 
+// How many micro-batches' gradients are added up at the site.
+uint64_t micro_batches(const Site& site, const SiteRecord& record) {
+  const auto elements = static_cast<uint64_t>(element_count(site.shape));
+  return record.update.measured && elements > 0 ? record.update.stats.count / elements : 0;
+}
+
 }  // namespace
 
 NonfiniteOrigins::NonfiniteOrigins(int lane, const SiteTable& sites,
@@ -140,6 +146,15 @@ Finding NonfiniteOrigins::describe(int64_t step, const Site& site, const StepEvi
   if (!formats_.empty()) f.format = formats_[i];
   if (!f.format.empty()) f.limit = find_format(f.format).max_finite;
   f.scale = std::isfinite(lane[i].scale) ? lane[i].scale : 1;
+  for (const int32_t feed : site.feeds) {  // an update: its gradient is the sum of finite ones
+    const Site& gradient = sites_.sites[static_cast<size_t>(feed)];
+    const uint64_t added = micro_batches(gradient, lane[static_cast<size_t>(feed)]);
+    if (!is_of_update(site) || added < 2) continue;
+    f = describe(step, gradient, lane, reference);
+    f.kind = FindingKind::kSumOverflow;
+    f.text = std::to_string(added) + " micro-batches";
+    return f;
+  }
   const double expected = reference.largest(i) * f.scale;
   f.value = std::isfinite(lane[i].stats.abs_max) ? lane[i].stats.abs_max : expected;
   f.share = static_cast<double>(lane[i].stats.to_infinity + lane[i].stats.nan) /
@@ -211,7 +226,8 @@ void NonfiniteOrigins::add(int64_t step, bool skipped, const StepEvidence& lane,
     first_of_step = false;
     const auto same_origin = [&](const Finding& f) {
       const Site& origin = sites_.sites[static_cast<size_t>(f.site)];
-      return origin.node == site.node || (is_of_update(origin) && is_of_update(site));
+      return origin.node == site.node ||
+             (is_of_update(site) && (is_of_update(origin) || !f.text.empty()));
     };
     auto known = std::ranges::find_if(findings_, same_origin);
     if (known == findings_.end()) {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "analysis/findings/remedy_edits.h"
+#include "analysis/findings/swamped_sums.h"
 
 namespace lockstep {
 namespace {
@@ -52,6 +53,17 @@ std::vector<Remedy> storage_remedies(const FindingContext& c) {
 }
 
 std::vector<Remedy> sum_remedies(const FindingContext& c) {
+  if (c.finding.site < 0) {
+    return {{"clip gradients that are in fp32 (master weights)", fp32_masters},
+            {"unscale before clipping", clip_after_unscale},
+            {"a smaller loss, such as its mean"},
+            {"weights in fp32, cast for each op", weights_as_in_autocast, kNotTold}};
+  }
+  if (c.finding.kind == FindingKind::kSumOverflow && !c.finding.text.empty()) {
+    return with_wider({{"gradients added up in fp32", weights_as_in_autocast},
+                       {"the loss divided by the number of micro-batches"},
+                       {"a lower loss scale", lower_loss_scale, kNotTold}});
+  }
   std::vector<Remedy> rows = {{"sums in fp32", sums_in_fp32}};
   if (is_scaled(c)) rows.push_back({"a lower loss scale", lower_loss_scale});
   rows.push_back({"this op in fp32 or bf16", op_in_fp32_or_bf16, kNotTold});
@@ -171,7 +183,7 @@ std::vector<Remedy> swamping_remedies(const FindingContext& c) {
   if (c.finding.cause >= 0) {
     return with_wider({{"this sum in fp32", op_in_fp32}, {"a smaller other operand"}});
   }
-  if (c.site().point == Point::kAccumulator) return sum_remedies(c);
+  if (c.site().point == Point::kAccumulator || c.finding.text == kOtherSums) return sum_remedies(c);
   if (!c.finding.backward) {
     return with_wider({{"this buffer in fp32", stored_in_fp32_or_bf16}});
   }

@@ -2,6 +2,9 @@
 #include "analysis/findings/scaled_clip.h"
 
 #include <algorithm>
+#include <cmath>
+
+#include "emulation/format/format.h"
 
 namespace lockstep {
 
@@ -26,6 +29,24 @@ std::optional<Finding> find_scaled_clip(int lane, double clip_norm, std::span<co
     f.scale = scale;
   }
   if (f.steps == 0 || 2 * f.steps < taken) return std::nullopt;
+  return f;
+}
+
+std::optional<Finding> find_overflowed_norm(int lane, std::span<const double> norms,
+                                            std::span<const double> of_reference,
+                                            const std::vector<bool>& finite, double scale,
+                                            const std::string& format) {
+  Finding f{.kind = FindingKind::kSumOverflow, .lane = lane, .format = format, .scale = scale};
+  for (size_t i = 0; i < std::min(norms.size(), finite.size()); ++i) {
+    if (!finite[i] || !std::isinf(norms[i]) || !std::isfinite(of_reference[i])) continue;
+    if (f.steps == 0) f.first_step = static_cast<int64_t>(i);
+    f.last_step = static_cast<int64_t>(i);
+    f.steps += 1;
+    f.value = std::max(f.steps == 1 ? 0 : f.value, of_reference[i] * scale);
+  }
+  if (f.steps == 0) return std::nullopt;
+  if (!format.empty()) f.limit = find_format(format).max_finite;
+  f.backward = true;
   return f;
 }
 

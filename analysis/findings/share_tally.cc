@@ -31,6 +31,13 @@ double SiteShares::lost_additions() const {
   return lost > 2 * share_of(ref_stagnant_sq, ref_update_sq) ? lost : 0;
 }
 
+double SiteShares::left_behind() const {
+  if (added_steps < kLeastAddedSteps) return 0;
+  const double all = additions * static_cast<double>(last_add_step - first_add_step + 1) /
+                     static_cast<double>(added_steps);
+  return share_of(error_sq, all * all * ref_update_sq / additions);
+}
+
 int64_t SiteShares::outlier_step() const {
   const bool is_outlier = ref_second > 0 && ref_largest >= kOutlierTimes * ref_second;
   const bool lowers = scale_of_first * kOutlierTimes <= scale_of_largest;
@@ -137,6 +144,11 @@ void ShareTally::add(int64_t step, bool skipped, bool same_weights, const StepEv
       const double scale = lane[i].scale > 0 && std::isfinite(lane[i].scale) ? lane[i].scale : 1;
       s.stagnant_sq += lane[i].update.stats.stagnant_sq / scale / scale;
       s.update_sq += lane[i].update.stats.update_sq / scale / scale;
+      if (s.first_add_step < 0) s.first_add_step = step;
+      s.last_add_step = step;
+      s.added_steps += 1;
+      s.additions += static_cast<double>(lane[i].update.stats.count) /
+                     static_cast<double>(element_count(site.shape));
       if (reference[i].update.measured) {
         s.ref_stagnant_sq += reference[i].update.stats.stagnant_sq;
         s.ref_update_sq += reference[i].update.stats.update_sq;
@@ -172,6 +184,7 @@ void ShareTally::add(int64_t step, bool skipped, bool same_weights, const StepEv
     if (is_sum) lost = same_weights ? added_error(site, lane) : 0;
     s.judged_sums += is_sum && same_weights;
     s.judged_weights += same_weights && !skipped;
+    s.error_sq = lane[i].error.err_sq;
     s.error_share = share_of(lane[i].error.err_sq, lane[i].error.ref_sq);
     if (is_storage(site) && lost > 0 && !matters(site, lane)) lost = 0;
     if (lane[i].stats.to_zero > 0) s.underflow += to_zero[i] = lost;

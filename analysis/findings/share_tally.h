@@ -20,6 +20,9 @@ inline constexpr double kRoundingTimes = 2;
 // A batch so much larger takes 4 bits off the range of a scale that follows it.
 inline constexpr double kOutlierTimes = 16;
 
+// Fewer additions do not show whether they go one way.
+inline constexpr int64_t kLeastAddedSteps = 4;
+
 struct SiteShares {
   int64_t steps = 0, zero_steps = 0;    // measured; altogether zero although the reference is not
   int64_t first = -1, last = -1;        // steps with a loss
@@ -31,7 +34,9 @@ struct SiteShares {
   int64_t judged_weights = 0;  // such steps
   int32_t weight_gradient = -1;
   int64_t first_addition = -1, last_addition = -1;  // steps in which something was added in vain
-  double error_share = 0;                           // of the last step measured: err_sq / ref_sq
+  double error_share = 0, error_sq = 0;  // of the last step measured: err_sq / ref_sq, err_sq
+  int64_t first_add_step = -1, last_add_step = -1, added_steps = 0;  // with additions
+  double additions = 0;                                              // to each element
   uint64_t to_zero = 0, nonzero = 0, ref_zero = 0, ref_count = 0;
   double sum_sq = 0, round_err_sq = 0;                                            // over the steps
   double stagnant_sq = 0, update_sq = 0, ref_stagnant_sq = 0, ref_update_sq = 0;  // unscaled
@@ -49,6 +54,9 @@ struct SiteShares {
   }
   // What was added without effect, by energy; 0 where FP32 does not do better.
   double lost_additions() const;
+  // The square of the distance from the reference, by what its additions would come to if they were
+  // all equal; 0 unless there are several.
+  double left_behind() const;
   // The step of a batch that was kOutlierTimes as large as any other and after which the scale of
   // the values fell, if underflow began only then; -1: none.
   int64_t outlier_step() const;

@@ -14,6 +14,22 @@
 namespace lockstep {
 namespace {
 
+// The buffer of the output's shape that the sites before it lead to; "" if there are several.
+std::string buffer_behind(const SiteTable& table, const Site& output) {
+  std::set<std::string> found;
+  std::vector<bool> reached(table.sites.size());
+  reached[static_cast<size_t>(output.id)] = true;
+  for (auto i = static_cast<size_t>(output.id) + 1; i-- > 0;) {
+    const Site& site = table.sites[i];
+    if (!reached[i]) continue;
+    if (is_storage(site) && site.value.starts_with("b:") && site.shape == output.shape) {
+      found.insert(site.value.substr(2));
+    }
+    for (const int32_t feed : site.feeds) reached[static_cast<size_t>(feed)] = true;
+  }
+  return found.size() == 1 ? *found.begin() : "";
+}
+
 // "running_var", the buffer that the op's output becomes; "" if that cannot be told. The outputs
 // after the first renew the buffers in the order of the operands.
 std::string buffer_name(const SiteTable& table, const Site& output) {
@@ -23,6 +39,7 @@ std::string buffer_name(const SiteTable& table, const Site& output) {
     if (operand.node != output.node || operand.point != Point::kOperand) continue;
     if (operand.value.starts_with("b:")) buffers.push_back(operand.value.substr(2));
   }
+  if (buffers.empty()) return buffer_behind(table, output);
   const auto at = static_cast<size_t>(std::max(output.index, 1)) - 1;
   if (at >= buffers.size() || (output.index == 0 && buffers.size() > 1)) return "";
   return buffers[at].substr(buffers[at].rfind('.') + 1);
@@ -59,6 +76,34 @@ void add_products(const ShareTally& tally, const std::vector<AccumulatorHealth>&
   if (worst == nullptr) return;
   Finding f = tally.finding(FindingKind::kSwamping, *worst, swamped_there);
   f.value = std::sqrt(most);  // relative error of the sum
+  f.consequences = other_layers(tally, all, *worst);
+  out.push_back(f);
+}
+
+// Sums that are not of products. Of a bias whose gradient is nothing but rounding, FP32 gets no
+// more.
+void add_other_sums(const ShareTally& tally, const Policy& policy,
+                    const std::vector<AccumulatorHealth>& sums, std::vector<Finding>& out) {
+  const Site* worst = nullptr;
+  double most = kEnergyLimit;
+  std::set<std::string> layers;
+  std::vector<int32_t> all;
+  for (const Site& site : tally.sites()) {
+    const auto i = static_cast<size_t>(site.id);
+    if (i >= sums.size() || site.point != Point::kOutput || tally.is_noise(site)) continue;
+    const double lost = share_of(sums[i].err_sq, sums[i].exact_sq);
+    if (lost < kEnergyLimit) continue;
+    if (layers.insert(site.layer).second) all.push_back(site.id);
+    if (lost < most) continue;
+    most = lost;
+    worst = &site;
+  }
+  if (worst == nullptr) return;
+  Finding f = tally.finding(FindingKind::kSwamping, *worst, std::sqrt(most));
+  f.value = std::sqrt(most);
+  f.text = kOtherSums;
+  const Format& sum = *policy.reduce_accumulator->format;
+  if (!contains(sum, find_format("fp32"))) f.format = sum.name;
   f.consequences = other_layers(tally, all, *worst);
   out.push_back(f);
 }
@@ -149,7 +194,8 @@ void add_additions(const ShareTally& tally, const Policy& policy,
     const double by_chance =
         of_twin.empty() ? 0 : kTwinTimes * of_twin[static_cast<size_t>(site.id)];
     const bool harmless = policy.rounding == Rounding::kStochastic ||
-                          s.error_share < std::max(kEnergyLimit, by_chance);
+                          (s.error_share < std::max(kEnergyLimit, by_chance) &&
+                           (s.lost_additions() < kNoneTaken || s.left_behind() < kLeftBehind));
     if (!is_gradient(site) && harmless) continue;
     if (layers.insert(site.layer).second) all.push_back(site.id);
     if (worst == nullptr || s.lost_additions() > tally.of(*worst).lost_additions()) worst = &site;
@@ -169,6 +215,7 @@ std::vector<Finding> find_swamped_sums(const ShareTally& tally, const Policy& po
                                        const std::vector<double>& of_twin) {
   std::vector<Finding> out;
   add_products(tally, sums, of_reference, out);
+  add_other_sums(tally, policy, sums, out);
   add_plain_sums(tally, out);
   add_additions(tally, policy, of_twin, out);
   return out;

@@ -1,12 +1,16 @@
 // Finds sums in which small terms had no effect.
 //
 //   products       sum (computed - exact)^2 / sum exact^2 of the sampled sums of products
+//   other sums     the same of all outputs of an op that sums by [reduce] or in its output's format
 //   plain sums     sum (after - before)^2 of a + b / the smaller of sum a^2 and sum b^2
 //   additions      sum d^2 over what was added in vain / sum d^2, d being what a step adds to a
 //                  running statistic, or a micro-batch to the gradients. A statistic must be wrong
-//                  by kEnergyLimit, too, and by kTwinTimes what one ulp does to it.
+//                  by kEnergyLimit, too, and by kTwinTimes what one ulp does to it; or be left
+//                  behind: (distance from the reference)^2 / (additions sum d^2 of the reference),
+//                  which is 1 where all d are equal and 1/additions where they are noise.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "analysis/findings/finding.h"
@@ -20,9 +24,16 @@ namespace lockstep {
 // stored value.
 inline constexpr double kSwampedLimit = 0.1;
 
+// The least share of its way by which a statistic that takes none of its additions is left
+// behind. Judgements: noise stays at one over the additions.
+inline constexpr double kLeftBehind = 0.5, kNoneTaken = 0.9;
+
 // The least error share, in units of a one-ulp twin's: four times as far from the reference. A
 // judgement.
 inline constexpr double kTwinTimes = 16;
+
+// Finding::text of other sums.
+inline constexpr std::string_view kOtherSums = "sums";
 
 // All by site id, may be empty. `of_twin`: error shares of a one-ulp twin in the last step.
 std::vector<Finding> find_swamped_sums(const ShareTally& tally, const Policy& policy,

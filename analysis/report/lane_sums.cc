@@ -23,7 +23,7 @@ std::optional<LaneSums> lane_sums(const LaneReport& lane) {
   int ops = 0;
   for (size_t site = 0; site < lane.sums.size(); ++site) {
     const AccumulatorHealth& here = lane.sums[site];
-    if (here.compared == 0) continue;
+    if (here.compared == 0 || here.addends == 0) continue;  // other sums: see findings
     all.merge(here);
     out.worst_error = std::max(out.worst_error, relative_error(here));
     error_sq += relative_error(here) * relative_error(here);

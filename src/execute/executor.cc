@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "emulation/kernels/quantize.h"
+#include "src/execute/other_sums.h"
 #include "src/execute/storage.h"
 
 namespace lockstep {
@@ -259,6 +260,8 @@ void Executor::run_op(const Instruction& op, const Executor* reference, Measurer
     std::exchange(fill, nullptr)(0, outputs[0]->size());
   }
   if (call.kernels.take_device_work != nullptr) note_device_work(op.node);
+  // An op with independent elements, which are not yet written, sums nothing.
+  if (probe.sums_again && !fill) probe.other_sums = other_sums(*nodes_[node].op, call);
   if (measurer != nullptr) measurer->after_op(op, probe);
   if (sums_pending) finish_sums(/*is_output=*/true);
 

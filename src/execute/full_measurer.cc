@@ -7,6 +7,7 @@
 #include "emulation/kernels/quantize.h"
 #include "src/execute/addition.h"
 #include "src/execute/measurer.h"
+#include "src/execute/other_sums.h"
 #include "src/graph/op.h"
 
 namespace lockstep {
@@ -56,6 +57,11 @@ FullMeasurer::FullMeasurer(const Graph& graph, const SiteTable& sites, const Pro
     sum_site_.push_back(sum_site(sites, node));
     decision_site_.push_back(
         find_op(node.op).meaning.decides ? sites.find(node.id, Point::kOperand, 0) : -1);
+  }
+  sums_otherwise_.assign(graph.nodes.size(), false);
+  for (const Instruction& instruction : program.instructions) {
+    const auto node = static_cast<size_t>(instruction.node);
+    if (may_sum_narrowly(instruction, graph.nodes[node])) sums_otherwise_[node] = true;
   }
 }
 
@@ -182,6 +188,7 @@ OpProbe FullMeasurer::before_op(const Instruction& op) const {
     probe.events.assign(static_cast<size_t>(element_count(shape)), 0);
   }
   probe.samples_sums = sample_sums_ && sum_site_[node] >= 0;
+  probe.sums_again = sample_sums_ && sums_otherwise_[node];
   const int32_t decided = decision_site_[node];
   if (decided >= 0) probe.decisions = &records_[static_cast<size_t>(decided)].decisions;
   return probe;
@@ -208,6 +215,12 @@ void FullMeasurer::record_sums(const Instruction& op, const OpProbe& probe, bool
 }
 
 void FullMeasurer::after_op(const Instruction& op, const OpProbe& probe) {
+  for (size_t k = 0; k < probe.other_sums.size(); ++k) {
+    const std::vector<int32_t>& sites = op.roundings.at(k).sites;
+    if (probe.other_sums[k].samples == 0 || sites.empty()) continue;
+    AccumulatorHealth& health = record(sites.front()).health = probe.other_sums[k];
+    health.divide_by(site_scale(sites.front()));
+  }
   if (!probe.samples_sums) return;
   const int32_t site = sum_site_[static_cast<size_t>(op.node)];
   AccumulatorHealth& health = record(site).health = probe.health;

@@ -40,6 +40,8 @@ struct OpProbe {
   std::vector<uint8_t> events;  // of output 0, see GemmArgs; empty: not wanted
   bool samples_sums = false;
   AccumulatorHealth health;
+  bool sums_again = false;                    // see other_sums.h
+  std::vector<AccumulatorHealth> other_sums;  // by output
   DecisionStats* decisions = nullptr;
 };
 
@@ -147,6 +149,7 @@ class FullMeasurer : public Measurer {
 
   const SiteTable& sites_;
   std::vector<int32_t> sum_site_;       // by node: of its sums of products, or -1
+  std::vector<bool> sums_otherwise_;    // by node: see other_sums.h
   std::vector<int32_t> decision_site_;  // by node: of what it decides by, or -1
   std::vector<size_t> pass_of_;         // by site: its backward pass
   std::vector<int32_t> error_site_;     // by program value, as stats_site_: with an error

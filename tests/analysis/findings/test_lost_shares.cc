@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+
 #include "analysis/findings/lost_state.h"
 #include "analysis/findings/swamped_sums.h"
 #include "analysis/run/energy.h"
@@ -142,6 +144,37 @@ TEST_CASE("swamping: terms without effect and a wrong sum, which FP32 gets right
   CHECK(found[0].value == doctest::Approx(0.2));
   sums[1].err_sq = 1e-4;
   CHECK(found_in(clean_step(), clean_step(), no_updates(), "pure-fp16", sums).empty());
+}
+
+TEST_CASE("other sums: their error alone, in the format that they are formed in") {
+  std::vector<AccumulatorHealth> sums(5);
+  sums[2] = {.samples = 10, .compared = 10, .err_sq = 1.1 * kEnergyLimit, .exact_sq = 1};
+  const auto found = found_in(clean_step(), clean_step(), no_updates(), "pure-fp16", sums);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].kind == FindingKind::kSwamping);
+  CHECK(found[0].text == kOtherSums);
+  CHECK(found[0].format == "fp16");
+  CHECK(found[0].value == doctest::Approx(std::sqrt(1.1 * kEnergyLimit)));
+  sums[2].err_sq = 0.9 * kEnergyLimit;
+  CHECK(found_in(clean_step(), clean_step(), no_updates(), "pure-fp16", sums).empty());
+}
+
+TEST_CASE("additions: a buffer that takes nothing while the reference's goes one way") {
+  const SiteTable sites = chain();
+  std::vector<SiteRecord> lane = clean_step(), reference = clean_step();
+  const auto elements = static_cast<uint64_t>(element_count(sites.sites[0].shape));
+  const auto found = [&](double distance_in_steps, double lost, int64_t steps) {
+    ShareTally tally(1, sites, chain_formats());
+    lane[0].update = {true, {.count = elements, .update_sq = 1e-6, .stagnant_sq = lost * 1e-6}};
+    reference[0].update = {true, {.count = elements, .update_sq = 1e-6}};
+    lane[0].error.err_sq = distance_in_steps * distance_in_steps * 1e-6;
+    for (int64_t step = 0; step < steps; ++step) tally.add(step, false, false, lane, reference);
+    return !find_swamped_sums(tally, find_policy("pure-bf16"), {}, {}).empty();
+  };
+  CHECK(found(8, 1, 8));          // eight equal steps
+  CHECK_FALSE(found(2.8, 1, 8));  // to and fro: the root of eight
+  CHECK_FALSE(found(8, 0.8, 8));  // it takes some
+  CHECK_FALSE(found(3, 1, 3));    // too few to tell
 }
 
 TEST_CASE("no gradient: a tanh that rounding made 1 has no slope; a dead layer is another matter") {

@@ -31,5 +31,23 @@ TEST_CASE("a norm of loss scale times the reference's was clipped too early") {
   CHECK_FALSE(found({kNan, 1536, 2, 2}));  // one of three
 }
 
+TEST_CASE("a norm that is infinite although the gradients are finite makes them zero") {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  const std::vector<double> reference = {7e4, 8e4, 9e4};
+  const auto found = [&](const std::vector<double>& norms, const std::vector<bool>& finite) {
+    return find_overflowed_norm(1, norms, reference, finite, 2, "fp16");
+  };
+  const auto norm = found({kInf, 6e4, kInf}, {true, true, true});
+  REQUIRE(norm);
+  CHECK(norm->kind == FindingKind::kSumOverflow);
+  CHECK(norm->site == -1);
+  CHECK(norm->steps == 2);
+  CHECK(norm->last_step == 2);
+  CHECK(norm->value == 1.8e5);
+  CHECK(norm->limit == 65504);
+  CHECK_FALSE(found({kInf, kInf, kInf}, {false, false, false}));  // skipped, or a gradient is
+  CHECK_FALSE(found({kNan, 6e4, 6e4}, {true, true, true}));
+}
+
 }  // namespace
 }  // namespace lockstep
