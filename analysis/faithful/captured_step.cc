@@ -83,8 +83,7 @@ ComputedStep CapturedStepRunner::run(const CapturedStep& step, const Tensors& va
 }
 
 ComputedStep CapturedStepRunner::run_moved(const CapturedStep& step, const Tensors& values,
-                                           double loss_scale, Moves moves,
-                                           const NodeVisit& visit) {
+                                           double loss_scale, Moves moves, const NodeVisit& visit) {
   uint32_t index = 0;
   const auto move = [&](size_t, int n, GraphRunner& of_graph) {
     const auto node = static_cast<size_t>(n);

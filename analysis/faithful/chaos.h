@@ -28,8 +28,8 @@ using StepFromValues = std::function<ComputedStep(const Tensors& values)>;
 // values: from which `step` was computed. leave_out: elements that are not compared, by name.
 StepChaos step_chaos(const Graph& graph, const Tensors& values, const ComputedStep& step,
                      const Masks& leave_out, const StepFromValues& run);
-// The same of kChaosTwins runs in which every number that a node leaves is one ulp off: what another
-// order of sums, or other functions, may do. Includes what `chaos` has. run: by seed.
+// The same of kChaosTwins runs in which every number that a node leaves is one ulp off: what
+// another order of sums, or other functions, may do. Includes what `chaos` has. run: by seed.
 StepChaos with_moved_results(StepChaos chaos, const ComputedStep& step, const Masks& leave_out,
                              const std::function<ComputedStep(uint64_t)>& run);
 Chaos buffer_chaos(const Graph& graph, const Tensors& values, const Tensors& buffers,

@@ -27,7 +27,8 @@ double gradient_error(const SiteTable& sites, const std::vector<SiteRecord>& ste
   double error = 0, whole = 0;
   for (const Site& site : sites.sites) {
     const SiteRecord& record = step[static_cast<size_t>(site.id)];
-    if (site.role != Role::kGradWeight || site.point != Point::kOutput || !record.measured) continue;
+    if (site.role != Role::kGradWeight || site.point != Point::kOutput || !record.measured)
+      continue;
     error += record.error.err_sq;
     whole += record.error.ref_sq;
   }
@@ -82,8 +83,7 @@ void EqualWeightsTally::add(int64_t step, const LaneStep& own, const LaneStep& r
     if (!errors.measured) continue;
     errors.of_values = relative(record.error.err_sq, record.error.ref_sq);
     errors.of_rounding = relative(record.stats.round_err_sq, record.stats.sum_sq);
-    errors.size =
-        std::sqrt(record.error.ref_sq / static_cast<double>(record.error.compared));
+    errors.size = std::sqrt(record.error.ref_sq / static_cast<double>(record.error.compared));
     errors.effect = record.effect.rounding + record.effect.range;
     if (has_twin && twin->sites[i].measured) {
       errors.of_twin = relative(twin->sites[i].error.err_sq, twin->sites[i].error.ref_sq);
@@ -219,11 +219,10 @@ EqualStep EqualWeightsTally::judged(std::span<const double> losses) const {
   if (out.step < 0) return out;
   const double gap = std::fabs(out.loss - out.of_reference);
   const double unit = std::max(std::fabs(out.of_reference), scatter_of(losses));
-  const double of_twin =
-      std::isfinite(out.of_twin) ? std::fabs(out.of_twin - out.of_reference) : 0;
+  const double of_twin = std::isfinite(out.of_twin) ? std::fabs(out.of_twin - out.of_reference) : 0;
   out.has_wrong_loss = gap > limit() * unit && gap > kAmplified * of_twin;
-  out.has_wrong_gradients = gradient_error_ > kWrongGradient &&
-                            gradient_error_ > kAmplified * gradient_error_of_twin_;
+  out.has_wrong_gradients =
+      gradient_error_ > kWrongGradient && gradient_error_ > kAmplified * gradient_error_of_twin_;
   return out;
 }
 

@@ -95,9 +95,8 @@ std::string overflow_sentence(const FindingContext& c) {
 }
 std::string overflow_follows(const FindingContext& c) {
   if (c.finding.spoilt_buffer >= 0) {
-    return fmt::format(
-        "Running statistics of {} are not finite from then on: evaluation is broken",
-        c.sites.sites[static_cast<size_t>(c.finding.spoilt_buffer)].layer);
+    return fmt::format("Running statistics of {} are not finite from then on: evaluation is broken",
+                       c.sites.sites[static_cast<size_t>(c.finding.spoilt_buffer)].layer);
   }
   if (!c.has_scaler || c.finding.site < 0 || (!is_in_graph(c.site()) && !is_storage(c.site())))
     return "";
@@ -149,10 +148,10 @@ std::string invalid_sentence(const FindingContext& c) {
                                  c.finding.text.empty() ? "NaN or infinite" : c.finding.text);
   if (c.finding.cause >= 0) {
     const Site& cause = c.sites.sites[static_cast<size_t>(c.finding.cause)];
-    text += fmt::format(" because {} {} {}{}", what_elsewhere(cause),
-                        c.of_reference ? "is" : "became",
-                        c.finding.pole == 0 ? "zero" : two_digits(c.finding.pole),
-                        is_storage(cause) ? " when stored" : "");
+    text +=
+        fmt::format(" because {} {} {}{}", what_elsewhere(cause), c.of_reference ? "is" : "became",
+                    c.finding.pole == 0 ? "zero" : two_digits(c.finding.pole),
+                    is_storage(cause) ? " when stored" : "");
   }
   if (c.finding.rounded >= 0) {
     text += " by rounding " + what_elsewhere(c.sites.sites[static_cast<size_t>(c.finding.rounded)]);
@@ -310,8 +309,8 @@ std::string error_text(double share) {
 std::string cancellation_sentence(const FindingContext& c) {
   const Finding& f = c.finding;
   const std::string rounding =
-      fmt::format("rounding {} to {}", what_elsewhere(c.sites.sites[static_cast<size_t>(f.rounded)]),
-                  format_of(c));
+      fmt::format("rounding {} to {}",
+                  what_elsewhere(c.sites.sites[static_cast<size_t>(f.rounded)]), format_of(c));
   if (f.text == "cancellation") {
     return fmt::format(
         "{}: cancellation, {} times smaller than its operands, wrong by {} through {}; {}",
@@ -406,8 +405,9 @@ constexpr FindingKindRow kRows[] = {
      .remedies = scaled_clip_remedies},
     {.kind = FindingKind::kCancellation,
      .name = "cancellation",
-     .help = "an op amplified the rounding of its operands: a difference of nearly equal numbers, a "
-             "steep function",
+     .help =
+         "an op amplified the rounding of its operands: a difference of nearly equal numbers, a "
+         "steep function",
      .rule = "in steps that begin with the reference's weights: the loss is wrong by 16 unit "
              "roundoffs (1.6 % to 25 %), or all weight gradients together by 50 %, and a forward "
              "result is wrong by 10 % although its operands are right to an eighth of that",
@@ -546,7 +546,8 @@ constexpr FindingKindRow kRows[] = {
      .name = "flipped decisions",
      .help = "a router, an order, a branch that the lane's own values would change",
      .rule = "at least 1 % of the recorded decisions at one place, and 2 of them, beyond the share "
-             "that the reference's values would change; half of the ties that rounding made count; decisions that a lane took itself (--decisions own) "
+             "that the reference's values would change; half of the ties that rounding made count; "
+             "decisions that a lane took itself (--decisions own) "
              "count, "
              "too",
      .breaks = false,

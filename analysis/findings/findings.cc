@@ -51,10 +51,9 @@ int order_of(const SiteTable& sites, const Finding& finding) {
 // explains it.
 void add_wrong_loss(const Finding& wrong, std::vector<Finding>& all) {
   const bool is_explained = std::ranges::any_of(all, [](const Finding& f) {
-    return !f.backward &&
-           (row_of(f.kind).breaks || f.kind == FindingKind::kStorageUnderflow ||
-            f.kind == FindingKind::kForwardUnderflow || f.kind == FindingKind::kSaturated ||
-            f.kind == FindingKind::kSwamping);
+    return !f.backward && (row_of(f.kind).breaks || f.kind == FindingKind::kStorageUnderflow ||
+                           f.kind == FindingKind::kForwardUnderflow ||
+                           f.kind == FindingKind::kSaturated || f.kind == FindingKind::kSwamping);
   });
   if (wrong.kind == FindingKind::kWrongLoss && is_explained) return;
   all.push_back(wrong);
@@ -314,8 +313,12 @@ EqualStep FindingTally::equal_step() const {
 }
 
 FindingContext FindingTally::context_of(const Finding& finding) const {
-  return {finding, impl_->run.sites, impl_->has_scaler(), impl_->measured_steps,
-          impl_->measured_steps == impl_->steps(), impl_->info.is_reference};
+  return {finding,
+          impl_->run.sites,
+          impl_->has_scaler(),
+          impl_->measured_steps,
+          impl_->measured_steps == impl_->steps(),
+          impl_->info.is_reference};
 }
 
 std::vector<ToldFinding> tell_findings(const FindingTally& tally) {

@@ -17,7 +17,8 @@ std::optional<Finding> find_flipped_decisions(int lane, const SiteTable& sites,
   };
   const auto excess = [&](const Site& site) {
     const auto i = static_cast<size_t>(site.id);
-    if (i >= decisions.size() || decisions[i].flipped + decisions[i].tied < kFewestFlips) return 0.0;
+    if (i >= decisions.size() || decisions[i].flipped + decisions[i].tied < kFewestFlips)
+      return 0.0;
     return share(decisions[i]) - (i < of_reference.size() ? share(of_reference[i]) : 0);
   };
   const Site* worst = nullptr;

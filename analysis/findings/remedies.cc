@@ -88,10 +88,10 @@ std::vector<Remedy> invalid_remedies(const FindingContext& c) {
          {"this op in fp32", op_in_fp32, kNotTold}});
   }
   if (c.finding.rounded >= 0) {  // what was rounded, not what met the pole
-    return with_wider({{fmt::format("{} and what it reads in fp32", cause_of(c).op),
-                        operands_in_fp32},
-                       {"a formula without the difference"},
-                       {"a larger eps", larger_eps, kNotTold}});
+    return with_wider(
+        {{fmt::format("{} and what it reads in fp32", cause_of(c).op), operands_in_fp32},
+         {"a formula without the difference"},
+         {"a larger eps", larger_eps, kNotTold}});
   }
   return with_wider({{"this op in fp32", op_in_fp32}, {"a larger eps", larger_eps}});
 }

@@ -99,8 +99,8 @@ std::vector<RemedyEdit> op_in(const EditContext& c, const Format& in) {
   const auto [layer, op] = place_of(c, *node);
   const std::string pytorch = in.is_fp32() ? region_of(layer) : "";
   std::set<Place> places = {{layer, op}};
-  add_edit(edits,
-           {fmt::format("{} in {}", name_of(layer, op), format), compute_rules(places, format), pytorch});
+  add_edit(edits, {fmt::format("{} in {}", name_of(layer, op), format),
+                   compute_rules(places, format), pytorch});
   const Finding& f = c.found.finding;
   const Site* cause = f.cause < 0 ? nullptr : &c.found.sites.sites[static_cast<size_t>(f.cause)];
   const Node* lost =
@@ -233,8 +233,9 @@ std::vector<RemedyEdit> deciders_in_fp32(const EditContext& c) {
 std::vector<RemedyEdit> operands_in_fp32(const EditContext& c) {
   const Finding& f = c.found.finding;
   const Node* node =
-      f.cause < 0 ? forward_node(c)
-                  : forward_of(c, node_of(c, c.found.sites.sites[static_cast<size_t>(f.cause)].node));
+      f.cause < 0
+          ? forward_node(c)
+          : forward_of(c, node_of(c, c.found.sites.sites[static_cast<size_t>(f.cause)].node));
   if (node == nullptr) return {};
   std::vector<RemedyEdit> edits;
   constexpr int kDepth = 16;

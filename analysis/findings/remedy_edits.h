@@ -20,8 +20,8 @@ std::vector<RemedyEdit> layer_in_fp32_or_bf16(const EditContext& c);
 std::vector<RemedyEdit> values_in_bf16_or_fp32(const EditContext& c);
 // FP32 for the ops that compute the operands of a decision.
 std::vector<RemedyEdit> deciders_in_fp32(const EditContext& c);
-// FP32 for the op, and for it and 1, 2, 4, ... levels of ops before it, with the inputs and buffers that they
-// read as they are stored.
+// FP32 for the op, and for it and 1, 2, 4, ... levels of ops before it, with the inputs and buffers
+// that they read as they are stored.
 std::vector<RemedyEdit> operands_in_fp32(const EditContext& c);
 // bf16 wherever the policy says fp16, without a loss scale.
 std::vector<RemedyEdit> bf16_for_fp16(const EditContext& c);

@@ -117,8 +117,12 @@ struct Report {
 // What the sentences of a lane's finding refer to.
 inline FindingContext context_of(const Report& report, const LaneReport& lane,
                                  const Finding& finding) {
-  return {finding, report.sites, lane.has_scaler, report.measured_steps(),
-          report.unmeasured_steps == 0, lane.info.is_reference};
+  return {finding,
+          report.sites,
+          lane.has_scaler,
+          report.measured_steps(),
+          report.unmeasured_steps == 0,
+          lane.info.is_reference};
 }
 
 // Whether outcomes rest on all seeds of the file, or on the one that `run` reads.

@@ -32,8 +32,8 @@
 //   broke     in at least one seed
 //   stalled   its loss did not fall, though the reference's did, in more seeds than chance explains
 //             at kErrorRate
-// Nothing is judged if every step was skipped, or unless the reference learned: the fall of its loss, mean over the seeds, is
-// more than learning_noise.
+// Nothing is judged if every step was skipped, or unless the reference learned: the fall of its
+// loss, mean over the seeds, is more than learning_noise.
 #pragma once
 
 #include <cstdint>

@@ -417,24 +417,23 @@ std::vector<OpDef> unary_ops() {
         .run = run_forward,
         .foreign_names = row.foreign_names,
         .formats = {.rounds_inside = row.gradient ? RoundsInside::kAlways : RoundsInside::kNever},
-        .meaning = {.kink = row.kink,
-                    .pole_operand = row.has_pole ? 0 : -1,
-                    .pole_at = row.pole}};
+        .meaning = {.kink = row.kink, .pole_operand = row.has_pole ? 0 : -1, .pole_at = row.pole}};
     for (const Argument& parameter : row.parameters) {
       if (!parameter.name.empty()) forward.attributes.push_back(parameter.name);
     }
     if (row.variant != row.function) forward.attributes.push_back("approximate");
-    OpDef backward{.name = backward_name(row),
-                   .help = saves_output(row.function) ? "dx = dy f'(x) from y; operands y, dy"
-                                                      : "dx = dy f'(x); operands x, dy",
-                   .source = "chain rule",
-                   .cast_class = row.cast_class,
-                   .min_inputs = 2,
-                   .max_inputs = 2,
-                   .attributes = forward.attributes,
-                   .infer = infer_backward,
-                   .run = run_backward,
-                   .meaning = {.pole_operand = row.has_gradient_pole ? 0 : -1, .pole_at = row.pole}};
+    OpDef backward{
+        .name = backward_name(row),
+        .help = saves_output(row.function) ? "dx = dy f'(x) from y; operands y, dy"
+                                           : "dx = dy f'(x); operands x, dy",
+        .source = "chain rule",
+        .cast_class = row.cast_class,
+        .min_inputs = 2,
+        .max_inputs = 2,
+        .attributes = forward.attributes,
+        .infer = infer_backward,
+        .run = run_backward,
+        .meaning = {.pole_operand = row.has_gradient_pole ? 0 : -1, .pole_at = row.pole}};
     rows.push_back(std::move(forward));
     rows.push_back(std::move(backward));
   }

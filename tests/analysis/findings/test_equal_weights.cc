@@ -20,13 +20,12 @@ using testing::site;
 // 0, 1 results of two linear layers -> 2, 3 operands of a difference -> 4 the difference -> 5 the
 // loss; 6 the weight gradient
 SiteTable difference() {
-  SiteTable table{{site(0, "fc1", "linear", Role::kActivation, {}),
-                   site(1, "fc2", "linear", Role::kActivation, {}),
-                   site(2, "sub", "sub", Role::kActivation, {0}),
-                   site(3, "sub", "sub", Role::kActivation, {1}),
-                   site(4, "sub", "sub", Role::kActivation, {2, 3}),
-                   site(5, "mean", "mean", Role::kLoss, {4}),
-                   site(6, "fc1", "linear_backward_weight", Role::kGradWeight, {5})}};
+  SiteTable table{
+      {site(0, "fc1", "linear", Role::kActivation, {}),
+       site(1, "fc2", "linear", Role::kActivation, {}),
+       site(2, "sub", "sub", Role::kActivation, {0}), site(3, "sub", "sub", Role::kActivation, {1}),
+       site(4, "sub", "sub", Role::kActivation, {2, 3}), site(5, "mean", "mean", Role::kLoss, {4}),
+       site(6, "fc1", "linear_backward_weight", Role::kGradWeight, {5})}};
   for (const size_t operand : {2, 3}) table.sites[operand].point = Point::kOperand;
   for (const size_t one : {2, 3}) table.sites[one].node = table.sites[4].node;
   return table;
@@ -61,7 +60,7 @@ struct Step {
   }
 };
 
-std::optional<Finding> found_in(const Step& step, const std::vector<double>& losses = {1}) {
+std::optional<Finding> wrong_in(const Step& step, const std::vector<double>& losses = {1}) {
   const SiteTable sites = difference();
   const std::vector<std::string> formats(kSites, "bf16");
   EqualWeightsTally tally(1, sites, formats);
@@ -72,7 +71,7 @@ std::optional<Finding> found_in(const Step& step, const std::vector<double>& los
 TEST_CASE("cancellation: the op, the shrinking, and the rounding behind it") {
   Step step;
   step.cancel();
-  const auto found = found_in(step);
+  const auto found = wrong_in(step);
   REQUIRE(found);
   CHECK(found->kind == FindingKind::kCancellation);
   CHECK(found->text == "cancellation");
@@ -92,7 +91,7 @@ TEST_CASE("a result of its operands' size: the op amplifies") {
   Step step;
   step.cancel();
   set_error(step.own.sites[4], 0.5);
-  const auto found = found_in(step);
+  const auto found = wrong_in(step);
   REQUIRE(found);
   CHECK(found->text == "amplification");
   CHECK(found->factor == doctest::Approx(250));
@@ -102,9 +101,9 @@ TEST_CASE("the loss is right and the gradients are: nothing, however wrong a res
   Step step;
   step.cancel();
   step.own.loss = 1.001;
-  CHECK_FALSE(found_in(step));
+  CHECK_FALSE(wrong_in(step));
   set_error(step.own.sites[6], 0.9);  // the gradients are wrong
-  const auto found = found_in(step);
+  const auto found = wrong_in(step);
   REQUIRE(found);
   CHECK(found->site == 4);
   CHECK(std::isnan(found->value));
@@ -115,26 +114,26 @@ TEST_CASE("a wrong loss below the reference's is wrong, too") {
   Step step;
   step.cancel();
   step.own.loss = 0.8;
-  CHECK(found_in(step));
+  CHECK(wrong_in(step));
 }
 
 TEST_CASE("the limit: 16 unit roundoffs of bf16, and the scatter of batches") {
   Step step;
   step.own.loss = 1 + 15.9 / 256;
-  CHECK_FALSE(found_in(step));
+  CHECK_FALSE(wrong_in(step));
   step.own.loss = 1 + 16.1 / 256;
-  const auto found = found_in(step);
+  const auto found = wrong_in(step);
   REQUIRE(found);
   CHECK(found->kind == FindingKind::kWrongLoss);
   CHECK(found->site == -1);  // nothing was weighed
-  CHECK_FALSE(found_in(step, {1, 4, 1}));
+  CHECK_FALSE(wrong_in(step, {1, 4, 1}));
 }
 
 TEST_CASE("what the twin does as well is no matter of the format") {
   Step step;
   step.cancel();
   step.twin.loss = 1.1;
-  CHECK_FALSE(found_in(step));
+  CHECK_FALSE(wrong_in(step));
 }
 
 TEST_CASE("the rounding that moves the loss most is named if it explains a good part") {
@@ -142,12 +141,12 @@ TEST_CASE("the rounding that moves the loss most is named if it explains a good 
   step.own.loss = 1.2;
   step.own.sites[1].effect.rounding = 0.15;
   step.own.sites[0].effect.rounding = -0.02;
-  const auto found = found_in(step);
+  const auto found = wrong_in(step);
   REQUIRE(found);
   CHECK(found->site == 1);
   CHECK(found->share == doctest::Approx(0.75));
   step.own.sites[1].effect.rounding = 0.04;
-  CHECK(found_in(step)->site == -1);
+  CHECK(wrong_in(step)->site == -1);
 }
 
 TEST_CASE("an operand that is wrong itself is the place to look at") {
@@ -155,7 +154,7 @@ TEST_CASE("an operand that is wrong itself is the place to look at") {
   step.cancel();
   for (const size_t i : {0, 2}) set_error(step.own.sites[i], 0.3);
   set_error(step.own.sites[4], 5, 1.0 / 256);
-  CHECK(found_in(step)->kind == FindingKind::kWrongLoss);
+  CHECK(wrong_in(step)->kind == FindingKind::kWrongLoss);
 }
 
 TEST_CASE("steps: the largest error is kept, and none without finite losses") {

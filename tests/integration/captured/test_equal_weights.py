@@ -154,7 +154,15 @@ def debugged(made, program, lane, tmp_path, **options):
     model, batches, loss = made
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     found = lockstep_capture.debug(
-        model, optimizer, batches, loss, lanes=[lane], steps=len(batches), program=program, keep=tmp_path / "kept", **options
+        model,
+        optimizer,
+        batches,
+        loss,
+        lanes=[lane],
+        steps=len(batches),
+        program=program,
+        keep=tmp_path / "kept",
+        **options,
     )
     return found, {one["name"]: one for one in found.lanes}[lane]
 
@@ -191,7 +199,9 @@ def test_a_pole_is_met_by_rounding(binary_dir, tmp_path, name):
     found, told = debugged(certain(7, POLES[name]), program, "pure-bf16", tmp_path)
     first = found.text.partition("\n\n")[0].replace("\n", " ")
     assert told["findings"][0]["kind"] == "invalid operation", found.text
-    assert "by rounding the result of sigmoid" in first or "became 1" in first or "rounding the result of mul" in first, first
+    assert (
+        "by rounding the result of sigmoid" in first or "became 1" in first or "rounding the result of mul" in first
+    ), first
     assert "Tried for pure-bf16: " in found.text and "removes the fault" in found.text, found.text
 
 
