@@ -39,7 +39,7 @@ std::vector<Tensor> run_again(const OpDef& op, const OpCall& call, Container con
   return results;
 }
 
-AccumulatorHealth compare(const Tensor& computed, const Tensor& in_fp32, const Tensor& exact) {
+AccumulatorHealth health_of(const Tensor& computed, const Tensor& in_fp32, const Tensor& exact) {
   AccumulatorHealth health;
   const auto sums = computed.as<float>(), fp32 = in_fp32.as<float>();
   const auto right = exact.as<double>();
@@ -70,7 +70,7 @@ std::vector<AccumulatorHealth> other_sums(const OpDef& op, const OpCall& call) {
   std::vector<AccumulatorHealth> health(call.outputs.size());
   for (size_t k = 0; k < health.size(); ++k) {
     if (exact[k].container() != Container::kF64) continue;
-    health[k] = compare(*call.outputs[k], in_fp32[k], exact[k]);
+    health[k] = health_of(*call.outputs[k], in_fp32[k], exact[k]);
   }
   return health;
 }
