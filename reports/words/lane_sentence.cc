@@ -100,7 +100,8 @@ std::string standing_text(const LaneReport& lane, const Finding* finding) {
   const EqualStep& equal = lane.equal;
   if (equal.step < 0) return lane.info.name + ", not judged";
   if (equal.is_wrong()) return lane.info.name + " is wrong at equal weights";
-  if (finding != nullptr && !lane.skips.empty()) return lane.info.name;  // the skips say more
+  const bool tells_more = !lane.skips.empty() && !tells_skips(finding);
+  if (finding != nullptr && tells_more) return lane.info.name;
   const std::string text = lane.info.name + " agrees with fp32 at equal weights";
   if (finding != nullptr) return text;
   const double error = equal.error();
@@ -167,6 +168,20 @@ std::string unexplained_text(const Report& report, const LaneReport& lane) {
                      other->info.name, lane_break_step(*other));
 }
 
+// " Also: swamping at average (net.py:12).": the next finding of another kind at another place.
+std::string also_text(const Report& report, const LaneReport& lane, const Finding* finding) {
+  if (finding == nullptr) return "";
+  const auto layer_of = [&](const Finding& f) {
+    return f.site < 0 ? std::string() : report.site(f.site).layer;
+  };
+  const auto other = std::ranges::find_if(lane.findings, [&](const Finding& f) {
+    return f.site >= 0 && f.kind != finding->kind && layer_of(f) != layer_of(*finding);
+  });
+  if (other == lane.findings.end()) return "";
+  return fmt::format(" Also: {} at {}.", row_of(other->kind).name,
+                     place_text(report.site(other->site)));
+}
+
 std::string sentence_with(const Report& report, const LaneReport& lane, const Finding* finding,
                           size_t remedies, bool with_follows) {
   const Verdict verdict = lane.judgement.verdict;
@@ -203,6 +218,8 @@ std::string lane_sentence(const Report& report, const LaneReport& lane) {
   for (const auto& [remedies, follows] :
        {std::pair<size_t, bool>{3, true}, {1, true}, {1, false}}) {
     const std::string text = sentence_with(report, lane, finding, remedies, follows);
+    const std::string more = text + also_text(report, lane, finding);
+    if (fits(more)) return more;
     if (fits(text)) return text;
   }
   return sentence_with(report, lane, finding, 0, false);
