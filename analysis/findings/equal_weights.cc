@@ -243,6 +243,8 @@ std::optional<Finding> EqualWeightsTally::find(std::span<const double> losses) c
   const std::vector<bool> leads = leads_to_loss();
   for (const Amplifier& amplifier : amplifiers()) {
     if (!leads[static_cast<size_t>(amplifier.site)]) continue;
+    const bool is_all_wrong = at(amplifier.site).of_values >= 1;
+    if (!step.has_wrong_loss && !is_all_wrong) continue;
     f.site = amplifier.site;
     f.share = at(amplifier.site).of_values;
     f.rounded = rounding_behind(amplifier.operand);

@@ -7,7 +7,8 @@
 //                  reference's loss, or of the reference's scatter from batch to batch if that is
 //                  larger; u: the unit roundoff of the coarsest format of the forward pass
 //   the gradients  sum err^2 > kWrongGradient^2 sum ref^2 over all weight gradients, if the twin's
-//                  are not: only together with a result that amplified an error
+//                  are not: only together with a result that amplified an error, to its own size
+//                  or more
 //
 // A result amplified an error if it is wrong by kWrongResult or more although its operands are not:
 // by kAmplified times their relative error, and kAmplified times more than in the twin. If it is a
