@@ -24,6 +24,15 @@ ConvShape make_shape(int64_t batch, int64_t in, int64_t height, int64_t width, i
   return s;
 }
 
+// A 1-d convolution: images of one row.
+ConvShape make_row(int64_t batch, int64_t in, int64_t width, int64_t out, int64_t kernel,
+                   int64_t stride, int64_t pad, int64_t dilation) {
+  ConvShape s{batch, in, 1, width, out, 1, kernel, 1, 0};
+  s.stride_w = stride, s.pad_w = pad, s.dilation_w = dilation;
+  s.out_width = (width + 2 * pad - dilation * (kernel - 1) - 1) / stride + 1;
+  return s;
+}
+
 std::vector<ConvShape> shapes() {
   std::vector<ConvShape> list = {
       make_shape(2, 1, 28, 28, 6, 5, 5, 1, 0, 1),  make_shape(1, 3, 9, 7, 4, 3, 3, 2, 1, 1),
@@ -38,6 +47,11 @@ std::vector<ConvShape> shapes() {
     list.push_back(make_shape(2, 2, 5, width, 16, 3, 3, 1, 1, 1));
   }
   list.push_back(make_shape(2, 3, 1, 9, 3, 1, 3, 1, 1, 1));
+  list.push_back(make_row(2, 1, 200, 5, 40, 16, 0, 1));  // a front end's windows
+  list.push_back(make_row(1, 1, 70, 3, 9, 12, 4, 2));    // strides longer than the kernel
+  list.push_back(make_row(2, 1, 300, 6, 9, 1, 4, 1));
+  list.push_back(make_row(1, 3, 41, 2, 5, 3, 2, 3));
+  list.push_back(make_shape(1, 1, 24, 26, 4, 10, 10, 10, 0, 1));  // patches
   for (const int64_t width : {8, 16, 32})
     list.push_back(make_shape(1, 1, 5, width, 3, 5, 5, 1, 2, 1));
   // Backward, three of these taps read a pixel of one column, two or four one of the next.
@@ -230,16 +244,20 @@ TEST_CASE("conv2d: zeros between the pixels of dy turn -0 into +0") {
   // times zero: with positive weights they turn it into +0, with negative weights it remains.
   for (const float others : {1.0f, -1.0f}) {
     for (const int64_t out_channels : {1, 2}) {
-      ConvShape s = make_shape(1, 1, 17, 17, out_channels, 3, 3, 2, 0, 1);
-      std::vector<float> w(w_size(s), others), dy(y_size(s), 0x1p-100f);
-      w[4] = -0x1p-100f;
-      for (size_t i = y_size(s) / static_cast<size_t>(out_channels); i < dy.size(); ++i) dy[i] = 0;
-      const Accumulator& accumulator = find_accumulator("fp32_fused");
-      const std::vector<float> x(x_size(s));
-      const auto want = convolve(scalar_kernels(), s, accumulator, x, w, dy, false);
-      CHECK(std::signbit(want.dx[17 + 1]) == (others < 0));
-      for (const KernelSet* set : available_kernel_sets()) {
-        CHECK(same_bits(convolve(*set, s, accumulator, x, w, dy, false).dx, want.dx));
+      for (const bool is_row : {false, true}) {
+        const ConvShape s = is_row ? make_row(1, 1, 35, out_channels, 3, 2, 0, 1)
+                                   : make_shape(1, 1, 17, 17, out_channels, 3, 3, 2, 0, 1);
+        std::vector<float> w(w_size(s), others), dy(y_size(s), 0x1p-100f);
+        w[is_row ? 1 : 4] = -0x1p-100f;
+        for (size_t i = y_size(s) / static_cast<size_t>(out_channels); i < dy.size(); ++i)
+          dy[i] = 0;
+        const Accumulator& accumulator = find_accumulator("fp32_fused");
+        const std::vector<float> x(x_size(s));
+        const auto want = convolve(scalar_kernels(), s, accumulator, x, w, dy, false);
+        CHECK(std::signbit(want.dx[is_row ? 1 : 17 + 1]) == (others < 0));
+        for (const KernelSet* set : available_kernel_sets()) {
+          CHECK(same_bits(convolve(*set, s, accumulator, x, w, dy, false).dx, want.dx));
+        }
       }
     }
   }

@@ -33,8 +33,6 @@ constexpr int64_t kPlaneElements = 1 << 17;
 // All weights up to this size stay in a first-level cache while one strip of pixels is read; larger
 // ones are read panel by panel, each panel with all strips.
 constexpr size_t kWeightBytes = 16 << 10;
-// Larger strides along rows do not use classes of pixels.
-constexpr int64_t kMostStride = 8;
 
 // A convolution with packed weights: out (rows, pixels) = weights (rows, terms) times the pixels
 // that the outputs of a piece of an image read.
@@ -50,6 +48,7 @@ class PlaneProduct {
         terms_(shape.channels * shape.h.taps * shape.w.taps),
         panels_(ceil_div(rows, Tile::kRows)),
         panel_rows_(ceil_div(rows, panels_)),
+        cols_(rows == 1 ? Tile::kRowCols : Tile::kCols),
         reversed_(reversed),
         packed_(static_cast<size_t>(panels_ * terms_ * Tile::kRows)),
         piece_rows_(find_piece_rows()),
@@ -77,7 +76,7 @@ class PlaneProduct {
     const int64_t size = shape_.size(end - begin);
     // Readable on both sides of the planes; these values are never used. A whole vector before
     // them, so that they stay aligned.
-    const int64_t before = shape_.has_one_copy() ? Tile::kLanes : 0, after = Tile::kCols + before;
+    const int64_t before = shape_.has_one_copy() ? Tile::kLanes : 0, after = cols_ + before;
     T* planes = plane_space.get(static_cast<size_t>(before + size + after)).data();
     std::fill_n(planes, before, T(0));
     planes += before;
@@ -103,24 +102,24 @@ class PlaneProduct {
               .first_inside = reversed_ ? right : left,
               .last_inside = reversed_ ? left : right,
               .rows = static_cast<int>(std::min(panel_rows_, rows_ - first)),
-              .cols = static_cast<int>(std::min<int64_t>(Tile::kCols, pixels - at)),
+              .cols = static_cast<int>(std::min(cols_, pixels - at)),
               .out = out + first * row_step + at,
               .row_step = row_step});
     };
     if (packed_.size() * sizeof(T) <= kWeightBytes) {
-      for (int64_t at = 0; at < pixels; at += Tile::kCols) {
+      for (int64_t at = 0; at < pixels; at += cols_) {
         for (int64_t p = 0; p < panels_; ++p) tile(p, at);
       }
     } else {
       for (int64_t p = 0; p < panels_; ++p) {
-        for (int64_t at = 0; at < pixels; at += Tile::kCols) tile(p, at);
+        for (int64_t at = 0; at < pixels; at += cols_) tile(p, at);
       }
     }
   }
 
  private:
   void note_ends() {
-    const int64_t width = shape_.w.size, size = width + Tile::kCols;
+    const int64_t width = shape_.w.size, size = width + cols_;
     for (int64_t q = 0; q < size; ++q) {
       has_left_.push_back(q % width == 0 ? T(0) : T(1));
       has_right_.push_back(q % width == width - 1 ? T(0) : T(1));
@@ -136,6 +135,7 @@ class PlaneProduct {
 
   const PlaneShape shape_;
   const int64_t rows_, terms_, panels_, panel_rows_;
+  const int64_t cols_;  // of a tile
   const bool reversed_;
   std::vector<T> packed_;
   const int64_t piece_rows_;
@@ -157,8 +157,25 @@ void multiply_planes(const PlaneShape& shape, const T* images, int64_t batch, co
   });
 }
 
+// An image of one row is an image of one column: its planes need no copy for each tap, and rows are
+// cut into pieces. The terms keep their order.
 template <typename T>
-void direct_forward(const ConvArgs<T>& a) {
+ConvArgs<T> upright(ConvArgs<T> a) {
+  ConvShape& s = a.shape;
+  if (s.in_height != 1 || s.kernel_height != 1 || s.out_height != 1 || s.pad_h != 0) return a;
+  std::swap(s.in_height, s.in_width);
+  std::swap(s.kernel_height, s.kernel_width);
+  std::swap(s.out_height, s.out_width);
+  std::swap(s.pad_h, s.pad_w);
+  std::swap(s.dilation_h, s.dilation_w);
+  s.stride_h = s.stride_w;
+  s.stride_w = 1;
+  return a;
+}
+
+template <typename T>
+void direct_forward(const ConvArgs<T>& args) {
+  const ConvArgs<T> a = upright(args);
   multiply_planes(forward_planes(a.shape), a.x, a.shape.batch, a.w, a.shape.out_channels, false,
                   a.out);
 }
@@ -257,22 +274,38 @@ class StridedInputGradient {
         products[static_cast<size_t>(j)].run(a_.dy, image, begin, begin + rows, sums + j * size,
                                              rows * width);
       }
+      if (s_.in_width == 1 && s_.stride_w == 1) {
+        return spread_columns(first_row, image, begin, rows, sums);
+      }
+      std::vector<const T*> parts(static_cast<size_t>(s_.stride_w));
       for (int64_t c = 0; c < s_.in_channels; ++c) {
         for (int64_t row = 0; row < rows; ++row) {
-          const T* parts[kMostStride];
           bool doubtful = false;
           for (int64_t j = 0; j < s_.stride_w; ++j) {
             const int64_t width = cols_[static_cast<size_t>(j)].axis.outputs;
-            parts[j] = sums + j * size + (c * rows + row) * width;
-            doubtful |= has_negative_zero(parts[j], width);
+            parts[static_cast<size_t>(j)] = sums + j * size + (c * rows + row) * width;
+            doubtful |= has_negative_zero(parts[static_cast<size_t>(j)], width);
           }
           const int64_t h = first_row + (begin + row) * s_.stride_h;
           T* out = a_.out + ((image * s_.in_channels + c) * s_.in_height + h) * s_.in_width;
-          spread_row(parts, s_.stride_w, s_.in_width, out);
+          spread_row(parts.data(), s_.stride_w, s_.in_width, out);
           if (doubtful) repair(image, c, h, out);
         }
       }
     });
+  }
+
+  // Of images that are one column.
+  void spread_columns(int64_t first_row, int64_t image, int64_t begin, int64_t rows,
+                      const T* sums) const {
+    for (int64_t c = 0; c < s_.in_channels; ++c, sums += rows) {
+      T* const out = a_.out + (image * s_.in_channels + c) * s_.in_height;
+      int64_t h = first_row + begin * s_.stride_h;
+      for (int64_t row = 0; row < rows; ++row, h += s_.stride_h) out[h] = sums[row];
+      if (!has_negative_zero(sums, rows)) continue;
+      h = first_row + begin * s_.stride_h;
+      for (int64_t row = 0; row < rows; ++row, h += s_.stride_h) repair(image, c, h, out + h);
+    }
   }
 
   // Forms sums of a row that are -0 again, with all their terms.
@@ -304,12 +337,12 @@ class StridedInputGradient {
 };
 
 template <typename T>
-void direct_backward_input(const ConvArgs<T>& a) {
+void direct_backward_input(const ConvArgs<T>& args) {
+  const ConvArgs<T> a = upright(args);
   const ConvShape& s = a.shape;
   const int64_t weights = s.out_channels * s.in_channels * s.kernel_height * s.kernel_width;
   const bool strided = std::max(s.stride_h, s.stride_w) > 1;
-  if (strided && s.stride_w <= kMostStride &&
-      std::all_of(a.w, a.w + weights, [](T w) { return std::isfinite(w); })) {
+  if (strided && std::all_of(a.w, a.w + weights, [](T w) { return std::isfinite(w); })) {
     return StridedInputGradient<T>(a).run();
   }
   const TapSet all_h{0, 1, s.kernel_height, {}}, all_w{0, 1, s.kernel_width, {}};

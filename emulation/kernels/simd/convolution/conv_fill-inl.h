@@ -190,6 +190,18 @@ void fill_planes(const PlaneShape& shape, const T* image, int64_t begin, int64_t
     }
     return;
   }
+  if (w.outputs == 1 && w.size == 1 && w.taps == 1 && w.pad == 0) {  // an image of one column
+    for (int64_t c = 0; c < shape.channels; ++c, image += h.size) {
+      for (int64_t remainder = 0; remainder < shape.classes(); ++remainder) {
+        int64_t position = begin * h.stride + remainder - h.pad;
+        for (int64_t row = 0; row < rows; ++row, position += h.stride) {
+          const int64_t pixel = h.pixel(position);
+          *out++ = pixel < 0 ? T(0) : image[pixel];
+        }
+      }
+    }
+    return;
+  }
   const PlaneRows<T> plane_rows(w);
   for (int64_t c = 0; c < shape.channels; ++c, image += h.size * w.size) {
     for (int64_t remainder = 0; remainder < shape.classes(); ++remainder) {

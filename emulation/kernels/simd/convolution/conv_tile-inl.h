@@ -55,6 +55,8 @@ struct PixelTile {
   using V = hn::Vec<D>;
   static constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
   static constexpr int kVectors = 2, kRows = kConvSums / kVectors, kCols = kVectors * kLanes;
+  // A single row has so many vectors: an addition waits for the one before it.
+  static constexpr int kRowVectors = 8, kRowCols = kRowVectors * kLanes;
 
   template <int kM, int kN, bool kHasEnds>
   static HWY_NOINLINE void run(const PixelTileArgs<T>& t) {
@@ -63,12 +65,12 @@ struct PixelTile {
     V acc[kM][kN];
     HWY_UNROLL(16)
     for (int i = 0; i < kM; ++i) {
-      HWY_UNROLL(2)
+      HWY_UNROLL(8)
       for (int j = 0; j < kN; ++j) acc[i][j] = hn::Zero(d);
     }
     hn::Mask<D> in_first[kN], in_last[kN];
     if constexpr (kHasEnds) {
-      HWY_UNROLL(2)
+      HWY_UNROLL(8)
       for (int j = 0; j < kN; ++j) {
         in_first[j] = hn::Ne(hn::LoadU(d, t.first_inside + j * kLanes), hn::Zero(d));
         in_last[j] = hn::Ne(hn::LoadU(d, t.last_inside + j * kLanes), hn::Zero(d));
@@ -78,7 +80,7 @@ struct PixelTile {
     const auto add_term = [&](int64_t k, const hn::Mask<D>* inside) HWY_ATTR {
       const T* HWY_RESTRICT from = t.pixels + t.offsets[k];
       V pixels[kN];
-      HWY_UNROLL(2)
+      HWY_UNROLL(8)
       for (int j = 0; j < kN; ++j) {
         pixels[j] = hn::LoadU(d, from + j * kLanes);
         if (inside != nullptr) pixels[j] = hn::IfThenElseZero(inside[j], pixels[j]);
@@ -86,7 +88,7 @@ struct PixelTile {
       HWY_UNROLL(16)
       for (int i = 0; i < kM; ++i) {
         const V weight = hn::Set(d, weights[i]);
-        HWY_UNROLL(2)
+        HWY_UNROLL(8)
         for (int j = 0; j < kN; ++j) acc[i][j] = hn::MulAdd(weight, pixels[j], acc[i][j]);
       }
       weights += kRows;
@@ -102,7 +104,7 @@ struct PixelTile {
     }
     HWY_UNROLL(16)
     for (int i = 0; i < kM; ++i) {
-      HWY_UNROLL(2)
+      HWY_UNROLL(8)
       for (int j = 0; j < kN; ++j) {
         T* out = t.out + i * t.row_step + j * kLanes;
         const V sum = canonical(d, acc[i][j]);
@@ -122,7 +124,17 @@ struct PixelTile {
     return {{{&run<kI + 1, 1, false>, &run<kI + 1, 2, false>, &run<kI + 1, 1, true>,
               &run<kI + 1, 2, true>}...}};
   }
+  template <int... kI>
+  static constexpr std::array<std::array<Function, 2>, kRowVectors> row_table(
+      std::integer_sequence<int, kI...>) {
+    return {{{&run<1, kI + 1, false>, &run<1, kI + 1, true>}...}};
+  }
   void operator()(const PixelTileArgs<T>& t) const {
+    if (t.rows == 1) {
+      static constexpr auto kTable = row_table(std::make_integer_sequence<int, kRowVectors>());
+      const int last = (t.cols - 1) / kLanes, ends = t.first_inside != nullptr ? 1 : 0;
+      return kTable[static_cast<size_t>(last)][static_cast<size_t>(ends)](t);
+    }
     static constexpr auto kTable = table(std::make_integer_sequence<int, kRows>());
     const int vectors = t.cols > kLanes ? 1 : 0, ends = t.first_inside != nullptr ? 2 : 0;
     kTable[static_cast<size_t>(t.rows - 1)][static_cast<size_t>(vectors + ends)](t);
