@@ -28,6 +28,7 @@ TEST_CASE("every kind has its row, in the order of the kinds, with a sentence of
                           .value = 1.1e5,
                           .limit = 65504,
                           .share = 0.5,
+                          .rounded = 0,
                           .text = "eps"};
     const FindingContext context{finding, sites, true, 10};
     const std::string sentence = row.sentence(context);

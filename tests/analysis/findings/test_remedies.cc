@@ -43,7 +43,8 @@ TEST_CASE("every edit is TOML that a policy of any preset takes, or a change of 
                               .format = "fp16",
                               .value = 1e6,
                               .limit = 65504,
-                              .fitting_scale = 256};
+                              .fitting_scale = 256,
+                              .rounded = site.id};
         const FindingContext found{finding, run.sites(), true, run.steps()};
         const std::vector<Remedy> remedies = row.remedies(found);
         CHECK_FALSE(remedies.empty());
