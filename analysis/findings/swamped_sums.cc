@@ -90,7 +90,8 @@ void add_other_sums(const ShareTally& tally, const Policy& policy,
   std::vector<int32_t> all;
   for (const Site& site : tally.sites()) {
     const auto i = static_cast<size_t>(site.id);
-    if (i >= sums.size() || site.point != Point::kOutput || tally.is_noise(site)) continue;
+    const bool is_other = i < sums.size() && sums[i].addends == 0;
+    if (!is_other || site.point != Point::kOutput || tally.is_noise(site)) continue;
     const double lost = share_of(sums[i].err_sq, sums[i].exact_sq);
     if (lost < kEnergyLimit) continue;
     if (layers.insert(site.layer).second) all.push_back(site.id);
