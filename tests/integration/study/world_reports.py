@@ -1,0 +1,204 @@
+"""The study of reports from the world: what debug() says about reports of public trackers, rebuilt as small networks.
+
+The rows are in reports/. A report is right when the lane's first finding is of a kind that the row accepts, and the
+first three lines of the text name a place that it accepts. A healthy counterpart is right when no lane has a finding of
+these kinds; any other finding on it is counted, too. Group A was run while the analysis could still be changed, group
+B once, afterwards.
+
+    python tests/integration/study/world_reports.py NAME...      runs these reports and prints what is said
+"""
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import pathlib
+import statistics
+import sys
+import time
+import zlib
+
+import torch
+
+from reports import language, signals, vision
+
+REPORTS = [*language.REPORTS, *vision.REPORTS, *signals.REPORTS]
+FIRST_LINES = 3
+RIGHT_AT_LEAST, REMEDY_AT_LEAST, FALSE_AT_MOST, SECONDS_AT_MOST = 0.9, 0.8, 0.02, 10.0
+GRADES = ("right", "partly", "wrong")
+
+
+@dataclasses.dataclass
+class Said:
+    """What debug() said. findings: (lane, kind) of each; tried: the sentences about remedies that were run."""
+
+    text: str
+    findings: list
+    tried: list
+    faithful: bool
+    seconds: float
+    right: bool
+    error: str = ""
+
+    def first_lines(self):
+        return "\n".join(self.text.splitlines()[:FIRST_LINES])
+
+
+def run(report, healthy):
+    """The outcome of one network."""
+    import lockstep_capture  # of this checkout: conftest.py puts it on the path
+
+    torch.manual_seed(zlib.crc32(report.name.encode()))
+    setup = report.make(healthy)
+    begun = time.monotonic()
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            found = lockstep_capture.debug(
+                setup.model,
+                setup.optimizer,
+                setup.batches,
+                setup.loss_of,
+                lanes=setup.lanes,
+                steps=len(setup.batches),
+                cycle=setup.cycle,
+                program=program(),
+            )
+    except lockstep_capture.CaptureError as error:
+        return Said("", [], [], False, time.monotonic() - begun, False, f"{type(error).__name__}: {error}")
+    seconds = time.monotonic() - begun
+    findings = [(lane["name"], finding["kind"]) for lane in found.lanes for finding in lane["findings"]]
+    said = Said(found.text, findings, tried_in(found.text), found.faithful, seconds, False)
+    said.right = is_right(report, said, healthy)
+    return said
+
+
+def is_right(report, said, healthy):
+    if healthy:
+        return said.faithful and not [kind for _, kind in said.findings if kind in report.kinds]
+    names_place = any(place in said.first_lines() for place in report.places())
+    return bool(said.findings) and said.findings[0][1] in report.kinds and names_place
+
+
+def tried_in(text):
+    """The sentences that begin with "Tried for"."""
+    return [line for line in text.splitlines() if line.startswith("Tried for ")]
+
+
+def program():
+    folder = os.environ.get("LOCKSTEP_BINARY_DIR")
+    return pathlib.Path(folder) / "lockstep" if folder else None
+
+
+def run_all(names=()):
+    """{name: (of the report, of its healthy counterpart)}"""
+    chosen = [report for report in REPORTS if not names or report.name in names]
+    return {report.name: (run(report, False), run(report, True)) for report in chosen}
+
+
+def share(count, of):
+    return f"{count} of {of}"
+
+
+def escaped(text):
+    return str(text).replace("|", "\\|").replace("\n", " ")
+
+
+def link(report):
+    repository, _, number = report.link.partition("#")
+    return f"[{report.link}](https://github.com/{repository}/issues/{number})"
+
+
+def summary(reports, outcomes):
+    """The lines above a group's table."""
+    said = [outcomes[report.name][0] for report in reports]
+    healthy = [outcomes[report.name][1] for report in reports]
+    grades = [report.graded.partition(":")[0] for report in reports]
+    count = len(reports)
+    rows = [
+        f"- kind and place named in the first three lines: **{share(sum(s.right for s in said), count)}**",
+        f"- graded by a reader: right {grades.count('right')}, partly {grades.count('partly')}, wrong "
+        f"{grades.count('wrong')}, not yet graded {grades.count('')}",
+        f"- a remedy that was run and removes the fault: **{share(sum(removes(s) for s in said), count)}**",
+        f"- healthy counterparts with a finding of the report's kinds: "
+        f"**{share(sum(not h.right for h in healthy), count)}**; with any finding: "
+        f"{share(sum(bool(h.findings) for h in healthy), count)}",
+    ]
+    return rows
+
+
+def removes(said):
+    return any("removes the fault" in sentence for sentence in said.tried)
+
+
+def of_healthy(report, said):
+    if said.error:
+        return f"error: {said.error}"
+    kinds = sorted({kind for _, kind in said.findings})
+    return (", ".join(kinds) or "no finding") + ("" if said.faithful else "; not faithful")
+
+
+def table(reports, outcomes):
+    rows = [
+        "| report | field | what the user had | what is said | right | graded | remedy tried | healthy counterpart |",
+        "|---" * 8 + "|",
+    ]
+    for report in reports:
+        said, healthy = outcomes[report.name]
+        cells = [
+            f"{link(report)} `{report.name}`",
+            report.field,
+            report.had,
+            said.error or said.first_lines(),
+            "yes" if said.right else "no",
+            report.graded or "-",
+            " ".join(said.tried) or "-",
+            of_healthy(report, healthy) + (f" ({report.graded_healthy})" if report.graded_healthy else ""),
+        ]
+        rows.append("| " + " | ".join(map(escaped, cells)) + " |")
+    return rows
+
+
+def page(outcomes):
+    seconds = [said.seconds for pair in outcomes.values() for said in pair]
+    fields = sorted({report.field for report in REPORTS})
+    rows = [
+        "# Reports from the world",
+        "",
+        "Written by `./dev study reports`. Reports of public trackers, each rebuilt on synthetic data as a small network "
+        "of our own with the numerical property of the",
+        "report, and each with a healthy counterpart: the same network without the fault, or in the format that the user "
+        "went back to. The right answer was committed",
+        "before the first run (`tests/integration/study/reports`). *Right* is computed: the first finding is of a kind "
+        "that the row accepts, and the first three lines",
+        "name a place that it accepts. *Graded* is a reader's verdict, written into the rows after the run. The reader "
+        "also wrote the rows, so it is no independent grade.",
+        "",
+        f"- {len(outcomes)} reports of {len(fields)} fields: {', '.join(fields)}",
+        f"- median time of a `debug()` call: {statistics.median(seconds):.1f} s, longest {max(seconds):.1f} s "
+        f"({len(seconds)} calls)",
+        "",
+    ]
+    for group, about in (
+        ("A", "run while the analysis could still be changed"),
+        ("B", "rebuilt before, run once at the end"),
+    ):
+        reports = [report for report in REPORTS if report.group == group and report.name in outcomes]
+        rows += [f"## Group {group}: {about}", ""]
+        rows += [*summary(reports, outcomes), "", *table(reports, outcomes), ""] if reports else ["Not run.", ""]
+    return "\n".join(rows).rstrip() + "\n"
+
+
+def main():
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "python"))
+    for name, (said, healthy) in run_all(sys.argv[1:]).items():
+        report = next(report for report in REPORTS if report.name == name)
+        print(f"=== {name}: {'right' if said.right else 'WRONG'} in {said.seconds:.1f} s; {report.places()}")
+        print(said.error or said.text)
+        print(f"--- healthy: {'right' if healthy.right else 'WRONG'} in {healthy.seconds:.1f} s")
+        print(healthy.error or healthy.text)
+        print(json.dumps([said.findings, healthy.findings]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
