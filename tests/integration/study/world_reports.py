@@ -6,6 +6,7 @@ these kinds; any other finding on it is counted, too. Group A was run while the 
 B once, afterwards.
 
     python tests/integration/study/world_reports.py NAME...      runs these reports and prints what is said
+    python tests/integration/study/world_reports.py --page       the page of the outcomes that were kept, run or not today
 """
 
 import contextlib
@@ -104,6 +105,21 @@ def sources():
     return digest.hexdigest()
 
 
+def kept(report, healthy):
+    """The file of an outcome, next to the program."""
+    return program().parent / "study" / f"report-{report.name}{'-healthy' if healthy else ''}.json"
+
+
+def outcomes_kept():
+    """What earlier calls found, whatever the program was; reports of which one half is missing are left out."""
+    outcomes = {}
+    for report in REPORTS:
+        paths = [kept(report, healthy) for healthy in (False, True)]
+        if all(path.exists() for path in paths):
+            outcomes[report.name] = tuple(Said(**json.loads(path.read_text())["said"]) for path in paths)
+    return outcomes
+
+
 def commit():
     """The commit of the checkout whose capture runs."""
     done = subprocess.run(
@@ -114,15 +130,14 @@ def commit():
 
 def run_all(names=()):
     """{name: (of the report, of its healthy counterpart)}; outcomes are kept next to the program."""
-    key, kept = sources(), program().parent / "study"
-    kept.mkdir(exist_ok=True)
-    outcomes = {}
+    key, outcomes = sources(), {}
     for report in REPORTS:
         if names and report.name not in names:
             continue
         pair = []
         for healthy in (False, True):
-            path = kept / f"report-{report.name}{'-healthy' if healthy else ''}.json"
+            path = kept(report, healthy)
+            path.parent.mkdir(exist_ok=True)
             found = json.loads(path.read_text()) if path.exists() else {"key": ""}
             if found["key"] != key:
                 said = dataclasses.replace(run(report, healthy), commit=commit())
@@ -152,11 +167,15 @@ def summary(reports, outcomes):
     healthy = [outcomes[report.name][1] for report in reports]
     grades = [report.graded.partition(":")[0] for report in reports]
     count = len(reports)
+    commits = sorted({outcome.commit for outcome in (*said, *healthy)})
     rows = [
+        f"- run at {', '.join(commits)}; median time of a call: "
+        f"{statistics.median(outcome.seconds for outcome in (*said, *healthy)):.1f} s",
         f"- kind and place named in the first three lines: **{share(sum(s.right for s in said), count)}**",
         f"- graded by a reader: right {grades.count('right')}, partly {grades.count('partly')}, wrong "
         f"{grades.count('wrong')}, not yet graded {grades.count('')}",
-        f"- a remedy that was run and removes the fault: **{share(sum(removes(s) for s in said), count)}**",
+        f"- a remedy that was run and removes the fault: **{share(sum(removes(s) for s in said), count)}**; said to "
+        f"remove the fault, of a finding that is not the report's: {sum(removes_another(s) for s in said)}",
         f"- healthy counterparts with a finding of the report's kinds: "
         f"**{share(sum(not h.right for h in healthy), count)}**; with any finding: "
         f"{share(sum(bool(h.findings) for h in healthy), count)}",
@@ -165,7 +184,13 @@ def summary(reports, outcomes):
 
 
 def removes(said):
-    return any("removes the fault" in sentence for sentence in said.tried)
+    """The finding is the report's, and a remedy of it was run with success."""
+    return said.right and any("removes the fault" in sentence for sentence in said.tried)
+
+
+def removes_another(said):
+    """The text says that a remedy removes the fault, though the fault is another."""
+    return not said.right and any("removes the fault" in sentence for sentence in said.tried)
 
 
 def of_healthy(report, said):
@@ -198,7 +223,7 @@ def table(reports, outcomes):
 
 def page(outcomes):
     seconds = [said.seconds for pair in outcomes.values() for said in pair]
-    fields = sorted({report.field for report in REPORTS})
+    fields = sorted({report.field for report in REPORTS if report.name in outcomes})
     rows = [
         "# Reports from the world",
         "",
@@ -210,6 +235,7 @@ def page(outcomes):
         "that the row accepts, and the first three lines",
         "name a place that it accepts. *Graded* is a reader's verdict, written into the rows after the run. The reader "
         "also wrote the rows, so it is no independent grade.",
+        "`debug()` runs remedies only where the replay took 5 s or less by the clock; on a busy machine it runs fewer.",
         "",
         f"- {len(outcomes)} reports of {len(fields)} fields: {', '.join(fields)}",
         f"- median time of a `debug()` call: {statistics.median(seconds):.1f} s, longest {max(seconds):.1f} s "
@@ -222,11 +248,16 @@ def page(outcomes):
     ):
         reports = [report for report in REPORTS if report.group == group and report.name in outcomes]
         rows += [f"## Group {group}: {about}", ""]
-        rows += [*summary(reports, outcomes), "", *table(reports, outcomes), ""] if reports else ["Not run.", ""]
+        missing = [report.name for report in REPORTS if report.group == group and report.name not in outcomes]
+        rows += [f"Not run: {', '.join(missing)}.", ""] if missing else []
+        rows += [*summary(reports, outcomes), "", *table(reports, outcomes), ""] if reports else []
     return "\n".join(rows).rstrip() + "\n"
 
 
 def main():
+    if sys.argv[1:] == ["--page"]:
+        print(page(outcomes_kept()), end="")
+        return
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "python"))
     for name in sys.argv[1:] or [report.name for report in REPORTS]:
         said, healthy = run_all([name])[name]

@@ -198,6 +198,7 @@ REPORTS = [
         "T5 under FP16 (O1): NaN after 34 steps; the output of wo, 66246, is above 65504",
         feed_forward_output,
         OVERFLOW,
+        graded="partly: names wo and its weight, which the rebuilt network made too large; LayerNorm has no running statistics",
     ),
     Report(
         "square_in_a_norm",
@@ -207,6 +208,7 @@ REPORTS = [
         "RMSNorm of an FP16 model: wrong results, the square of the input overflows",
         square_in_a_norm,
         OVERFLOW,
+        graded="right: the square, its size and fp16's limit",
     ),
     Report(
         "guard_below_fp16",
@@ -216,6 +218,7 @@ REPORTS = [
         "distillation under FP16 autocast: NaN, the guard 1e-8 is 0 and equal scores give 0/0",
         guard_below_fp16,
         ("invalid operation",),
+        graded="right: 0/0 because the sum with the guard became zero",
     ),
     Report(
         "fine_tuned_in_bf16",
@@ -226,6 +229,7 @@ REPORTS = [
         fine_tuned_in_bf16,
         ("lost updates",),
         ("weights are too coarse",),
+        graded="right: updates too small for bf16 weights",
     ),
     Report(
         "rotary_angles",
