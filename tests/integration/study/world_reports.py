@@ -81,7 +81,7 @@ def run(report, healthy):
 def is_right(report, said, healthy):
     if healthy:
         return said.faithful and not [kind for _, kind in said.findings if kind in report.kinds]
-    names_place = any(place in said.first_lines() for place in report.places())
+    names_place = any(place.lower() in said.first_lines().lower() for place in report.places())
     return bool(said.findings) and said.findings[0][1] in report.kinds and names_place
 
 
@@ -116,7 +116,10 @@ def outcomes_kept():
     for report in REPORTS:
         paths = [kept(report, healthy) for healthy in (False, True)]
         if all(path.exists() for path in paths):
-            outcomes[report.name] = tuple(Said(**json.loads(path.read_text())["said"]) for path in paths)
+            pair = [Said(**json.loads(path.read_text())["said"]) for path in paths]
+            for said, healthy in zip(pair, (False, True), strict=True):
+                said.right = is_right(report, said, healthy)
+            outcomes[report.name] = tuple(pair)
     return outcomes
 
 
@@ -233,7 +236,7 @@ def page(outcomes):
         "went back to. The right answer was committed",
         "before the first run (`tests/integration/study/reports`). *Right* is computed: the first finding is of a kind "
         "that the row accepts, and the first three lines",
-        "name a place that it accepts. *Graded* is a reader's verdict, written into the rows after the run. The reader "
+        "name a place that it accepts. *Graded* is a reader's verdict on the first run, written into the rows after it. The reader "
         "also wrote the rows, so it is no independent grade.",
         "`debug()` runs remedies only where the replay took 5 s or less by the clock; on a busy machine it runs fewer.",
         "",

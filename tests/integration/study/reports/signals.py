@@ -225,6 +225,7 @@ REPORTS = [
         "FP16 sums over neighbours stop at 2048 where FP32 has 6600",
         sum_of_neighbours,
         ("swamping", *WRONG),
+        graded="wrong: names updates; the sum over neighbours is not named",
     ),
     Report(
         "running_context",
@@ -234,6 +235,7 @@ REPORTS = [
         "Informer in FP16: the running sum of the values overflows unless it is formed in FP32",
         running_context,
         OVERFLOW,
+        graded="right: the running sum",
     ),
     Report(
         "level_of_a_series",
@@ -244,5 +246,6 @@ REPORTS = [
         level_of_a_series,
         (*WRONG, "invalid operation", "swamping"),
         ("input batch[0]",),
+        graded="right: cancellation, through inputs rounded to bf16; a remedy was tried and helps",
     ),
 ]

@@ -322,6 +322,7 @@ REPORTS = [
         "Conv3d under O2 gives -66610, which is -inf in FP16; the GroupNorm after it gives NaN",
         convolution_before_a_norm,
         OVERFLOW,
+        graded="partly: says input where the rebuilt network's weight is too large; GroupNorm has no running statistics",
     ),
     Report(
         "clamp_that_rounds_to_one",
@@ -331,6 +332,7 @@ REPORTS = [
         "focal loss under FP16: the clamp's 1 - 1e-4 rounds to 1",
         clamp_that_rounds_to_one,
         ("invalid operation",),
+        graded="right: log of 1 - p, zero because the clamp's result was rounded",
     ),
     Report(
         "density_of_a_ray",
@@ -340,6 +342,7 @@ REPORTS = [
         "volume rendering in FP16: NaN now and then, always in the rendering weights; in FP32 never",
         density_of_a_ray,
         (*OVERFLOW, "invalid operation"),
+        graded="right: exp, its size and fp16's limit",
     ),
     Report(
         "divergence_of_two_normals",
@@ -349,6 +352,7 @@ REPORTS = [
         "a VAE under FP16: the divergence of two normals blows up, the pow(2) is suspected",
         divergence_of_two_normals,
         OVERFLOW,
+        graded="right: the pow, its size and fp16's limit",
     ),
     Report(
         "half_precision_adam",
@@ -359,6 +363,7 @@ REPORTS = [
         half_precision_adam,
         ("state underflow", "lost constant", "invalid operation", "state overflow"),
         ("exp_avg_sq", "eps", "update"),
+        graded="right: infinite updates because the optimizer's state became zero",
     ),
     Report(
         "gradient_penalty",
@@ -369,5 +374,6 @@ REPORTS = [
         gradient_penalty,
         ("scale collapse", "scale floor", *OVERFLOW),
         ("steps were skipped",),
+        graded="right: 22 of 24 steps skipped, the penalty's gradient, its size at the loss scale",
     ),
 ]
