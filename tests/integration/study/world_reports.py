@@ -2,8 +2,8 @@
 
 The rows are in reports/. A report is right when the lane's first finding is of a kind that the row accepts, and the
 first three lines of the text name a place that it accepts. A healthy counterpart is right when no lane has a finding of
-these kinds; any other finding on it is counted, too. Group A was run while the analysis could still be changed, group
-B once, afterwards.
+these kinds; any other finding on it is counted, too. Group A was run while the analysis could still be changed; the
+first run of group B, which the grades are of, came afterwards.
 
     python tests/integration/study/world_reports.py NAME...      runs these reports and prints what is said
     python tests/integration/study/world_reports.py --page       the page of the outcomes that were kept, run or not today
@@ -85,6 +85,11 @@ def is_right(report, said, healthy):
     return bool(said.findings) and said.findings[0][1] in report.kinds and names_place
 
 
+def is_false(report, healthy):
+    """A healthy counterpart of which something wrong is said, unless the reader found it true of PyTorch as well."""
+    return not healthy.right and not report.graded_healthy.startswith("true:")
+
+
 def tried_in(text):
     """The sentences that begin with "Tried for"."""
     return [line for line in text.splitlines() if line.startswith("Tried for ")]
@@ -124,11 +129,11 @@ def outcomes_kept():
 
 
 def commit():
-    """The commit of the checkout whose capture runs."""
-    done = subprocess.run(
-        ["git", "-C", pathlib.Path(__file__).parent, "rev-parse", "--short", "HEAD"], capture_output=True
-    )
-    return done.stdout.decode().strip()
+    """The last commit that changed the code which runs."""
+    here = pathlib.Path(__file__).resolve().parents[3]
+    code = ["src", "emulation", "analysis", "reports", "python"]
+    done = subprocess.run(["git", "log", "-1", "--format=%h", "--", *code], cwd=here, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def run_all(names=()):
@@ -179,8 +184,9 @@ def summary(reports, outcomes):
         f"{grades.count('wrong')}, not yet graded {grades.count('')}",
         f"- a remedy that was run and removes the fault: **{share(sum(removes(s) for s in said), count)}**; said to "
         f"remove the fault, of a finding that is not the report's: {sum(removes_another(s) for s in said)}",
-        f"- healthy counterparts with a finding of the report's kinds: "
-        f"**{share(sum(not h.right for h in healthy), count)}**; with any finding: "
+        f"- healthy counterparts with a finding of the report's kinds, or not faithful: "
+        f"**{share(sum(not h.right for h in healthy), count)}**, false: "
+        f"**{sum(is_false(r, outcomes[r.name][1]) for r in reports)}**; with any finding: "
         f"{share(sum(bool(h.findings) for h in healthy), count)}",
     ]
     return rows
@@ -247,7 +253,7 @@ def page(outcomes):
     ]
     for group, about in (
         ("A", "run while the analysis could still be changed"),
-        ("B", "rebuilt before, run once at the end"),
+        ("B", "rebuilt together with group A, first run after the code"),
     ):
         reports = [report for report in REPORTS if report.group == group and report.name in outcomes]
         rows += [f"## Group {group}: {about}", ""]
