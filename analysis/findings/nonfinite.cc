@@ -64,6 +64,13 @@ std::vector<int32_t> NonfiniteOrigins::consequences_of(size_t origin,
   return out;
 }
 
+bool NonfiniteOrigins::renews_buffer(const Site& output) const {
+  return std::ranges::any_of(sites_.sites, [&](const Site& operand) {
+    return operand.node == output.node && operand.point == Point::kOperand &&
+           operand.value.starts_with("b:");
+  });
+}
+
 double NonfiniteOrigins::pole_of(const Site& site) const {
   return is_in_graph(site) ? find_op(site.op).meaning.pole_at : 0;
 }
@@ -214,7 +221,7 @@ void NonfiniteOrigins::add(int64_t step, bool skipped, const StepEvidence& lane,
     const bool is_kept = (site.role == Role::kBuffer && site.point == Point::kOutput) ||
                          (is_of_update(site) && !skipped);
     leaves_traces = leaves_traces || is_kept;
-    if (is_kept && skipped && spoilt_buffer < 0) spoilt_buffer = site.id;
+    if (is_kept && skipped && spoilt_buffer < 0 && renews_buffer(site)) spoilt_buffer = site.id;
     const auto is_bad = [&](int32_t feed) { return bad[static_cast<size_t>(feed)]; };
     if (std::ranges::any_of(site.feeds, is_bad) || disappears[i]) continue;
     if (skipped && is_backward(site)) {

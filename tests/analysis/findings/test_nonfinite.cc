@@ -292,17 +292,26 @@ TEST_CASE("a pole elsewhere than at zero: rounded to 1") {
 TEST_CASE("a skipped step leaves NaN in a buffer: the forward origin names it") {
   SiteTable sites = chain();
   sites.sites[1].role = Role::kBuffer;
-  std::vector<SiteRecord> lane = clean_step();
+  sites.sites.push_back(testing::site(5, "fc2", "linear", Role::kBuffer, {}));
+  sites.sites[5].point = Point::kOperand;
+  sites.sites[5].node = sites.sites[1].node;
+  sites.sites[5].value = "b:fc2.running_mean";
+  std::vector<SiteRecord> lane = clean_step(6);
   lane[0].stats.to_infinity = 1;
   lane[0].error.err_sq = lane[0].error.ref_sq;
   lane[1].stats.nan = 1;
-  NonfiniteOrigins origins(1, sites, chain_formats());
-  origins.add(0, true, lane, clean_step());
+  const std::vector<std::string> formats(6, "fp16");
+  NonfiniteOrigins origins(1, sites, formats);
+  origins.add(0, true, lane, clean_step(6));
   REQUIRE(origins.findings().size() == 1);
   CHECK(origins.findings()[0].spoilt_buffer == 1);
-  NonfiniteOrigins taken(1, sites, chain_formats());
-  taken.add(0, false, lane, clean_step());
+  NonfiniteOrigins taken(1, sites, formats);
+  taken.add(0, false, lane, clean_step(6));
   CHECK(taken.findings().at(0).spoilt_buffer == -1);  // the weights are spoilt as well
+  sites.sites[5].value = "n7";  // a layer norm's saved statistics
+  NonfiniteOrigins saved(1, sites, formats);
+  saved.add(0, true, lane, clean_step(6));
+  CHECK(saved.findings().at(0).spoilt_buffer == -1);
 }
 
 TEST_CASE("once an update is NaN, later steps show consequences only") {
