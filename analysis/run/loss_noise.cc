@@ -69,7 +69,7 @@ double batch_noise(std::span<const double> lane, std::span<const double> referen
 
 double learning_noise(std::span<const double> loss) {
   const std::span<const double> tail = tail_of(loss);
-  if (tail.size() < 2) return 0;
+  if (tail.size() < kFewestTail) return std::numeric_limits<double>::infinity();
   const auto n = static_cast<double>(tail.size());
   return t_quantile(static_cast<int64_t>(tail.size()) - 1) * step_scatter(tail) *
          std::sqrt(1 + 1 / n);
