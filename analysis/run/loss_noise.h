@@ -16,7 +16,8 @@
 //   chaos_bound   t(k) chaos: a lane lies as far from the reference by one ulp alone; infinite
 //                 without twins
 //   learning_noise   the bound of the first loss against the mean of the tail,
-//                 t(n - 1) s sqrt(1 + 1/n)
+//                 t(n - 1) s sqrt(1 + 1/n); infinite for
+//                  n < kFewestTail
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,7 @@ inline constexpr double kErrorRate = 0.01;   // of calling a lane worse that is 
 inline constexpr int64_t kTailDivisor = 10;  // the tail: this part of the run's steps,
 inline constexpr int64_t kTailSteps = 10;    // but at least this many, and at most half of them:
                                              // the fall before is no noise
+inline constexpr size_t kFewestTail = 3;     // steps in a tail, from which a lane can be judged
 inline constexpr size_t kFewestChanges = 3;  // from which changes of stretches are a bound
 
 // Standard deviation from one step to the next, s above. Requires: two steps.
