@@ -16,8 +16,7 @@
 //   chaos_bound   t(k) chaos: a lane lies as far from the reference by one ulp alone; infinite
 //                 without twins
 //   learning_noise   the bound of the first loss against the mean of the tail,
-//                 t(n - 1) s sqrt(1 + 1/n); infinite for
-//                  n < kFewestTail
+//                 t(n - 1) s sqrt(1 + 1/n); infinite for n < kFewestTail
 #pragma once
 
 #include <cstdint>
