@@ -41,8 +41,8 @@ class NonfiniteOrigins {
   int32_t stored_cause(int32_t site, const StepEvidence& lane, const StepEvidence& reference) const;
   // The nearest site before this one whose own rounding changed values; -1: none.
   int32_t rounding_before(int32_t site, const StepEvidence& lane) const;
-  // Whether the output's op reads a buffer, as one that renews it does; statistics that a layer norm
-  // saves for its backward pass are no buffers of the model.
+  // Whether the output's op reads a buffer, as one that renews it does; statistics that a layer
+  // norm saves for its backward pass are no buffers of the model.
   bool renews_buffer(const Site& output) const;
   double pole_of(const Site& site) const;
   bool is_sum(const Site& site) const;

@@ -119,7 +119,9 @@ def _tried(program: str, run: str, lanes: list[dict[str, Any]], threads: int | N
             continue
         fix = json.loads(done.stdout)
         helped = [one for one in fix["tried"] if one["gone"] and one.get("loss") is not None]
-        chosen = fix["tried"][fix["fix"]] if "fix" in fix else min(helped, key=lambda one: abs(one["gap"]), default=None)
+        chosen = (
+            fix["tried"][fix["fix"]] if "fix" in fix else min(helped, key=lambda one: abs(one["gap"]), default=None)
+        )
         if chosen is None:
             said.append(f"Tried for {lane}: {len(fix['tried'])} changes, none removes the fault (--fix shows them).")
             continue

@@ -298,13 +298,13 @@ std::map<std::string, int32_t> SiteTable::storage_sites() const {
   return found;
 }
 
-// Captures name constants after the call that made them and a hash: "arange-3d2e1125", "c-8e472866".
+// Captures name constants after the call that made them and a hash: "arange-3d2e1125",
+// "c-8e472866".
 std::string constant_name(const std::string& name) {
   constexpr size_t kHashDigits = 8;
   const size_t dash = name.rfind('-');
-  const bool has_hash =
-      dash != std::string::npos && name.size() - dash - 1 == kHashDigits &&
-      name.find_first_not_of("0123456789abcdef", dash + 1) == std::string::npos;
+  const bool has_hash = dash != std::string::npos && name.size() - dash - 1 == kHashDigits &&
+                        name.find_first_not_of("0123456789abcdef", dash + 1) == std::string::npos;
   const std::string call = has_hash ? name.substr(0, dash) : name;
   return call == "c" ? "a constant" : "constant " + call;
 }

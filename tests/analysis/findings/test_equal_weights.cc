@@ -103,7 +103,7 @@ TEST_CASE("the loss is right and the gradients are: nothing, however wrong a res
   step.own.loss = 1.001;
   CHECK_FALSE(wrong_in(step));
   set_error(step.own.sites[6], 0.9);  // the gradients are wrong
-  CHECK_FALSE(wrong_in(step));         // softmax of large logits: by half
+  CHECK_FALSE(wrong_in(step));        // softmax of large logits: by half
   set_error(step.own.sites[4], 3, 1.0 / 256);
   const auto found = wrong_in(step);
   REQUIRE(found);

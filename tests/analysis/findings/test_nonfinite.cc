@@ -308,7 +308,7 @@ TEST_CASE("a skipped step leaves NaN in a buffer: the forward origin names it") 
   NonfiniteOrigins taken(1, sites, formats);
   taken.add(0, false, lane, clean_step(6));
   CHECK(taken.findings().at(0).spoilt_buffer == -1);  // the weights are spoilt as well
-  sites.sites[5].value = "n7";  // a layer norm's saved statistics
+  sites.sites[5].value = "n7";                        // a layer norm's saved statistics
   NonfiniteOrigins saved(1, sites, formats);
   saved.add(0, true, lane, clean_step(6));
   CHECK(saved.findings().at(0).spoilt_buffer == -1);
