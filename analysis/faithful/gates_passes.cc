@@ -133,7 +133,9 @@ std::map<std::string, double> terms_of_gradients(const Capture& capture) {
         const Parameter& p = *read->second;
         if (op.is_view || op.copies) of_value[output_id(node, 0)] = &p;
         const Shape& shape = p.type.shape;
-        const int64_t own = shape.empty() ? 1 : std::min(shape.front(), shape.back());
+        // Either extent of a matrix may be that of the outputs.
+        const int64_t least = shape.empty() ? 1 : std::min(shape.front(), shape.back());
+        const int64_t own = shape.size() > 2 ? shape.front() : least;
         for (const TensorType& out : node.outputs) {
           double& terms = found[p.name];
           terms = std::max(terms, static_cast<double>(element_count(out.shape)) /

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "analysis/findings/nonfinite.h"
@@ -22,7 +23,7 @@ bool is_forward_output(const Site& site) {
          site.point == Point::kOutput && site.role != Role::kBuffer;
 }
 
-// Of all weight gradients together.
+// Of all weight gradients together; NaN without any.
 double gradient_error(const SiteTable& sites, const std::vector<SiteRecord>& step) {
   double error = 0, whole = 0;
   for (const Site& site : sites.sites) {
@@ -32,7 +33,7 @@ double gradient_error(const SiteTable& sites, const std::vector<SiteRecord>& ste
     error += record.error.err_sq;
     whole += record.error.ref_sq;
   }
-  return relative(error, whole);
+  return whole > 0 ? relative(error, whole) : std::numeric_limits<double>::quiet_NaN();
 }
 
 // Whether errors of operands add up, not their shares: sums, differences, products' sums.
@@ -214,6 +215,16 @@ int32_t EqualWeightsTally::largest_effect(double gap) const {
   return found;
 }
 
+// The largest gain on the way to the loss. all_wrong: of results that are wrong by their own size.
+std::optional<EqualWeightsTally::Amplifier> EqualWeightsTally::culprit(bool all_wrong) const {
+  const std::vector<bool> leads = leads_to_loss();
+  for (const Amplifier& amplifier : amplifiers()) {
+    const bool counts = !all_wrong || at(amplifier.site).of_values >= 1;
+    if (counts && leads[static_cast<size_t>(amplifier.site)]) return amplifier;
+  }
+  return {};
+}
+
 EqualStep EqualWeightsTally::judged(std::span<const double> losses) const {
   EqualStep out = step_;
   if (out.step < 0) return out;
@@ -221,8 +232,9 @@ EqualStep EqualWeightsTally::judged(std::span<const double> losses) const {
   const double unit = std::max(std::fabs(out.of_reference), scatter_of(losses));
   const double of_twin = std::isfinite(out.of_twin) ? std::fabs(out.of_twin - out.of_reference) : 0;
   out.has_wrong_loss = gap > limit() * unit && gap > kAmplified * of_twin;
-  out.has_wrong_gradients =
-      gradient_error_ > kWrongGradient && gradient_error_ > kAmplified * gradient_error_of_twin_;
+  out.has_wrong_gradients = gradient_error_ > kWrongGradient &&
+                            gradient_error_ > kAmplified * gradient_error_of_twin_ &&
+                            culprit(/*all_wrong=*/true).has_value();
   return out;
 }
 
@@ -235,25 +247,21 @@ std::optional<Finding> EqualWeightsTally::find(std::span<const double> losses) c
             .last_step = step.step,
             .steps = 1};
   if (step.has_wrong_loss) f.value = step.loss, f.limit = step.of_reference;
-  if (step.has_wrong_gradients) f.spoilt_error = gradient_error_;
+  f.spoilt_error = gradient_error_;
   const auto format_at = [&](int32_t id) {
     const auto i = static_cast<size_t>(id);
     return id >= 0 && i < formats_.size() ? formats_[i] : std::string();
   };
-  const std::vector<bool> leads = leads_to_loss();
-  for (const Amplifier& amplifier : amplifiers()) {
-    if (!leads[static_cast<size_t>(amplifier.site)]) continue;
-    const bool is_all_wrong = at(amplifier.site).of_values >= 1;
-    if (!step.has_wrong_loss && !is_all_wrong) continue;
-    f.site = amplifier.site;
-    f.share = at(amplifier.site).of_values;
-    f.rounded = rounding_behind(amplifier.operand);
+  if (const auto amplifier = culprit(/*all_wrong=*/!step.has_wrong_loss)) {
+    f.site = amplifier->site;
+    f.share = at(f.site).of_values;
+    f.rounded = rounding_behind(amplifier->operand);
     f.format = format_at(f.rounded);
     const OpDef& op = find_op(site(f.site).op);
     const bool is_linear = adds_operands(site(f.site)) || op.sums.of_products;
-    const bool cancels = is_linear && amplifier.shrinking >= kAmplified;
+    const bool cancels = is_linear && amplifier->shrinking >= kAmplified;
     f.text = cancels ? "cancellation" : "amplification";
-    f.factor = cancels ? amplifier.shrinking : amplifier.gain;
+    f.factor = cancels ? amplifier->shrinking : amplifier->gain;
     return f;
   }
   if (!step.has_wrong_loss) return {};

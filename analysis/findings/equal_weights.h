@@ -79,6 +79,7 @@ class EqualWeightsTally {
   std::optional<Amplifier> amplifier_at(const Site& output) const;
   std::vector<Amplifier> amplifiers() const;
   std::vector<bool> leads_to_loss() const;
+  std::optional<Amplifier> culprit(bool all_wrong) const;
   int32_t rounding_behind(int32_t site) const;
   int32_t largest_effect(double gap) const;
 

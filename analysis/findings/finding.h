@@ -71,7 +71,8 @@ struct Finding {
   // numbers became equal, a probability became 1.
   int32_t rounded = -1;
   // For underflow in a gradient: the weight gradient made from it, if that has lost more, and its
-  // relative error (of the norm). kCancellation: the error of all weight gradients, if it is large.
+  // relative error (of the norm). kCancellation, kWrongLoss: of all weight gradients; NaN: there is
+  // none.
   int32_t spoilt = -1;
   double spoilt_error = std::numeric_limits<double>::quiet_NaN();
   // The warning of kLostConstant; the name of optimizer state or of a buffer; "NaN" or "infinite"

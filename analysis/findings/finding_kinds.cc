@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "analysis/findings/equal_weights.h"
 #include "analysis/findings/nonfinite.h"
 #include "analysis/findings/remedies.h"
 #include "analysis/findings/swamped_sums.h"
@@ -298,7 +299,8 @@ std::string drift_sentence(const FindingContext& c) {
 std::string equal_weights_note(const FindingContext& c) {
   const Finding& f = c.finding;
   if (std::isfinite(f.value)) {
-    return fmt::format("loss {:.3g}, fp32 {:.3g}", f.value, f.limit);
+    const char* gradients = f.spoilt_error < kWrongResult ? ", though its gradients are right" : "";
+    return fmt::format("loss {:.3g}, fp32 {:.3g}{}", f.value, f.limit, gradients);
   }
   return "weight gradients wrong by " + share_text(f.spoilt_error);
 }
@@ -337,8 +339,8 @@ std::string flipped_sentence(const FindingContext& c) {
   const std::string layer = c.site().layer == c.site().op ? "" : c.site().layer + " ";
   const std::string place = layer + op + (line.empty() ? "" : " (" + line + ")");
   if (f.events == 0) {
-    return fmt::format("{} chooses between equal values in {} of {} cases: rounding made ties",
-                       place, f.ties, f.events_of);
+    return fmt::format("{} chooses between equal values in {} of {} cases", place, f.ties,
+                       f.events_of);
   }
   const std::string ties = f.ties == 0 ? "" : fmt::format(", and between equal ones in {}", f.ties);
   return fmt::format("{} would choose otherwise in {} of {} cases{} ({}), by margins up to {}",
@@ -409,8 +411,9 @@ constexpr FindingKindRow kRows[] = {
          "an op amplified the rounding of its operands: a difference of nearly equal numbers, a "
          "steep function",
      .rule = "in steps that begin with the reference's weights: the loss is wrong by 16 unit "
-             "roundoffs (1.6 % to 25 %), or all weight gradients together by 50 %, and a forward "
-             "result is wrong by 10 % although its operands are right to an eighth of that",
+             "roundoffs (1.6 % to 25 %) and a forward result by 10 %, or all weight gradients "
+             "together by 50 % and a forward result by its own size, although the result's "
+             "operands are right to an eighth of that",
      .breaks = false,
      .sentence = cancellation_sentence,
      .follows = nothing,
@@ -574,6 +577,8 @@ std::span<const FindingKindRow> finding_kinds() {
 
 std::vector<std::string> remedy_words(const FindingContext& context) {
   std::vector<std::string> words;
+  // Of FP32's own faults no format is a remedy.
+  if (context.of_reference && context.finding.kind != FindingKind::kInvalid) return words;
   for (const Remedy& remedy : row_of(context.finding.kind).remedies(context)) {
     if (remedy.told) words.push_back(remedy.words);
   }
@@ -585,8 +590,10 @@ const FindingKindRow& row_of(FindingKind kind) {
 }
 
 bool is_grave(const Finding& finding) {
-  return row_of(finding.kind).breaks || finding.kind == FindingKind::kCancellation ||
-         finding.kind == FindingKind::kWrongLoss;
+  const bool is_at_equal_weights =
+      finding.kind == FindingKind::kCancellation || finding.kind == FindingKind::kWrongLoss;
+  const bool has_right_gradients = finding.spoilt_error < kWrongResult;
+  return row_of(finding.kind).breaks || (is_at_equal_weights && !has_right_gradients);
 }
 
 std::string torch_name(const Site& site) {

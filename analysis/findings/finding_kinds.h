@@ -25,7 +25,9 @@ struct FindingKindRow {
 };
 std::span<const FindingKindRow> finding_kinds();  // in the order of FindingKind
 const FindingKindRow& row_of(FindingKind kind);
-// It breaks a training, or makes the loss wrong at equal weights: no answer leaves such a finding.
+// It breaks a training, or makes the loss wrong at equal weights and the gradients, too: no answer
+// leaves such a finding. A loss that is a small mean of large terms of both signs may be wrong
+// alone.
 bool is_grave(const Finding& finding);
 // The remedies that a report suggests, in words.
 std::vector<std::string> remedy_words(const FindingContext& context);

@@ -2,7 +2,9 @@
 #include "analysis/findings/findings.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "analysis/findings/finding_kinds.h"
@@ -45,6 +47,13 @@ int order_of(const SiteTable& sites, const Finding& finding) {
   const bool first = in_forward && lost >= kMost;
   const FindingKind kind = first ? FindingKind::kStateUnderflow : finding.kind;
   return std::max(static_cast<int>(kind), static_cast<int>(FindingKind::kInvalid));
+}
+
+// Of the lane's life; 1 without one.
+double last_scale(std::span<const ScalerRecord> scalers) {
+  double scale = 1;
+  for (const ScalerRecord& s : scalers) scale = std::isfinite(s.scale) ? s.scale : scale;
+  return scale;
 }
 
 // A wrong loss without a place of its own is not told where another finding of the forward pass
@@ -252,8 +261,9 @@ std::vector<Finding> FindingTally::findings() const {
   const SiteTable& sites = of.run.sites;
   std::vector<Finding> all = of.origins.findings();
   if (of.info.is_reference) {
-    // Infinities that did no harm, such as masks, came before.
-    std::erase_if(all, [&](const Finding& f) { return !of.is_lost || f.last_step < of.lost_at; });
+    // Infinities that did no harm came before; a gradient's show in the loss of the next step.
+    std::erase_if(all,
+                  [&](const Finding& f) { return !of.is_lost || f.last_step + 1 < of.lost_at; });
     return all;
   }
   const auto add = [&all](const std::vector<Finding>& more) {
@@ -272,7 +282,7 @@ std::vector<Finding> FindingTally::findings() const {
   const bool clips_scaled = policy.loss_scale_use.clip_before_unscale;
   if (const auto norm = find_overflowed_norm(
           of.lane, of.gradient_norms, of.gradient_norms_of_reference, of.finite_gradients,
-          clips_scaled ? scalers.back().scale : 1, of.gradient_format())) {
+          clips_scaled ? last_scale(scalers) : 1, of.gradient_format())) {
     all.push_back(*norm);
   }
   if (auto flipped =
@@ -340,6 +350,8 @@ std::vector<int> lanes_for_findings(const RunView& run, int lane) {
 
 std::vector<ToldFinding> find_findings(const RunFile& run, int lane) {
   const RunView facts = view_of(run);
+  const LaneInfo& info = facts.lanes[static_cast<size_t>(lane)];
+  if (!is_candidate(info) && !info.is_reference) return {};
   FindingTally tally(facts, lane);
   Observer* const observers[] = {&tally};
   play(run, lanes_for_findings(facts, lane), observers);

@@ -156,7 +156,10 @@ Finding NonfiniteOrigins::describe(int64_t step, const Site& site, const StepEvi
   for (const int32_t feed : site.feeds) {  // an update: its gradient is the sum of finite ones
     const Site& gradient = sites_.sites[static_cast<size_t>(feed)];
     const uint64_t added = micro_batches(gradient, lane[static_cast<size_t>(feed)]);
-    if (!is_of_update(site) || added < 2) continue;
+    if (!is_of_update(site) || added < 2 || formats_.empty()) continue;
+    const std::string& format = formats_[static_cast<size_t>(feed)];
+    const double together = static_cast<double>(added) * lane.largest(static_cast<size_t>(feed));
+    if (format.empty() || !(together > find_format(format).max_finite)) continue;
     f = describe(step, gradient, lane, reference);
     f.kind = FindingKind::kSumOverflow;
     f.text = std::to_string(added) + " micro-batches";
@@ -234,7 +237,8 @@ void NonfiniteOrigins::add(int64_t step, bool skipped, const StepEvidence& lane,
     const auto same_origin = [&](const Finding& f) {
       const Site& origin = sites_.sites[static_cast<size_t>(f.site)];
       return origin.node == site.node ||
-             (is_of_update(site) && (is_of_update(origin) || !f.text.empty()));
+             (is_of_update(site) &&
+              (is_of_update(origin) || (f.kind == FindingKind::kSumOverflow && !f.text.empty())));
     };
     auto known = std::ranges::find_if(findings_, same_origin);
     if (known == findings_.end()) {

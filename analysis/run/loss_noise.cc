@@ -43,7 +43,7 @@ double normal_quantile() {
 
 std::span<const double> tail_of(std::span<const double> loss) {
   const size_t wanted = std::max<size_t>(kTailSteps, loss.size() / kTailDivisor);
-  return loss.last(std::min(wanted, (loss.size() + 1) / 2));
+  return loss.last(std::min(wanted, loss.size()));
 }
 
 double tail_mean(std::span<const double> loss) {

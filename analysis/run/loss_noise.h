@@ -27,8 +27,7 @@ namespace lockstep {
 
 inline constexpr double kErrorRate = 0.01;   // of calling a lane worse that is not
 inline constexpr int64_t kTailDivisor = 10;  // the tail: this part of the run's steps,
-inline constexpr int64_t kTailSteps = 10;    // but at least this many, and at most half of them:
-                                             // the fall before is no noise
+inline constexpr int64_t kTailSteps = 10;    // but at least this many
 inline constexpr size_t kFewestTail = 3;     // steps in a tail, from which a lane can be judged
 inline constexpr size_t kFewestChanges = 3;  // from which changes of stretches are a bound
 
@@ -37,8 +36,8 @@ double step_scatter(std::span<const double> loss);
 double t_quantile(int64_t degrees);  // Student's, at 1 - kErrorRate
 double normal_quantile();            // t(infinity)
 
-// Mean over the last max(kTailSteps, size / kTailDivisor) values, but at most the second half; NaN
-// for none.
+// Mean over the last max(kTailSteps, size / kTailDivisor) values (all of a shorter run); NaN for
+// none.
 double tail_mean(std::span<const double> loss);
 std::span<const double> tail_of(std::span<const double> loss);
 

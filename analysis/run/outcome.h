@@ -5,6 +5,9 @@
 // same batches, and the n gaps are judged together. One seed rules out a large regression; it
 // cannot show that two lanes are equal.
 //
+// Of a run of fewer than 2 kTailSteps steps only the second half counts: the fall before is no
+// noise.
+//
 //   gap           tail mean of the lane's loss - tail mean of the reference's (units of the loss),
 //                 mean over the seeds. A lane that skipped k steps is compared with the reference k
 //                 steps before its end: both have made as many updates.
@@ -32,8 +35,8 @@
 //   broke     in at least one seed
 //   stalled   its loss did not fall, though the reference's did, in more seeds than chance explains
 //             at kErrorRate
-// Nothing is judged if every step was skipped, or unless the reference learned: the fall of its
-// loss, mean over the seeds, is more than learning_noise.
+// Nothing is judged if in some seed every step was skipped, or unless the reference learned: the
+// fall of its loss, mean over the seeds, is more than learning_noise.
 #pragma once
 
 #include <cstdint>

@@ -97,7 +97,7 @@ def debug(
 
 
 def _losses(lanes: list[dict[str, Any]]) -> str:
-    """The first and the last loss of every lane; "stopped": it has none in the last step."""
+    """The first and the last loss of every lane."""
 
     def said(loss: float | None) -> str:
         return "not finite" if loss is None else f"{loss:.4g}"
@@ -118,7 +118,9 @@ def _tried(program: str, run: str, lanes: list[dict[str, Any]], threads: int | N
         if done.returncode not in (0, 3):  # 3: none helped; others: a lane that --fix does not take
             continue
         fix = json.loads(done.stdout)
-        helped = [one for one in fix["tried"] if one["gone"] and one.get("loss") is not None]
+        if not fix["tried"]:
+            continue
+        helped = [one for one in fix["tried"] if one["gone"] and None not in (one.get("loss"), one.get("gap"))]
         chosen = (
             fix["tried"][fix["fix"]] if "fix" in fix else min(helped, key=lambda one: abs(one["gap"]), default=None)
         )

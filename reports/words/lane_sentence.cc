@@ -104,8 +104,11 @@ std::string standing_text(const LaneReport& lane, const Finding* finding) {
   if (finding != nullptr && tells_more) return lane.info.name;
   const std::string text = lane.info.name + " agrees with fp32 at equal weights";
   if (finding != nullptr) return text;
-  const double error = equal.error();
-  return text + (error == 0 ? " (the same loss)" : " (loss within " + share_text(error) + ")");
+  if (equal.loss == equal.of_reference) return text + " (the same loss)";
+  if (!(equal.error() < 1)) {  // the scatter of batches is larger than the loss
+    return text + fmt::format(" (loss {:.3g}, fp32 {:.3g})", equal.loss, equal.of_reference);
+  }
+  return text + " (loss within " + share_text(equal.error()) + ")";
 }
 
 std::string outcome_text(const LaneReport& lane, const Finding* finding) {
@@ -153,8 +156,11 @@ std::string as_sentence(const FindingContext& context, std::string text) {
 // A lane that broke without a finding. PyTorch's own run has no statistics: the lane that does what
 // PyTorch did has them.
 std::string unexplained_text(const Report& report, const LaneReport& lane) {
-  const bool shares_fault = !lane.info.is_reference && main_finding(report.reference()) != nullptr;
-  if (shares_fault) return "So does fp32: it is no matter of the format.";
+  const int64_t step = lane_break_step(lane);
+  const bool shares_fault = !lane.info.is_reference &&
+                            main_finding(report.reference()) != nullptr &&
+                            (step < 0 || lane_break_step(report.reference()) <= step);
+  if (shares_fault) return "So does fp32: the format is not the cause.";
   if (!lane.is_captured()) return "Its loss or weights are not finite; no single cause was found.";
   const auto other = std::ranges::find_if(report.lanes, [](const LaneReport& o) {
     return o.beside_captured && o.beside_captured->losses &&

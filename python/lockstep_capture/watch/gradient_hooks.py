@@ -56,13 +56,14 @@ def _wrap(wrapped: list[tuple[Any, Any, Any]], hooks: Any, wrap: Any, path: str,
 
 
 def _on_module(hook: Any, path: str, refuse: Callable[[Problem], None]) -> Any:
-    """grads: what comes in last, which the result replaces: of the module's operands, or, before it, of its results."""
+    """grads[0] is what the result replaces: of the module's operands, or, before it, of its results."""
 
     @functools.wraps(hook)
     def watched(module: torch.nn.Module, *grads: Any) -> Any:
+        before = [x.clone() for x in _listed(grads[0]) if x is not None]
         found = hook(module, *grads)
-        before, after = ([x for x in _listed(one) if x is not None] for one in (grads[0], found))
-        if found is not None and not all(map(_same, before, after)):
+        after = [x for x in _listed(grads[0] if found is None else found) if x is not None]
+        if not all(map(_same, before, after)):
             refuse(_problem("a hook of a module that changes gradients", hook, path, _INSTEAD))
         return found
 

@@ -147,6 +147,9 @@ def compute(
             buffers = run.buffers
             found.append(seen)
     grads = {path: as_real(dense(tensor.grad)) for path, tensor in params.items() if tensor.grad is not None}
+    if take is not None:  # of weights that the last micro-batch did not use
+        for path in list(grads):
+            take(path, grads.pop(path))
     return Reference(total / len(micro), grads, buffers, found)
 
 

@@ -160,7 +160,8 @@ void add_ranges(const Report& report, Blocks& out) {
   for (const RangeTable& ranges : report.ranges) {
     const bool is_contradicted = std::ranges::any_of(report.lanes, [&](const LaneReport& lane) {
       const Finding* finding = main_finding(lane);
-      return finding != nullptr && !finding->backward && finding->format == ranges.format->name;
+      return finding != nullptr && !finding->backward && finding->site >= 0 &&
+             is_in_graph(report.site(finding->site)) && finding->format == ranges.format->name;
     });
     const bool keeps_some = std::ranges::any_of(
         ranges.layers, [](const LayerRange& layer) { return !layer.reason.empty(); });

@@ -259,8 +259,6 @@ constexpr Row kRows[] = {
      .cast_class = kFollow,
      .help = "y = arcosh(x), NaN below 1",
      .source = kFollows,
-     .has_gradient_pole = true,
-     .pole = 1,
      .gradient =
          [](const auto& s, const auto& x, const auto& dy) {
            return s.product(dy, s.of(Unary::kRsqrt, s.plus(s.square(x), -1)));
