@@ -154,18 +154,26 @@ std::string savings_text(const Report& report) {
   return fmt::format("At best, by roofline on {}: {}.", report.costs.gpu, join(lanes, "; "));
 }
 
+// Whether "all layers may use bf16" would contradict what was found of every lane in the format.
+bool is_contradicted(const Report& report, const std::string& format) {
+  bool is_blamed = false;
+  for (const LaneReport& lane : report.lanes) {
+    const bool uses = std::ranges::count(lane.info.site_formats, format) > 0;
+    if (!lane.is_candidate() || !uses) continue;
+    const Finding* finding = main_finding(lane);
+    if (finding == nullptr) return false;
+    is_blamed = is_blamed || (!finding->backward && finding->site >= 0 &&
+                              is_in_graph(report.site(finding->site)) && finding->format == format);
+  }
+  return is_blamed;
+}
+
 // For every format of 16 bits that a lane has: the layers to keep in FP32, the loss scale to set.
-// Nothing of formats that a finding is about: "all layers may use bf16" would contradict it.
 void add_ranges(const Report& report, Blocks& out) {
   for (const RangeTable& ranges : report.ranges) {
-    const bool is_contradicted = std::ranges::any_of(report.lanes, [&](const LaneReport& lane) {
-      const Finding* finding = main_finding(lane);
-      return finding != nullptr && !finding->backward && finding->site >= 0 &&
-             is_in_graph(report.site(finding->site)) && finding->format == ranges.format->name;
-    });
     const bool keeps_some = std::ranges::any_of(
         ranges.layers, [](const LayerRange& layer) { return !layer.reason.empty(); });
-    if (is_contradicted && !keeps_some) continue;
+    if (!keeps_some && is_contradicted(report, ranges.format->name)) continue;
     for (const std::string& text : {kept_layers_sentence(ranges), loss_scale_sentence(ranges)}) {
       if (text.empty()) continue;
       out.push_back(paragraph(text, Tone::kPlain, text.find_first_of(",.")));

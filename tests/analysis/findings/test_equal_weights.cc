@@ -57,6 +57,7 @@ struct Step {
     set_error(own.sites[3], 1e-4);
     set_error(own.sites[4], 0.5, 1.0 / 256);
     set_error(own.sites[5], 0.2);
+    set_error(own.sites[6], 0.3);
   }
 };
 
@@ -110,6 +111,21 @@ TEST_CASE("the loss is right and the gradients are: nothing, however wrong a res
   CHECK(found->site == 4);
   CHECK(std::isnan(found->value));
   CHECK(found->spoilt_error == doctest::Approx(0.9));
+}
+
+TEST_CASE("a loss that is wrong alone says so, and no answer minds it") {
+  Step step;
+  step.cancel();
+  set_error(step.own.sites[6], 0.01);
+  const auto found = wrong_in(step);
+  REQUIRE(found);
+  CHECK_FALSE(is_grave(*found));
+  const SiteTable sites = difference();
+  CHECK(row_of(found->kind)
+            .sentence({*found, sites})
+            .ends_with("loss 1.2, fp32 1, though its gradients are right"));
+  set_error(step.own.sites[6], 0.3);
+  CHECK(is_grave(*wrong_in(step)));
 }
 
 TEST_CASE("a wrong loss below the reference's is wrong, too") {
