@@ -39,6 +39,14 @@ def before_module(module, results):
     return tuple(grad * 0.5 for grad in results)
 
 
+def before_module_in_place(module, results):
+    results[0].mul_(0.5)
+
+
+def of_module_in_place(module, operands, results):
+    operands[0].mul_(0.5)
+
+
 def of_activation(module, operands, result):
     result.register_hook(lambda grad: grad * 0.5)
 
@@ -51,6 +59,8 @@ HOOKS = {
     "optimizer_in_backward": (lambda m: m[2].bias.register_post_accumulate_grad_hook(steps_itself), "2.bias"),
     "module": (lambda m: m[2].register_full_backward_hook(of_module), "in 2 "),
     "module_before": (lambda m: m[2].register_full_backward_pre_hook(before_module), "in 2 "),
+    "module_in_place": (lambda m: m[2].register_full_backward_hook(of_module_in_place), "in 2 "),
+    "module_before_in_place": (lambda m: m[2].register_full_backward_pre_hook(before_module_in_place), "in 2 "),
     "activation": (lambda m: m[1].register_forward_hook(of_activation), ""),
 }
 

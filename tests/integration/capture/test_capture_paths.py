@@ -207,3 +207,33 @@ def test_values_clipped_under_autocast(program, tmp_path, max_norm):
             optimizer.zero_grad()
     verified = program("verify", path)
     assert verified.returncode == 0 and "V7  PASS" in verified.stdout, verified.stdout + verified.stderr
+
+
+class Experts(torch.nn.Module):
+    """The batch's first number chooses the expert."""
+
+    def __init__(self):
+        super().__init__()
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(8, 3) for _ in range(2))
+
+    def forward(self, x, which):
+        return self.experts[which](x)
+
+
+def test_a_weight_that_only_an_early_micro_batch_uses(program, tmp_path):
+    torch.manual_seed(0)
+    model = Experts()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loss_of = lambda m, b: F.cross_entropy(m(b[0], b[2]), b[1])  # noqa: E731
+    path = tmp_path / "a.lscap.h5"
+    cap = Capture(str(path), model, optimizer, loss_of, steps=2)
+    for _ in range(2):
+        for which in range(2):
+            batch = torch.randn(12, 8), torch.randint(3, (12,)), which
+            with cap.step(batch):
+                (loss_of(model, batch) / 2).backward()
+                if which == 1:
+                    optimizer.step()
+                    optimizer.zero_grad()
+    verified = program("verify", path)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
