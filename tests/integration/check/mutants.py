@@ -229,8 +229,3 @@ IMAGE_HARMLESS = [
     edit("reshape for flatten", "x.flatten(1)", "x.reshape(x.shape[0], -1)"),
     edit("log_softmax and nll_loss", _CROSS, "return F.nll_loss(F.log_softmax(model(images), 1), labels)"),
 ]
-
-# Harmless changes that are red all the same, and why.
-KNOWN_RED = {
-    "torch.where for masked_fill": "where has two gradients, one of them zero, and the check pairs masked_fill's only one with that",
-}
