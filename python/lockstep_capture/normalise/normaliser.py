@@ -14,6 +14,7 @@ import torch
 
 from ..errors import Problem, UnsupportedModelError
 from ..ir.decisions import is_comparison, picks
+from ..ir.gradients import GRADIENT
 from ..ir.gradients import differentiated
 from ..ir.graph import Complex, Graph, Node, Shape, Value, element_type
 from ..ir.program import Call, Program, Ref, iterate_refs
@@ -72,6 +73,8 @@ class Normaliser:
         self._leaves: dict[str, Value] = {}  # of these, values from outside of the network: a node that all uses read
         self._nograd: set[str] = set()
         self._learned: set[str] = set()  # values of the graph that a gradient can pass
+        # A gradient inside the loss may be one of the batch.
+        self._has_inner_gradients = any(call.target is GRADIENT for call in program.calls)
         self._decisions: dict[str, Value | None] = {}  # by the call that chose
         self._decided: dict[str, Value] = {}  # by version: its recorded content as the graph has it
         self._copies: dict[str, str] = {}  # version of a buffer -> what it is a copy of: integers outside of the graph
@@ -519,7 +522,7 @@ class Normaliser:
         operands = node.inputs[:1] if node.op == "cast_like" else node.inputs
         if not node.nograd and any(self.is_learned(Value(x, (), "")) for x in operands):
             self._learned.add(node.id)
-        elif node.op == "cast_like":
+        elif node.op == "cast_like" and not self._has_inner_gradients:
             node.nograd = True
 
     def _finish(self) -> None:

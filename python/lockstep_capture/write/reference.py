@@ -106,8 +106,8 @@ def compute(
     double: bool,
     take: Callable[[str, torch.Tensor], None] | None = None,
 ) -> Reference:
-    """Gradients of sum(loss_mult * loss) from `state`. double: in FP64, on the CPU. take: gets each gradient as soon as it is
-    known; `state` then loses its weights, which are not needed twice."""
+    """Gradients of sum(loss_mult * loss) from `state`. double: in FP64, on the CPU. take: gets each gradient, which then leaves
+    memory; `state` then loses its weights, which are not needed twice."""
     device = torch.device("cpu") if double else subject.device
     dtype = torch.float64 if double else torch.float32
     params = {}
@@ -138,8 +138,6 @@ def compute(
                 observer=None if double else _Pools(one.traced, seen),
             ).without_autocast()
             loss = run.run()
-            if take is not None and one is micro[-1]:
-                _hand_out(params, take)
             if subject.trains:
                 (loss * one.loss_mult).sum().backward()
             seen.loss = float(loss.detach().double())
@@ -147,26 +145,12 @@ def compute(
             buffers = run.buffers
             found.append(seen)
     grads = {path: as_real(dense(tensor.grad)) for path, tensor in params.items() if tensor.grad is not None}
-    if take is not None:  # of weights that the last micro-batch did not use
+    if take is not None:
         for path in list(grads):
+            params[path].grad = None
             take(path, grads.pop(path))
     return Reference(total / len(micro), grads, buffers, found)
 
-
-def _hand_out(params: dict[str, torch.Tensor], take: Callable[[str, torch.Tensor], None]) -> None:
-    """In the next backward pass: all of a gradient, which then leaves memory."""
-
-    def hook_of(path: str) -> Callable[[torch.Tensor], None]:
-        def hook(tensor: torch.Tensor) -> None:
-            assert tensor.grad is not None
-            grad, tensor.grad = tensor.grad, None
-            take(path, as_real(dense(grad)))
-
-        return hook
-
-    for path, tensor in params.items():
-        if tensor.requires_grad:
-            tensor.register_post_accumulate_grad_hook(hook_of(path))
 
 
 def _stored(buffer: torch.Tensor) -> torch.Tensor:
