@@ -14,8 +14,7 @@ import torch
 
 from ..errors import Problem, UnsupportedModelError
 from ..ir.decisions import is_comparison, picks
-from ..ir.gradients import GRADIENT
-from ..ir.gradients import differentiated
+from ..ir.gradients import GRADIENT, differentiated
 from ..ir.graph import Complex, Graph, Node, Shape, Value, element_type
 from ..ir.program import Call, Program, Ref, iterate_refs
 from ..ir.random_ops import base_name, random_site

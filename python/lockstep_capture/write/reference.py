@@ -152,7 +152,6 @@ def compute(
     return Reference(total / len(micro), grads, buffers, found)
 
 
-
 def _stored(buffer: torch.Tensor) -> torch.Tensor:
     """With the digits that replays read: FP32's, of FP64 buffers too."""
     return buffer.float().double() if buffer.dtype == torch.float64 else buffer

@@ -224,7 +224,7 @@ def test_a_weight_that_only_an_early_micro_batch_uses(program, tmp_path):
     torch.manual_seed(0)
     model = Experts()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    loss_of = lambda m, b: F.cross_entropy(m(b[0], b[2]), b[1])  # noqa: E731
+    loss_of = lambda m, b: F.cross_entropy(m(b[0], b[2]), b[1])
     path = tmp_path / "a.lscap.h5"
     cap = Capture(str(path), model, optimizer, loss_of, steps=2)
     for _ in range(2):
