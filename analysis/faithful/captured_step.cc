@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "src/core/bytes_text.h"
 #include "src/core/error.h"
 #include "src/core/free_memory.h"
 #include "src/core/random.h"
@@ -71,9 +72,9 @@ void CapturedStepRunner::require_memory(const CapturedStep& step) {
   if (!free || values + weights <= *free) return;
   throw InputError(
       fmt::format("memory: a step in {} needs at least {} ({} of weights, {} of gradients and "
-                  "activations), free are {}",
-                  is_fp64_ ? "FP64" : "FP32", memory_text(values + weights), memory_text(weights),
-                  memory_text(values), memory_text(*free)),
+                  "activations), {} is free",
+                  is_fp64_ ? "FP64" : "FP32", bytes_text(values + weights), bytes_text(weights),
+                  bytes_text(values), bytes_text(*free)),
       "free some, or capture smaller batches");
 }
 

@@ -171,8 +171,7 @@ LossBound loss_bound_fp32(double ours, const CapturedVerify& verify, double sum_
   LossBound bound{kBoundsV3.loss};
   bound.raise(kNoiseFactor, noise, "the error of FP32 against FP64");
   if (relative(ours, verify.loss32) <= bound.value) return bound;
-  bound.raise(kChaosFactor, relative(verify.loss32 + chaos, verify.loss32),
-              "what one ulp of the weights moves");
+  bound.raise(kChaosFactor, relative(verify.loss32 + chaos, verify.loss32), "what one ulp moves");
   return bound;
 }
 
@@ -240,10 +239,11 @@ std::string figure_of(const Judged& judged, const Capture& capture) {
                      gradients_text(judged.gradients, judged.floor), steps_text(capture));
 }
 
-// Of a gate that passed only because one ulp in every result moves as much.
+// Of a gate that passed only by what one ulp in every result changes.
 std::string undetermined_text(const char* format) {
   return fmt::format(
-      "; {} does not determine this any closer: one ulp in every result moves it as far", format);
+      "; {} does not determine this any closer: {} times what one ulp in every result changes",
+      format, kChaosFactor);
 }
 
 constexpr CapturedStepRunner::Moves kNotMoved = {.ulps = 0};
@@ -423,7 +423,7 @@ GateResult gate_v1(const Capture& capture) {
     const auto judge_fp64 = [&](const Floors& floors) {
       LossBound bound{kBoundsV1.loss};
       bound.raise(kChaosFactor, relative(verify.loss64 + floors.chaos.loss, verify.loss64),
-                  "what one ulp of the weights moves");
+                  "what one ulp moves");
       Judged out;
       judge_step(ours, {verify.loss64, bound, verify.grads64, kBoundsV1}, verify, floors, out);
       return out;

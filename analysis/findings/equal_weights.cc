@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 
 #include "analysis/findings/nonfinite.h"
 #include "analysis/findings/share_tally.h"
@@ -36,7 +35,7 @@ double gradient_error(const SiteTable& sites, const std::vector<SiteRecord>& ste
   return whole > 0 ? relative(error, whole) : std::numeric_limits<double>::quiet_NaN();
 }
 
-// Whether errors of operands add up, not their shares: sums, differences, products' sums.
+// Whether errors of operands add up, and not their shares: sums and differences.
 bool adds_operands(const Site& output) {
   const OpDef& op = find_op(output.op);
   return op.meaning.is_sum || op.meaning.is_difference;
@@ -179,7 +178,7 @@ std::vector<bool> EqualWeightsTally::leads_to_loss() const {
 }
 
 // The site at or above this one whose own rounding makes most of the error here.
-int32_t EqualWeightsTally::rounding_behind(int32_t id) const {
+int32_t EqualWeightsTally::rounding_causing(int32_t id) const {
   constexpr double kMostOfEnergy = 0.25;
   int32_t here = id;
   while (true) {
@@ -255,7 +254,7 @@ std::optional<Finding> EqualWeightsTally::find(std::span<const double> losses) c
   if (const auto amplifier = culprit(/*all_wrong=*/!step.has_wrong_loss)) {
     f.site = amplifier->site;
     f.share = at(f.site).of_values;
-    f.rounded = rounding_behind(amplifier->operand);
+    f.rounded = rounding_causing(amplifier->operand);
     f.format = format_at(f.rounded);
     const OpDef& op = find_op(site(f.site).op);
     const bool is_linear = adds_operands(site(f.site)) || op.sums.of_products;

@@ -80,7 +80,7 @@ class EqualWeightsTally {
   std::vector<Amplifier> amplifiers() const;
   std::vector<bool> leads_to_loss() const;
   std::optional<Amplifier> culprit(bool all_wrong) const;
-  int32_t rounding_behind(int32_t site) const;
+  int32_t rounding_causing(int32_t site) const;
   int32_t largest_effect(double gap) const;
 
   int lane_;

@@ -17,11 +17,6 @@
 namespace lockstep {
 namespace {
 
-// "sqrt" of sqrt_backward.
-std::string_view forward_name(const Site& site) {
-  return std::string_view(site.op).substr(0, site.op.find("_backward"));
-}
-
 // A loss scale, "2^24"; other numbers as two_digits.
 std::string power_text(double scale) {
   constexpr int kWritten = 10;  // powers up to 2^10 are read more easily as numbers
@@ -118,8 +113,7 @@ std::string storage_underflow_sentence(const FindingContext& c) {
 std::string clip_overflow_sentence(const FindingContext& c) {
   return fmt::format(
       "the norm by which gradients are clipped, {}{}, overflows in {}, which ends at {}: the "
-      "factor "
-      "is 0 and every gradient becomes zero in {} of {} steps",
+      "factor is 0 and every gradient becomes zero in {} of {} steps",
       two_digits(c.finding.value), scale_note(c), format_of(c), two_digits(c.finding.limit),
       c.finding.steps, c.steps);
 }
@@ -335,9 +329,9 @@ std::string flipped_sentence(const FindingContext& c) {
   const std::string call = torch_name(c.site());  // "aten.topk"
   const std::string op = call.empty() ? c.site().op : call.substr(call.find('.') + 1);
   const std::string& line = c.site().source_line;
-  // Without a module the layer is the op's own name.
-  const std::string layer = c.site().layer == c.site().op ? "" : c.site().layer + " ";
-  const std::string place = layer + op + (line.empty() ? "" : " (" + line + ")");
+  const bool is_outside = op_text(c.site().layer, c.site().op) == c.site().op;
+  const std::string place =
+      (is_outside ? "" : c.site().layer + " ") + op + (line.empty() ? "" : " (" + line + ")");
   if (f.events == 0) {
     return fmt::format("{} chooses between equal values in {} of {} cases", place, f.ties,
                        f.events_of);
@@ -527,12 +521,10 @@ constexpr FindingKindRow kRows[] = {
      .rule =
          "products: at least 10 % of the terms, and an error of 10 % of the sum that FP32 does not "
          "show; other sums (pools, means, gradients of biases and of picked rows): that error; "
-         "plain "
-         "sums of the forward pass: 10 % of the energy of the smaller operand; running "
+         "plain sums of the forward pass: 10 % of the energy of the smaller operand; running "
          "statistics and added-up gradients: 10 % of the energy added, where a statistic is also "
          "wrong by 1 % of its energy, and by more than one ulp explains, or takes nothing while "
-         "the "
-         "reference's goes one way",
+         "the reference's goes one way",
      .breaks = false,
      .sentence = swamping_sentence,
      .follows = nothing,
@@ -550,9 +542,7 @@ constexpr FindingKindRow kRows[] = {
      .help = "a router, an order, a branch that the lane's own values would change",
      .rule = "at least 1 % of the recorded decisions at one place, and 2 of them, beyond the share "
              "that the reference's values would change; half of the ties that rounding made count; "
-             "decisions that a lane took itself (--decisions own) "
-             "count, "
-             "too",
+             "decisions that a lane took itself (--decisions own) count, too",
      .breaks = false,
      .sentence = flipped_sentence,
      .follows = nothing,
@@ -606,13 +596,17 @@ std::string torch_name(const Site& site) {
   return site.op == plain || site.op.starts_with(plain + "_backward") ? "" : call;
 }
 
+std::string op_text(const std::string& layer, const std::string& op) {
+  const std::string_view forward = std::string_view(op).substr(0, op.find("_backward"));
+  return layer == forward ? op : layer + " " + op;
+}
+
 std::string place_text(const Site& site) {
   std::string text = site.layer.empty() ? "(no layer)" : site.layer;
-  const bool is_outside = site.layer == forward_name(site);  // of all modules: named after the op
   if (is_storage(site)) {
     text = stored_name(site);
   } else if (is_in_graph(site)) {
-    text = is_outside ? site.op : text + " " + site.op;
+    text = op_text(text, site.op);
   } else {
     text = parameter_of(site);
   }

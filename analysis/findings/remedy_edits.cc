@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "analysis/findings/finding_context.h"
+#include "analysis/findings/finding_kinds.h"
 #include "analysis/findings/remedy_toml.h"
 #include "src/graph/op.h"
 
@@ -42,11 +43,6 @@ const Node* forward_node(const EditContext& c) {
 // No rule can name a layer whose path holds a glob's characters.
 bool can_name(const std::string& layer) {
   return !layer.empty() && layer.find_first_of("*?") == std::string::npos;
-}
-
-// "fc1 linear"; outside of all modules the layer has the op's name: "sub".
-std::string name_of(const std::string& layer, const std::string& op) {
-  return layer == op ? op : layer + " " + op;
 }
 
 Place place_of(const EditContext& c, const Node& forward) {
@@ -99,7 +95,7 @@ std::vector<RemedyEdit> op_in(const EditContext& c, const Format& in) {
   const auto [layer, op] = place_of(c, *node);
   const std::string pytorch = in.is_fp32() ? region_of(layer) : "";
   std::set<Place> places = {{layer, op}};
-  add_edit(edits, {fmt::format("{} in {}", name_of(layer, op), format),
+  add_edit(edits, {fmt::format("{} in {}", op_text(layer, op), format),
                    compute_rules(places, format), pytorch});
   const Finding& f = c.found.finding;
   const Site* cause = f.cause < 0 ? nullptr : &c.found.sites.sites[static_cast<size_t>(f.cause)];
@@ -108,12 +104,12 @@ std::vector<RemedyEdit> op_in(const EditContext& c, const Format& in) {
   if (lost != nullptr && lost != node) {
     std::set<Place> both = places;
     both.insert(place_of(c, *lost));
-    add_edit(edits, {fmt::format("{} and {} in {}", name_of(layer, op), lost->op, format),
+    add_edit(edits, {fmt::format("{} and {} in {}", op_text(layer, op), lost->op, format),
                      compute_rules(both, format), pytorch});
   }
   const std::set<Place> readers = readers_of(c, results_of(*node));
   places.insert(readers.begin(), readers.end());
-  add_edit(edits, {fmt::format("{} and what reads its result in {}", name_of(layer, op), format),
+  add_edit(edits, {fmt::format("{} and what reads its result in {}", op_text(layer, op), format),
                    compute_rules(places, format), pytorch});
   return edits;
 }
@@ -242,7 +238,7 @@ std::vector<RemedyEdit> operands_in_fp32(const EditContext& c) {
   const auto [layer, op] = place_of(c, *node);
   const auto stored = c.found.sites.storage_sites();
   NodesBefore before(c, *node);
-  add_edit(edits, {fmt::format("{} in fp32", name_of(layer, op)),
+  add_edit(edits, {fmt::format("{} in fp32", op_text(layer, op)),
                    compute_rules({{layer, op}}, "fp32"), region_of(layer)});
   for (int d = 1, told = 1; d <= kDepth; ++d) {
     before.go_up();
@@ -265,7 +261,7 @@ std::vector<RemedyEdit> operands_in_fp32(const EditContext& c) {
                          {"point", "storage"},
                          {"format", "fp32"}});
     }
-    add_edit(edits, {fmt::format("{} and {} before it in fp32", name_of(layer, op),
+    add_edit(edits, {fmt::format("{} and {} before it in fp32", op_text(layer, op),
                                  d == 1 ? "the ops" : fmt::format("{} levels of ops", d)),
                      toml, region_of(layer)});
   }

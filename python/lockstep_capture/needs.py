@@ -71,7 +71,7 @@ def check_room(subject: Subject, verify: Collection[int], steps: int, path: str)
             hint = f"verify=[], without reference gradients, needs {_text(smaller)}; or {hint}"
         problems.append(
             f"{what}: the capture of {needs.parameters:,} parameters needs at least {_text(need)} "
-            f"({need / max(needs.parameters, 1):.0f} bytes per parameter), free are {_text(room)}: {hint}"
+            f"({need / max(needs.parameters, 1):.0f} bytes per parameter), {_text(room)} is free: {hint}"
         )
     if problems:
         raise CaptureError("; ".join(problems))

@@ -84,7 +84,7 @@ const JsonObject<FindingOf>& json_object(const FindingOf*) {
           {"spoilt_error",
            only_if([](auto& f) { return std::isfinite(f.finding.spoilt_error); },
                    [](auto& f) { return f.finding.spoilt_error; }),
-           "its relative error. Of *cancellation*: of all weight gradients, if that is large"},
+           "its relative error. Of *cancellation* and *wrong loss*: of all weight gradients"},
           {"consequences",
            [](auto& f) {
              std::vector<Site> sites;

@@ -192,7 +192,9 @@ const JsonObject<EqualStep>& json_object(const EqualStep*) {
           {"has_wrong_loss", &EqualStep::has_wrong_loss,
            "it differs by 16 unit roundoffs (1.6 % to 25 %) and by 8 times what one ulp changes"},
           {"has_wrong_gradients", &EqualStep::has_wrong_gradients,
-           "all weight gradients together are wrong by half"},
+           "all weight gradients together are wrong by half, and a result of the forward pass by "
+           "its "
+           "own size"},
       });
   return keys;
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "reports/writers/number_text.h"
+#include "src/core/bytes_text.h"
 #include "src/core/text.h"
 
 namespace lockstep {

@@ -61,17 +61,6 @@ std::string scale_text(double scale) {
   return short_number(scale);
 }
 
-std::string bytes_text(int64_t bytes) {
-  constexpr double kKibi = 1024;
-  if (bytes < static_cast<int64_t>(kKibi)) return fmt::format("{} B", bytes);
-  auto size = static_cast<double>(bytes) / kKibi;
-  for (const char* unit : {"KiB", "MiB", "GiB"}) {
-    if (size < kKibi) return fmt::format("{:.3g} {}", size, unit);
-    size /= kKibi;
-  }
-  return fmt::format("{:.4g} TiB", size);
-}
-
 std::string sparkline(std::span<const double> values, int width) {
   static constexpr std::array<std::string_view, 8> kBlocks = {"▁", "▂", "▃", "▄",
                                                               "▅", "▆", "▇", "█"};

@@ -19,7 +19,6 @@ std::string loss_text(double loss);        // "0.0412", "nan"
 std::string seconds_text(double seconds);  // "0.4 s", "83 s", "2 min 05 s"
 // A power of two as "2^16", any other number as short_number does.
 std::string scale_text(double scale);
-std::string bytes_text(int64_t bytes);  // "512 B", "1.2 MiB"
 // One block character per value, from the smallest to the largest; 'x' for a non-finite one. At
 // most `width` columns: each shows the mean of its share of the values.
 std::string sparkline(std::span<const double> values, int width);

@@ -82,8 +82,8 @@ struct CapturedInside {
 struct CapturedVerify {
   int64_t step = 0;
   CapturedState before;
-  bool is_start =
-      false;  // it is the state before the first captured step, which Capture::start lost
+  // `before` is the state before the first captured step, which Capture::start lost.
+  bool is_start = false;
   double loss32 = kNotRecorded, loss64 = kNotRecorded;
   Tensors grads32, grads64;  // kF32, kF64
   Masks noise;               // 1 where FP32 itself does not determine the gradient

@@ -77,7 +77,7 @@ int verify_capture_file(const std::string& path, const std::string& json) {
     }
     fmt::print("{}\n", open.empty()
                            ? "Faithful: every gate that applies has passed."
-                           : "Faithful as far as it was recorded: not judged: " + open + ".");
+                           : "Every recorded gate has passed; not recorded: " + open + ".");
   }
   store(path, result);
   if (!json.empty()) {

@@ -1,6 +1,5 @@
 #include "src/core/free_memory.h"
 
-#include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -60,13 +59,6 @@ std::optional<int64_t> free_memory() {
     if (found) least = std::min(least.value_or(*found), *found);
   }
   return least;
-}
-
-std::string memory_text(int64_t bytes) {
-  constexpr double kMebi = 1 << 20, kGibi = 1 << 30;
-  const auto size = static_cast<double>(bytes);
-  return size >= kGibi ? fmt::format("{:.1f} GiB", size / kGibi)
-                       : fmt::format("{:.1f} MiB", size / kMebi);
 }
 
 }  // namespace lockstep

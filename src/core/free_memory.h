@@ -3,15 +3,11 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 
 namespace lockstep {
 
 // Bytes: the least of what the machine has available, swap included, what its control group leaves,
 // and what its limit of addresses leaves. Nothing: not known.
 std::optional<int64_t> free_memory();
-
-// "1.2 GiB", or MiB below one GiB.
-std::string memory_text(int64_t bytes);
 
 }  // namespace lockstep

@@ -256,12 +256,13 @@ void Executor::run_op(const Instruction& op, const Executor* reference, Measurer
   FillRange fill;
   call.output_fill = &fill;
   nodes_[node].op->run(call);
+  const bool has_independent_elements = static_cast<bool>(fill);
   if (fill && (first_step.how.spec.format == nullptr || first_step.probe.keeps())) {
     std::exchange(fill, nullptr)(0, outputs[0]->size());
   }
   if (call.kernels.take_device_work != nullptr) note_device_work(op.node);
-  // An op with independent elements, which are not yet written, sums nothing.
-  if (probe.sums_again && !fill) probe.other_sums = other_sums(*nodes_[node].op, call);
+  if (probe.sums_again && !has_independent_elements)
+    probe.other_sums = other_sums(*nodes_[node].op, call);
   if (measurer != nullptr) measurer->after_op(op, probe);
   if (sums_pending) finish_sums(/*is_output=*/true);
 

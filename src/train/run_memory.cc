@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
+#include "src/core/bytes_text.h"
 #include "src/core/counted.h"
 #include "src/core/error.h"
-#include "src/core/free_memory.h"
 #include "src/core/text.h"
 #include "src/train/run_option_rows.h"
 
@@ -30,7 +30,7 @@ std::string fewer_lanes(const std::vector<LaneMemory>& lanes, int64_t free) {
   constexpr size_t kFewest = 2;  // the reference alone shows nothing
   if (names.size() < kFewest || names.size() == lanes.size()) return "";
   return fmt::format("{} {} --twins 0 needs {}; ", option_name(&RunOptions::lanes),
-                     join(names, ","), memory_text(bytes));
+                     join(names, ","), bytes_text(bytes));
 }
 
 }  // namespace
@@ -47,16 +47,16 @@ std::string check_run_memory(const std::vector<LaneMemory>& lanes, int64_t param
   std::vector<std::string> each;
   for (const LaneMemory& lane : lanes) {
     needed += lane.bytes;
-    each.push_back(lane.lane + " " + memory_text(lane.bytes));
+    each.push_back(lane.lane + " " + bytes_text(lane.bytes));
   }
   const auto needed_in_all = static_cast<double>(needed) * (1 + kBesidesTensors);
   if (free <= 0 || needed_in_all <= static_cast<double>(free)) return "";
   const std::string found = fmt::format(
-      "memory: {} of {} need at least {} ({:.0f} bytes per parameter: {}), free are {}",
+      "memory: {} of {} need at least {} ({:.0f} bytes per parameter: {}), {} is free",
       counted(lanes.size(), "lane"), counted(static_cast<uint64_t>(parameters), "parameter"),
-      memory_text(needed),
+      bytes_text(needed),
       static_cast<double>(needed) / static_cast<double>(std::max<int64_t>(1, parameters)),
-      join(each, ", "), memory_text(free));
+      join(each, ", "), bytes_text(free));
   const std::string hint = fewer_lanes(lanes, free) + "fewer --lanes or " +
                            (is_capture ? "a capture of smaller batches" : "a smaller --batch") +
                            " need less";

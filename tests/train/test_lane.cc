@@ -421,8 +421,7 @@ TEST_CASE("a run that needs more memory than is free is refused, a close one war
   CHECK(check(int64_t{800} << 20).empty());
   CHECK(check(int64_t{600} << 20)
             .starts_with("memory: 3 lanes of 10 485 760 parameters need at least "
-                         "600.0 MiB (60 bytes per parameter: fp32 100.0 MiB"));
+                         "600 MiB (60 bytes per parameter: fp32 100 MiB"));
   CHECK_THROWS_WITH_AS(check((int64_t{600} << 20) - 1),
-                       doctest::Contains("--lanes fp32,low --twins 0 needs 300.0 MiB;"),
-                       InputError);
+                       doctest::Contains("--lanes fp32,low --twins 0 needs 300 MiB;"), InputError);
 }

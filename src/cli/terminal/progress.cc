@@ -12,6 +12,7 @@
 #include "reports/writers/number_text.h"
 #include "reports/writers/text_writer.h"
 #include "src/cli/terminal/terminal.h"
+#include "src/core/bytes_text.h"
 #include "src/core/text.h"
 
 namespace lockstep {

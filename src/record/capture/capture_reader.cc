@@ -6,6 +6,7 @@
 #include <charconv>
 #include <stdexcept>
 
+#include "src/core/bytes_text.h"
 #include "src/core/error.h"
 #include "src/core/free_memory.h"
 #include "src/core/text.h"
@@ -95,9 +96,9 @@ void require_memory_to_read(const std::string& path, const FileBlock& block, Cap
     }
   }
   if (tensors + step <= static_cast<double>(*free)) return;
-  const auto text = [](double bytes) { return memory_text(static_cast<int64_t>(bytes)); };
+  const auto text = [](double bytes) { return bytes_text(static_cast<int64_t>(bytes)); };
   throw InputError(
-      fmt::format("capture '{}': memory: at least {} needed ({} of its tensors{}), free are {}",
+      fmt::format("capture '{}': memory: at least {} needed ({} of its tensors{}), {} is free",
                   path, text(tensors + step), text(tensors),
                   step == 0 ? "" : ", " + text(step) + " of a step in FP64", text(*free)),
       "free some, or use a machine with more");

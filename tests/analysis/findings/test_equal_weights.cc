@@ -69,7 +69,7 @@ std::optional<Finding> wrong_in(const Step& step, const std::vector<double>& los
   return tally.find(losses);
 }
 
-TEST_CASE("cancellation: the op, the shrinking, and the rounding behind it") {
+TEST_CASE("cancellation: the op, how much smaller its result is, and the rounding that caused it") {
   Step step;
   step.cancel();
   const auto found = wrong_in(step);
@@ -98,7 +98,7 @@ TEST_CASE("a result of its operands' size: the op amplifies") {
   CHECK(found->factor == doctest::Approx(250));
 }
 
-TEST_CASE("the loss is right and the gradients are: nothing, however wrong a result is") {
+TEST_CASE("loss and gradients are right: nothing is found, however wrong a result is") {
   Step step;
   step.cancel();
   step.own.loss = 1.001;
