@@ -42,8 +42,8 @@ double normal_quantile() {
 }
 
 std::span<const double> tail_of(std::span<const double> loss) {
-  const size_t wanted = std::max<size_t>(kTailSteps, loss.size() / kTailDivisor);
-  return loss.last(std::min(wanted, loss.size()));
+  const size_t half = (loss.size() + 1) / 2;
+  return loss.last(std::min(half, std::max<size_t>(kTailSteps, loss.size() / kTailDivisor)));
 }
 
 double tail_mean(std::span<const double> loss) {

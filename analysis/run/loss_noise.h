@@ -27,7 +27,7 @@ namespace lockstep {
 
 inline constexpr double kErrorRate = 0.01;   // of calling a lane worse that is not
 inline constexpr int64_t kTailDivisor = 10;  // the tail: this part of the run's steps,
-inline constexpr int64_t kTailSteps = 10;    // but at least this many
+inline constexpr int64_t kTailSteps = 10;    // but at least this many, in the run's second half
 inline constexpr size_t kFewestTail = 3;     // steps in a tail, from which a lane can be judged
 inline constexpr size_t kFewestChanges = 3;  // from which changes of stretches are a bound
 
@@ -36,10 +36,10 @@ double step_scatter(std::span<const double> loss);
 double t_quantile(int64_t degrees);  // Student's, at 1 - kErrorRate
 double normal_quantile();            // t(infinity)
 
-// Mean over the last max(kTailSteps, size / kTailDivisor) values (all of a shorter run); NaN for
-// none.
-double tail_mean(std::span<const double> loss);
+// The last max(kTailSteps, size / kTailDivisor) values, but never more than the second half of the
+// run: the fall before is no noise.
 std::span<const double> tail_of(std::span<const double> loss);
+double tail_mean(std::span<const double> loss);  // NaN for none
 
 // See above; 0 for fewer than two steps.
 double batch_noise(std::span<const double> lane, std::span<const double> reference);

@@ -84,18 +84,11 @@ std::vector<double> without_skips(const JudgeInput& in) {
   return kept;
 }
 
-// What an outcome rests on: of a run in which a tail would reach into its first half, the second
-// half. The fall before is no noise.
-std::span<const double> late(std::span<const double> loss) {
-  const bool is_short = loss.size() < 2 * static_cast<size_t>(kTailSteps);
-  return is_short ? loss.last((loss.size() + 1) / 2) : loss;
-}
-
 double fall_of(std::span<const double> loss) {
-  return loss.empty() ? 0 : loss.front() - tail_mean(late(loss));
+  return loss.empty() ? 0 : loss.front() - tail_mean(loss);
 }
 bool learned(std::span<const double> loss) {
-  return !loss.empty() && fall_of(loss) > learning_noise(late(loss));
+  return !loss.empty() && fall_of(loss) > learning_noise(loss);
 }
 
 Course measure(const JudgeInput& in) {
@@ -103,10 +96,10 @@ Course measure(const JudgeInput& in) {
   const std::vector<double> lane = without_skips(in);
   const size_t behind = std::min(in.skips.size(), in.reference.size() / 2);
   const std::span<const double> reference = in.reference.first(in.reference.size() - behind);
-  out.tail_loss = tail_mean(late(lane));
-  out.tail_steps = static_cast<int64_t>(tail_of(late(lane)).size());
-  out.gap = out.tail_loss - tail_mean(late(reference));
-  out.batch_noise = batch_noise(late(lane), late(reference));
+  out.tail_loss = tail_mean(lane);
+  out.tail_steps = static_cast<int64_t>(tail_of(lane).size());
+  out.gap = out.tail_loss - tail_mean(reference);
+  out.batch_noise = batch_noise(lane, reference);
   out.broke = in.died_at >= 0 || !std::isfinite(out.tail_loss);
   out.learned = learned(lane);
   return out;
@@ -119,7 +112,7 @@ Paired gaps_of(std::span<const JudgeInput> seeds, std::span<const Course> course
     gaps.values.push_back(courses[i].gap);
     gaps.noises.push_back(courses[i].batch_noise);
     for (const std::span<const double> twin : seeds[i].twins) {
-      const std::vector<double> more = chaos_gaps(late(seeds[i].reference), late(twin));
+      const std::vector<double> more = chaos_gaps(seeds[i].reference, twin);
       gaps.chaos.insert(gaps.chaos.end(), more.begin(), more.end());
     }
   }
@@ -168,7 +161,7 @@ bool reference_learned(std::span<const JudgeInput> seeds) {
   double fall = 0, noise_sq = 0;
   for (const JudgeInput& seed : seeds) {
     fall += fall_of(seed.reference);
-    noise_sq += std::pow(learning_noise(late(seed.reference)), 2);
+    noise_sq += std::pow(learning_noise(seed.reference), 2);
   }
   return fall > std::sqrt(noise_sq);  // means: both divided by the number of seeds
 }

@@ -5,9 +5,6 @@
 // same batches, and the n gaps are judged together. One seed rules out a large regression; it
 // cannot show that two lanes are equal.
 //
-// Of a run of fewer than 2 kTailSteps steps only the second half counts: the fall before is no
-// noise.
-//
 //   gap           tail mean of the lane's loss - tail mean of the reference's (units of the loss),
 //                 mean over the seeds. A lane that skipped k steps is compared with the reference k
 //                 steps before its end: both have made as many updates.

@@ -19,7 +19,10 @@ from .model_state import Subject, as_real
 
 # Bytes of memory per parameter, at the peak, in addition to the loop's own: measured (docs/performance.md), rounded up.
 _WATCHED = 9  # the first state, until it is written
-_VERIFIED = 24  # weights before the step, the loop's gradients, FP32 and FP64 references
+_STEPPED = (
+    24  # weights before the step, the loop's gradients, the FP32 reference and its step; states of optimizers apart
+)
+_IN_FP64 = 32  # weights and gradients of the FP64 reference, FP32's; the optimizer's state has left memory by then
 _FP32 = 4  # bytes of a number
 
 
@@ -40,7 +43,7 @@ def needs_of(subject: Subject, verify: Collection[int], steps: int) -> Needs:
     there = bool(subject.optimizer is not None and subject.optimizer.state)
     memory = _WATCHED * count + state * there
     if verify:
-        memory = _VERIFIED * count + state * (there or max(verify) > 0)
+        memory = max(_STEPPED * count + state * (there or max(verify) > 0), _IN_FP64 * count)
     if subject.device.type == "cpu":
         memory += state * (not there)
         memory += _FP32 * sum(as_real(tensor).numel() for tensor in subject.held().values() if tensor.grad is None)

@@ -96,6 +96,12 @@ std::string distance_note(const Report& report) {
                           ? ""
                           : fmt::format(" that was measured ({})", report.last_measured)) +
                      ", against the same reference.";
+  if (std::ranges::any_of(report.lanes,
+                          [](const LaneReport& lane) { return !lane.skips.empty(); })) {
+    text +=
+        " A lane that skipped steps is compared at as many updates: with as many earlier steps of "
+        "the reference.";
+  }
   if (report.truth >= 0) {
     text += " The fp64 row's distance is the reference's own error against the truth.";
   }

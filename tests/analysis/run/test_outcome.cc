@@ -46,11 +46,13 @@ struct Case {
   }
 };
 
-TEST_CASE("the tail is a tenth of the run, at least ten steps") {
+TEST_CASE("the tail is a tenth of the run, at least ten steps, at most the second half") {
   CHECK(tail_of(std::vector<double>(200)).size() == 20);
   CHECK(tail_of(std::vector<double>(50)).size() == 10);
-  CHECK(tail_of(std::vector<double>(3)).size() == 3);
-  CHECK(tail_mean(std::vector<double>{1, 2, 3}) == 2);
+  CHECK(tail_of(std::vector<double>(16)).size() == 8);
+  CHECK(tail_of(std::vector<double>(3)).size() == 2);
+  CHECK(tail_of(std::vector<double>(1)).size() == 1);
+  CHECK(tail_mean(std::vector<double>{1, 2, 3}) == 2.5);
   CHECK(std::isnan(tail_mean({})));
 }
 

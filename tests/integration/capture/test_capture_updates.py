@@ -303,7 +303,7 @@ def test_lanes_that_do_not_train_by_their_gradients_are_not_judged(lockstep, tmp
     why = "every lane takes PyTorch's recorded updates" if trains else "these are forward passes alone"
     assert f"Outcomes are not judged: {why}" in said, said
     assert "--cycle" not in said and "converges" not in said and "To have them judged" not in said, said
-    assert re.search(r"captured \(recorded\) [\d.]+ [+-]0\.0000", said), said
+    assert re.search(r"captured \(recorded\) [\d.]+ [+-]0\.0000 .* mean over the last 2 steps", said), said
     refused = lockstep("recommend", path, code=2).stderr
     assert ("the updates of UnknownOptimizer are recorded" if trains else "a capture of inference") in refused
     assert "lockstep recommend RUN.h5" in refused
