@@ -309,9 +309,9 @@ class LaneTally : public Observer {
       lane_value(MetricId::kFirstLoss, {losses_[0]});
     }
     if (!finite_losses_.empty()) {
-      lane_value(MetricId::kEndLoss, {tail_mean(finite_losses_)});
+      lane_value(MetricId::kEndLoss, {end_mean(finite_losses_)});
       if (!info_.is_reference && info_.died_at < 0) {
-        lane_value(MetricId::kLossGap, {tail_mean(finite_losses_) - tail_mean(reference_losses_)});
+        lane_value(MetricId::kLossGap, {end_mean(finite_losses_) - end_mean(reference_losses_)});
       }
     }
     if (steps_ > 0) {

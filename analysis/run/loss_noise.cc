@@ -11,15 +11,22 @@
 namespace lockstep {
 namespace {
 
+size_t end_steps(std::span<const double> loss) {
+  return std::min(loss.size(), std::max<size_t>(kTailSteps, loss.size() / kTailDivisor));
+}
+
+double mean(std::span<const double> values) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
 // The means over stretches of the tail's length, from the end backwards through the second half of
 // the run; at least one.
 std::vector<double> stretches(std::span<const double> loss) {
   const size_t length = tail_of(loss).size(), half = loss.size() / 2;
   std::vector<double> means;
   for (size_t end = loss.size(); length > 0 && end >= half + length; end -= length) {
-    const std::span<const double> stretch = loss.subspan(end - length, length);
-    means.push_back(std::accumulate(stretch.begin(), stretch.end(), 0.0) /
-                    static_cast<double>(length));
+    means.push_back(mean(loss.subspan(end - length, length)));
   }
   if (means.empty() && length > 0) means = {tail_mean(loss)};
   return means;
@@ -42,16 +49,13 @@ double normal_quantile() {
 }
 
 std::span<const double> tail_of(std::span<const double> loss) {
-  const size_t half = (loss.size() + 1) / 2;
-  return loss.last(std::min(half, std::max<size_t>(kTailSteps, loss.size() / kTailDivisor)));
+  return loss.last(std::min((loss.size() + 1) / 2, end_steps(loss)));
 }
-
 double tail_mean(std::span<const double> loss) {
-  if (loss.empty()) return std::numeric_limits<double>::quiet_NaN();
-  const std::span<const double> tail = tail_of(loss);
-  double sum = 0;
-  for (const double x : tail) sum += x;
-  return sum / static_cast<double>(tail.size());
+  return mean(tail_of(loss));
+}
+double end_mean(std::span<const double> loss) {
+  return mean(loss.last(end_steps(loss)));
 }
 
 double batch_noise(std::span<const double> lane, std::span<const double> reference) {

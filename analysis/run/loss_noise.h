@@ -40,6 +40,8 @@ double normal_quantile();            // t(infinity)
 // run: the fall before is no noise.
 std::span<const double> tail_of(std::span<const double> loss);
 double tail_mean(std::span<const double> loss);  // NaN for none
+// Over the same steps, and of a short run over all: baselines of checks hold it.
+double end_mean(std::span<const double> loss);
 
 // See above; 0 for fewer than two steps.
 double batch_noise(std::span<const double> lane, std::span<const double> reference);

@@ -53,6 +53,7 @@ TEST_CASE("the tail is a tenth of the run, at least ten steps, at most the secon
   CHECK(tail_of(std::vector<double>(3)).size() == 2);
   CHECK(tail_of(std::vector<double>(1)).size() == 1);
   CHECK(tail_mean(std::vector<double>{1, 2, 3}) == 2.5);
+  CHECK(end_mean(std::vector<double>{1, 2, 3}) == 2);
   CHECK(std::isnan(tail_mean({})));
 }
 
