@@ -10,6 +10,7 @@
 
 #include "analysis/findings/equal_weights.h"
 #include "analysis/findings/nonfinite.h"
+#include "analysis/findings/op_text.h"
 #include "analysis/findings/remedies.h"
 #include "analysis/findings/swamped_sums.h"
 #include "src/core/text.h"
@@ -594,11 +595,6 @@ std::string torch_name(const Site& site) {
   std::string plain = call.substr(name + 1);
   if (plain.ends_with('_')) plain.pop_back();  // in place
   return site.op == plain || site.op.starts_with(plain + "_backward") ? "" : call;
-}
-
-std::string op_text(const std::string& layer, const std::string& op) {
-  const std::string_view forward = std::string_view(op).substr(0, op.find("_backward"));
-  return layer == forward ? op : layer + " " + op;
 }
 
 std::string place_text(const Site& site) {

@@ -35,8 +35,6 @@ std::vector<std::string> remedy_words(const FindingContext& context);
 // "aten.addmm": the call of PyTorch that the site's op comes from, without its overload; "" if it
 // is not known or has the name of our op ("aten.relu_", "aten.linear" of a linear_backward_input).
 std::string torch_name(const Site& site);
-// "fc1 linear"; outside of all modules a layer is named after its op: "sub", "sqrt_backward".
-std::string op_text(const std::string& layer, const std::string& op);
 // "blocks.2.attn matmul (aten.bmm, model.py:41)"; "(no layer)" where the module path is empty.
 std::string place_text(const Site& site);
 // Two significant digits, however small: "1.1e5", "65504", "0.034", "3.2e-7".

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "analysis/findings/finding_context.h"
-#include "analysis/findings/finding_kinds.h"
+#include "analysis/findings/op_text.h"
 #include "analysis/findings/remedy_toml.h"
 #include "src/graph/op.h"
 
