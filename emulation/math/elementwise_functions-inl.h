@@ -13,10 +13,10 @@
 #define LOCKSTEP_VECTOR_UNARY_FUNCTIONS(X)                                          \
   X(Neg) X(Abs) X(Sqrt) X(Rsqrt) X(Reciprocal) X(Exp) X(Log) X(Tanh) X(Sigmoid)     \
   X(Silu) X(Gelu) X(GeluTanh) X(Hardswish) X(Hardsigmoid) X(LeakyRelu) X(Elu)       \
-  X(Softplus) X(Clamp) X(Erf) X(Expm1) X(Log1p)
+  X(Softplus) X(Clamp) X(Erf) X(Expm1) X(Log1p) X(Power)
 #define LOCKSTEP_UNARY_FUNCTIONS(X)                                                 \
   LOCKSTEP_VECTOR_UNARY_FUNCTIONS(X)                                                \
-  X(Power) X(Exp2) X(Sin) X(Cos) X(Tan) X(Asin) X(Acos) X(Atan) X(Sinh) X(Cosh)     \
+  X(Exp2) X(Sin) X(Cos) X(Tan) X(Asin) X(Acos) X(Atan) X(Sinh) X(Cosh)              \
   X(Asinh) X(Acosh) X(Atanh) X(Lgamma) X(Digamma) X(Floor) X(Ceil) X(Round) X(Trunc)
 #define LOCKSTEP_BINARY_FUNCTIONS(X) X(Sub) X(Div) X(Minimum) X(Maximum) X(AddScaled)
 #endif
@@ -275,13 +275,14 @@ struct Log1pFunction : FunctionBase {
   HWY_INLINE V backward(V x, V dy) const { return dy / (x + M::set(1)); }
 };
 
-// x^a
+// x^a; common exponents as PyTorch has them.
 template <class M>
 struct PowerFunction : FunctionBase {
   using V = typename M::V;
   const double exponent;
   explicit HWY_INLINE PowerFunction(const FunctionParameters& p) : exponent(p.a) {}
   static HWY_INLINE V power(V x, double e) {
+    if (e == 1) return x;
     if (e == 2) return x * x;
     if (e == 3) return x * x * x;
     if (e == 0.5) return M::sqrt(x);

@@ -42,6 +42,14 @@ struct VectorMath {
   static HWY_INLINE V exp(V x) { return vector_exp(D(), x); }
   static HWY_INLINE V log(V x) { return vector_log(D(), x); }
   static HWY_INLINE V tanh(V x) { return vector_tanh(D(), x); }
+  static V pow(V x, V y) {  // number by number
+    HWY_ALIGN T bases[hn::MaxLanes(D())];
+    HWY_ALIGN T exponents[hn::MaxLanes(D())];
+    hn::Store(x, D(), bases);
+    hn::Store(y, D(), exponents);
+    for (size_t i = 0; i < hn::Lanes(D()); ++i) bases[i] = lockstep_pow(bases[i], exponents[i]);
+    return hn::Load(D(), bases);
+  }
   static HWY_INLINE V two_sum_error(V x, V y, V sum) {
     return HWY_NAMESPACE::two_sum_error(x, y, sum);
   }

@@ -79,7 +79,7 @@ namespace lockstep {
 namespace {
 
 // The scalar kernels for functions after the last one with a vector version.
-constexpr Unary kFirstScalar = Unary::kPower;
+constexpr Unary kFirstScalar = Unary::kExp2;
 
 template <typename T, UnaryKernel<T> kKernel>
 void spread_unary(Unary function, const FunctionParameters& parameters, const T* x, T* y,

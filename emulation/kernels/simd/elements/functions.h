@@ -1,5 +1,5 @@
 // The functions of emulation/math/elementwise_functions.h in vectors: the bits of
-// emulation/kernels/scalar/elements/functions.h. Powers run the scalar kernel.
+// emulation/kernels/scalar/elements/functions.h.
 // Requires: cpu_has_avx2() or cpu_has_avx512() (emulation/kernels/simd/targets.h).
 #pragma once
 
