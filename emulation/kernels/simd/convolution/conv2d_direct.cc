@@ -130,7 +130,9 @@ class PlaneProduct {
     if (terms_ == 0 || height == 0) return height;
     const int64_t beyond = shape_.size(1) - shape_.size(0);  // that one more row takes
     const int64_t fitting = (kPlaneElements - shape_.size(0)) / std::max<int64_t>(1, beyond);
-    return ceil_div(height, ceil_div(height, std::clamp<int64_t>(fitting, 1, height)));
+    // Rows that two pieces share are filled twice: a piece has at least as many of its own.
+    const int64_t fewest = std::clamp<int64_t>(shape_.plane_rows(0), 1, height);
+    return ceil_div(height, ceil_div(height, std::clamp<int64_t>(fitting, fewest, height)));
   }
 
   const PlaneShape shape_;
