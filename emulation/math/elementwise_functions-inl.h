@@ -6,7 +6,8 @@
 //
 // To add a function, add its name to a list and a struct NameFunction.
 
-// X(Name): a function of x with up to two parameters. The first list has vector versions.
+// X(Name): a function of x with up to two parameters. The first list has vector versions;
+// the second is computed number by number.
 // The formatter is off because it would break the list at other places on every run.
 // clang-format off
 #ifndef LOCKSTEP_VECTOR_UNARY_FUNCTIONS
@@ -14,10 +15,11 @@
   X(Neg) X(Abs) X(Sqrt) X(Rsqrt) X(Reciprocal) X(Exp) X(Log) X(Tanh) X(Sigmoid)     \
   X(Silu) X(Gelu) X(GeluTanh) X(Hardswish) X(Hardsigmoid) X(LeakyRelu) X(Elu)       \
   X(Softplus) X(Clamp) X(Erf) X(Expm1) X(Log1p) X(Power)
-#define LOCKSTEP_UNARY_FUNCTIONS(X)                                                 \
-  LOCKSTEP_VECTOR_UNARY_FUNCTIONS(X)                                                \
+#define LOCKSTEP_NUMBER_UNARY_FUNCTIONS(X)                                          \
   X(Exp2) X(Sin) X(Cos) X(Tan) X(Asin) X(Acos) X(Atan) X(Sinh) X(Cosh)              \
   X(Asinh) X(Acosh) X(Atanh) X(Lgamma) X(Digamma) X(Floor) X(Ceil) X(Round) X(Trunc)
+#define LOCKSTEP_UNARY_FUNCTIONS(X)                                                 \
+  LOCKSTEP_VECTOR_UNARY_FUNCTIONS(X) LOCKSTEP_NUMBER_UNARY_FUNCTIONS(X)
 #define LOCKSTEP_BINARY_FUNCTIONS(X) X(Sub) X(Div) X(Minimum) X(Maximum) X(AddScaled)
 #endif
 // clang-format on

@@ -38,7 +38,7 @@ inline double lgamma_double(double x) {
   if (is_pole(x) || std::isinf(x)) return std::numeric_limits<double>::infinity();
   if (x < 0.5) {
     // Gamma(x) Gamma(1 - x) = pi / sin(pi x); whole turns are taken off first, exactly.
-    const double sine = std::fabs(sin_cos(std::numbers::pi * (x - std::nearbyint(x))).sin);
+    const double sine = std::fabs(sin_double(std::numbers::pi * (x - std::nearbyint(x))));
     return lockstep_log(std::numbers::pi / sine) - lgamma_double(1 - x);
   }
   if (x == 1 || x == 2) return 0;
@@ -58,8 +58,8 @@ inline double lgamma_double(double x) {
 inline double digamma_double(double x) {
   if (x != x || is_pole(x)) return std::numeric_limits<double>::quiet_NaN();
   if (x < 0.5) {
-    const SinCos both = sin_cos(std::numbers::pi * (x - std::nearbyint(x)));
-    return digamma_double(1 - x) - std::numbers::pi * both.cos / both.sin;
+    const ReducedAngle angle = angle_of(std::numbers::pi * (x - std::nearbyint(x)));
+    return digamma_double(1 - x) - std::numbers::pi * sin_after(angle, 1) / sin_after(angle, 0);
   }
   double below = 0;
   for (; x < kSeriesFrom; x += 1) below += 1 / x;
@@ -77,7 +77,7 @@ inline double trigamma_double(double x) {
   }
   if (is_pole(x)) return std::numeric_limits<double>::infinity();
   if (x < 0.5) {
-    const double sine = sin_cos(std::numbers::pi * (x - std::nearbyint(x))).sin;
+    const double sine = sin_double(std::numbers::pi * (x - std::nearbyint(x)));
     const double ratio = std::numbers::pi / sine;
     return ratio * ratio - trigamma_double(1 - x);
   }

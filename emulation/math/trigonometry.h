@@ -30,10 +30,11 @@ struct ReducedAngle {
 inline ReducedAngle reduce_angle(double x) {
   using Words = unsigned __int128;
   constexpr int kWordBits = 64, kPointBits = 64;  // bits before the binary point in the table
-  int exponent;
-  const double fraction = std::frexp(std::fabs(x), &exponent);
+  using C = MathConstants<double>;
+  const uint64_t bits = std::bit_cast<uint64_t>(std::fabs(x)), one = uint64_t{1} << C::kFractionBits;
   // |x| = whole 2^(exponent - 53)
-  const auto whole = static_cast<uint64_t>(std::ldexp(fraction, 53));
+  const auto exponent = static_cast<int>(bits >> C::kFractionBits) - 1022;
+  const uint64_t whole = (bits & (one - 1)) | one;
   // The bit of 2/pi that the lowest bit of `whole` turns into 2: higher ones give multiples of 4.
   const int first = kPointBits + exponent - 53 - 2;
   const auto word = static_cast<size_t>(first / kWordBits);
@@ -68,64 +69,63 @@ inline ReducedAngle reduce_angle(double x) {
   }
   const auto top = static_cast<uint64_t>(rest >> 75), next = static_cast<uint64_t>(rest >> 22);
   const auto tail = static_cast<double>(next & ((uint64_t{1} << 53) - 1));
-  TwoDoubles turn = {std::ldexp(static_cast<double>(top), -53 - zeros),
-                     std::ldexp(tail, -106 - zeros)};
+  const TwoDoubles turn = {static_cast<double>(top) * power_of_two<double>(-53 - zeros),
+                           tail * power_of_two<double>(-106 - zeros)};
   TwoDoubles angle = multiply(turn, {kHalfPiHigh, kHalfPiLow});
   const bool negative = above_half != std::signbit(x);
   if (negative) angle = {-angle.high, -angle.low};
   return {(std::signbit(x) ? -quadrant : quadrant) & 3, angle};
 }
 
+// 1/f!, -1/(f+2)!, 1/(f+4)!, ... with the sign of (-1)^(f/2); the factorials are exact up to 18!.
+template <int kFirst>
+constexpr std::array<double, 8> inverse_factorials() {
+  std::array<double, 8> terms{};
+  double factorial = 1;
+  for (int i = 2; i < kFirst + 16; ++i) {
+    factorial *= i;
+    const int term = i - kFirst;
+    if (term < 0 || term % 2 != 0) continue;
+    terms[static_cast<size_t>(term / 2)] = (i / 2 % 2 == 0 ? 1 : -1) / factorial;
+  }
+  return terms;
+}
+
 // sin and cos of an angle of at most pi/4. Terms up to x^17 / 17! and x^18 / 18! leave less than
 // 2^-62 of the result.
 inline double sin_series(TwoDoubles angle) {
+  static constexpr std::array<double, 8> kTerms = inverse_factorials<3>();
   const double x = angle.high, z = x * x;
-  double factorial = 1;
-  std::array<double, 8> terms;  // (-1)^i / (2i + 1)!
-  for (int i = 1; i <= 8; ++i) {
-    factorial *= -2 * i * (2 * i + 1);
-    terms[static_cast<size_t>(i - 1)] = 1 / factorial;
-  }
-  double series = terms.back();
-  for (size_t i = terms.size() - 1; i-- > 0;) series = std::fma(series, z, terms[i]);
+  double series = kTerms.back();
+  for (size_t i = kTerms.size() - 1; i-- > 0;) series = std::fma(series, z, kTerms[i]);
   return x + std::fma(x * z, series, angle.low * (1 - 0.5 * z));
 }
 inline double cos_series(TwoDoubles angle) {
+  static constexpr std::array<double, 8> kTerms = inverse_factorials<4>();
   const double x = angle.high, z = x * x;
-  double factorial = -2;
-  std::array<double, 8> terms;  // (-1)^i / (2i)!, from i = 2
-  for (int i = 2; i <= 9; ++i) {
-    factorial *= -(2 * i - 1) * 2 * i;
-    terms[static_cast<size_t>(i - 2)] = 1 / factorial;
-  }
-  double series = terms.back();
-  for (size_t i = terms.size() - 1; i-- > 0;) series = std::fma(series, z, terms[i]);
+  double series = kTerms.back();
+  for (size_t i = kTerms.size() - 1; i-- > 0;) series = std::fma(series, z, kTerms[i]);
   const double half = 0.5 * z, first = 1 - half;
   return first + (((1 - first) - half) + std::fma(z * z, series, -x * angle.low));
 }
 
-struct SinCos {
-  double sin, cos;
-};
-inline SinCos sin_cos(double x) {
-  if (!std::isfinite(x)) {
-    const double nan = std::numeric_limits<double>::quiet_NaN();
-    return {nan, nan};
-  }
+// The angle NaN without a finite x.
+inline ReducedAngle angle_of(double x) {
   constexpr double kQuarterPi = 0x1.921fb54442d18p-1;
-  const ReducedAngle reduced =
-      std::fabs(x) < kQuarterPi ? ReducedAngle{0, {x, 0}} : reduce_angle(x);
-  const double s = sin_series(reduced.angle), c = cos_series(reduced.angle);
-  switch (reduced.quadrant) {
-    case 0:
-      return {s, c};
-    case 1:
-      return {c, -s};
-    case 2:
-      return {-s, -c};
-    default:
-      return {-c, s};
-  }
+  if (!std::isfinite(x)) return {0, {std::numeric_limits<double>::quiet_NaN(), 0}};
+  return std::fabs(x) < kQuarterPi ? ReducedAngle{0, {x, 0}} : reduce_angle(x);
+}
+// sin(x + quarter_turns pi/2)
+inline double sin_after(const ReducedAngle& x, int quarter_turns) {
+  const int quadrant = x.quadrant + quarter_turns;
+  const double value = quadrant % 2 == 0 ? sin_series(x.angle) : cos_series(x.angle);
+  return quadrant % 4 < 2 ? value : -value;
+}
+inline double sin_double(double x) {
+  return sin_after(angle_of(x), 0);
+}
+inline double cos_double(double x) {
+  return sin_after(angle_of(x), 1);
 }
 
 // atan of x in [0, 1]: atan c + atan t, c = k / 8 the nearest, t = (x - c) / (1 + x c). Terms up to
@@ -169,16 +169,16 @@ inline double atan2_double(double y, double x) {
 // sin(+-inf) = NaN; the sign of zero stays.
 template <typename T>
 T lockstep_sin(T x) {
-  return x == 0 ? x : static_cast<T>(math_detail::sin_cos(x).sin);
+  return x == 0 ? x : static_cast<T>(math_detail::sin_double(x));
 }
 template <typename T>
 T lockstep_cos(T x) {
-  return static_cast<T>(math_detail::sin_cos(x).cos);
+  return static_cast<T>(math_detail::cos_double(x));
 }
 template <typename T>
 T lockstep_tan(T x) {
-  const math_detail::SinCos both = math_detail::sin_cos(x);
-  return x == 0 ? x : static_cast<T>(both.sin / both.cos);
+  const math_detail::ReducedAngle angle = math_detail::angle_of(x);
+  return x == 0 ? x : static_cast<T>(sin_after(angle, 0) / sin_after(angle, 1));
 }
 template <typename T>
 T lockstep_atan(T x) {

@@ -2,8 +2,9 @@
 // last, partial vector is masked; ranges are spread over the threads.
 #include "emulation/kernels/simd/elements/functions.h"
 
-#include "emulation/kernels/scalar/elements/functions.h"
 #include "emulation/kernels/simd/targets.h"
+#include "emulation/math/single_numbers.h"
+#include "emulation/accumulator/fast_round.h"
 #include "src/core/chunks.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -42,13 +43,31 @@ void apply_binary(const FunctionParameters& parameters, const T* a, const T* b, 
   map_vectors(a, b, y, count, [&](V u, V v) HWY_ATTR { return f.value(u, v); });
 }
 
+// Number by number, with the instructions of this set (for std::fma, std::floor), so all is inlined.
+template <template <class> class Function, typename T>
+__attribute__((flatten)) void apply_numbers(const FunctionParameters& parameters, const T* x,
+                                            const T*, T* y, int64_t count) {
+  const Function<SingleNumbers<T>> f(parameters);
+  for (int64_t i = 0; i < count; ++i) y[i] = canonical_nan<T>(f.value(x[i]));
+}
+template <template <class> class Function, typename T>
+__attribute__((flatten)) void apply_numbers_backward(const FunctionParameters& parameters,
+                                                     const T* saved, const T* dy, T* dx,
+                                                     int64_t count) {
+  const Function<SingleNumbers<T>> f(parameters);
+  for (int64_t i = 0; i < count; ++i) dx[i] = canonical_nan<T>(f.backward(saved[i], dy[i]));
+}
+
 template <typename T>
 using Kernel = void (*)(const FunctionParameters&, const T*, const T*, T*, int64_t);
 
 template <typename T>
 void unary(Unary function, const FunctionParameters& parameters, const T* x, T* y, int64_t count) {
 #define LOCKSTEP_ENTRY(Name) apply<Name##Function, T>,
-  static constexpr Kernel<T> kTable[] = {LOCKSTEP_VECTOR_UNARY_FUNCTIONS(LOCKSTEP_ENTRY)};
+#define LOCKSTEP_NUMBERS(Name) apply_numbers<Name##Function, T>,
+  static constexpr Kernel<T> kTable[] = {LOCKSTEP_VECTOR_UNARY_FUNCTIONS(LOCKSTEP_ENTRY)
+                                             LOCKSTEP_NUMBER_UNARY_FUNCTIONS(LOCKSTEP_NUMBERS)};
+#undef LOCKSTEP_NUMBERS
 #undef LOCKSTEP_ENTRY
   kTable[static_cast<size_t>(function)](parameters, x, x, y, count);
 }
@@ -56,7 +75,10 @@ template <typename T>
 void unary_backward(Unary function, const FunctionParameters& parameters, const T* saved,
                     const T* dy, T* dx, int64_t count) {
 #define LOCKSTEP_ENTRY(Name) apply_backward<Name##Function, T>,
-  static constexpr Kernel<T> kTable[] = {LOCKSTEP_VECTOR_UNARY_FUNCTIONS(LOCKSTEP_ENTRY)};
+#define LOCKSTEP_NUMBERS(Name) apply_numbers_backward<Name##Function, T>,
+  static constexpr Kernel<T> kTable[] = {LOCKSTEP_VECTOR_UNARY_FUNCTIONS(LOCKSTEP_ENTRY)
+                                             LOCKSTEP_NUMBER_UNARY_FUNCTIONS(LOCKSTEP_NUMBERS)};
+#undef LOCKSTEP_NUMBERS
 #undef LOCKSTEP_ENTRY
   kTable[static_cast<size_t>(function)](parameters, saved, dy, dx, count);
 }
@@ -78,13 +100,9 @@ HWY_AFTER_NAMESPACE();
 namespace lockstep {
 namespace {
 
-// The scalar kernels for functions after the last one with a vector version.
-constexpr Unary kFirstScalar = Unary::kExp2;
-
 template <typename T, UnaryKernel<T> kKernel>
 void spread_unary(Unary function, const FunctionParameters& parameters, const T* x, T* y,
                   int64_t count) {
-  if (function >= kFirstScalar) return scalar_unary(function, parameters, x, y, count);
   parallel_chunks(count, kElementGrain, [&](int64_t begin, int64_t end) {
     kKernel(function, parameters, x + begin, y + begin, end - begin);
   });
@@ -92,9 +110,6 @@ void spread_unary(Unary function, const FunctionParameters& parameters, const T*
 template <typename T, UnaryBackwardKernel<T> kKernel>
 void spread_backward(Unary function, const FunctionParameters& parameters, const T* saved,
                      const T* dy, T* dx, int64_t count) {
-  if (function >= kFirstScalar) {
-    return scalar_unary_backward(function, parameters, saved, dy, dx, count);
-  }
   parallel_chunks(count, kElementGrain, [&](int64_t begin, int64_t end) {
     kKernel(function, parameters, saved + begin, dy + begin, dx + begin, end - begin);
   });
