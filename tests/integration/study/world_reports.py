@@ -3,10 +3,12 @@
 The rows are in reports/. A report is right when the lane's first finding is of a kind that the row accepts, and the
 first three lines of the text name a place that it accepts. A healthy counterpart is right when no lane has a finding of
 these kinds; any other finding on it is counted, too. Group A was run while the analysis could still be changed; the
-first run of group B, which the grades are of, came afterwards.
+first runs of the other groups, which the grades are of, came afterwards.
 
-    python tests/integration/study/world_reports.py NAME...      runs these reports and prints what is said
-    python tests/integration/study/world_reports.py --page       the page of the outcomes that were kept, run or not today
+    python tests/integration/study/world_reports.py NAME...           runs these reports and prints what is said
+    python tests/integration/study/world_reports.py --page            the page of the outcomes that were kept, run or not today
+    python tests/integration/study/world_reports.py --screens FOLDER  what a reader grades: NAME.txt, NAME.healthy.txt and
+                                                                      NAME.answer.txt of the outcomes without a grade
 """
 
 import contextlib
@@ -25,9 +27,14 @@ import zlib
 
 import torch
 
-from reports import language, signals, vision
+from reports import attention, images, language, policies, science, signals, vision
 
-REPORTS = [*language.REPORTS, *vision.REPORTS, *signals.REPORTS]
+REPORTS = [r for module in (language, vision, signals, attention, policies, images, science) for r in module.REPORTS]
+GROUPS = {
+    "A": "run while the analysis could still be changed",
+    "B": "rebuilt together with group A, first run after the code",
+    "C": "rebuilt after the code of groups A and B, graded by another reader",
+}
 FIRST_LINES = 3
 RIGHT_AT_LEAST, REMEDY_AT_LEAST, FALSE_AT_MOST, SECONDS_AT_MOST = 0.9, 0.8, 0.02, 10.0
 GRADES = ("right", "partly", "wrong")
@@ -219,7 +226,7 @@ def table(reports, outcomes):
         cells = [
             f"{link(report)} `{report.name}`",
             report.field,
-            report.had,
+            report.had + (f". *Right:* {report.answer}" if report.answer else ""),
             said.error or said.first_lines(),
             "yes" if said.right else "no",
             report.graded or "-",
@@ -242,8 +249,8 @@ def page(outcomes):
         "went back to. The right answer was committed",
         "before the first run (`tests/integration/study/reports`). *Right* is computed: the first finding is of a kind "
         "that the row accepts, and the first three lines",
-        "name a place that it accepts. *Graded* is a reader's verdict on the first run, written into the rows after it. The reader "
-        "also wrote the rows, so it is no independent grade.",
+        "name a place that it accepts. *Graded* is a reader's verdict on the first run, written into the rows after it. In groups A "
+        "and B the reader also wrote the rows, so it is no independent grade.",
         "`debug()` runs remedies only where the replay took 5 s or less by the clock; on a busy machine it runs fewer.",
         "",
         f"- {len(outcomes)} reports of {len(fields)} fields: {', '.join(fields)}",
@@ -251,10 +258,7 @@ def page(outcomes):
         f"({len(seconds)} calls)",
         "",
     ]
-    for group, about in (
-        ("A", "run while the analysis could still be changed"),
-        ("B", "rebuilt together with group A, first run after the code"),
-    ):
+    for group, about in GROUPS.items():
         reports = [report for report in REPORTS if report.group == group and report.name in outcomes]
         rows += [f"## Group {group}: {about}", ""]
         missing = [report.name for report in REPORTS if report.group == group and report.name not in outcomes]
@@ -263,7 +267,22 @@ def page(outcomes):
     return "\n".join(rows).rstrip() + "\n"
 
 
+def write_screens(folder):
+    """What a reader grades, who has seen neither the network nor the kinds that its row accepts."""
+    outcomes = outcomes_kept()
+    for report in REPORTS:
+        if report.answer and not report.graded and report.name in outcomes:
+            said, healthy = outcomes[report.name]
+            answer = f"{report.link} ({report.field})\nthe user had: {report.had}\nright: {report.answer}\n"
+            for ending, text in (("", said.error or said.text), (".healthy", healthy.error or healthy.text)):
+                pathlib.Path(folder, f"{report.name}{ending}.txt").write_text(text + "\n")
+            pathlib.Path(folder, f"{report.name}.answer.txt").write_text(answer)
+
+
 def main():
+    if sys.argv[1:2] == ["--screens"]:
+        write_screens(sys.argv[2])
+        return
     if sys.argv[1:] == ["--page"]:
         print(page(outcomes_kept()), end="")
         return

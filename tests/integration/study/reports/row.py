@@ -36,7 +36,8 @@ class Setup:
 
 @dataclass(frozen=True)
 class Report:
-    """had: what the user saw. make(healthy): a Setup. graded: a reader's verdict after the run, and a word why."""
+    """had: what the user saw. answer: what is right to say, in words, for the reader who grades. make(healthy): a Setup.
+    graded: a reader's verdict after the run, and a word why."""
 
     name: str
     group: str
@@ -46,6 +47,7 @@ class Report:
     make: Callable[[bool], Setup]
     kinds: Sequence[str]
     words: Sequence[str] = ()
+    answer: str = ""
     graded: str = ""
     graded_healthy: str = ""
 
