@@ -27,13 +27,15 @@ import zlib
 
 import torch
 
-from reports import attention, images, language, policies, science, signals, vision
+from reports import attention, images, language, measures, pictures, policies, science, sequences, signals, vision
 
-REPORTS = [r for module in (language, vision, signals, attention, policies, images, science) for r in module.REPORTS]
+MODULES = (language, vision, signals, attention, policies, images, science, sequences, pictures, measures)
+REPORTS = [report for module in MODULES for report in module.REPORTS]
 GROUPS = {
     "A": "run while the analysis could still be changed",
     "B": "rebuilt together with group A, first run after the code",
-    "C": "rebuilt after the code of groups A and B, graded by another reader",
+    "C": "rebuilt after the code, graded by another reader",
+    "D": "rebuilt after the first run of group C, graded by another reader",
 }
 FIRST_LINES = 3
 RIGHT_AT_LEAST, REMEDY_AT_LEAST, FALSE_AT_MOST, SECONDS_AT_MOST = 0.9, 0.8, 0.02, 10.0
@@ -72,9 +74,10 @@ def run(report, healthy):
                 setup.batches,
                 setup.loss_of,
                 lanes=setup.lanes,
-                steps=len(setup.batches),
+                steps=len(setup.batches) // setup.options.get("accumulate", 1),
                 cycle=setup.cycle,
                 program=program(),
+                **setup.options,
             )
     except lockstep_capture.CaptureError as error:
         return Said("", [], [], False, time.monotonic() - begun, False, f"{type(error).__name__}: {error}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ STEPS = 8
 
 @dataclass
 class Setup:
-    """What debug() is called with. cycle: so many steps are replayed."""
+    """What debug() is called with. cycle: so many steps are replayed. options: of the capture."""
 
     model: torch.nn.Module
     batches: Sequence[Any]
@@ -28,6 +28,7 @@ class Setup:
     lanes: Sequence[str]
     optimizer: torch.optim.Optimizer | None = None
     cycle: int | None = None
+    options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.optimizer is None:
