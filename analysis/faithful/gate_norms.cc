@@ -44,6 +44,7 @@ Distance distance(const Tensor& a, const Tensor& b, const PackedBits* noise) {
       continue;
     }
     const double x = at(a, i), y = at(b, i);
+    if ((std::isnan(x) && std::isnan(y)) || (std::isinf(x) && x == y)) continue;
     d.difference += (x - y) * (x - y);
     d.value += x * x;
     d.reference += y * y;

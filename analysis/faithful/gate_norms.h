@@ -16,6 +16,7 @@ struct Distance {
   double difference = 0, reference = 0, value = 0;  // norms: |a - b|, |b|, |a|
   double dot = 0;
   int64_t elements = 0, noise = 0;  // all elements, and those left out
+  // Elements that are NaN, or the same infinity, in both are equal and count in no norm.
   double one_minus_cosine() const;
 };
 Distance distance(const Tensor& a, const Tensor& b, const PackedBits* noise = nullptr);

@@ -6,6 +6,8 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <string>
+#include <tuple>
 #include <utility>
 
 #include "analysis/candidates/candidate.h"
@@ -184,6 +186,24 @@ class LaneTally : public Observer {
   bool has_died_ = false;
 };
 
+// A loss scale that falls because of the op at which FP32 breaks as well is no fault of the lane.
+void drop_shared_faults(Report& report) {
+  const std::vector<Finding>& faults = report.reference().findings;
+  if (faults.empty() || faults.front().site < 0) return;
+  const auto place_of = [&](const Finding& finding) {
+    const Site& site = report.site(finding.site);
+    return std::tuple(site.layer, site.op.substr(0, site.op.find("_backward")), site.source_line);
+  };
+  for (LaneReport& lane : report.lanes) {
+    if (lane.info.is_reference) continue;
+    std::erase_if(lane.findings, [&](const Finding& f) {
+      const bool is_of_scale =
+          f.kind == FindingKind::kScaleCollapse || f.kind == FindingKind::kScaleFloor;
+      return is_of_scale && f.site >= 0 && place_of(f) == place_of(faults.front());
+    });
+  }
+}
+
 // Explains lanes that did not train as well although nothing went wrong.
 void explain_drift(const std::vector<std::unique_ptr<LaneTally>>& tallies, Report& report) {
   for (size_t l = 0; l < report.lanes.size(); ++l) {
@@ -304,6 +324,7 @@ Report read_report(const RunFile& run, ReportSeeds which, ReportPictures picture
     report.lanes[lane].beside_captured =
         compare_with_captured(run, static_cast<int>(lane), report.captured);
   }
+  drop_shared_faults(report);
   explain_drift(tallies, report);
   // Gradients of a reference that went wrong say nothing.
   if (report.reference().nonfinite_loss_at < 0) {

@@ -31,7 +31,8 @@ inline ReducedAngle reduce_angle(double x) {
   using Words = unsigned __int128;
   constexpr int kWordBits = 64, kPointBits = 64;  // bits before the binary point in the table
   using C = MathConstants<double>;
-  const uint64_t bits = std::bit_cast<uint64_t>(std::fabs(x)), one = uint64_t{1} << C::kFractionBits;
+  const uint64_t bits = std::bit_cast<uint64_t>(std::fabs(x)),
+                 one = uint64_t{1} << C::kFractionBits;
   // |x| = whole 2^(exponent - 53)
   const auto exponent = static_cast<int>(bits >> C::kFractionBits) - 1022;
   const uint64_t whole = (bits & (one - 1)) | one;

@@ -67,7 +67,7 @@ def debug(
         path, run = (os.path.join(folder, name) for name in ("debug.lscap.h5", "debug.h5"))
         capture(path, model, optimizer, loader, step_fn, steps=steps, quiet=True, **options)
         verified = subprocess.run([found, "verify", path], capture_output=True, text=True)
-        if verified.returncode not in (0, 1):  # 1: a gate failed
+        if verified.returncode not in (0, 1, 3):  # 1: a gate failed; 3: PyTorch's own numbers are not finite
             raise CaptureError(f"lockstep verify: {verified.stderr.strip()}")
         wanted = ["--cycle", "--steps", str(cycle)] if cycle is not None else []
         wanted += ["--threads", str(threads)] if threads is not None else []
@@ -84,11 +84,12 @@ def debug(
     faithful = verified.returncode == 0
     text = _section(report, _VERDICT)
     text = "\n\n".join([text, _losses(found_lanes), *tried])
-    text = (
-        f"{text}\n\nFP32 repeats what PyTorch did: `lockstep verify` passed."
-        if faithful
-        else f"NOT FAITHFUL: what follows may not be true of this model.\n{_section(report, _IMPORT)}\n\n{text}"
-    )
+    if faithful:
+        text += "\n\nFP32 repeats what PyTorch did: `lockstep verify` passed."
+    elif verified.returncode == 3:
+        text += "\n\nNot verified: where `lockstep verify` compares, PyTorch's own loss is not finite."
+    else:
+        text = f"NOT FAITHFUL: what follows may not be true of this model.\n{_section(report, _IMPORT)}\n\n{text}"
     if keep is None and temporary in text:  # its commands name files that are gone
         text = text.replace(temporary, "FOLDER") + '\n\nFOLDER: of debug(..., keep="FOLDER"), which keeps the files.'
     result = Debugged(text, found_lanes, faithful)

@@ -20,7 +20,7 @@ const JsonObject<VerifiedGate>& json_object(const VerifiedGate*) {
 const JsonObject<Verification>& json_object(const Verification*) {
   static const JsonObject<Verification> keys(
       "", {
-              {"passed", &Verification::passed, "false: do not trust these results"},
+              {"passed", &Verification::passed, "false: a gate failed, or none could be judged"},
               {"lockstep_version", &Verification::lockstep_version},
               {"created_utc", &Verification::created_utc},
               {"gates", &Verification::gates},

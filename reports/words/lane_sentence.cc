@@ -163,15 +163,13 @@ std::string unexplained_text(const Report& report, const LaneReport& lane) {
   if (shares_fault) return "So does fp32: the format is not the cause.";
   if (!lane.is_captured()) return "Its loss or weights are not finite; no single cause was found.";
   const auto other = std::ranges::find_if(report.lanes, [](const LaneReport& o) {
-    return o.beside_captured && o.beside_captured->losses &&
-           o.judgement.verdict == Verdict::kBroke && main_finding(o) != nullptr;
+    return o.beside_captured && o.beside_captured->losses && main_finding(o) != nullptr;
   });
   const std::string text = "This is PyTorch's own run, whose sites were not measured";
   if (other == report.lanes.end()) {
     return text + ": replay its policy as a lane (`lockstep list presets`).";
   }
-  return fmt::format("{}: {}, which does the same and broke at step {}, shows the cause.", text,
-                     other->info.name, lane_break_step(*other));
+  return fmt::format("{}: {}, which does the same, shows the cause.", text, other->info.name);
 }
 
 // " Also: swamping at average (net.py:12).": the next finding of another kind at another place.

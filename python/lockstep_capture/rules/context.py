@@ -289,6 +289,8 @@ def find_rule(call: Call) -> Rule | None:
 Attributes = dict[str, Any]
 KINKS: dict[str, Callable[[Attributes, torch.Tensor], torch.Tensor]] = {}
 WINNERS: dict[str, Callable[[Attributes, torch.Tensor], torch.Tensor]] = {}
+# Of a softplus that stands for ln(1 + e^x): from 40 on x itself, in FP64 too, where e^x may overflow.
+LOG_ONE_PLUS_EXP: Attributes = {"beta": 1.0, "threshold": 40.0}
 
 
 def positive_side(attrs: Attributes, x: torch.Tensor) -> torch.Tensor:

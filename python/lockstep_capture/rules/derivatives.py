@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from ..ir.graph import Node, Shape, Value
 from ..ir.program import Ref
-from .context import RuleContext, Unsupported, reduced
+from .context import LOG_ONE_PLUS_EXP, RuleContext, Unsupported, reduced
 from .products import product
 from .upsampling import exact_constant
 
@@ -948,7 +948,7 @@ def bce_with_logits(at: Site) -> list[Value | None]:
         more = c.expand(c.scalar("add", positive[0], -1), shape)
         bent = c.binary("mul", c.scalar("add", c.binary("mul", more, t), 1), c.scalar("add", s, -1))
         dx = c.binary("mul", dy, c.binary("add", c.scalar("add", c.same("neg", t), 1), bent))
-        low = c.same("softplus", c.same("neg", x), {"beta": 1.0, "threshold": 1e30})
+        low = c.same("softplus", c.same("neg", x), LOG_ONE_PLUS_EXP)
         return [dx, c.binary("mul", dy, c.binary("sub", c.binary("mul", more, low), x))]
 
     dy = _each(at, x)

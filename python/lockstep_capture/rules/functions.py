@@ -7,7 +7,7 @@ import math
 import torch
 
 from ..ir.graph import Value
-from .context import RuleContext, rule
+from .context import LOG_ONE_PLUS_EXP, RuleContext, rule
 from .math import _operand
 
 
@@ -94,8 +94,8 @@ def logaddexp(c: RuleContext) -> Value:
         raise c.unsupported("use torch.logaddexp")
 
     def body(x: Value, y: Value) -> Value:
-        above = c.same("softplus", c.binary("sub", y, x), {"beta": 1.0, "threshold": 1e30})
-        below = c.same("softplus", c.binary("sub", x, y), {"beta": 1.0, "threshold": 1e30})
+        above = c.same("softplus", c.binary("sub", y, x), LOG_ONE_PLUS_EXP)
+        below = c.same("softplus", c.binary("sub", x, y), LOG_ONE_PLUS_EXP)
         larger = c.mask("greater_equal", [x, y], above.shape)
         return c.node("where", [larger, c.binary("add", x, above), c.binary("add", y, below)], above.shape).value()
 

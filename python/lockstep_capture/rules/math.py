@@ -12,7 +12,7 @@ from ..ir.decisions import picks
 from ..ir.graph import FORMATS, Value
 from ..ir.program import Ref
 from .choices import picked
-from .context import KINKS, Attributes, RuleContext, positive_side, reduced, reduced_shape, rule
+from .context import KINKS, LOG_ONE_PLUS_EXP, Attributes, RuleContext, positive_side, reduced, reduced_shape, rule
 from .custom_functions import with_gradient
 from .shape import cast_to
 
@@ -139,9 +139,10 @@ def softplus(c: RuleContext) -> Value:
 @rule("log_sigmoid")
 def log_sigmoid(c: RuleContext) -> Value:
     """ln sigma(x) = -softplus(-x)."""
-    attrs = {"beta": 1.0, "threshold": 1e30}
     return c.kernel(
-        "log_sigmoid", [c.value("self")], lambda x: c.same("neg", c.same("softplus", c.same("neg", x), attrs))
+        "log_sigmoid",
+        [c.value("self")],
+        lambda x: c.same("neg", c.same("softplus", c.same("neg", x), LOG_ONE_PLUS_EXP)),
     )
 
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/report/main_finding.h"
@@ -186,7 +187,8 @@ constexpr std::string_view kDoNotTrust = "Do not trust these results";
 Blocks write_verdict(const AdvisedReport& advised) {
   const Report& report = advised.report;
   Blocks out;
-  if (report.verification && !report.verification->passed) {
+  if (report.verification && !report.verification->passed &&
+      !report.verification->is_inconclusive()) {
     out.push_back(
         paragraph(fmt::format("{}: the replay does not do what the model does.", kDoNotTrust),
                   Tone::kBad, kDoNotTrust.size()));
@@ -195,8 +197,12 @@ Blocks write_verdict(const AdvisedReport& advised) {
   for (const LaneReport& lane : report.lanes) {
     if (has_sentence(lane)) lanes.push_back(&lane);
   }
-  std::ranges::stable_sort(lanes, {},
-                           [](const LaneReport* lane) { return rank(lane->judgement.verdict); });
+  // PyTorch's own run explains nothing: a lane that shows the cause comes first.
+  const bool is_explained = std::ranges::any_of(
+      lanes, [](const LaneReport* lane) { return main_finding(*lane) != nullptr; });
+  std::ranges::stable_sort(lanes, {}, [&](const LaneReport* lane) {
+    return std::pair(is_explained && lane->is_captured(), rank(lane->judgement.verdict));
+  });
   // The answer of `recommend` is above. It covers the candidate, layers, loss scale, proof and
   // cost, which are not repeated.
   const bool has_answer = !advised.answer.empty();

@@ -1,5 +1,6 @@
 #include "src/record/capture/verification.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -16,11 +17,19 @@ constexpr std::string_view kFormat = "lockstep-verification";
 
 }  // namespace
 
+bool Verification::is_inconclusive() const {
+  return !passed && std::ranges::none_of(
+                        gates, [](const VerifiedGate& gate) { return gate.status == "FAIL"; });
+}
+
 std::string Verification::summary() const {
   std::vector<std::string> words;
   for (const VerifiedGate& gate : gates) words.push_back(gate.name + " " + gate.status);
-  return std::string(passed ? "passed" : "NOT passed") + ": " + join(words, ", ") + " (lockstep " +
-         lockstep_version + ", " + created_utc + ")";
+  const std::string_view outcome = passed              ? "passed"
+                                   : is_inconclusive() ? "no step could be judged"
+                                                       : "NOT passed";
+  return std::string(outcome) + ": " + join(words, ", ") + " (lockstep " + lockstep_version + ", " +
+         created_utc + ")";
 }
 
 std::string verification_path(const std::string& capture) {

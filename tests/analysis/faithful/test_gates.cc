@@ -10,6 +10,7 @@
 #include <map>
 
 #include "analysis/faithful/captured_step.h"
+#include "analysis/faithful/gate_norms.h"
 #include "analysis/faithful/whose_gradient.h"
 #include "emulation/format/format.h"
 #include "src/policy/find_policy.h"
@@ -39,6 +40,21 @@ std::string failed(const Capture& capture) {
 
 float& first(Tensor& tensor) {
   return tensor.as<float>()[0];
+}
+
+TEST_CASE("what is NaN, or the same infinity, in both is equal; in one it is far") {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  const auto apart = [](float x, float y) {
+    Tensor a(Shape{2}, Container::kF32), b(Shape{2}, Container::kF32);
+    a.as<float>()[0] = x, b.as<float>()[0] = y;
+    a.as<float>()[1] = 3, b.as<float>()[1] = 4;
+    return distance(a, b);
+  };
+  CHECK(apart(kNan, kNan).difference == 1);
+  CHECK(apart(kInf, kInf).reference == 4);
+  CHECK_FALSE(std::isfinite(apart(kInf, -kInf).difference));
+  CHECK_FALSE(std::isfinite(apart(1, kNan).difference));
 }
 
 TEST_CASE("a correct capture passes all gates, in their order") {

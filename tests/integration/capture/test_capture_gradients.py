@@ -161,6 +161,12 @@ CASES = {
     "hypot": inner(lambda x, y: torch.hypot(x, y), (3, 5), (5,)),
     "lerp": inner(lambda x, y: torch.lerp(x, y, 0.3), (3, 5), (3, 5)),
     "logaddexp": inner(lambda x, y: torch.logaddexp(x, y), (3, 5), (3, 5)),
+    "log_sigmoid_far_out": inner(lambda x: 0.01 * F.logsigmoid(5000 * x), (3, 5)),
+    "binary_cross_entropy_far_out": inner(
+        lambda x, t: 0.01 * F.binary_cross_entropy_with_logits(5000 * x, t.sigmoid(), pos_weight=torch.tensor(2.0)),
+        (3, 5),
+        (3, 5),
+    ),
     "mish": inner(lambda x: F.mish(x), (3, 5)),
     "glu": inner(lambda x: F.glu(x), (3, 6)),
     "cross": inner(lambda x, y: torch.cross(x, y, dim=1), (4, 3), (4, 3)),

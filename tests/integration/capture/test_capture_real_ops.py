@@ -60,6 +60,8 @@ FUNCTIONS |= {
     "remainder_tensor": lambda t: torch.remainder(t, t[:1].abs() + 0.1),
     "div_floor": lambda t: t - torch.div(t, 0.3, rounding_mode="floor"),
     "logaddexp": lambda t: torch.logaddexp(t, t * 2),
+    "logaddexp_far_apart": lambda t: 0.01 * torch.logaddexp(t, t * 5000),
+    "log_sigmoid_far_out": lambda t: 0.01 * F.logsigmoid(t * 5000),
     "xlogy": lambda t: torch.xlogy(t, t.abs() + 1),
     "number_to_the_power": lambda t: 0.3**t,
     "clamp_tensors": lambda t: t.clamp(t.detach() * 0.5 - 0.1, t.detach().abs() + 1),

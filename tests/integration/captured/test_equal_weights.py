@@ -217,6 +217,45 @@ def test_what_is_nan_in_fp32_too_is_no_matter_of_the_format(binary_dir, tmp_path
     assert told["findings"] == []
 
 
+def test_nan_from_the_first_step_on_is_no_matter_of_the_format(binary_dir, tmp_path):
+    """No step is left for `verify`, and the loss scale falls because FP32 has the fault as well."""
+    model = torch.nn.Linear(4, 4)
+    batches = [(torch.randn(8, 4),) for _ in range(STEPS)]
+    made = model, batches, lambda m, b: ((y := m(b[0]).float()) * (y - y) / (y - y).abs()).mean()
+    found, told = debugged(made, binary_dir / "lockstep", "torch-autocast-fp16", tmp_path)
+    screen = found.text.replace("\n", " ")
+    assert screen.startswith("fp32 broke at step 0. div"), screen
+    assert "all 4 steps skipped. So does fp32: the format is not the cause." in screen, screen
+    assert "Not verified: where `lockstep verify` compares, PyTorch's own loss is not finite." in screen
+    assert "Do not trust" not in screen and not found.faithful and told["findings"] == []
+
+
+def test_a_gradient_that_is_nan_in_pytorch_too_is_verified(binary_dir, tmp_path):
+    model = torch.nn.Linear(4, 4, bias=False)
+    batches = [(torch.randn(8, 4) * torch.tensor([1.0] * 4 + [0.0] * 4)[:, None],) for _ in range(STEPS)]
+    made = model, batches, lambda m, b: m(b[0]).square().sum(1).sqrt().mean()
+    found, _ = debugged(made, binary_dir / "lockstep", "torch-autocast-bf16", tmp_path)
+    assert found.faithful and found.text.startswith("fp32 broke at step 0. sqrt_backward"), found.text
+
+
+class Tokens(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.head(x * torch.rsqrt(self.inner(x).var(-1, keepdim=True) * 0 + 1e-12))
+
+
+def test_the_lane_that_shows_the_cause_comes_before_pytorchs_own_run(binary_dir, tmp_path):
+    batches = [(torch.randn(8, 8).half(), torch.randint(8, (8,))) for _ in range(STEPS)]
+    made = Tokens().half(), batches, lambda m, b: F.cross_entropy(m(b[0]).float(), b[1])
+    found, _ = debugged(made, binary_dir / "lockstep", "as-captured-fp16-master", tmp_path)
+    first, *others = found.text.replace("\n", " ").split("  ")
+    assert first.startswith("as-captured-fp16-master") and "rsqrt" in first, found.text
+    assert "captured broke" in found.text and "shows the cause." in found.text.replace("\n", " "), found.text
+
+
 def test_running_statistics_stay_broken_after_a_skipped_step(binary_dir, tmp_path):
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 4))
     batches = [(torch.randn(32, 8), torch.randint(4, (32,))) for _ in range(STEPS)]

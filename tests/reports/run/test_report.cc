@@ -153,9 +153,8 @@ TEST_CASE("PyTorch's own run that broke: the lane that shows why") {
     std::replace(words.begin(), words.end(), '\n', ' ');
     return words;
   };
-  CHECK(text().find(
-            "captured broke at step 40. This is PyTorch's own run, whose sites were not "
-            "measured: pure-fp16, which does the same and broke at step 39, shows the cause.") !=
+  CHECK(text().find("captured broke at step 40. This is PyTorch's own run, whose sites were not "
+                    "measured: pure-fp16, which does the same, shows the cause.") !=
         std::string::npos);
   report.lanes[3].beside_captured->losses.reset();  // another lane that broke is no explanation
   CHECK(text().find("measured: replay its policy as a lane") != std::string::npos);

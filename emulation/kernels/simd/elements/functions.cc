@@ -2,9 +2,9 @@
 // last, partial vector is masked; ranges are spread over the threads.
 #include "emulation/kernels/simd/elements/functions.h"
 
+#include "emulation/accumulator/fast_round.h"
 #include "emulation/kernels/simd/targets.h"
 #include "emulation/math/single_numbers.h"
-#include "emulation/accumulator/fast_round.h"
 #include "src/core/chunks.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -43,7 +43,8 @@ void apply_binary(const FunctionParameters& parameters, const T* a, const T* b, 
   map_vectors(a, b, y, count, [&](V u, V v) HWY_ATTR { return f.value(u, v); });
 }
 
-// Number by number, with the instructions of this set (for std::fma, std::floor), so all is inlined.
+// Number by number, with the instructions of this set (for std::fma, std::floor), so all is
+// inlined.
 template <template <class> class Function, typename T>
 __attribute__((flatten)) void apply_numbers(const FunctionParameters& parameters, const T* x,
                                             const T*, T* y, int64_t count) {
