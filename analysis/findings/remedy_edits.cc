@@ -283,11 +283,13 @@ std::vector<RemedyEdit> sums_in_fp32(const EditContext& c) {
   }
   const bool of_products = is_narrow(*c.policy.gemm_accumulator);
   if (of_products) add_edit(edits, {"all sums of products in fp32", "[gemm]\n" + fused + "\n"});
-  if (is_narrow(*c.policy.reduce_accumulator)) {
-    add_edit(edits, {"all other sums in fp32", "[reduce]\n" + fused + "\n"});
-    if (of_products) {
-      add_edit(edits, {"all sums in fp32", "[gemm]\n" + fused + "\n[reduce]\n" + fused + "\n"});
-    }
+  const bool of_index = c.policy.indexed_sums != IndexedSums::kDeclared && node != nullptr &&
+                        !string_attribute(*node, "own_type", "").empty();
+  if (is_narrow(*c.policy.reduce_accumulator) || of_index) {
+    const std::string reduce =
+        "[reduce]\n" + fused + (of_index ? "\nindexed = \"declared\"\n" : "\n");
+    add_edit(edits, {"all other sums in fp32", reduce});
+    if (of_products) add_edit(edits, {"all sums in fp32", "[gemm]\n" + fused + "\n" + reduce});
   }
   return edits;
 }

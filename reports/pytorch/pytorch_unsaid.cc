@@ -64,6 +64,11 @@ void add_sums(const Policy& p, const Policy& torch, std::vector<std::string>& un
         "Other sums are formed in the accumulator {}: torch has its own in each kernel.",
         p.reduce_accumulator->name));
   }
+  if (p.indexed_sums != torch.indexed_sums) {
+    unsaid.push_back(
+        "Sums into places that an index names follow [reduce] indexed: torch forms them as its "
+        "kernels on the device do.");
+  }
   if (p.rounds_dropout_scale != torch.rounds_dropout_scale ||
       p.flash_kernel != torch.flash_kernel || p.rounds_log_softmax != torch.rounds_log_softmax ||
       p.recurrent_cells != torch.recurrent_cells || p.cpu_threads != torch.cpu_threads ||

@@ -172,7 +172,7 @@ std::string unexplained_text(const Report& report, const LaneReport& lane) {
   return fmt::format("{}: {}, which does the same, shows the cause.", text, other->info.name);
 }
 
-// " Also: swamping at average (net.py:12).": the next finding of another kind at another place.
+// " Also: " and the sentence of the next finding of another kind at another place.
 std::string also_text(const Report& report, const LaneReport& lane, const Finding* finding) {
   if (finding == nullptr) return "";
   const auto layer_of = [&](const Finding& f) {
@@ -182,8 +182,7 @@ std::string also_text(const Report& report, const LaneReport& lane, const Findin
     return f.site >= 0 && f.kind != finding->kind && layer_of(f) != layer_of(*finding);
   });
   if (other == lane.findings.end()) return "";
-  return fmt::format(" Also: {} at {}.", row_of(other->kind).name,
-                     place_text(report.site(other->site)));
+  return fmt::format(" Also: {}.", row_of(other->kind).sentence(context_of(report, lane, *other)));
 }
 
 std::string sentence_with(const Report& report, const LaneReport& lane, const Finding* finding,

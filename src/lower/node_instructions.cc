@@ -20,6 +20,21 @@ bool is_factor(const Node& node, const OpDef& op, size_t operand) {
                                           static_cast<int>(operand)) != op.sums.operands.end();
 }
 
+// Whether the kernels that the policy follows form the op's sums in the format of its result.
+bool sums_in_own_type(const Node& node, IndexedSums kernels) {
+  if (kernels == IndexedSums::kDeclared) return false;
+  const std::string where = string_attribute(node, "own_type", "");
+  return where == "both" || where == (kernels == IndexedSums::kTorchCuda ? "cuda" : "cpu");
+}
+
+// The fused chain whose sums have this format, or null.
+const Accumulator* chain_in(const Format& format) {
+  const auto found = std::ranges::find_if(accumulators(), [&](const Accumulator& row) {
+    return row.kind == AccumulatorKind::kFusedChain && row.format == &format;
+  });
+  return found == accumulators().end() ? nullptr : &*found;
+}
+
 }  // namespace
 
 // Whether [gemm] operand applies to the sums of an op, or of its backward partners.
@@ -109,6 +124,10 @@ void OpLowering::add(const Node& node, const OpDef& op, std::vector<int> inputs,
   run.inner_formats = formats.inner;
   run.gemm_accumulator = wide_enough(in_.policy.gemm_accumulator, node, op, formats.compute);
   run.reduce_accumulator = wide_enough(in_.policy.reduce_accumulator, node, op, formats.compute);
+  if (sums_in_own_type(node, in_.policy.indexed_sums)) {
+    const Accumulator* own = chain_in(*formats.outputs.at(0));
+    if (own != nullptr) run.reduce_accumulator = own;
+  }
   if (!op.sums.of_products) return;
   const Accumulator* by_rule = rules_.accumulator(node, forward_op_of(in_.graph, node));
   if (by_rule != nullptr) run.gemm_accumulator = by_rule;

@@ -32,6 +32,14 @@ struct LossScaleUse {
   std::optional<bool> per_loss;
 };
 
+// [reduce] indexed: whose kernels form the sums of ops that add into places that an index names.
+// Some of them add 16-bit numbers in 16 bits; docs/policy.md names them.
+enum class IndexedSums : uint8_t {
+  kDeclared,   // nobody's: in reduce_accumulator
+  kTorchCuda,  // PyTorch's on a GPU
+  kTorchCpu,   // PyTorch's on a CPU
+};
+
 // How the sum of a weight (or its master, if it has one) and its update is rounded.
 enum class UpdateRounding : uint8_t {
   kStorage,      // [storage] rounding for formats narrower than FP32, else to nearest even
@@ -119,6 +127,7 @@ struct Policy {
   const Accumulator* reduce_accumulator;
   // A convolution is rounded before its bias is added; otherwise the bias enters the sum.
   bool rounds_before_conv_bias = false;
+  IndexedSums indexed_sums = IndexedSums::kDeclared;
   const Hardware* hardware = nullptr;  // after '@' in the lane's name; see hardware_policy.h
 
   LibraryRules cuda = {};  // [cuda]: on lanes @cuda

@@ -52,6 +52,36 @@ accumulator = "bf16"
   CHECK(net.op("conv1", "conv2d").accumulator_site == -1);
 }
 
+TEST_CASE("[reduce] indexed: sums into indexed places in the format of the result") {
+  const auto sums_of = [](const std::string& policy, const std::string& own_type) {
+    GraphBuilder b("picks");
+    const Value rows = b.linear("fc", b.input("rows", {{6, 2}}), 2);
+    const Value index = b.input("index", {{6}, ElementType::kInt});
+    Attributes attributes = {{"shape", Shape{3, 2}}};
+    if (!own_type.empty()) attributes["own_type"] = own_type;
+    b.set_loss(b.op("sum", {b.op("index_add", {rows, index}, attributes, "picks")}, {}, "loss"));
+    return lower_text(b.finish(), policy).op("picks", "index_add").reduce_accumulator->name;
+  };
+  const std::string cuda = "[reduce]\nindexed = 'torch_cuda'\n[storage]\nweight = 'bf16'\n";
+  const std::string cpu = "extends = 'as-captured-fp16-cpu'\n[storage]\nas_captured = false\n";
+  CHECK(sums_of(cuda + "input = 'bf16'", "cuda") == "bf16");
+  CHECK(sums_of(cuda + "input = 'bf16'", "both") == "bf16");
+  CHECK(sums_of(cuda + "input = 'bf16'", "cpu") == "fp32_fused");
+  CHECK(sums_of(cuda + "input = 'bf16'", "none") == "fp32_fused");
+  CHECK(sums_of(cuda + "input = 'bf16'", "") == "fp32_fused");
+  CHECK(sums_of(cuda, "cuda") == "fp32_fused");  // FP32 rows
+  CHECK(sums_of(cpu, "cuda") == "fp32_fused");
+  CHECK(sums_of(cpu, "cpu") == "fp16");
+  for (const char* preset : {"half", "apex-o2", "apex-o3", "torch-autocast-fp16"}) {
+    CAPTURE(preset);
+    CHECK(sums_of("extends = '" + std::string(preset) + "'", "cuda") == "fp16");
+  }
+  CHECK(sums_of("extends = 'torch-autocast-bf16'", "cuda") == "bf16");
+  CHECK(sums_of("extends = 'half'\n[reduce]\nindexed = 'declared'", "cuda") == "fp32_fused");
+  CHECK(has(problems_of(small_net(), "[reduce]\nindexed = 'gpu'"),
+            "'gpu': must be declared, torch_cuda or torch_cpu"));
+}
+
 TEST_CASE("[cuda] reaches every sum of products, and the text of the program") {
   const Lowered plain = lower_text(small_net(), "extends = 'torch-autocast-bf16'");
   CHECK_FALSE(has(to_text(plain.program, plain.graph, plain.sites), "cuBLAS"));

@@ -72,7 +72,8 @@ def _ragged(c: RuleContext, mode: str, row: int) -> list[Any]:
     if c.has("per_sample_weights"):
         x = c.binary("mul", x, c.reshape(c.value("per_sample_weights"), (x.shape[0], 1)))
     shape = (bags, weight.shape[1])
-    total = c.node("index_add", [x, c.derive("bag_of", bag_of, refs)], shape, {"dim": 0, "shape": shape}).value()
+    attrs = {"dim": 0, "shape": shape, "own_type": "none"}  # EmbeddingBag.cu, EmbeddingBag.cpp
+    total = c.node("index_add", [x, c.derive("bag_of", bag_of, refs)], shape, attrs).value()
     return [total if mode == "sum" else c.binary("div", total, c.derive("counts", counts, refs))]
 
 

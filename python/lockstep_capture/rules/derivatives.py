@@ -597,7 +597,9 @@ def pixel_shuffle(at: Site) -> list[Value | None]:
 @derivative("gather", "index_select")
 def gather(at: Site) -> list[Value | None]:
     op, (x, index) = {"gather": "scatter_add", "index_select": "index_add"}[at.node.op], at.x
-    return [at.c.node(op, [at.dy, index], x.shape, {"dim": int(at.a.get("dim", 0)), "shape": x.shape}).value(), None]
+    own_type = at.a.get("gradient_own_type", "cuda" if at.node.op == "gather" else "none")
+    attrs = {"dim": int(at.a.get("dim", 0)), "shape": x.shape, "own_type": own_type}
+    return [at.c.node(op, [at.dy, index], x.shape, attrs).value(), None]
 
 
 @derivative("scatter_add", "index_add")
@@ -625,7 +627,8 @@ def embedding(at: Site) -> list[Value | None]:
     c, (w, index) = at.c, at.x
     count = math.prod(index.shape)
     rows = c.reshape(at.dy, (count, w.shape[1]))
-    dw = c.node("index_add", [rows, c.reshape(index, (count,))], w.shape, {"dim": 0, "shape": w.shape}).value()
+    attrs = {"dim": 0, "shape": w.shape, "own_type": "cpu"}
+    dw = c.node("index_add", [rows, c.reshape(index, (count,))], w.shape, attrs).value()
     row = int(at.a.get("padding_idx", -1))
     if row >= 0:
         own = c.derive(f"row{row}", lambda n: (torch.arange(n) == row).reshape(n, 1), [w.shape[0]])

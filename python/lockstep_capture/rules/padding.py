@@ -31,5 +31,5 @@ def padded(c: Any, x: Value, pads: Sequence[int], mode: str) -> Value:
             extent = x.shape[dim]
             index = c.derive(f"pad_{mode}_{extent}_{before}_{after}", places, [extent, before, after])
             shape = x.shape[:dim] + index.shape + x.shape[dim + 1 :]
-            x = c.node("index_select", [x, index], shape, {"dim": dim}).value()
+            x = c.node("index_select", [x, index], shape, {"dim": dim, "gradient_own_type": "both"}).value()
     return x

@@ -160,7 +160,8 @@ def fold(c: RuleContext) -> Value:
     index = c.derive(f"folds{kernel}{dilation}{stride}".replace(" ", ""), places, [height, width])
     flat = c.reshape(x, (*lead, channels, index.shape[0]))
     shape = (*lead, channels, height * width)
-    total = c.node("index_add", [flat, index], shape, {"dim": flat.rank - 1, "shape": shape}).value()
+    attrs = {"dim": flat.rank - 1, "shape": shape, "own_type": "cpu"}  # im2col.cuh sums in FP32
+    total = c.node("index_add", [flat, index], shape, attrs).value()
     image = c.reshape(total, (*shape[:-1], height, width))
     image = c.slice(image, image.rank - 2, padding[0], height - padding[0])
     return c.slice(image, image.rank - 1, padding[1], width - padding[1])

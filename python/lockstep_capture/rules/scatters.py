@@ -10,6 +10,7 @@ import torch
 from ..ir.graph import Value
 from ..ir.program import Ref
 from .context import RuleContext, rule
+from .shape import own_type_of_index_add, own_type_of_index_put
 
 
 def _added(c: RuleContext, total: Value) -> Value:
@@ -28,7 +29,8 @@ def index_add(c: RuleContext) -> Value:
     if float(c.a["alpha"]) != 1:
         src = c.scalar("mul", src, float(c.a["alpha"]))
     dim = c.a["dim"] % max(len(shape), 1)
-    return _added(c, c.node("index_add", [src, c.integer("index")], shape, {"dim": dim, "shape": shape}).value())
+    attrs = {"dim": dim, "shape": shape, "own_type": own_type_of_index_add(shape, dim)}
+    return _added(c, c.node("index_add", [src, c.integer("index")], shape, attrs).value())
 
 
 @rule("scatter_add")
@@ -46,7 +48,7 @@ def _src(c: RuleContext) -> Value:
 
 def _scattered(c: RuleContext, src: Value) -> Value:
     shape = c.out_shape()
-    attrs = {"dim": c.a["dim"] % len(shape), "shape": shape}
+    attrs = {"dim": c.a["dim"] % len(shape), "shape": shape, "own_type": "cuda"}
     return c.node("scatter_add", [src, c.integer("index")], shape, attrs).value()
 
 
@@ -113,7 +115,10 @@ def index_put(c: RuleContext) -> Value:
     if not c.is_computed("values"):  # the 1.0 of `targets[i, j] = 1.0` has the dtype of targets
         values = c.node("cast_like", [values, c.value("self")], values.shape).value()
     values = c.expand(values, places(*c.examples(refs)).shape)
-    total = c.node("index_add", [c.reshape(values, at.shape), at], (rows,), {"dim": 0, "shape": (rows,)}).value()
+    attrs: dict[str, Any] = {"dim": 0, "shape": (rows,)}
+    if c.a["accumulate"]:
+        attrs["own_type"] = own_type_of_index_put(c, shape, given)
+    total = c.node("index_add", [c.reshape(values, at.shape), at], (rows,), attrs).value()
     if c.a["accumulate"]:
         return _added(c, c.reshape(total, shape))
     mask = _mask(c, "written", count, refs, twice=True)

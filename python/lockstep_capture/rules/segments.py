@@ -45,7 +45,8 @@ def _src(c: RuleContext) -> Value:
 
 
 def _total(c: RuleContext, shape: tuple[int, ...], dim: int, mean: bool, keeps: bool) -> Value:
-    total = c.node("scatter_add", [_src(c), c.integer("index")], shape, {"dim": dim, "shape": shape}).value()
+    attrs = {"dim": dim, "shape": shape, "own_type": "cuda"}
+    total = c.node("scatter_add", [_src(c), c.integer("index")], shape, attrs).value()
     start = c.constant("self")
     if keeps and (start is None or bool(start.any())):
         total = c.binary("add", c.value("self"), total)

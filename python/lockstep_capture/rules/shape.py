@@ -117,7 +117,8 @@ def _repeated_by(c: RuleContext, x: Value, dim: int | None) -> Value:
         ),
         [c.a["repeats"]],
     )
-    return c.node("index_select", [x, index], c.out_shape(), {"dim": dim}).value()
+    attrs = {"dim": dim, "gradient_own_type": own_type_of_index_add(x.shape, dim)}
+    return c.node("index_select", [x, index], c.out_shape(), attrs).value()
 
 
 def _clamped(place: Any, extent: int, fallback: int) -> int:
@@ -273,7 +274,17 @@ def gather(c: RuleContext) -> Value:
 @rule("index_select")
 def index_select(c: RuleContext) -> Value:
     x = c.value("self")
-    return c.node("index_select", [x, c.integer("index")], c.out_shape(), {"dim": c.a["dim"] % x.rank}).value()
+    dim = c.a["dim"] % x.rank
+    attrs = {"dim": dim, "gradient_own_type": own_type_of_index_add(x.shape, dim)}
+    return c.node("index_select", [x, c.integer("index")], c.out_shape(), attrs).value()
+
+
+def own_type_of_index_add(shape: tuple[int, ...], dim: int) -> str:
+    """Where index_add, which also forms the gradient of index_select, adds 16-bit numbers in 16 bits.
+
+    Everywhere on a GPU (Indexing.cu: ReduceAdd); on a CPU where it does not call scatter_add.
+    """
+    return "cuda" if len(shape) > 1 and dim in (0, len(shape) - 1) else "both"
 
 
 @rule("index")
@@ -303,8 +314,22 @@ def index(c: RuleContext) -> Value:
     rows = torch.Size(extents).numel()
     x = c.reshape(x, x.shape[:first] + (rows,) + x.shape[last + 1 :])
     shape = x.shape[:first] + joined.shape + x.shape[first + 1 :]
-    picked = c.node("index_select", [x, joined], shape, {"dim": first}).value()
+    attrs = {"dim": first, "gradient_own_type": own_type_of_index_put(c, c.shape_of("self"), given)}
+    picked = c.node("index_select", [x, joined], shape, attrs).value()
     return c.reshape(picked, c.out_shape())
+
+
+def own_type_of_index_put(c: RuleContext, shape: tuple[int, ...], given: list[Any]) -> str:
+    """Where index_put, which also forms the gradient of x[i], adds 16-bit numbers in 16 bits.
+
+    Indexing.cu sums slices of up to 32 numbers in FP32 (indexing_backward_kernel_small_stride) and rounds every sum of
+    wider ones (indexing_backward_kernel).
+    """
+    dims, _ = _indexed(c, given)
+    indexed = [dim for dim, item in enumerate(dims) if item]
+    together = indexed == list(range(indexed[0], indexed[-1] + 1))
+    named = shape[indexed[-1] + 1 :] if together else [n for dim, n in enumerate(shape) if dim not in indexed]
+    return "cpu" if torch.Size(named).numel() <= 32 else "both"
 
 
 def _indexed(c: RuleContext, given: list[Any]) -> tuple[list[bool], list[bool]]:

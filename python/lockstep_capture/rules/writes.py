@@ -87,7 +87,9 @@ def take(c: RuleContext) -> Value:
     x = c.value("self")
     rows = torch.Size(x.shape).numel()
     index = c.derive("flat", lambda i: torch.where(i < 0, i + rows, i).reshape(-1), [c.a["index"]])
-    taken = c.node("index_select", [c.reshape(x, (rows,)), index], index.shape, {"dim": 0}).value()
+    taken = c.node(
+        "index_select", [c.reshape(x, (rows,)), index], index.shape, {"dim": 0, "gradient_own_type": "both"}
+    ).value()
     return c.reshape(taken, c.out_shape())
 
 

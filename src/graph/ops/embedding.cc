@@ -25,8 +25,10 @@ std::vector<TensorType> infer_embedding(const Node& node, std::span<const Tensor
 }
 
 void embedding_vjp(GradientBuilder& builder, const Node& node) {
+  Attributes attributes = with_operand_shape(builder, node, "weight_shape", 0);
+  attributes["own_type"] = std::string("cpu");  // EmbeddingBackwardKernel.cu adds in FP32
   builder.add_node(node, "embedding_backward", {node.inputs[1], builder.output_gradient(node)},
-                   with_operand_shape(builder, node, "weight_shape", 0), {0});
+                   attributes, {0});
 }
 
 RowPick pick_of(const OpCall& call, const Shape& weight, size_t index_operand) {
@@ -91,7 +93,7 @@ std::vector<OpDef> embedding_ops() {
        .source = "chain rule of embedding",
        .min_inputs = 2,
        .max_inputs = 2,
-       .attributes = {"padding_idx", "weight_shape"},
+       .attributes = {"padding_idx", "weight_shape", "own_type"},
        .infer = infer_backward,
        .run = run_backward},
   };

@@ -4,6 +4,7 @@
 // 0.
 
 #include "src/graph/ops/movement.h"
+#include "src/graph/ops/own_type.h"
 #include "src/graph/ops/rows.h"
 
 namespace lockstep {
@@ -51,8 +52,10 @@ std::vector<TensorType> infer_gather(const Node& node, std::span<const TensorTyp
 }
 
 void gather_vjp(GradientBuilder& builder, const Node& node) {
+  Attributes attributes = with_operand_shape(builder, node, "input_shape", 0);
+  attributes["own_type"] = std::string("cuda");  // PyTorch calls scatter_add
   builder.add_node(node, "gather_backward", {node.inputs[1], builder.output_gradient(node)},
-                   with_operand_shape(builder, node, "input_shape", 0), {0});
+                   attributes, {0});
 }
 
 void run_gather(const OpCall& call) {
@@ -81,6 +84,7 @@ void run_backward(const OpCall& call) {
 }
 
 std::vector<TensorType> infer_scatter_add(const Node& node, std::span<const TensorType> inputs) {
+  check_own_type(node, "own_type");
   require_float(node, inputs, 0);
   require_int(node, inputs, 1);
   const Shape y = ints_attribute(node, "shape", {});
@@ -101,6 +105,7 @@ void run_scatter_add(const OpCall& call) {
 void scatter_add_vjp(GradientBuilder& builder, const Node& node) {
   Attributes attributes = node.attributes;
   attributes.erase("shape");
+  attributes.erase("own_type");
   builder.add_node(node, "gather", {builder.output_gradient(node), node.inputs[1]}, attributes,
                    {0});
 }
@@ -121,12 +126,12 @@ std::vector<OpDef> gather_ops() {
        .elements = {.keeps_masks = true}},
       {.name = "scatter_add",
        .help = "y[p with index[p] along dim (default 0)] += src[p], ascending, from zeros of "
-               "`shape`; operands src, index",
+               "`shape`; operands src, index. own_type: as in index_add",
        .source = "torch.Tensor.scatter_add; CUDA autocast: promotes to the widest type",
        .cast_class = CastClass::kPromote,
        .min_inputs = 2,
        .max_inputs = 2,
-       .attributes = {"dim", "shape"},
+       .attributes = {"dim", "shape", "own_type"},
        .infer = infer_scatter_add,
        .vjp = scatter_add_vjp,
        .run = run_scatter_add},
@@ -137,7 +142,7 @@ std::vector<OpDef> gather_ops() {
        .source = "chain rule of gather",
        .min_inputs = 2,
        .max_inputs = 2,
-       .attributes = {"dim", "input_shape"},
+       .attributes = {"dim", "input_shape", "own_type"},
        .infer = infer_backward,
        .run = run_backward},
   };

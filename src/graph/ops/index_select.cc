@@ -2,6 +2,7 @@
 // index_add: its counterpart, the slices of src (J along dim) added up where the index puts them,
 // from 0.
 #include "src/graph/ops/movement.h"
+#include "src/graph/ops/own_type.h"
 #include "src/graph/ops/rows.h"
 
 namespace lockstep {
@@ -28,12 +29,17 @@ Shape selected_shape(const Node& node, Shape x, std::span<const TensorType> inpu
 }
 
 std::vector<TensorType> infer_index_select(const Node& node, std::span<const TensorType> inputs) {
+  check_own_type(node, "gradient_own_type");
   return {{selected_shape(node, inputs[0].shape, inputs, 1), inputs[0].element}};
 }
 
 void index_select_vjp(GradientBuilder& builder, const Node& node) {
+  Attributes attributes = with_operand_shape(builder, node, "input_shape", 0);
+  if (auto own_type = attributes.extract("gradient_own_type")) {
+    attributes["own_type"] = own_type.mapped();
+  }
   builder.add_node(node, "index_select_backward", {node.inputs[1], builder.output_gradient(node)},
-                   with_operand_shape(builder, node, "input_shape", 0), {0});
+                   attributes, {0});
 }
 
 void run_index_select(const OpCall& call) {
@@ -59,6 +65,7 @@ void run_backward(const OpCall& call) {
 }
 
 std::vector<TensorType> infer_index_add(const Node& node, std::span<const TensorType> inputs) {
+  check_own_type(node, "own_type");
   require_float(node, inputs, 0);
   const Shape y = ints_attribute(node, "shape", {});
   require_shape(node, inputs, 0, selected_shape(node, y, inputs, 1), "one slice for each place");
@@ -76,6 +83,7 @@ void run_index_add(const OpCall& call) {
 void index_add_vjp(GradientBuilder& builder, const Node& node) {
   Attributes attributes = node.attributes;
   attributes.erase("shape");
+  attributes.erase("own_type");
   builder.add_node(node, "index_select", {builder.output_gradient(node), node.inputs[1]},
                    attributes, {0});
 }
@@ -85,23 +93,26 @@ void index_add_vjp(GradientBuilder& builder, const Node& node) {
 std::vector<OpDef> index_select_ops() {
   return {
       {.name = "index_select",
-       .help = "the slices of x along dim (default 0) that index (J) names; operands x, index",
+       .help = "the slices of x along dim (default 0) that index (J) names; operands x, index. "
+               "gradient_own_type: own_type of the gradient's sum, as in index_add",
        .source = "torch.index_select; CUDA autocast: not listed, runs in its input's type",
        .min_inputs = 2,
        .max_inputs = 2,
-       .attributes = {"dim"},
+       .attributes = {"dim", "gradient_own_type"},
        .infer = infer_index_select,
        .vjp = index_select_vjp,
        .run = run_index_select,
        .foreign_names = {.mxnet = "take"},
        .elements = {.keeps_masks = true}},
       {.name = "index_add",
-       .help = "y[index[j]] += src[j] along dim (default 0), ascending, from zeros of `shape`; "
-               "operands src, index (J)",
+       .help =
+           "y[index[j]] += src[j] along dim (default 0), ascending, from zeros of `shape`; "
+           "operands src, index (J). own_type: where PyTorch adds 16-bit numbers in 16 bits (cuda, "
+           "cpu, both, none)",
        .source = "torch.Tensor.index_add; CUDA autocast: not listed, runs in its input's type",
        .min_inputs = 2,
        .max_inputs = 2,
-       .attributes = {"dim", "shape"},
+       .attributes = {"dim", "shape", "own_type"},
        .infer = infer_index_add,
        .vjp = index_add_vjp,
        .run = run_index_add},
@@ -111,7 +122,7 @@ std::vector<OpDef> index_select_ops() {
        .source = "chain rule of index_select",
        .min_inputs = 2,
        .max_inputs = 2,
-       .attributes = {"dim", "input_shape"},
+       .attributes = {"dim", "input_shape", "own_type"},
        .infer = infer_backward,
        .run = run_backward},
   };

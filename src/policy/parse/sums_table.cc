@@ -61,6 +61,13 @@ const Accumulator* find_sum(const std::string& name) {
                    "[reduce] takes fp32_fused, fp16, bf16 and the other chains");
 }
 
+IndexedSums find_indexed_sums(const std::string& name) {
+  if (name == "declared") return IndexedSums::kDeclared;
+  if (name == "torch_cuda") return IndexedSums::kTorchCuda;
+  if (name == "torch_cpu") return IndexedSums::kTorchCpu;
+  throw InputError("'" + name + "': must be declared, torch_cuda or torch_cpu");
+}
+
 }  // namespace
 
 void read_gemm(TomlTable& table, Policy& policy, bool is_preset) {
@@ -105,6 +112,7 @@ void read_cuda(TomlTable& table, Policy& policy) {
 
 void read_reduce(TomlTable& table, Policy& policy) {
   read_name(table, "accumulator", find_sum, policy.reduce_accumulator);
+  read_name(table, "indexed", find_indexed_sums, policy.indexed_sums);
   table.finish();
 }
 

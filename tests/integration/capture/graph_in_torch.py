@@ -95,9 +95,9 @@ FUNCTIONS = {
     "cat": lambda *x, dim=0: torch.cat(x, dim),
     "pad": lambda x, pads, value=0.0: F.pad(x, pads, value=value),
     "gather": lambda x, index, dim: x.gather(dim, index),
-    "index_select": lambda x, index, dim=0: x.index_select(dim, index),
-    "scatter_add": lambda src, index, dim, shape: src.new_zeros(shape).scatter_add(dim, index.long(), src),
-    "index_add": lambda src, index, dim, shape: src.new_zeros(shape).index_add(dim, index, src),
+    "index_select": lambda x, index, dim=0, gradient_own_type="": x.index_select(dim, index),
+    "scatter_add": lambda src, index, dim, shape, own_type="": src.new_zeros(shape).scatter_add(dim, index.long(), src),
+    "index_add": lambda src, index, dim, shape, own_type="": src.new_zeros(shape).index_add(dim, index, src),
     "scatter_amax": lambda src, index, dim, shape: src.new_zeros(shape).scatter_reduce(
         dim, index.long(), src, "amax", include_self=False
     ),

@@ -212,6 +212,54 @@ def test_powers_round_where_pytorch_does(lockstep, tmp_path, exponent):
     assert float(line.split("gradients ")[1].split()[0]) < 1e-3, line
 
 
+class Picked(torch.nn.Module):
+    def __init__(self, f):
+        super().__init__()
+        self.rows, self.f = torch.nn.Parameter((torch.rand(20, 40) + 0.5).bfloat16()), f
+
+    def forward(self, ids):
+        return self.f(self.rows, ids)
+
+
+def across(ids):
+    return ids[:, None].expand(-1, 40)
+
+
+# f(rows (20,40), 1000 ids): sums, or gradients that are.
+INDEXED = {
+    "x[i]": lambda w, ids: w[ids],
+    "x[:, i]": lambda w, ids: w.t()[:, ids],
+    "x[i, j]": lambda w, ids: w[ids, ids % 40],
+    "take": lambda w, ids: w.take(ids),
+    "index_select": lambda w, ids: w.index_select(0, ids),
+    "index_select in the middle": lambda w, ids: w.reshape(2, 10, 40).index_select(1, ids // 2),
+    "gather": lambda w, ids: w.gather(0, across(ids)),
+    "embedding": lambda w, ids: F.embedding(ids, w),
+    "pad": lambda w, ids: F.pad(w[None], (500, 0), mode="replicate"),
+    "repeat_interleave": lambda w, ids: w[:, 0].repeat_interleave(ids.bincount(minlength=20)),
+    "index_add": lambda w, ids: w.new_zeros(20, 40).index_add(0, ids, w.repeat(50, 1)),
+    "index_add of numbers": lambda w, ids: w.new_zeros(20).index_add(0, ids, w.repeat(50, 1)[:, 0]),
+    "index_add in the middle": lambda w, ids: w.new_zeros(1, 20, 40).index_add(1, ids, w.repeat(50, 1)[None]),
+    "scatter_add": lambda w, ids: w.new_zeros(20, 40).scatter_add(0, across(ids), w.repeat(50, 1)),
+    "scatter_reduce": lambda w, ids: w.new_zeros(20, 40).scatter_reduce(0, across(ids), w.repeat(50, 1), "sum"),
+    "index_put": lambda w, ids: w.new_zeros(20, 40).index_put((ids,), w.repeat(50, 1), accumulate=True),
+    "fold": lambda w, ids: F.fold(w.t()[None], (1, 59), (1, 40)),
+}
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_indexed_sums_as_pytorchs_cpu(lockstep, tmp_path, name):
+    """Some kernels add 16-bit numbers in 16 bits, and some in FP32: what most places get is seen in every bit."""
+    torch.manual_seed(0)
+    model, path = Picked(INDEXED[name]), tmp_path / "a.h5"
+    data = [torch.where(torch.rand(1000) < 0.9, 3, torch.randint(20, (1000,))) for _ in range(2)]
+    shares = (torch.rand(model(data[0]).shape) + 0.5).bfloat16()
+    sgd = torch.optim.SGD(model.parameters(), 2**-9)
+    capture(str(path), model, sgd, data, lambda m, ids: (m(ids) * shares).float().square().mean() * 512, steps=2)
+    loss, far, gradients = v7(lockstep, path)
+    assert gradients < 1e-3, (loss, far, gradients)
+
+
 @pytest.mark.parametrize("norm", ["layer", "group"])
 def test_norms_without_weights_save_statistics_in_bf16(lockstep, tmp_path, norm):
     """The backward pass of PyTorch's CPU reads them rounded. In FP32, gradients would be 0.007 to 0.013 of their bound away."""

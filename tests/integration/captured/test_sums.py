@@ -63,8 +63,44 @@ def test_pools(lockstep, tmp_path, how):
     assert not pooled(lockstep, tmp_path, how, 8, "pure-fp16")
 
 
+class Recurrent(nn.Module):
+    def __init__(self, kind, size):
+        super().__init__()
+        self.cells = kind(size, 4)
+        for weight in self.cells.parameters():
+            nn.init.constant_(weight, 2**-10)
+
+    def forward(self, x):
+        return self.cells(x)[0]
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_sums_inside_recurrent_layers(lockstep, tmp_path, kind):
+    """0.5 of 6000 numbers: FP16 sums of the products end at a third."""
+
+    def found(size, lane):
+        torch.manual_seed(0)
+        data = [torch.full((2, 3, size), 0.5) for _ in range(2)]
+        each = findings(
+            lockstep, tmp_path, Recurrent(kind, size), data, lambda m, x: m(x).square().mean(), [lane], steps=2
+        )[0]
+        return [finding for finding in each if finding["kind"] == "swamping"]
+
+    (swamped,) = found(6000, "pure-fp16")
+    assert "sums in fp16 are wrong by" in swamped["sentence"] and kind.__name__.lower() in swamped["sentence"], swamped
+    assert swamped["remedies"][0] == "sums in fp32"
+    assert not found(6000, "half") and not found(60, "pure-fp16")
+
+
 AVERAGES = {
     "add alpha": lambda old, new, decay: old.mul_(decay).add_(new, alpha=1 - decay),
+    "add": lambda old, new, decay: old.copy_(torch.add(old * decay, new, alpha=1 - decay)),
+    "sub alpha": lambda old, new, decay: old.sub_(old - new, alpha=1 - decay),
+    "sub": lambda old, new, decay: old.copy_(old - (1 - decay) * (old - new)),
+    "in place": lambda old, new, decay: old.__iadd__((1 - decay) * (new - old)),
+    "lerp of tensors": lambda old, new, decay: old.copy_(torch.lerp(old, new, torch.full_like(old, 1 - decay))),
+    "addcdiv": lambda old, new, decay: old.mul_(decay).addcdiv_(new, torch.ones_like(new), value=1 - decay),
+    "foreach": lambda old, new, decay: torch._foreach_lerp_([old], [new], 1 - decay),
     "lerp": lambda old, new, decay: old.lerp_(new, 1 - decay),
     "copy": lambda old, new, decay: old.copy_(decay * old + (1 - decay) * new),
     "addcmul": lambda old, new, decay: old.mul_(decay).addcmul_(new, torch.ones_like(new), value=1 - decay),
@@ -117,6 +153,52 @@ def test_a_batch_norm_that_has_converged_is_no_average_that_cannot_move(lockstep
         lockstep, tmp_path, model, data, lambda m, b: F.cross_entropy(m(b[0]), b[1]), ["pure-bf16-master"], steps=8
     )[0]
     assert not [finding for finding in found if finding["kind"] == "swamping"], sentences(found)
+
+
+TABLE = torch.arange(1000) % 20
+SUMS = {
+    "index_add": lambda y, ids: y.new_zeros(20, 40).index_add(0, ids, y),
+    "scatter_add": lambda y, ids: y.new_zeros(20, 40).scatter_add(0, ids[:, None].expand(-1, 40), y),
+    "index_put": lambda y, ids: y.new_zeros(20, 40).index_put((ids,), y, accumulate=True),
+}
+PICKS = {
+    "x[i]": lambda w, ids: w[ids],
+    "index_select": lambda w, ids: w.index_select(0, ids),
+    "gather": lambda w, ids: w.gather(0, ids[:, None].expand(-1, 40)),
+}
+
+
+class Indexed(nn.Module):
+    """1000 rows added up in 20 places, or picked from them."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.name, self.rows = name, nn.Parameter(torch.rand(20, 40) + 0.5)
+
+    def forward(self, ids):
+        f = (SUMS | PICKS)[self.name]
+        return f(self.rows.repeat(50, 1) if self.name in SUMS else self.rows, ids)
+
+
+def indexed(lockstep, tmp_path, name, lane, distinct=False):
+    torch.manual_seed(0)
+    ids = [TABLE if distinct else TABLE * (torch.rand(1000) < 0.1) for _ in "ab"]
+    model = Indexed(name).bfloat16()
+    found = findings(lockstep, tmp_path, model, ids, lambda m, i: m(i).float().mean(), [lane], steps=2, lr=2**-4)[0]
+    return [finding for finding in found if finding["kind"] == "swamping" and "sums in" in finding["sentence"]]
+
+
+@pytest.mark.parametrize("name", SUMS | PICKS)
+def test_indexed_sums_in_16_bits(lockstep, tmp_path, name):
+    """As PyTorch's CUDA kernels add them: 900 terms of one place."""
+    found = indexed(lockstep, tmp_path, name, "as-captured-bf16")
+    assert len(found) == 1 and "sums in bf16 are wrong by" in found[0]["sentence"], sentences(found)
+    assert found[0]["pass"] == ("forward" if name in SUMS else "backward")
+    assert found[0]["site"]["source_line"].startswith("test_sums.py:"), found[0]["site"]
+    assert not indexed(lockstep, tmp_path, name, "as-captured-bf16", distinct=True)  # 50 terms each
+    wide = tmp_path / "wide.toml"
+    wide.write_text('extends = "as-captured-bf16"\n[reduce]\nindexed = "declared"\n')
+    assert not indexed(lockstep, tmp_path, name, wide)
 
 
 def duplicated(lockstep, tmp_path, model, lane, tokens=4096):
