@@ -126,6 +126,7 @@ struct Capture {
   std::vector<CapturedStep> steps;
   std::vector<CapturedVerify> verify;
   std::vector<std::string> notes;  // for the user: numbers that lanes take from the captured run
+  std::vector<std::string> watch;  // RunOptions::watch, as the user of the capture asked
   std::string v0;  // the capture's own check: the graph against the model itself; "": unknown
 };
 

@@ -103,6 +103,7 @@ void LockstepRun::Impl::clear(LaneStep& lane, bool alive) const {
   lane.lr.clear();
   lane.gradient_norm = std::numeric_limits<double>::quiet_NaN();
   lane.gradient_norms.clear();
+  lane.watched.assign(context.watched.size(), {});
   lane.attempts = 1;
   lane.device = {};
   lane.scalers.assign(1, {});
@@ -166,6 +167,7 @@ void LockstepRun::Impl::run_nodes(int count) {
       if (!active[lane] || node < 0 || node >= count) return;
       timed(lane, [&](size_t l, const Lane* ref, LaneStep& out) {
         lanes[l]->run_node(node, ref, sites_of(l, out));
+        if (ref != nullptr) lanes[l]->add_watched(node, *ref, out.watched);
       });
     });
   }

@@ -119,6 +119,9 @@ PreparedRun::PreparedRun(RunOptions wanted, Capture captured)
     change_loop(options.loop_changes, from);
     loop = make_captured_loop(from, options.captured_order.empty() ? options.steps : 0);
     take_loop_options(from, loop, options);
+    for (const std::string& name : from.watch) {
+      if (std::ranges::count(options.watch, name) == 0) options.watch.push_back(name);
+    }
     loop.lacks_scaler = lacks_scaler(from);
     take_recorded_updates(from, loop);
   });
@@ -180,6 +183,10 @@ void PreparedRun::make_lanes(std::vector<Graph> forward,
   sites = make_sites(graph, state_count_of, options.workers);
   add_graphs(forward, state_count_of);
   context = make_lane_context(graph, sites, options, script, other_shapes);
+  std::vector<const Graph*> graphs = {&graph};
+  for (const StepGraph& other : other_shapes) graphs.push_back(&other.graph);
+  context.watched = find_watched(graphs, options.watch);
+  for (const WatchedValue& value : context.watched) description.watched.push_back(value.name);
   const std::vector<std::string> group_names = names_of_groups(options);
   ProblemList problems("replay");
   std::vector<LaneMemory> memory;

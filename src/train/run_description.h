@@ -52,6 +52,7 @@ struct RunDescription {
   // A hash of a capture's batches and masks, 16 hexadecimal digits; empty: batches are drawn by the
   // seed.
   std::string batches_hash;
+  std::vector<std::string> watched;  // the names of the values that are watched
 };
 
 }  // namespace lockstep

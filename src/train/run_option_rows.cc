@@ -273,6 +273,10 @@ constexpr RunOption kRows[] = {
              "infinite or NaN [1; with health or none: 0]",
      .member = at<&O::measuring, &Measuring::statistics_every>(),
      .printed = printed_statistics_every, .shows_default = false},
+    {.option = "--watch", .key = "watch", .place = 41, .group = kRecord, .type = "GLOB,...",
+     .help = "modules whose output every lane compares with the reference's in every step: error, "
+             "and KL of log-probabilities; log_probs/NAME says that it holds such",
+     .member = at<&O::watch>(), .only_if_set = true},
     {.option = "--histogram-every", .key = "histogram_every", .place = 34, .group = kRecord,
      .type = "N", .help = "steps between full histograms",
      .member = at<&O::measuring, &Measuring::histogram_every>(), .low = 1, .is_required = true},

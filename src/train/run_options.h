@@ -62,6 +62,9 @@ struct RunOptions {
   int64_t eval_examples = 0;
   bool held_out = true;  // false: no evaluations, and no answers to judge a lane by
   Measuring measuring;
+  // Values whose distance from the reference's is recorded in every step: globs over modules (their
+  // outputs), and ids of nodes. Captures add what they name (src/graph/watched.h).
+  std::vector<std::string> watch;
   int64_t checkpoint_every = 50;
   uint64_t seed = 1;
   // Every weight starts one ulp (FP32) up or down, by signs drawn from this number: an equally good

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "emulation/kernels/args/device_work.h"
+#include "emulation/stats/watched_stats.h"
 #include "src/execute/site_record.h"
 
 namespace lockstep {
@@ -39,6 +40,9 @@ struct LaneStep {
   // one per group, if groups skip on their own.
   std::vector<ScalerRecord> scalers;
   std::vector<SiteRecord> sites;  // by site id
+  // As RunDescription::watched; the reference's say nothing. A value that this step's path does not
+  // compute has count 0.
+  std::vector<WatchedStats> watched;
 };
 // A step is skipped for all losses at once, so every scaler shows it.
 inline bool is_skipped(const LaneStep& lane) {

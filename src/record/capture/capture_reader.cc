@@ -145,6 +145,7 @@ Capture read_capture(const std::string& path, CaptureUse use) {
   capture.frontend = root.text("frontend");
   capture.created_utc = root.text("created_utc", /*required=*/false);
   if (root.has_attribute("notes")) capture.notes = root.texts("notes");
+  if (root.has_attribute("watch")) capture.watch = root.texts("watch");
   capture.v0 = root.text("v0", /*required=*/false);
   capture.world_size = root.integer("world_size", 1, /*required=*/false);
   read_amp(root, capture);

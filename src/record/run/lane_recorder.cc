@@ -50,13 +50,14 @@ LaneExtent lane_extent(const RunDescription& description, const LaneDescription&
     extent.stat_exempt.push_back(site.stat_exempt);
     extent.decides = extent.decides || (is_in_graph(site) && find_op(site.op).meaning.decides);
   }
+  extent.watched = static_cast<int64_t>(description.watched.size());
   extent.uses_device = !lane.device_sums.empty();
   return extent;
 }
 
 int64_t LaneExtent::width(Axis axis) const {
-  const std::array kWidths = {int64_t{1},       groups, gradient_norms,        int64_t{1},
-                              scaler_columns(), sites,  sites * kHistogramBins};
+  const std::array kWidths = {int64_t{1},       groups,  gradient_norms, int64_t{1},
+                              scaler_columns(), watched, sites,          sites * kHistogramBins};
   return kWidths.at(static_cast<size_t>(axis));
 }
 
@@ -155,6 +156,7 @@ void LaneRecorder::make(hid_t lane, bool create) {
   };
   for (const Quantity& quantity : quantities()) {
     if (quantity.axis == Axis::kParameter && extent_.gradient_norms == 0) continue;
+    if (quantity.is_of_watched() && extent_.watched == 0) continue;
     if (quantity.is_of_decisions() && !extent_.decides) continue;
     if (quantity.is_of_device() && !extent_.uses_device) continue;
     const size_t slash = quantity.name.find('/');

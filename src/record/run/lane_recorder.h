@@ -25,6 +25,7 @@ struct LaneExtent {
   std::vector<std::string> scaler_losses;
   int64_t skipping_groups = 0;
   int64_t gradient_norms = 0;  // parameters whose norms are kept: all for captures, else none
+  int64_t watched = 0;         // RunDescription::watched
   bool decides = false;        // the step has recorded decisions
   bool uses_device = false;    // the lane's engine forms sums on a device
   int64_t scaler_columns() const {

@@ -109,6 +109,23 @@ std::vector<Quantity> make_rows() {
        .comparison = kExact,
        .help = "first non-finite site of a step with found_inf",
        .absent = -1},
+      {"watched/count", Axis::kWatched, &WatchedStats::count, kExact,
+       "elements of the watched value; 0: the step does not compute it", At::kEverySite, 0,
+       /*optional=*/true},
+      {"watched/compared", Axis::kWatched, &WatchedStats::compared, kExact,
+       "of these finite in the lane and in the reference", At::kEverySite, 0, /*optional=*/true},
+      {"watched/nonfinite", Axis::kWatched, &WatchedStats::nonfinite, kExact,
+       "of these finite in the reference alone", At::kEverySite, 0, /*optional=*/true},
+      {"watched/reference_sum", Axis::kWatched, &WatchedStats::reference_sum, kTolerance,
+       "sum of abs(reference) over those compared", At::kEverySite, kNaN, /*optional=*/true},
+      {"watched/error_sum", Axis::kWatched, &WatchedStats::error_sum, kTolerance,
+       "sum of abs(lane - reference) over those compared", At::kEverySite, kNaN,
+       /*optional=*/true},
+      {"watched/error_max", Axis::kWatched, &WatchedStats::error_max, kTolerance,
+       "the largest abs(lane - reference)", At::kEverySite, kNaN, /*optional=*/true},
+      {"watched/kl_sum", Axis::kWatched, &WatchedStats::kl_sum, kTolerance,
+       "log-probabilities only: sum of r - 1 - log r, r = exp(lane - reference)", At::kEverySite,
+       kNaN, /*optional=*/true},
       {"eval/steps_done", Axis::kOne, &Evaluation::steps_done, kExact,
        "training steps before the evaluation"},
       {"eval/loss", Axis::kOne, &Evaluation::loss, kTolerance, "held-out loss"},
@@ -236,8 +253,8 @@ std::string_view to_string(Storage storage) {
 std::string axes_text(const Quantity& quantity) {
   constexpr std::array<std::string_view, 6> kRowNames = {"step",      "evaluation", "sample",
                                                          "histogram", "block",      "product"};
-  constexpr std::array<std::string_view, 7> kAxisNames = {"",         ", group", ", parameter", "",
-                                                          ", scaler", ", site",  ", site, bin"};
+  constexpr std::array<std::string_view, 8> kAxisNames = {
+      "", ", group", ", parameter", "", ", scaler", ", value", ", site", ", site, bin"};
   return std::string(kRowNames.at(static_cast<size_t>(quantity.rows()))) +
          std::string(kAxisNames.at(static_cast<size_t>(quantity.axis)));
 }

@@ -26,7 +26,16 @@ inline constexpr int64_t kHistogramBlock = 50;
 inline constexpr int64_t kHistogramFirstSteps = 20;
 
 // What a row of the dataset has a number for. kLoss: one dataset per loss, one number a row.
-enum class Axis : uint8_t { kOne, kGroup, kParameter, kLoss, kScaler, kSite, kSiteAndBin };
+enum class Axis : uint8_t {
+  kOne,
+  kGroup,
+  kParameter,
+  kLoss,
+  kScaler,
+  kWatched,
+  kSite,
+  kSiteAndBin
+};
 
 // What a dataset has a row for. kSample: a step that sampled sums of products. kHistogram: a step
 // with its own histogram. kBlock: kHistogramBlock steps. kProduct: a kind of product on a device.
@@ -73,6 +82,7 @@ using Source =
                  uint64_t DecisionStats::*, double DecisionStats::*,          // of decisions
                  uint64_t AccumulatorHealth::*, double AccumulatorHealth::*,  // of sums
                  double LossEffect::*,                                        // on the loss
+                 uint64_t WatchedStats::*, double WatchedStats::*,            // of watched values
                  double ScalerRecord::*, bool ScalerRecord::*, int32_t ScalerRecord::*,
                  double LaneStep::*, int32_t LaneStep::*, std::vector<double> LaneStep::*,
                  int64_t Evaluation::*, double Evaluation::*, int64_t DeviceWork::*,
@@ -102,6 +112,7 @@ struct Quantity {
     const auto* gathered = std::get_if<Gathered>(&source);
     return gathered != nullptr && *gathered >= Gathered::kStepChecksums;
   }
+  bool is_of_watched() const { return axis == Axis::kWatched; }
   bool is_of_decisions() const {
     return std::holds_alternative<uint64_t DecisionStats::*>(source) ||
            std::holds_alternative<double DecisionStats::*>(source);

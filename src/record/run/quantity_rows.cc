@@ -125,6 +125,9 @@ void QuantityRow::set(size_t at, const SiteRecord& site) {
 void QuantityRow::set(size_t at, const ScalerRecord& scaler) {
   set_member(at, scaler);
 }
+void QuantityRow::set(size_t at, const WatchedStats& watched) {
+  set_member(at, watched);
+}
 void QuantityRow::set(const Evaluation& evaluation) {
   set_member(0, evaluation);
 }
@@ -168,8 +171,11 @@ std::vector<QuantityRow> step_rows(const std::vector<QuantityColumn>& columns,
       continue;
     }
     row.set_lane(lane);
-    if (row.column().quantity->axis != Axis::kScaler) continue;
-    for (size_t i = 0; i < std::min(width, lane.scalers.size()); ++i) row.set(i, lane.scalers[i]);
+    const auto set_each = [&](const auto& records) {
+      for (size_t i = 0; i < std::min(width, records.size()); ++i) row.set(i, records[i]);
+    };
+    if (row.column().quantity->axis == Axis::kScaler) set_each(lane.scalers);
+    if (row.column().quantity->axis == Axis::kWatched) set_each(lane.watched);
   }
   // One pass over the sites: a record is over 2 KB, so walking them once per quantity is slow.
   for (size_t s = 0; s < std::min(sites, lane.sites.size()); ++s) {
@@ -196,6 +202,13 @@ void take_lane_rows(std::span<const StoredRow> rows, LaneStep& lane) {
   for (const StoredRow& row : rows) {
     const Quantity& quantity = *row.column.quantity;
     const auto width = static_cast<size_t>(row.column.width);
+    const auto take_each = [&](const auto& source, auto& records) {
+      records.resize(width);
+      for (size_t i = 0; i < width; ++i) {
+        auto& value = std::invoke(source, records[i]);
+        value = stored_at<std::decay_t<decltype(value)>>(row.bytes, i);
+      }
+    };
     std::visit(
         [&]<typename Source>(const Source& source) {
           if constexpr (std::is_same_v<Source, std::vector<double> LaneStep::*>) {
@@ -207,11 +220,9 @@ void take_lane_rows(std::span<const StoredRow> rows, LaneStep& lane) {
           } else if constexpr (std::is_invocable_v<Source, DeviceWork&>) {
             std::memcpy(&std::invoke(source, lane.device), row.bytes, sizeof(int64_t));
           } else if constexpr (std::is_invocable_v<Source, ScalerRecord&>) {
-            lane.scalers.resize(width);
-            for (size_t i = 0; i < width; ++i) {
-              auto& value = std::invoke(source, lane.scalers[i]);
-              value = stored_at<std::decay_t<decltype(value)>>(row.bytes, i);
-            }
+            take_each(source, lane.scalers);
+          } else if constexpr (std::is_invocable_v<Source, WatchedStats&>) {
+            take_each(source, lane.watched);
           }
         },
         quantity.source);

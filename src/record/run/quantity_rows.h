@@ -30,6 +30,7 @@ class QuantityRow {
   // another record. `at`: the index of the number in the row.
   void set(size_t at, const SiteRecord& site);  // nothing where the record was not measured
   void set(size_t at, const ScalerRecord& scaler);
+  void set(size_t at, const WatchedStats& watched);
   void set(const Evaluation& evaluation);
   void set(const DeviceProduct& product);
   void set_lane(

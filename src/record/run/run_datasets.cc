@@ -36,6 +36,8 @@ std::vector<Shape> row_shapes(const Quantity& quantity, const LaneInfo& lane,
       return {{found.size() == 1 ? found[0] : 1}};
     case Axis::kScaler:
       return {{scalers}, {scalers + extents.groups}};
+    case Axis::kWatched:
+      return {{extents.watched}};
     case Axis::kSite:
       return {{extents.sites}};
     case Axis::kSiteAndBin:
@@ -87,6 +89,7 @@ void check_datasets(const StoredFields& lane, const std::string& path, const Lan
     // loss; it bounds the number of steps.
     const bool is_needed = quantity.source == Source(&LaneStep::loss) ||
                            (!quantity.optional && extents.version == kRunFormatVersion) ||
+                           (quantity.is_of_watched() && extents.watched > 0) ||
                            (quantity.is_of_device() && !info.device_sums.empty());
     if (!group.empty() && !lane.has(group)) {
       if (is_needed && missing.insert(group).second) lane.problem(group + " is missing");

@@ -59,7 +59,7 @@ struct LaneColumn {
 
 // What the extents of a run's datasets depend on.
 struct RunExtents {
-  int64_t version = 0, steps = 0, sites = 0, groups = 1;
+  int64_t version = 0, steps = 0, sites = 0, groups = 1, watched = 0;
   uint64_t file_bytes = 0;
 };
 // Checks every dataset of a lane against the table of quantities and adds it to `datasets`. `path`
@@ -79,6 +79,7 @@ struct RunFile::Impl {
   std::string command_line, data, batches_hash, graph_json, products_json;
   std::string verification_json;
   std::map<std::string, std::string> environment;
+  std::vector<std::string> watched;
   SiteTable sites;
   std::vector<LaneInfo> lanes;
   RunDatasets datasets;

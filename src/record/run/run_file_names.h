@@ -31,6 +31,7 @@ inline constexpr char kStepsComplete[] = "steps_complete";
 // Objects.
 inline constexpr char kGraph[] = "graph";
 inline constexpr char kProducts[] = "products";
+inline constexpr char kWatched[] = "watched";  // of a lane: the group of its numbers
 inline constexpr char kSites[] = "sites";
 inline constexpr char kLanes[] = "lanes";
 inline constexpr char kSeeds[] = "seeds";  // further runs, each in a group named by its seed

@@ -226,6 +226,12 @@ void RunFile::Impl::read_description(bool allow_empty, std::optional<uint64_t> s
   environment = text_map(root.text(run_names::kEnvironment), root);
   graph_json = root.child(run_names::kGraph).take_text();
   if (root.has(run_names::kProducts)) products_json = root.child(run_names::kProducts).take_text();
+  if (root.has(run_names::kWatched)) watched = root.child(run_names::kWatched).take_texts();
+  for (const std::string& name : watched) {
+    if (is_stored_text(name, TextRule::kPrintable)) continue;
+    root.problem(
+        fmt::format("{} holds '{}', must have no control characters", run_names::kWatched, name));
+  }
   sites = read_sites(root.child(run_names::kSites));
   require_none(problems);
   const std::set<std::string_view> ids = ids_in(graph_json);
@@ -304,8 +310,12 @@ void RunFile::Impl::read_lane(const StoredFields& lane, const std::string& name)
     collect_problems(lane.problems(),
                      [&] { info.memory = memory_facts_from_json(lane.text(run_names::kMemory)); });
   }
-  const RunExtents extents{version, steps, static_cast<int64_t>(sites.sites.size()),
-                           static_cast<int64_t>(options.groups.size()) + 1, file_bytes};
+  const RunExtents extents{version,
+                           steps,
+                           static_cast<int64_t>(sites.sites.size()),
+                           static_cast<int64_t>(options.groups.size()) + 1,
+                           static_cast<int64_t>(watched.size()),
+                           file_bytes};
   check_datasets(lane, fmt::format("{}/{}", run_names::kLanes, hdf5::escape_link(name)), info,
                  extents, datasets);
 }
@@ -407,6 +417,9 @@ const std::string& RunFile::data() const {
 
 const std::string& RunFile::graph_json() const {
   return impl_->graph_json;
+}
+const std::vector<std::string>& RunFile::watched() const {
+  return impl_->watched;
 }
 const SiteTable& RunFile::sites() const {
   return impl_->sites;

@@ -322,6 +322,9 @@ void RunFileWriter::Impl::create(const RunDescription& description) {
   hdf5::write_attribute(root, run_names::kStepsComplete, int64_t{0});
   hdf5::write_text(root, run_names::kGraph, to_json(*description.step_graph));
   hdf5::write_text(root, run_names::kProducts, to_json(product_facts(*description.step_graph)));
+  if (!description.watched.empty()) {
+    hdf5::write_texts(root, run_names::kWatched, description.watched);
+  }
   write_sites(root, sites);
   const hdf5::Handle of_lanes = hdf5::create_group(root, run_names::kLanes);
   for (const LaneDescription& lane : description.lanes) {

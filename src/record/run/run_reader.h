@@ -73,6 +73,7 @@ class RunFile {
   std::optional<Verification> verification() const;
   // The step's sums of products as JSON (docs/run-file.md); empty for files of version 1.
   const std::string& products_json() const;
+  const std::vector<std::string>& watched() const;  // RunDescription::watched
   const SiteTable& sites() const;
   const std::vector<LaneInfo>& lanes() const;   // the reference first
   int lane_index(std::string_view name) const;  // Throws: InputError with a did-you-mean

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "emulation/math/functions.h"
 #include "src/core/error.h"
 #include "src/execute/engines.h"
 #include "src/lower/site_formats.h"
@@ -24,6 +25,32 @@ LaneDescription as_in_loop(LaneDescription lane, const LaneContext& context) {
   lane.policy.loss_scale = {};
   lane.policy.notes.emplace_back("the captured loop has no GradScaler, so this lane has none");
   return lane;
+}
+
+// Of two tensors of floats, in their own order.
+WatchedStats compare_watched(const Tensor& lane, const Tensor& reference, bool log_probs) {
+  WatchedStats out;
+  if (log_probs) out.kl_sum = 0;
+  out.count = static_cast<uint64_t>(lane.size());
+  const float* expected = reference.as<float>().data();
+  const auto add = [&]<typename T>(T) {
+    const T* own = lane.as<T>().data();
+    for (int64_t i = 0; i < lane.size(); ++i) {
+      if (!std::isfinite(expected[i])) continue;
+      if (!std::isfinite(own[i])) {
+        ++out.nonfinite;
+        continue;
+      }
+      const double error = static_cast<double>(own[i]) - static_cast<double>(expected[i]);
+      ++out.compared;
+      out.reference_sum += std::fabs(static_cast<double>(expected[i]));
+      out.error_sum += std::fabs(error);
+      out.error_max = std::max(out.error_max, std::fabs(error));
+      if (log_probs) out.kl_sum += lockstep_expm1(error) - error;
+    }
+  };
+  lane.container() == Container::kF64 ? add(double()) : add(float());
+  return out;
 }
 
 template <typename Part>
@@ -127,6 +154,7 @@ void Lane::choose_runner(size_t number) {
   StepRunner* chosen = runners_[number].get();
   if (chosen != frame_.runner) frame_.runner->forget_values();
   frame_.runner = chosen;
+  runner_ = number;
 }
 
 // The loss is divided by the number of micro-batches, so that their gradients add up to the mean's;
@@ -153,6 +181,17 @@ void Lane::begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& bat
 
 void Lane::run_node(int node, const Lane* reference, std::vector<SiteRecord>& sites) {
   frame_.runner->run_node(node, reference == nullptr ? nullptr : reference->frame_.runner, sites);
+}
+
+void Lane::add_watched(int node, const Lane& reference, std::vector<WatchedStats>& watched) const {
+  for (size_t i = 0; i < watched.size(); ++i) {
+    const WatchedValue& value = frame_.context.watched[i];
+    const WatchedValue::Place& place = value.places[runner_];
+    if (place.node != node) continue;
+    watched[i].merge(compare_watched(frame_.runner->values().of(place.value),
+                                     reference.frame_.runner->values().of(place.value),
+                                     value.log_probs));
+  }
 }
 
 void Lane::finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t worker) {

@@ -69,6 +69,9 @@ class Lane {
   void begin_micro_batch(int64_t step, int64_t micro_batch, const Batch& batch, int64_t worker = 0,
                          const Lane* reference = nullptr, std::span<SiteRecord> sites = {});
   void run_node(int node, const Lane* reference, std::vector<SiteRecord>& sites);
+  // After a node has run here and in the reference: adds what it says of the values that are
+  // watched.
+  void add_watched(int node, const Lane& reference, std::vector<WatchedStats>& watched) const;
   // Whether it may run on another thread than the other lanes do. A device is fed by one thread.
   bool may_run_apart() const { return !frame_.kernels().uses_device; }
   void finish_micro_batch(int64_t micro_batch, LaneStep& record, int64_t worker = 0);
@@ -109,6 +112,7 @@ class Lane {
 
   LaneFrame frame_;
   std::vector<std::unique_ptr<StepRunner>> runners_;  // by LaneContext::graph_of
+  size_t runner_ = 0;                                 // that of the micro-batch in progress
   LaneScalers scalers_;
   LaneStorage storage_;
   LaneGradients gradients_;

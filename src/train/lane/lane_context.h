@@ -11,6 +11,7 @@
 #include "src/capture/captured_loop.h"
 #include "src/graph/ir.h"
 #include "src/graph/site.h"
+#include "src/graph/watched.h"
 #include "src/train/run_options.h"
 #include "src/update/parameter_groups.h"
 
@@ -44,6 +45,7 @@ struct LaneContext {
   // The step on batches of other shapes (numbers 1 and up in CapturedLoop::graph_of). Their sites
   // are numbered as in `sites`.
   std::span<const StepGraph> other_shapes = {};
+  std::vector<WatchedValue> watched = {};
 
   // The numbers and the learning rate of a group in a step; NaN where updates are recorded.
   const HyperNumbers& numbers(size_t group, int64_t step) const;

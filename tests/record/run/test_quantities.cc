@@ -76,6 +76,7 @@ TEST_CASE("axes and types in words") {
   CHECK(words("loss") == "step: f64");
   CHECK(words("lr") == "step, group: f64");
   CHECK(words("loss_scale/found_inf") == "step, scaler: u8");
+  CHECK(words("watched/count") == "step, value: u64");
   CHECK(words("counts/nan") == "step, site: u64");
   CHECK(words("sums/swamped") == "sample, site: u64");
   CHECK(words("eval/steps_done") == "evaluation: i64");
@@ -88,6 +89,7 @@ TEST_CASE("a lane holds a dataset for every row, of its type and width, and no o
   SyntheticRun run(3);
   run.sites.sites[0].op = "decision";
   run.options.capture_hash = "0123";  // of a capture: with gradient norms
+  run.description.watched = {"head", "log_probs"};
   run.graph.parameters = {{"w", {{2}}, true, ""}, {"b", {{2}}, true, ""}};
   run.record(folder.file("run.h5"));
   const hdf5::Handle file(H5Fopen(folder.file("run.h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), "");
@@ -99,9 +101,13 @@ TEST_CASE("a lane holds a dataset for every row, of its type and width, and no o
     CAPTURE(q.name);
     wanted.insert(q.name);
     CHECK(stored_type(lane.id(), q.name) == to_string(q.storage()));
-    const std::map<Axis, std::vector<int64_t>> shapes = {
-        {Axis::kOne, {}},     {Axis::kGroup, {1}}, {Axis::kParameter, {2}},
-        {Axis::kScaler, {1}}, {Axis::kSite, {3}},  {Axis::kSiteAndBin, {3, kHistogramBins}}};
+    const std::map<Axis, std::vector<int64_t>> shapes = {{Axis::kOne, {}},
+                                                         {Axis::kGroup, {1}},
+                                                         {Axis::kParameter, {2}},
+                                                         {Axis::kScaler, {1}},
+                                                         {Axis::kWatched, {2}},
+                                                         {Axis::kSite, {3}},
+                                                         {Axis::kSiteAndBin, {3, kHistogramBins}}};
     CHECK(GrowingDataset::open(lane.id(), q.name).row_shape() == shapes.at(q.axis));
   }
   CHECK(datasets_of(lane.id()) == wanted);
@@ -111,6 +117,7 @@ TEST_CASE("a lane that died has absent numbers") {
   const TemporaryFolder folder;
   SyntheticRun run(4);
   run.died_after = 1;
+  run.description.watched = {"head"};
   run.record(folder.file("run.h5"));
   const RunFile file(folder.file("run.h5"));
   for (const Quantity& q : quantities()) {
