@@ -101,6 +101,9 @@ class LaneTally : public Observer {
     out_.sums.resize(run.sites().sites.size());
     out_.weight_distance = out_.info.is_reference ? 0 : kNan;
     out_.scalers.resize(out_.info.scaler_count());
+    if (!out_.info.is_reference && !out_.is_captured()) {
+      for (const std::string& name : run.watched()) out_.watched.push_back({.name = name});
+    }
     if (pictures == ReportPictures::kAll && !out_.is_twin() && !out_.is_captured()) {
       views_.emplace(run, lane);
     }
@@ -109,6 +112,7 @@ class LaneTally : public Observer {
   void on_step(const StepRecord& record) override {
     const LaneStep& lane = record.lanes[static_cast<size_t>(lane_)];
     add_lane(record.step, lane);
+    add_watched(record.step, lane);
     findings_.on_step(record);
     effects.on_step(record);
     hardware_.on_step(record);
@@ -149,6 +153,18 @@ class LaneTally : public Observer {
     if (!lane.alive) return;
     out_.seconds += std::isfinite(lane.seconds) ? lane.seconds : 0;
     if (lane.attempts > 1) out_.repeated_attempts += static_cast<uint64_t>(lane.attempts - 1);
+  }
+
+  void add_watched(int64_t step, const LaneStep& lane) {
+    for (size_t i = 0; i < out_.watched.size() && lane.alive; ++i) {
+      const WatchedStats& now = lane.watched.at(i);
+      if (now.count == 0) continue;
+      WatchedReport& out = out_.watched[i];
+      if (run_view_.has_same_weights(step)) out.equal.merge(now);
+      out.last = now;
+      out.last_step = step;
+      out.nonfinite += now.nonfinite;
+    }
   }
 
   void add_sites(const StepRecord& record, const LaneStep& lane) {

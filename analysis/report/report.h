@@ -48,6 +48,15 @@ struct CountedLoss {
   double share = 0;
 };
 
+// How far a watched value is from the reference's.
+struct WatchedReport {
+  std::string name;
+  WatchedStats equal = {};  // of all steps that begin with the reference's weights
+  WatchedStats last = {};   // of the last step that computes it
+  int64_t last_step = -1;   // -1: none does
+  uint64_t nonfinite = 0;   // elements of all steps that are finite in the reference alone
+};
+
 // All but the judgement is of one seed: the first in which the lane broke, else the first.
 struct LaneReport {
   LaneInfo info;
@@ -73,6 +82,7 @@ struct LaneReport {
   DeviceWork device;                    // of the engine's device; no products: it has none
   std::vector<Stagnation> updates;      // by layer, of the same steps
   std::vector<Finding> findings;        // the gravest first
+  std::vector<WatchedReport> watched;   // empty: nothing is, or this is the reference
   EqualStep equal = {};                 // a step begun with the reference's weights
   std::optional<CapturedComparison>
       beside_captured;                       // of emulated lanes, if there is a captured run

@@ -199,6 +199,41 @@ const JsonObject<EqualStep>& json_object(const EqualStep*) {
   return keys;
 }
 
+const JsonObject<WatchedStats>& json_object(const WatchedStats*) {
+  static const JsonObject<WatchedStats> keys(
+      "watched_stats",
+      {
+          {"count", &WatchedStats::count, "elements"},
+          {"compared", &WatchedStats::compared, "of them finite in both: what follows is of these"},
+          {"nonfinite", &WatchedStats::nonfinite, "finite in the reference alone"},
+          {"mean_size", &WatchedStats::mean_reference, "mean of abs(reference)"},
+          {"mean_error", &WatchedStats::mean_error, "mean of abs(lane - reference)"},
+          {"largest_error", &WatchedStats::largest_error},
+          {"relative_error", &WatchedStats::relative_error, "`mean_error` over `mean_size`"},
+          {"kl", &WatchedStats::mean_kl,
+           "mean of r - 1 - log r, with r = exp(lane - reference); `null`: no log-probabilities"},
+          {"largest_ratio", &WatchedStats::largest_ratio,
+           "of two probabilities, either way; `null`: the same"},
+      });
+  return keys;
+}
+
+const JsonObject<WatchedReport>& json_object(const WatchedReport*) {
+  static const JsonObject<WatchedReport> keys(
+      "watched",
+      {
+          {"name", &WatchedReport::name, "the module's path, or the name that the step gave"},
+          {"equal_weights", &WatchedReport::equal,
+           "over all steps that begin with the reference's weights: the first one; in `synced` "
+           "mode every step"},
+          {"last_step", &WatchedReport::last_step, "the last step that computes it; -1: none"},
+          {"last", &WatchedReport::last, "in that step"},
+          {"nonfinite", &WatchedReport::nonfinite,
+           "elements of all steps that are finite in the reference alone"},
+      });
+  return keys;
+}
+
 const JsonObject<LaneJudgement>& json_object(const LaneJudgement*) {
   using Judged = LaneJudgement;
   static const JsonObject<Judged> keys(
@@ -420,6 +455,11 @@ const JsonObject<LaneOf>& json_object(const LaneOf*) {
                        [](auto& l) { return l.lane.equal; }),
                "a step that the lane began with the reference's weights (the first one; in "
                "`synced` mode the one with the largest difference); of candidates"},
+              {"watched",
+               only_if([](auto& l) { return !l.lane.watched.empty(); },
+                       [](auto& l) { return l.lane.watched; }),
+               "values that `watch=`, `watch_value()` or `--watch` names; absent: none, and in the "
+               "reference"},
               {"evaluations", [](auto& l) { return l.lane.evaluations; }, "of held-out data"},
               {"scalers",
                [](auto& l) {
