@@ -23,6 +23,7 @@ from .debug import Debugged, debug
 from .errors import CaptureError, Problem, UnsupportedModelError
 from .offline import capture
 from .read_run import read_run  # the function hides its module; pandas is imported when it is called
+from .trace.named_values import watch_value
 from .version import __version__
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "check",
     "debug",
     "read_run",
+    "watch_value",
 ]
 
 _CALLBACKS = ("hugging_face", "lightning")  # in callbacks/; they import packages that few have all of

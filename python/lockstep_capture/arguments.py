@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +15,8 @@ from .errors import CaptureError
 from .model_state import unwrap_optimizer
 from .torch_api import warn_if_newer
 from .write.writer import MAGIC
+
+_SHOWN_PATHS = 8  # of modules, where none is near
 
 _DTYPES = {
     "float16": torch.float16,
@@ -65,6 +69,20 @@ def check_loop_arguments(loader: Any, accumulate: int, clip_grad_norm: float | N
         problems.append(f"loader: is a {type(loader).__name__}, must give batches in a for loop")
     if clip_grad_norm is not None and not (isinstance(clip_grad_norm, (int, float)) and 0 < clip_grad_norm < math.inf):
         problems.append(f"clip_grad_norm: is {clip_grad_norm!r}, must be positive and finite, or None for no clipping")
+    if problems:
+        raise CaptureError("; ".join(problems))
+
+
+def check_watched(patterns: list[Any], model: torch.nn.Module) -> None:
+    """Throws: CaptureError with all that match no module, and the nearest paths."""
+    paths, problems = [path for path, _ in model.named_modules() if path], []
+    for pattern in patterns:
+        name = pattern.removeprefix("log_probs/") if isinstance(pattern, str) else ""
+        matches = re.compile(re.escape(name).replace(r"\*", ".*").replace(r"\?", "."))
+        if "," not in name and any(matches.fullmatch(path) for path in paths):
+            continue
+        near = difflib.get_close_matches(name, paths, cutoff=0.5) or paths[:_SHOWN_PATHS]
+        problems.append(f"watch: {pattern!r} is not the path of a module or a pattern of one; near: {', '.join(near)}")
     if problems:
         raise CaptureError("; ".join(problems))
 

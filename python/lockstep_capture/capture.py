@@ -14,12 +14,12 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from .arguments import check_arguments
+from .arguments import check_arguments, check_watched
 from .errors import CaptureError, UnsupportedModelError, failed
 from .ir.attributes import Attribute
 from .model_state import State, Subject, rank, world_size
@@ -50,7 +50,8 @@ class Capture:
     number of its result. verify: numbers of the steps that get reference gradients, default the first
     alone; each adds 20 bytes per parameter to the file with AdamW, later ones 32. on_unsupported: "error" raises UnsupportedModelError at the first block, "report"
     warns with the same text and captures nothing. Other failures of the capture do the same; the loop's own errors never.
-    quiet: no line on standard error when the file is complete.
+    watch: modules, by path or pattern ("head", "blocks.*.mlp"), whose outputs a replay compares in every lane and step;
+    watch_value() names tensors inside the step. quiet: no line on standard error when the file is complete.
 
     One block per micro-batch. A step ends with the block that calls the optimizer's step(). The file is complete
     after `steps` steps; for a loop that ends earlier, call finish() or leave `with Capture(...)`. An
@@ -73,6 +74,7 @@ class Capture:
         steps: int = 8,
         verify: Iterable[int] | None = None,
         on_unsupported: str = "error",
+        watch: str | Sequence[str] = (),
         quiet: bool = False,
     ):
         verify = None if verify is None else list(verify) if isinstance(verify, Iterable) else verify
@@ -86,6 +88,7 @@ class Capture:
             verify=verify,
             on_unsupported=on_unsupported,
         )
+        self._watch = [watch] if isinstance(watch, str) else list(watch)
         self._path = os.fspath(path)
         self._verify = {0} if verify is None else set(verify)
         self._until_taken = verify is None and scaler is not None  # adds a step while the scaler skips these
@@ -298,6 +301,7 @@ class Capture:
         if self._subject is None:
             trains = self._optimizer is not None
             self._subject = Subject(self._model, self._optimizer, self._scaler, self._attributes, trains=trains)
+            check_watched(self._watch, self._subject.model)
             self._continuity = Continuity(self._subject)
             verified = self._verify | ({1} if self._until_taken and self._steps > 1 else set())
             check_room(self._subject, verified, self._steps, self._path)
@@ -373,7 +377,7 @@ class Capture:
             if self._recorder is None:
                 assert self._subject is not None and self._initial is not None
                 self._recorder = Recorder(
-                    self._path, self._subject, traced, self._initial, self._initial_hyper, self.autocast
+                    self._path, self._subject, traced, self._initial, self._initial_hyper, self.autocast, self._watch
                 )
                 self._initial = None  # it is in the file
             number = self._recorder.add_graph(traced)

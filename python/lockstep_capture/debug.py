@@ -83,7 +83,7 @@ def debug(
         tried = _tried(found, run, found_lanes, threads) if is_quick else []
     faithful = verified.returncode == 0
     text = _section(report, _VERDICT)
-    text = "\n\n".join([text, _losses(found_lanes), *tried])
+    text = "\n\n".join([text, _losses(found_lanes), *_watched(found_lanes), *tried])
     if faithful:
         text += "\n\nFP32 repeats what PyTorch did: `lockstep verify` passed."
     elif verified.returncode == 3:
@@ -106,6 +106,21 @@ def _losses(lanes: list[dict[str, Any]]) -> str:
     shown = [lane for lane in lanes if lane["kind"] in ("reference", "candidate")]
     courses = [f"{lane['name']} {said(lane['losses'][0])} to {said(lane['losses'][-1])}" for lane in shown]
     return "Loss, first to last step: " + ", ".join(courses) + "."
+
+
+def _watched(lanes: list[dict[str, Any]]) -> list[str]:
+    """A line for each watched value: its error in every lane, in the steps that begin with the reference's weights."""
+    said: dict[str, list[str]] = {}
+    for lane in lanes:
+        for value in lane.get("watched", []) if lane["kind"] == "candidate" else []:
+            found = value["equal_weights"]
+            if found["mean_error"] is None:
+                continue
+            text = f"{lane['name']} {found['mean_error']:.2g} (largest {found['largest_error']:.2g}"
+            text += "" if found["kl"] is None else f", KL {found['kl']:.2g}"
+            said.setdefault(value["name"], []).append(text + ")")
+    lines = [f"Mean error of {name} at equal weights: {', '.join(texts)}." for name, texts in said.items()]
+    return ["\n".join(lines)] if lines else []
 
 
 def _tried(program: str, run: str, lanes: list[dict[str, Any]], threads: int | None) -> list[str]:

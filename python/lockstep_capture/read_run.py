@@ -56,6 +56,7 @@ BLOCK = 50  # steps per row of exponent_histogram_50
 _PRODUCT_COLUMNS = (
     "step", "site", "m", "n", "k", "batch", "algorithm", "tile", "stages", "split_k", "reduction", "most_parts",
 )  # fmt: skip
+_OWN_TABLES = ("gradient_norms", "watched")  # of a lane: not among the columns of steps
 _STEP_COLUMNS = ("loss", "lr", "gradient_norm", "seconds", "attempts", "losses", "loss_scale")
 
 
@@ -239,6 +240,35 @@ class Run:
         names = [parameter["name"] for parameter in self.graph["params"]]
         return pandas.DataFrame(norms, columns=names).rename_axis("step")
 
+    def watched(self, lane: str) -> pd.DataFrame:
+        """How far the values that the run watches are from the reference's: a row per (value, step) that computes it.
+
+        Columns: count, compared, nonfinite: elements; mean_size, mean_error, largest_error, relative_error; and of
+            log-probabilities, else NaN: kl, the mean of r - 1 - log r with r = exp(lane - reference), and largest_ratio.
+        Returns: nothing where nothing is watched, and for the reference.
+        """
+        pandas = self._pandas
+        with self._opened() as file:
+            names = list(texts(file["watched"][()])) if "watched" in file else []
+            group = file[self._group(lane)]
+            stored = {name: take(data, self._rows(lane, None)) for name, data in group.get("watched", {}).items()}
+        if not names or not stored:
+            return pandas.DataFrame()
+        if any(values.shape[1:] != (len(names),) for values in stored.values()):
+            raise RunFileError(f"{self.path}: lane {lane}: watched has other columns than the {len(names)} of /watched")
+        index = pandas.MultiIndex.from_product([names, range(len(stored["count"]))], names=["value", "step"])
+        flat = pandas.DataFrame({name: values.T.reshape(-1) for name, values in stored.items()}, index=index)
+        flat = flat[flat["count"] > 0]
+        compared = flat["compared"].where(flat["compared"] > 0)
+        table = flat[["count", "compared", "nonfinite"]].copy()
+        table["mean_size"] = flat["reference_sum"] / compared
+        table["mean_error"] = flat["error_sum"] / compared
+        table["largest_error"] = flat["error_max"].where(flat["compared"] > 0)
+        table["relative_error"] = flat["error_sum"] / flat["reference_sum"].where(flat["reference_sum"] > 0)
+        table["kl"] = flat["kl_sum"] / compared
+        table["largest_ratio"] = np.exp(table["largest_error"].where(flat["kl_sum"].notna()))
+        return table
+
     def device_products(self, lane: str) -> pd.DataFrame:
         """How the lane's device formed its products: a row per site, size and algorithm, in the order of their first step.
 
@@ -397,7 +427,8 @@ class Run:
             group, rows = file[path], list(range(self._steps_of(lane)))
             columns: dict[str, Any] = {}
             found = {name: data for name, data in step_datasets(group).items() if not is_per_site(name, data)}
-            found.pop("gradient_norms", None)  # a table of its own
+            for name in [name for name in found if name.partition("/")[0] in _OWN_TABLES]:
+                del found[name]
             for name in sorted(found, key=_usual_first(_STEP_COLUMNS)):
                 folder, _, part = name.partition("/")
                 label = f"loss/{unescape_name(part)}" if folder == "losses" else part or name

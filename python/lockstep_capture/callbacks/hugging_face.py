@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ class CaptureCallback(TrainerCallback):  # type: ignore[misc]
     """Captures `steps` optimizer steps of Trainer.train() into `path`; each call of train() replaces the file.
 
     Loss: trainer.compute_loss, with the Trainer's num_items_in_batch. Batches, optimizer, GradScaler, autocast,
-    accumulation and clipping are the Trainer's. verify, on_unsupported: as in Capture. compute_loss is run a few times
+    accumulation and clipping are the Trainer's. verify, on_unsupported, watch: as in Capture. compute_loss is run a few times
     more to trace it; what an override keeps in the Trainer (lists of metrics) then has more entries.
 
     Throws, in train(): CaptureError for DeepSpeed and for several GPUs in one process; else as Capture.
@@ -46,9 +46,15 @@ class CaptureCallback(TrainerCallback):  # type: ignore[misc]
         steps: int = 8,
         verify: Iterable[int] | None = None,
         on_unsupported: str = "error",
+        watch: str | Sequence[str] = (),
     ):
         self._path = path
-        self._options: dict[str, Any] = {"steps": steps, "verify": verify, "on_unsupported": on_unsupported}
+        self._options: dict[str, Any] = {
+            "steps": steps,
+            "verify": verify,
+            "on_unsupported": on_unsupported,
+            "watch": watch,
+        }
         self._trainer: Any = None
         self._blocks: Blocks | None = None
         self._replaced = contextlib.ExitStack()

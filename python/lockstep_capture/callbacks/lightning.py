@@ -12,7 +12,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,7 +45,7 @@ class CaptureCallback(Callback):  # type: ignore[misc]
 
     loss_of(module, batch): the loss of a batch, by default training_step without its log() and log_dict(). Give one where
     training_step does more than to compute a loss (torchmetrics). Optimizer, GradScaler, autocast, accumulation and clipping
-    are the Trainer's. verify, on_unsupported: as in Capture.
+    are the Trainer's. verify, on_unsupported, watch: as in Capture.
 
     Throws, in fit(): CaptureError for manual optimization; else as Capture.
     """
@@ -58,10 +58,16 @@ class CaptureCallback(Callback):  # type: ignore[misc]
         steps: int = 8,
         verify: Iterable[int] | None = None,
         on_unsupported: str = "error",
+        watch: str | Sequence[str] = (),
     ):
         super().__init__()
         self._path, self._loss_of = path, loss_of
-        self._options: dict[str, Any] = {"steps": steps, "verify": verify, "on_unsupported": on_unsupported}
+        self._options: dict[str, Any] = {
+            "steps": steps,
+            "verify": verify,
+            "on_unsupported": on_unsupported,
+            "watch": watch,
+        }
         self._blocks: Blocks | None = None
         self._index = 0
 

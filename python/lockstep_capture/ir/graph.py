@@ -145,15 +145,17 @@ class Graph:
     stat_exempt: set[str] = field(default_factory=set)  # constants
     nodes: list[Node] = field(default_factory=list)
     loss: str = ""
+    outputs: dict[str, str] = field(default_factory=dict)  # "watch/NAME", "log_probs/NAME" -> value
     mutations: list[tuple[str, str, int]] = field(default_factory=list)  # buffer, node, slot
     rng: list[tuple[str, str]] = field(default_factory=list)  # node, call of the program
     formats: dict[str, str] = field(default_factory=dict)  # of parameters and buffers, by value id, where not FP32
 
     def drop_unread(self) -> None:
-        """Nodes that reach no loss, buffer or decision (a rule made more than needed), and the nodes that only they read."""
+        """Nodes that reach no loss, output, buffer or decision (a rule made more than needed), and the nodes that only they read."""
         self.nodes = [node for node in self.nodes if not node.backward_of]  # custom_gradient nodes have them
         reached = {
             self.loss.partition(".")[0],
+            *(value.partition(".")[0] for value in self.outputs.values()),
             *(node for _, node, _ in self.mutations),
             *(node for node, _ in self.rng),
             *(node.id for node in self.nodes if node.op == "decision"),
@@ -227,7 +229,7 @@ class Graph:
             parts.append(f'"{key}":{lines(items)}')
         parts += [
             f'"loss":{json.dumps(self.loss)}',
-            '"outputs":{}',
+            f'"outputs":{json.dumps(self.outputs)}',
             f'"mutations":{json.dumps(mutations)}',
             f'"rng":{json.dumps([node for node, _ in self.rng])}',
         ]

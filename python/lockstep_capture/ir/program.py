@@ -138,6 +138,14 @@ class Number:
     value: float | None
 
 
+@dataclass(frozen=True)
+class WatchedName:
+    """A value that the step names. call: a detach() of the value, made when it was named."""
+
+    call: str
+    log_probs: bool
+
+
 @dataclass
 class Program:
     """One forward pass with static shapes.
@@ -146,6 +154,7 @@ class Program:
     module path. constants: value name -> tensor. loss: name of the value that the step returns. decisions: integers
     that a call chose from floats, as they were in the traced pass. read: values that left PyTorch (item, tolist, NumPy),
     by name; numbers: the floats among them. assigned: call of copy_ that replaces `self.buffer = ...` -> canonical path of that buffer; nothing reads it after that call.
+    watched: of watch_value(), by the name given there.
     """
 
     frontend: str
@@ -159,6 +168,7 @@ class Program:
     read: set[str] = field(default_factory=set)
     numbers: list[Number] = field(default_factory=list)
     assigned: dict[str, str] = field(default_factory=dict)
+    watched: dict[str, WatchedName] = field(default_factory=dict)
 
     def note_assigned(self, paths: list[str], names: Names) -> None:
         """paths: of the buffers that the program's last calls write, see copied_back()."""

@@ -98,6 +98,7 @@ class Normaliser:
                     hint="step_fn(model, batch) must return the loss, computed with the model that it is given",
                 )
             )
+        self._watch()
         if self.problems:
             raise UnsupportedModelError(self.problems)
         self._finish()
@@ -523,6 +524,16 @@ class Normaliser:
             self._learned.add(node.id)
         elif node.op == "cast_like" and not self._has_inner_gradients:
             node.nograd = True
+
+    def _watch(self) -> None:
+        """The values that the step names are outputs of the graph."""
+        for name, version in self._versions.watched.items():
+            found, named = self._env.get(version), self._program.watched[name]
+            if isinstance(found, Value) and found.is_float and found.id.startswith("n"):
+                self.graph.outputs[("log_probs/" if named.log_probs else "watch/") + name] = found.id
+                continue
+            hint = "name a real tensor that the step computes from the model's weights"
+            self.problems.append(self._calls[named.call].place.problem(f"watch_value({name!r})", hint))
 
     def _finish(self) -> None:
         loss = self._graph_value(self._versions.loss, self._program_end())

@@ -46,7 +46,7 @@ class Versions:
     only these need. steps: in-place call -> the further versions that it makes of what it wrote to a view of.
     integer_state: paths of buffers whose integers the forward pass changes and uses: data of the step.
     started: new tensors, made of no activation, to views of which activations are written; their content before that is
-    version started_as(name). stored: floating buffers and leaves of the batch, whose format is each lane's, too.
+    version started_as(name). watched: version of each value that the step names. stored: floating buffers and leaves of the batch, whose format is each lane's, too.
     """
 
     reads: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
@@ -65,6 +65,7 @@ class Versions:
     stored: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
     loss: str = ""
+    watched: dict[str, str] = field(default_factory=dict)
 
     def has_lanes_format(self, version: str) -> bool:
         """Is it a part of the network, a buffer, or a leaf of the batch? Other values have the dtype they were made in."""
@@ -222,6 +223,9 @@ class _Walk:
         for index, call in enumerate(program.calls):
             self._visit(index, call)
         self.result.loss = self._read(program.loss)
+        self.result.watched = {
+            name: self.result.reads[named.call][0][0].name for name, named in program.watched.items()
+        }
         self._find_live()
 
     def _tensor(self, name: str) -> str:
@@ -435,9 +439,10 @@ class _Walk:
         return found[::-1]
 
     def _find_live(self) -> None:
-        """Backwards from the loss and from what buffers become."""
+        """Backwards from the loss, from what is watched and from what buffers become."""
         result, buffers = self.result, self._program.buffers
-        result.live, result.needed = needed_for(self._program, result, {result.loss, *result.mutations.values()})
+        ends = {result.loss, *result.watched.values(), *result.mutations.values()}
+        result.live, result.needed = needed_for(self._program, result, ends)
         wanted, count = {result.loss}, -1
         while len(wanted) > count:
             count = len(wanted)

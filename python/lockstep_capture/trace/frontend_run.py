@@ -29,7 +29,7 @@ from ..errors import Problem, UnsupportedModelError
 from ..ir.attributes import Attribute, Watched, plain_tensors
 from ..ir.decisions import EXTREMES
 from ..ir.gradients import GRADIENT
-from ..ir.program import Autocast, Call, Names, Number, Place, Program, Ref, StepModule, iterate_refs
+from ..ir.program import Autocast, Call, Names, Number, Place, Program, Ref, StepModule, WatchedName, iterate_refs
 from ..rules.context import Unsupported
 from ..rules.observers import observing_form
 from ..rules.spelled_out import (
@@ -48,6 +48,7 @@ from .batches import leaves_of, with_tensors
 from .custom_ops import own_form
 from .gradients import Given, inner_gradients, is_batched
 from .modules import ModuleStack
+from .named_values import named_to
 from .other_dtype import batch_as, weights_as
 from .outside import checksum, place_of, tensors_of
 from .passed_by import SETS_DATA, Answers, Lines, PassedBy
@@ -217,6 +218,7 @@ def _run(
             modules.watch(),
             in_python(),
             recorder.blocks(),
+            named_to(recorder.name_value),
             custom_functions.functions(recorder),
             inner_gradients(recorder),
             torch_api.ENABLE_DISPATCHER(),
@@ -608,6 +610,17 @@ class _Recorder(_Observing):
             if tensor.dtype.is_floating_point:
                 self.program.numbers.append(Number(self._bound[tensor], self._place(), None))
 
+    def name_value(self, name: str, tensor: torch.Tensor, log_probs: bool) -> None:
+        """By a call, which reads what the tensor holds now; nothing else reads its result."""
+        place = self._place()
+        if name in self.program.watched:
+            self._refuse(f"watch_value({name!r}) twice in a step", place, "give each tensor a name of its own")
+            return
+        with self.aside():
+            ref = self._ref(tensor)
+            call = self._add("detach", torch.ops.aten.detach.default, (ref,), {}, place)
+        self.program.watched[name] = WatchedName(call, log_probs)
+
     def set_data(self, tensor: torch.Tensor, data: torch.Tensor) -> None:
         """`tensor.data = data`: a buffer is from here on what data is; parameters keep their names."""
         with self.aside():
@@ -790,7 +803,9 @@ class _Recorder(_Observing):
                 f"{call.name} {call.op} {call.args} {call.kwargs} {call.autocast} {call.nograd} "
                 f"{call.place.module}\n".encode()
             )
-        digest.update(repr((self._types, self._made, self.program.loss, self.program.assigned)).encode())
+        digest.update(
+            repr((self._types, self._made, self.program.loss, self.program.assigned, self.program.watched)).encode()
+        )
         return digest.hexdigest()
 
 

@@ -37,6 +37,7 @@ class Recorder:
         initial: State,
         hyper: list[dict[str, Any]],
         autocast: tuple[str, torch.dtype] | None,
+        watch: list[str],
     ):
         self.writer = Writer(path)
         self._subject, self._graphs = subject, 0
@@ -47,6 +48,8 @@ class Recorder:
         self._notes: dict[str, str] = {}  # by line of the model
         try:
             self._start(first, initial, hyper, autocast)
+            if watch:
+                self.writer.attributes("", {"watch": watch})
         except BaseException:
             self.writer.abandon()
             raise
