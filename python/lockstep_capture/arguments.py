@@ -73,16 +73,22 @@ def check_loop_arguments(loader: Any, accumulate: int, clip_grad_norm: float | N
         raise CaptureError("; ".join(problems))
 
 
-def check_watched(patterns: list[Any], model: torch.nn.Module) -> None:
-    """Throws: CaptureError with all that match no module, and the nearest paths."""
-    paths, problems = [path for path, _ in model.named_modules() if path], []
+def check_watched(patterns: list[Any], modules: Iterable[str]) -> None:
+    """modules: those that compute something. Throws: CaptureError with all that match none, and the nearest paths."""
+    paths, problems = set(), []
+    for module in modules:
+        parts = module.split(".")
+        paths |= {".".join(parts[: i + 1]) for i in range(len(parts)) if module}
     for pattern in patterns:
         name = pattern.removeprefix("log_probs/") if isinstance(pattern, str) else ""
         matches = re.compile(re.escape(name).replace(r"\*", ".*").replace(r"\?", "."))
         if "," not in name and any(matches.fullmatch(path) for path in paths):
             continue
-        near = difflib.get_close_matches(name, paths, cutoff=0.5) or paths[:_SHOWN_PATHS]
-        problems.append(f"watch: {pattern!r} is not the path of a module or a pattern of one; near: {', '.join(near)}")
+        near = difflib.get_close_matches(name, paths, cutoff=0.5) or sorted(paths)[:_SHOWN_PATHS]
+        problems.append(
+            f"watch: {pattern!r} is not the path of a module that computes something, nor a pattern of one; "
+            f"near: {', '.join(near)}"
+        )
     if problems:
         raise CaptureError("; ".join(problems))
 

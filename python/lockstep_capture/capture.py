@@ -301,7 +301,6 @@ class Capture:
         if self._subject is None:
             trains = self._optimizer is not None
             self._subject = Subject(self._model, self._optimizer, self._scaler, self._attributes, trains=trains)
-            check_watched(self._watch, self._subject.model)
             self._continuity = Continuity(self._subject)
             verified = self._verify | ({1} if self._until_taken and self._steps > 1 else set())
             check_room(self._subject, verified, self._steps, self._path)
@@ -375,7 +374,8 @@ class Capture:
         found, number = self._traced[traced.key]
         if number < 0:
             if self._recorder is None:
-                assert self._subject is not None and self._initial is not None
+                assert self._subject is not None and self._initial is not None and traced.graph is not None
+                check_watched(self._watch, (node.place.module for node in traced.graph.nodes))
                 self._recorder = Recorder(
                     self._path, self._subject, traced, self._initial, self._initial_hyper, self.autocast, self._watch
                 )

@@ -178,7 +178,7 @@ def test_micro_batches_shapes_and_writes(lockstep, tmp_path):
 
 def test_refusals(tmp_path):
     path = tmp_path / "no.lscap.h5"
-    with pytest.raises(CaptureError, match="'heads' is not the path of a module.*near: head"):
+    with pytest.raises(CaptureError, match="'heads' is not the path of a module.*near: head$"):
         captured(path, watch=["heads"])
 
     def twice(model, batch):
