@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections import OrderedDict
 from dataclasses import dataclass
 
+FRAMES = "LOCKSTEP_FRAMES"  # set in the environment: the frames of this package, for whoever mends it
 _LONGEST = 160  # characters of another library's error in a message of ours
 
 
@@ -61,7 +64,11 @@ def first_line(error: BaseException) -> str:
 
 def failed(error: Exception) -> CaptureError:
     """A fault that is not the user's: a capture never lets it reach the training loop as it is."""
-    made = CaptureError(f"the capture failed, training did not: {first_line(error)}")
+    frames = traceback.extract_tb(error.__traceback__)
+    where = (
+        f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno}; {FRAMES}=1 shows all frames)" if frames else ""
+    )
+    made = CaptureError(f"the capture failed, training did not: {first_line(error)}{where}")
     made.__cause__ = error
     made.own_fault = True
     return made

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -81,16 +82,23 @@ def check_room(subject: Subject, verify: Collection[int], steps: int, path: str)
 
 
 def free_memory() -> int | None:
-    """Bytes that this process can still get: of the machine, and of its control group. None: unknown."""
+    """Bytes that this process can still get: of the machine with its swap, of its control group, and below `ulimit -v`.
+    None: unknown. The program counts the same (src/core/free_memory.h)."""
     found = []
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found.append(1024 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))))
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        lines = (line.split() for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+        kibi = {line[0]: int(line[1]) for line in lines}
+        found.append(1024 * (kibi["MemAvailable:"] + kibi.get("SwapFree:", 0)))
     with contextlib.suppress(OSError, ValueError):  # "max" is no number
         group = Path("/sys/fs/cgroup")
         limit, used = (int((group / name).read_text(encoding="ascii")) for name in ("memory.max", "memory.current"))
         stat = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
         found.append(limit - used + int(stat.get("inactive_file", 0)))
+    with contextlib.suppress(OSError, ValueError):
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit != resource.RLIM_INFINITY:
+            pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+            found.append(limit - pages * resource.getpagesize())
     return min(found) if found else None
 
 

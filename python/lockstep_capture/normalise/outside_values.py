@@ -151,7 +151,11 @@ class OutsideValues:
         call = self._calls.get(value_name(names[0])) if names else None
         if not what and call is not None and random_site(call) is not None:
             return f"noise:{call.op}:{call.name}"
-        source = (call.place.text or call.op) if call is not None else self._root_of(value_name(names[0]))
+        if call is None:
+            source = self._root_of(value_name(names[0]))
+        else:  # before Python 3.11 lines have no text: "mul (net.py:9)"
+            short = call.op.split(".")[1] if "." in call.op else call.op
+            source = call.place.text or f"{short} ({call.place.source})"
         return f"derived:{source}:{'_'.join(value_name(name) for name in names)}" + (f":{what}" if what else "")
 
     def _root_of(self, name: str) -> str:

@@ -146,18 +146,18 @@ def degrees(c: RuleContext) -> Value:
 def nan_to_num(c: RuleContext) -> Value:
     """Numbers in the place of NaN and of infinities; no gradient through these."""
     x = c.value("self")
-    for op, operand, given, number in (
-        ("not_equal", None, "nan", 0.0),
-        ("equal", math.inf, "posinf", _LARGEST),
-        ("equal", -math.inf, "neginf", -_LARGEST),
-    ):
-        filled = number if c.a.get(given) is None else float(c.a[given])
-        mask = c.mask(op, [x, x], x.shape) if operand is None else c.mask(op, [x], x.shape, {"scalar": operand})
-        x = c.node("masked_fill", [x, mask], x.shape, {"value": filled}).value()
+    mask = c.mask("not_equal", [x, x], x.shape)
+    x = c.node("masked_fill", [x, mask], x.shape, {"value": float(c.a.get("nan") or 0.0)}).value()
+    for sign, given in ((1.0, "posinf"), (-1.0, "neginf")):
+        mask = c.mask("equal", [x], x.shape, {"scalar": sign * math.inf})
+        if c.a.get(given) is not None:
+            x = c.node("masked_fill", [x, mask], x.shape, {"value": float(c.a[given])}).value()
+            continue
+        one = c.derive(f"number{sign!r}", lambda n: torch.tensor(n, dtype=torch.float32), [sign])
+        largest = c.node("cast_like", [one, x], (), {"limit": "max"})
+        largest.stat_exempt = True
+        x = c.node("where", [mask, c.expand(largest.value(), x.shape), x], x.shape).value()
     return x
-
-
-_LARGEST = torch.finfo(torch.float32).max
 
 
 @rule("copysign")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from ..ir.cumulative import CUMULATIVE
 from ..ir.graph import Value
 from ..ir.program import Ref
 from ..ir.random_ops import RMS_NORM_EPS
-from .context import RuleContext, rule
+from .context import RULES, RuleContext, rule
 
 
 @rule("batch_norm", "_batch_norm_impl_index", "cudnn_batch_norm", "native_batch_norm")
@@ -97,3 +98,35 @@ def group_norm(c: RuleContext) -> Value:
         [(x.shape, "f32"), statistics, statistics],
         {"groups": groups, "eps": float(c.a["eps"])},
     ).value()
+
+
+def norm_with_tensor_eps(c: RuleContext) -> Value:
+    """As layer_norm, rms_norm or group_norm, op by op: their nodes have eps as a number."""
+    name = c.call.op.split(".")[1]
+    operands = _affine(c, c.value("input"))
+    shape = operands[0].shape
+    if name == "group_norm":
+        rows = (shape[0], int(c.a["num_groups"]), math.prod(shape[1:]) // int(c.a["num_groups"]))
+        dims, affine = [2], (shape[1], *[1] * (len(shape) - 2))
+    else:
+        first = len(shape) - len(c.a["normalized_shape"])
+        rows, dims, affine = shape, list(range(first, len(shape))), shape[first:]
+
+    def body(x: Value, *rest: Value) -> Value:
+        *learned, eps = rest
+        y = c.reshape(x, rows)
+        if name != "rms_norm":
+            y = c.binary("sub", y, c.reduce("mean", y, dims, keepdim=True))
+        spread = c.reduce("mean", c.binary("mul", y, y), dims, keepdim=True)
+        y = c.binary("mul", y, c.same("rsqrt", c.binary("add", spread, eps)))
+        y = c.reshape(y, shape)
+        for op, operand in zip(("mul", "add"), learned, strict=False):
+            y = c.binary(op, y, c.reshape(operand, affine))
+        return y
+
+    found: Value = c.kernel(name, operands, body, [c.value("eps")])
+    return found
+
+
+for _name in ("layer_norm", "rms_norm", "group_norm"):
+    RULES[f"lockstep_capture.{_name}"] = norm_with_tensor_eps

@@ -14,7 +14,7 @@ from .. import torch_api
 from ..rules.context import Unsupported
 from ..torch_api import HAS_KERNEL, op_schema
 
-_OTHERS = ("aten", "torchvision", "prims", "quantized", "inductor_prims")
+_OTHERS = ("aten", "lockstep_capture", "torchvision", "prims", "quantized", "inductor_prims")
 
 
 def own_form(

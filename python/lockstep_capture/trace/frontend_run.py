@@ -16,7 +16,7 @@ import re
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,7 +29,19 @@ from ..errors import Problem, UnsupportedModelError
 from ..ir.attributes import Attribute, Watched, plain_tensors
 from ..ir.decisions import EXTREMES
 from ..ir.gradients import GRADIENT
-from ..ir.program import Autocast, Call, Names, Number, Place, Program, Ref, StepModule, WatchedName, iterate_refs
+from ..ir.program import (
+    Autocast,
+    Call,
+    Names,
+    Number,
+    Place,
+    Program,
+    Ref,
+    StepModule,
+    WatchedName,
+    iterate_refs,
+    map_refs,
+)
 from ..rules.context import Unsupported
 from ..rules.observers import observing_form
 from ..rules.spelled_out import (
@@ -59,6 +71,7 @@ from .untouched import untouched
 from .user_code import running_lines, user_line
 from .vmaps import in_vmap, passed_on
 
+_TYPE_AS = "aten.type_as.default"
 _NO_RESULT = {
     "aten::_assert_async",
     "aten::_assert_tensor_metadata",
@@ -160,20 +173,61 @@ def trace(
     fixed = [event for event in fixed if not event[1].co_filename.startswith(_TORCH)]
     if failure is not None and fixed:
         _warn_of_fixed_casts(fixed, failure)
-    if not follows.reads and not narrows:
+    if not follows.reads and not follows.branches and not narrows:
+        if follows.unlike:
+            _warn_of_branches(follows.unlike)
         return first
-    return _run(step, batch, device, autocast, follows, narrows, stays_fp32=autocast is None and narrow is None)
+    again = partial(_run, step, batch, device, autocast, stays_fp32=autocast is None and narrow is None)
+    found = again(follows.without_branches(), narrows)
+    if follows.branches:
+        try:
+            other = again(follows, narrows)
+        except Exception:  # what the model does there is not for the loop's dtype
+            other = None
+        if other is not None and _adds_casts_only(found.program, other.program):
+            found = other
+        else:
+            follows.unlike.update(follows.branches)
+    if follows.unlike:
+        _warn_of_branches(follows.unlike)
+    return found
+
+
+def _adds_casts_only(program: Program, other: Program) -> bool:
+    """Does the other one compute the same, but for casts to a tensor's dtype?"""
+
+    def computed(program: Program) -> list[str]:
+        return [
+            f"{call.op} {map_refs((call.args, call.kwargs), lambda ref: None)}"
+            for call in program.calls
+            if not call.renames and call.op != _TYPE_AS
+        ]
+
+    constants = zip(program.constants.values(), other.constants.values(), strict=False)
+    return computed(program) == computed(other) and all(torch.equal(x, y) for x, y in constants)
+
+
+def _warn_of_branches(branches: Mapping[Event, torch.dtype]) -> None:
+    lines = sorted({_line_of(event) for event in branches})
+    names = sorted({str(dtype).removeprefix("torch.") for dtype in branches.values()})
+    warnings.warn(
+        f"lockstep_capture: the model branches on a dtype ({', '.join(lines[:3])}), and computes something else in "
+        f"{' and '.join(names)}; all lanes take the branch of this loop's dtype",
+        stacklevel=6,
+    )
+
+
+def _line_of(event: Event) -> str:
+    _, code, last, _ = event
+    line = next((line for start, end, line in code.co_lines() if start <= last < end), code.co_firstlineno)
+    return f"{os.path.basename(code.co_filename)}:{line}"
 
 
 def _warn_of_fixed_casts(events: list[Event], error: Exception) -> None:
     """Which casts follow a tensor is not known: every one has the dtype that it has in the loop."""
-    lines = []
-    for _, code, last, _ in events:
-        line = next((line for start, end, line in code.co_lines() if start <= last < end), code.co_firstlineno)
-        lines.append(f"{code.co_filename.rpartition('/')[2]}:{line}")
     what = "1 cast or new tensor" if len(events) == 1 else f"{len(events)} casts and new tensors"
     warnings.warn(
-        f"lockstep_capture: {what} (first: {lines[0]}) of the dtype of this loop will have that dtype in all lanes, "
+        f"lockstep_capture: {what} (first: {_line_of(events[0])}) of the dtype of this loop will have that dtype in all lanes, "
         f"although the model may take it from another tensor: the forward pass does not run in another dtype "
         f"({': '.join([type(error).__name__, *str(error).splitlines()[:1]])})",
         stacklevel=6,

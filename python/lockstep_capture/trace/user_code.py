@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from ..errors import CaptureError
+from ..errors import FRAMES, CaptureError
 
 _LONGEST = 48
 _P = ParamSpec("_P")
@@ -96,11 +96,11 @@ def shown_to_users(body: Callable[_P, _T]) -> Callable[_P, _T]:
         try:
             return body(*args, **kwargs)
         except CaptureError as error:
-            if error.own_fault:  # whoever mends it needs all of it
+            if error.own_fault and os.environ.get(FRAMES):
                 raise
             found = error
         cause = found.__cause__
-        if cause is not None:  # the user's own error
+        if cause is not None:
             cause.__traceback__, cause.__suppress_context__ = _users_part(cause.__traceback__), True
         raise found.with_traceback(None) from cause
 

@@ -257,3 +257,149 @@ def test_a_half_model_has_masks_of_each_lane(lockstep, tmp_path, kind):
     _, losses = replayed(lockstep, tmp_path, model, loader, masks_loss, ["as-captured-fp16-cpu"])
     assert losses["fp32"] == pytest.approx(full, rel=1e-6)
     assert losses["as-captured-fp16-cpu"] == pytest.approx(low, rel=1e-3)
+
+
+class Bounded(torch.nn.Module):
+    """Numbers that torch.finfo gives for the dtype of an activation or a weight, and branches on such a dtype."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+        self.first, self.last = (torch.nn.Linear(16, 16) for _ in range(2))
+        self.scale = torch.nn.Parameter(torch.ones(16))
+
+    def forward(self, x):
+        return self.last(getattr(self, self.kind)(self.first(x.to(self.scale.dtype))))
+
+    def clamp(self, x):
+        p = (x * 20).sigmoid()
+        eps = torch.finfo(p.dtype).eps
+        p = p.clamp(eps, 1 - eps)
+        return p.log() - torch.log1p(-p)
+
+    def clip_by_name(self, x):
+        p = (x * 20).sigmoid()
+        p = torch.clip(p, max=1.0 - torch.finfo(p.dtype).eps, min=0.001)
+        return p.log() - torch.log1p(-p)
+
+    def clamp_in_place(self, x):
+        p = (x * 20).sigmoid().clone()
+        eps = torch.finfo(self.scale.dtype).eps
+        p.clamp_(eps, 1 - eps)
+        return p.log() - torch.log1p(-p)
+
+    def logit(self, x):
+        p = (x * 20).sigmoid()
+        return torch.logit(p, eps=torch.finfo(p.dtype).eps)
+
+    def pad(self, x):
+        least = torch.finfo(x.dtype).min
+        s = F.pad(x[..., :4], (0, 4), value=least).masked_fill(torch.arange(8) < 4, least)
+        return F.pad(s.softmax(-1) * 9, (0, 8))
+
+    def infinities(self, x):
+        s = x.masked_fill(torch.arange(12)[:, None] > 5, -torch.inf)
+        return torch.nan_to_num(s, neginf=torch.finfo(x.dtype).min).softmax(-1) * 9
+
+    def infinities_by_default(self, x):
+        s = x.masked_fill(torch.arange(12)[:, None] > 5, -torch.inf)
+        return torch.nan_to_num(s).softmax(-1) * 9
+
+    def normalize(self, x):
+        return F.normalize(x * 1e-5, dim=-1, eps=torch.finfo(x.dtype).eps) * 9
+
+    def layer_norm(self, x):
+        return F.layer_norm(x * 0.01, (16,), self.scale, self.last.bias, torch.finfo(x.dtype).eps)
+
+    def rms_norm(self, x):
+        return F.rms_norm(x * 0.01, (16,), weight=self.scale, eps=torch.finfo(x.dtype).eps)
+
+    def group_norm(self, x):
+        y = F.group_norm((x * 0.01).transpose(1, 2), 4, self.scale, eps=torch.finfo(x.dtype).eps)
+        return y.transpose(1, 2)
+
+    # Branches. What the cast rounds away is multiplied, so that the loss shows it.
+    def shown(self, wide, y):
+        return (y + (wide - y.float()) * 500).to(self.scale.dtype)
+
+    def branch_of_t5(self, x):
+        wide = y = x.float() * 3.3
+        if self.scale.dtype in [torch.float16, torch.bfloat16]:
+            y = y.to(self.scale.dtype)
+        return self.shown(wide, y)
+
+    def branch_of_not_fp32(self, x):
+        wide = y = x.float() * 3.3
+        if (dtype := self.scale.dtype) != torch.float32:
+            y = y.to(dtype=dtype)
+        return self.shown(wide, y)
+
+    def branch_by_name(self, x):
+        wide = y = x.float() * 3.3
+        if self.scale.dtype == torch.bfloat16:
+            y = y.bfloat16()
+        elif self.scale.dtype == torch.float16:
+            y = y.half()
+        return self.shown(wide, y)
+
+    def branch_in_a_function(self, x):
+        def is_low(y):
+            return y.dtype in (torch.float16, torch.bfloat16)
+
+        wide = y = x.float() * 3.3
+        if is_low(self.scale):
+            y = y.type_as(self.scale)
+        return self.shown(wide, y)
+
+
+def steps_of_noise():
+    torch.manual_seed(1)
+    return [(torch.randn(2, 12, 16), torch.randn(2, 12, 16)) for _ in range(2)]
+
+
+def bounded_loss(model, batch):
+    return F.mse_loss(model(batch[0]).float(), batch[1])
+
+
+BOUNDS = [name for name in vars(Bounded) if name not in ("forward", "shown") and name[0] != "_"]
+
+
+@pytest.mark.filterwarnings("error::UserWarning:lockstep_capture")
+@pytest.mark.parametrize("kind", BOUNDS)
+def test_limits_and_branches_are_those_of_the_lane(lockstep, tmp_path, kind):
+    torch.manual_seed(0)
+    model, loader = Bounded(kind), steps_of_noise()
+    with torch.no_grad():
+        full, half, bf16 = (
+            bounded_loss(copy.deepcopy(model).to(dtype), loader[0]).item()
+            for dtype in (torch.float32, torch.float16, torch.bfloat16)
+        )
+    _, losses = replayed(lockstep, tmp_path, model, loader, bounded_loss, ["half", "pure-bf16-master"])
+    assert losses["fp32"] == pytest.approx(full, rel=1e-5)
+    assert losses["half"] == pytest.approx(half, rel=3e-3)
+    assert losses["pure-bf16-master"] == pytest.approx(bf16, rel=1e-2)
+
+
+class Clamped(torch.nn.Module):
+    """FP16 alone is cut off: not what an FP32 loop computes. `casts`: it is cast as well."""
+
+    def __init__(self, casts):
+        super().__init__()
+        self.fc, self.casts = torch.nn.Linear(16, 16), casts
+
+    def forward(self, x):
+        y = self.fc(x.to(self.fc.weight.dtype)).float()
+        if self.fc.weight.dtype == torch.float16:
+            y = y.clamp(-6e4, 6e4)
+            if self.casts:
+                y = y.to(self.fc.weight.dtype)
+        return y
+
+
+@pytest.mark.parametrize("casts", [False, True])
+def test_a_branch_that_computes_something_else_is_the_loops_own(lockstep, tmp_path, casts):
+    torch.manual_seed(0)
+    model, loader = Clamped(casts), steps_of_noise()
+    with pytest.warns(UserWarning, match=r"branches on a dtype \(test_capture_dtypes.py:\d+\).* float16"):
+        _, losses = replayed(lockstep, tmp_path, model, loader, bounded_loss, ["half"])
+    assert losses["fp32"] == pytest.approx(bounded_loss(model, loader[0]).item(), rel=1e-2)
