@@ -104,13 +104,13 @@ def norm_with_tensor_eps(c: RuleContext) -> Value:
     """As layer_norm, rms_norm or group_norm, op by op: their nodes have eps as a number."""
     name = c.call.op.split(".")[1]
     operands = _affine(c, c.value("input"))
-    shape = operands[0].shape
+    shape = rows = operands[0].shape
     if name == "group_norm":
         rows = (shape[0], int(c.a["num_groups"]), math.prod(shape[1:]) // int(c.a["num_groups"]))
         dims, affine = [2], (shape[1], *[1] * (len(shape) - 2))
     else:
         first = len(shape) - len(c.a["normalized_shape"])
-        rows, dims, affine = shape, list(range(first, len(shape))), shape[first:]
+        dims, affine = list(range(first, len(shape))), shape[first:]
 
     def body(x: Value, *rest: Value) -> Value:
         *learned, eps = rest

@@ -241,7 +241,7 @@ class AskedDtypes(TorchFunctionMode):
                     args, func, numbers = (), SHOWN[name], _numbers((), kwargs)
                 followed: dict[Any, Share | None] = {p: limits[p] for p in limits if p in numbers}
                 if name.rstrip("_") in _BOTH_TENSORS:
-                    followed = {p: None for p, x in _places(args, kwargs) if type(x) in (int, float)} | followed
+                    followed = {**{p: None for p, x in _places(args, kwargs) if type(x) in (int, float)}, **followed}
                 args, kwargs = self._with_limits(args, kwargs, followed, example)
         return func(*args, **kwargs)
 
