@@ -381,9 +381,22 @@ def test_a_failure_of_the_capture_is_no_failure_of_the_loop(tmp_path, monkeypatc
     loop = Loop(tmp_path / "a.h5", on_unsupported="report")
     with pytest.warns(UserWarning, match="the capture failed, training did not: RuntimeError: no more memory"):
         assert [loop(batch) for batch in BATCHES[:1]] == alone
-    with pytest.raises(CaptureError, match="training did not"):
+    with pytest.raises(
+        CaptureError, match=r"training did not: .* \(test_capture_mistakes.py:\d+; LOCKSTEP_FRAMES=1"
+    ) as found:
         Loop(tmp_path / "b.h5")(BATCHES[0])
     assert list(tmp_path.iterdir()) == []
+    assert _frames_of_the_capture(found.value) == 0
+    monkeypatch.setenv("LOCKSTEP_FRAMES", "1")
+    with pytest.raises(CaptureError) as found:
+        Loop(tmp_path / "c.h5")(BATCHES[0])
+    assert _frames_of_the_capture(found.value) > 0
+
+
+def _frames_of_the_capture(error):
+    """Of its cause: those in the package."""
+    frames = traceback.extract_tb(error.__cause__.__traceback__)
+    return sum("/lockstep_capture/" in frame.filename for frame in frames)
 
 
 def test_ctrl_c_while_writing_leaves_nothing(tmp_path, monkeypatch):

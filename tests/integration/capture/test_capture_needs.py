@@ -69,6 +69,26 @@ def test_free_memory_is_known_on_linux():
     assert free is not None and 0 < free < 2**50
 
 
+def test_free_memory_counts_swap_and_a_limit_of_the_address_space(monkeypatch):
+    files = {
+        "/proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 4 kB\nSwapFree: 3 kB\nHugePages_Total: 0\n",
+        "/proc/self/statm": "2 1 1 1 0 1 0",
+    }
+
+    def read(path, encoding):
+        return files[str(path)] if str(path) in files else _missing(path)
+
+    def _missing(path):
+        raise OSError(path)
+
+    monkeypatch.setattr(needs.Path, "read_text", read)
+    limit = resource.RLIM_INFINITY
+    monkeypatch.setattr(needs.resource, "getrlimit", lambda which: (limit, limit))
+    assert needs.free_memory() == 7 * 1024
+    limit = 2 * resource.getpagesize() + 100
+    assert needs.free_memory() == 100
+
+
 def limited(lockstep, size, *args):
     """The program with so much address space."""
     return lockstep(
