@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace lockstep {
@@ -65,8 +66,9 @@ struct Finding {
   int64_t outlier_step = -1;
   // kNoScaler: a static loss scale that would keep the gradients; NaN: there is none.
   double fitting_scale = std::numeric_limits<double>::quiet_NaN();
-  int32_t cause = -1;  // the site of the operand that caused it, or that was lost
-  double pole = 0;     // kInvalid: the magnitude that the cause was rounded to
+  int32_t cause = -1;             // the site of the operand that caused it, or that was lost
+  double pole = 0;                // kInvalid: the magnitude that the cause was rounded to
+  std::string_view outside = {};  // kInvalid: what the cause became, OpMeaning::outside
   // The site whose rounding made the cause what it is, or that an op amplified: nearly equal
   // numbers became equal, a probability became 1.
   int32_t rounded = -1;

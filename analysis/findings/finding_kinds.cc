@@ -146,7 +146,9 @@ std::string invalid_sentence(const FindingContext& c) {
     const Site& cause = c.sites.sites[static_cast<size_t>(c.finding.cause)];
     text +=
         fmt::format(" because {} {} {}{}", what_elsewhere(cause), c.of_reference ? "is" : "became",
-                    c.finding.pole == 0 ? "zero" : two_digits(c.finding.pole),
+                    !c.finding.outside.empty() ? std::string(c.finding.outside)
+                    : c.finding.pole == 0      ? "zero"
+                                               : two_digits(c.finding.pole),
                     is_storage(cause) ? " when stored" : "");
   }
   if (c.finding.rounded >= 0) {

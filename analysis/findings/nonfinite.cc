@@ -75,6 +75,13 @@ double NonfiniteOrigins::pole_of(const Site& site) const {
   return is_in_graph(site) ? find_op(site.op).meaning.pole_at : 0;
 }
 
+int32_t NonfiniteOrigins::operand_outside(const Site& site, const StepEvidence& lane) const {
+  const bool can_leave = is_in_graph(site) && !find_op(site.op).meaning.outside.empty();
+  if (!can_leave || lane[static_cast<size_t>(site.id)].stats.nan == 0) return -1;
+  const int32_t operand = sites_.find(site.node, Point::kOperand, 0);
+  return operand >= 0 && !lane.nonfinite(static_cast<size_t>(operand)) ? operand : -1;
+}
+
 int32_t NonfiniteOrigins::rounding_before(int32_t site, const StepEvidence& lane) const {
   std::vector<int32_t> level = sites_.sites[static_cast<size_t>(site)].feeds;
   std::set<int32_t> seen(level.begin(), level.end());
@@ -187,6 +194,11 @@ Finding NonfiniteOrigins::describe(int64_t step, const Site& site, const StepEvi
     if (is_value && lane[static_cast<size_t>(f.cause)].stats.to_zero == 0) {
       f.rounded = rounding_before(f.cause, lane);
     }
+  }
+  if (const int32_t operand = operand_outside(site, lane); f.cause < 0 && operand >= 0) {
+    f.cause = operand;
+    f.outside = find_op(site.op).meaning.outside;
+    f.rounded = rounding_before(operand, lane);
   }
   if (lane[i].stats.nan > 0 || f.cause >= 0) {
     f.kind = FindingKind::kInvalid;

@@ -39,6 +39,8 @@ class NonfiniteOrigins {
                            const StepEvidence& reference) const;
   // The site, of storage or in the graph, where most of the zeros at `site` appear first.
   int32_t stored_cause(int32_t site, const StepEvidence& lane, const StepEvidence& reference) const;
+  // The finite operand for which the op has no result, see OpMeaning::outside; -1: none.
+  int32_t operand_outside(const Site& site, const StepEvidence& lane) const;
   // The nearest site before this one whose own rounding changed values; -1: none.
   int32_t rounding_before(int32_t site, const StepEvidence& lane) const;
   // Whether the output's op reads a buffer, as one that renews it does; statistics that a layer

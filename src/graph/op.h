@@ -233,6 +233,8 @@ struct OpMeaning {
   // divisor, the argument of a logarithm); -1: none. Findings name it when rounding put it there.
   int pole_operand = -1;
   double pole_at = 0;
+  // What operand 0 is where the result is NaN though the operand is not: "negative"; empty: never.
+  std::string_view outside = {};
   // The output is a recorded choice between values of operand 0, see OpCall::decisions.
   bool decides = false;
 };

@@ -31,6 +31,7 @@ struct Row {
   bool has_pole = false;           // f is infinite at `pole`
   bool has_gradient_pole = false;  // so is the backward row, at this operand 0
   double pole = 0;                 // a magnitude
+  std::string_view outside = {};   // OpMeaning::outside
   // Where PyTorch's has several kernels (tools/autograd/derivatives.yaml). In FP32 and wider the
   // formula of elementwise_functions-inl.h applies.
   GradientInSteps gradient = {};
@@ -56,13 +57,15 @@ constexpr Row kRows[] = {
      .cast_class = kFollow,
      .help = "y = sqrt(x)",
      .source = kFollows,
-     .has_gradient_pole = true},
+     .has_gradient_pole = true,
+     .outside = "negative"},
     {.name = "rsqrt",
      .function = Unary::kRsqrt,
      .cast_class = kFp32,
      .help = "y = 1 / sqrt(x)",
      .source = kWide,
      .has_pole = true,
+     .outside = "negative",
      .gradient =
          [](const auto& s, const auto& y, const auto& dy) {
            return s.product(s.scaled(dy, -0.5), s.product(s.square(y), y));
@@ -86,7 +89,8 @@ constexpr Row kRows[] = {
      .help = "y = ln x",
      .source = kWide,
      .has_pole = true,
-     .has_gradient_pole = true},
+     .has_gradient_pole = true,
+     .outside = "negative"},
     {.name = "tanh",
      .function = Unary::kTanh,
      .cast_class = kFollow,
@@ -180,6 +184,7 @@ constexpr Row kRows[] = {
      .has_pole = true,
      .has_gradient_pole = true,
      .pole = 1,
+     .outside = "less than -1",
      .gradient = [](const auto& s, const auto& x,
                     const auto& dy) { return s.quotient(dy, s.plus(x, 1)); }},
     {.name = "exp2",
@@ -216,14 +221,16 @@ constexpr Row kRows[] = {
      .help = "y = arcsin(x), NaN outside of [-1, 1]",
      .source = kWide,
      .has_gradient_pole = true,
-     .pole = 1},
+     .pole = 1,
+     .outside = "larger than 1"},
     {.name = "acos",
      .function = Unary::kAcos,
      .cast_class = kFp32,
      .help = "y = arccos(x), NaN outside of [-1, 1]",
      .source = kWide,
      .has_gradient_pole = true,
-     .pole = 1},
+     .pole = 1,
+     .outside = "larger than 1"},
     {.name = "atan",
      .function = Unary::kAtan,
      .cast_class = kFollow,
@@ -259,6 +266,7 @@ constexpr Row kRows[] = {
      .cast_class = kFollow,
      .help = "y = arcosh(x), NaN below 1",
      .source = kFollows,
+     .outside = "less than 1",
      .gradient =
          [](const auto& s, const auto& x, const auto& dy) {
            return s.product(dy, s.of(Unary::kRsqrt, s.plus(s.square(x), -1)));
@@ -270,7 +278,8 @@ constexpr Row kRows[] = {
      .source = kFollows,
      .has_pole = true,
      .has_gradient_pole = true,
-     .pole = 1},
+     .pole = 1,
+     .outside = "larger than 1"},
     {.name = "lgamma",
      .function = Unary::kLgamma,
      .cast_class = kFollow,
@@ -415,7 +424,10 @@ std::vector<OpDef> unary_ops() {
         .run = run_forward,
         .foreign_names = row.foreign_names,
         .formats = {.rounds_inside = row.gradient ? RoundsInside::kAlways : RoundsInside::kNever},
-        .meaning = {.kink = row.kink, .pole_operand = row.has_pole ? 0 : -1, .pole_at = row.pole}};
+        .meaning = {.kink = row.kink,
+                    .pole_operand = row.has_pole ? 0 : -1,
+                    .pole_at = row.pole,
+                    .outside = row.outside}};
     for (const Argument& parameter : row.parameters) {
       if (!parameter.name.empty()) forward.attributes.push_back(parameter.name);
     }
