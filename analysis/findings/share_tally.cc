@@ -230,11 +230,16 @@ Finding ShareTally::finding(FindingKind kind, const Site& site, double share) co
 
 // In the reference.
 bool ShareTally::is_noise(const Site& site) const {
-  if (site.role != Role::kGradWeight) return false;
   double largest = 0;
-  for (const Site& other : sites_.sites) {
-    if (other.layer != site.layer || !is_gradient(other)) continue;
-    largest = std::max(largest, shares_[static_cast<size_t>(other.id)].ref_largest);
+  const auto take = [&](int32_t id) {
+    largest = std::max(largest, shares_[static_cast<size_t>(id)].ref_largest);
+  };
+  if (is_in_graph(site) && find_op(site.op).meaning.is_sum) {  // of gradients that cancel
+    std::ranges::for_each(site.feeds, take);
+  } else if (site.role == Role::kGradWeight) {
+    for (const Site& other : sites_.sites) {
+      if (other.layer == site.layer && is_gradient(other)) take(other.id);
+    }
   }
   return shares_[static_cast<size_t>(site.id)].ref_largest < std::ldexp(largest, -kNoiseOctaves);
 }

@@ -256,6 +256,33 @@ def test_the_lane_that_shows_the_cause_comes_before_pytorchs_own_run(binary_dir,
     assert "captured broke" in found.text and "shows the cause." in found.text.replace("\n", " "), found.text
 
 
+def test_gradients_that_cancel_but_for_rounding_have_not_vanished(binary_dir, tmp_path):
+    """The largest logit is subtracted and added again: its gradient is 1 less a sum of 1."""
+    model = torch.nn.Linear(8, 16)
+
+    def loss(m, b):
+        logits = 5 * m(b[0])
+        largest = logits.amax(1)
+        return (largest + (logits - largest[:, None]).exp().sum(1).log() - logits[:, 0]).mean()
+
+    batches = [(torch.randn(16, 8),) for _ in range(STEPS)]
+    found, told = debugged((model, batches, loss), binary_dir / "lockstep", "torch-autocast-bf16", tmp_path)
+    assert told["findings"] == [], found.text
+
+
+def test_an_operand_that_leaves_the_domain_is_named(binary_dir, tmp_path):
+    made = torch.nn.Linear(8, 8), [(x := torch.randn(16, 8), x + 1e-3) for _ in range(STEPS)], None
+
+    def loss(m, b):
+        near, far = (F.normalize(m(x), dim=-1) for x in b)
+        return (2 - 2 * (near * far).sum(-1)).sqrt().mean()
+
+    found, told = debugged((*made[:2], loss), binary_dir / "lockstep", "pure-bf16-master", tmp_path)
+    first = found.text.partition("\n\n")[0].replace("\n", " ")
+    assert told["findings"][0]["kind"] == "invalid operation", found.text
+    assert "becomes NaN because the input of sqrt" in first and "became negative by rounding" in first, first
+
+
 def test_running_statistics_stay_broken_after_a_skipped_step(binary_dir, tmp_path):
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 4))
     batches = [(torch.randn(32, 8), torch.randint(4, (32,))) for _ in range(STEPS)]
