@@ -156,11 +156,23 @@ std::vector<Finding> find_lost_shares(const ShareTally& tally, const Policy& pol
                              policy.update_rounding == UpdateRounding::kStochastic ||
                              (policy.update_rounding == UpdateRounding::kStorage &&
                               policy.rounding == Rounding::kStochastic);
+  const auto is_update = [](const Site& site) { return site.role == Role::kUpdate; };
   if (!keeps_updates) {
     add_worst(
         tally, FindingKind::kLostUpdates, kLostUpdateLimit,
-        [](const SiteShares& s) { return s.lost_additions(); },
-        [](const Site& site) { return site.role == Role::kUpdate; }, out);
+        [](const SiteShares& s) { return s.lost_additions(); }, is_update, out);
+  }
+  const bool has_lost = !out.empty() && out.back().kind == FindingKind::kLostUpdates;
+  if (!keeps_updates && !has_lost) {
+    add_worst(
+        tally, FindingKind::kLostUpdates, kVanishedUpdates,
+        [](const SiteShares& s) { return s.lost_tail(); }, is_update, out);
+    if (!out.empty() && out.back().kind == FindingKind::kLostUpdates) {
+      Finding& tail = out.back();
+      tail.text = kTail;
+      tail.first_step = tally.of(tail.site).tail_first;
+      tail.steps = tally.of(tail.site).tail_steps;
+    }
   }
   return out;
 }

@@ -31,6 +31,29 @@ double SiteShares::lost_additions() const {
   return lost > 2 * share_of(ref_stagnant_sq, ref_update_sq) ? lost : 0;
 }
 
+double SiteShares::lost_tail() const {
+  const double least = std::max(static_cast<double>(kLeastAddedSteps),
+                                kLeastTail * static_cast<double>(added_steps));
+  return static_cast<double>(tail_steps) < least ? 0 : share_of(tail_stagnant_sq, tail_update_sq);
+}
+
+void SiteShares::add_update(int64_t step, double lost_sq, double all_sq, double lost_by_reference) {
+  stagnant_sq += lost_sq;
+  update_sq += all_sq;
+  const double lost = share_of(lost_sq, all_sq);
+  if (lost < kVanishedUpdates || 2 * lost_by_reference >= lost) {
+    tail_steps = 0;
+    return;
+  }
+  if (tail_steps == 0) {
+    tail_first = step;
+    tail_stagnant_sq = tail_update_sq = 0;
+  }
+  tail_steps += 1;
+  tail_stagnant_sq += lost_sq;
+  tail_update_sq += all_sq;
+}
+
 double SiteShares::left_behind() const {
   if (added_steps < kLeastAddedSteps) return 0;
   const double all = additions * static_cast<double>(last_add_step - first_add_step + 1) /
@@ -142,16 +165,19 @@ void ShareTally::add(int64_t step, bool skipped, bool same_weights, const StepEv
         s.last_addition = step;
       }
       const double scale = lane[i].scale > 0 && std::isfinite(lane[i].scale) ? lane[i].scale : 1;
-      s.stagnant_sq += lane[i].update.stats.stagnant_sq / scale / scale;
-      s.update_sq += lane[i].update.stats.update_sq / scale / scale;
+      const UpdateStats& own = lane[i].update.stats;
+      const UpdateStats& of_reference = reference[i].update.stats;
+      const bool is_compared = reference[i].update.measured;
+      s.add_update(step, own.stagnant_sq / scale / scale, own.update_sq / scale / scale,
+                   is_compared ? share_of(of_reference.stagnant_sq, of_reference.update_sq) : 0);
       if (s.first_add_step < 0) s.first_add_step = step;
       s.last_add_step = step;
       s.added_steps += 1;
       s.additions += static_cast<double>(lane[i].update.stats.count) /
                      static_cast<double>(element_count(site.shape));
-      if (reference[i].update.measured) {
-        s.ref_stagnant_sq += reference[i].update.stats.stagnant_sq;
-        s.ref_update_sq += reference[i].update.stats.update_sq;
+      if (is_compared) {
+        s.ref_stagnant_sq += of_reference.stagnant_sq;
+        s.ref_update_sq += of_reference.update_sq;
       }
     }
     if (lane[i].stats.count == 0 || lane.nonfinite(i) || reference.nonfinite(i)) continue;

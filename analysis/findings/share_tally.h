@@ -20,6 +20,11 @@ inline constexpr double kRoundingTimes = 2;
 // A batch so much larger takes 4 bits off the range of a scale that follows it.
 inline constexpr double kOutlierTimes = 16;
 
+// Updates come to nothing in a step that loses so much of their energy; a tail of such steps is as
+// long as this share of the run.
+inline constexpr double kVanishedUpdates = 0.9;
+inline constexpr double kLeastTail = 0.1;
+
 // Fewer additions do not show whether they go one way.
 inline constexpr int64_t kLeastAddedSteps = 4;
 
@@ -40,6 +45,10 @@ struct SiteShares {
   uint64_t to_zero = 0, nonzero = 0, ref_zero = 0, ref_count = 0;
   double sum_sq = 0, round_err_sq = 0;                                            // over the steps
   double stagnant_sq = 0, update_sq = 0, ref_stagnant_sq = 0, ref_update_sq = 0;  // unscaled
+  // The last steps with updates, as far as nearly all of their energy was lost and FP32 lost less
+  // than half of its own: how many, the first one, and what they lost. FP32's loss ends a tail.
+  int64_t tail_steps = 0, tail_first = -1;
+  double tail_stagnant_sq = 0, tail_update_sq = 0;
   double ref_largest = 0, largest = 0;
   double scale = 1;
   // In the reference: the step with the largest value, and the largest value of any other step.
@@ -52,8 +61,11 @@ struct SiteShares {
     const int64_t over = judged_sums > 0 ? judged_sums : steps;
     return over == 0 ? 0 : sum / static_cast<double>(over);
   }
+  void add_update(int64_t step, double lost_sq, double all_sq, double lost_by_reference);
   // What was added without effect, by energy; 0 where FP32 does not do better.
   double lost_additions() const;
+  // The same of the tail; 0 if it is a short one.
+  double lost_tail() const;
   // The square of the distance from the reference, by what its additions would come to if they were
   // all equal; 0 unless there are several.
   double left_behind() const;

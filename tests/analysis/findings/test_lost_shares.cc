@@ -133,6 +133,36 @@ TEST_CASE("updates: by their energy, and not where Kahan's sum or chance keeps t
   CHECK(found_in(clean_step(), clean_step(), updates, "pure-fp16-stochastic").empty());
 }
 
+TEST_CASE("updates: a learning rate that ends too low for the format, not for FP32") {
+  const auto found = [](int64_t low_from, double lost_by_reference) {
+    constexpr int64_t kSteps = 40;
+    const SiteTable sites = chain();
+    ShareTally tally(1, sites, chain_formats());
+    for (int64_t step = 0; step < kSteps; ++step) {
+      std::vector<UpdateRecord> updates = no_updates(), of_reference = no_updates();
+      const double all = step < low_from ? 1 : 1e-4;
+      const double lost = step < low_from ? 0 : 0.99;
+      updates[4] = {true, {.count = 100, .update_sq = all, .stagnant_sq = lost * all}};
+      of_reference[4] = {
+          true, {.count = 100, .update_sq = all, .stagnant_sq = lost * lost_by_reference * all}};
+      tally.add(step, false, step == 0, with(clean_step(), updates),
+                with(clean_step(), of_reference));
+    }
+    return find_lost_shares(tally, find_policy("pure-bf16"));
+  };
+  const auto tail = found(30, 0);
+  REQUIRE(tail.size() == 1);
+  CHECK(tail[0].kind == FindingKind::kLostUpdates);
+  CHECK(tail[0].text == kTail);
+  CHECK(tail[0].first_step == 30);
+  CHECK(tail[0].last_step == 39);
+  CHECK(tail[0].steps == 10);
+  CHECK(tail[0].share == doctest::Approx(0.99));
+  CHECK(found(36, 0).size() == 1);
+  CHECK(found(37, 0).empty());  // three steps
+  CHECK(found(30, 0.6).empty());
+}
+
 TEST_CASE("swamping: terms without effect and a wrong sum, which FP32 gets right") {
   std::vector<AccumulatorHealth> sums(5);
   sums[1] = {
