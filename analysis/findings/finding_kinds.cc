@@ -6,14 +6,16 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "analysis/findings/equal_weights.h"
+#include "analysis/findings/lost_shares.h"
 #include "analysis/findings/nonfinite.h"
-#include "analysis/findings/op_text.h"
 #include "analysis/findings/remedies.h"
 #include "analysis/findings/swamped_sums.h"
 #include "src/core/text.h"
+#include "src/graph/op_text.h"
 
 namespace lockstep {
 namespace {
@@ -245,6 +247,12 @@ std::string saturated_sentence(const FindingContext& c) {
                      limit_text(c), share_text(c.finding.share));
 }
 std::string updates_sentence(const FindingContext& c) {
+  if (c.finding.text == kTail) {
+    return fmt::format(
+        "{}: from step {} on, updates come to nothing: {} of their energy is below half an ulp of "
+        "the {} weights; fp32's move the weights",
+        place_text(c.site()), c.finding.first_step, share_text(c.finding.share), format_of(c));
+  }
   return fmt::format("{}: {} of the update energy is lost, {} weights are too coarse to take it",
                      place_text(c.site()), share_text(c.finding.share), format_of(c));
 }
@@ -512,8 +520,9 @@ constexpr FindingKindRow kRows[] = {
      .name = "lost updates",
      .help = "updates too small to move the weight",
      .rule =
-         "at least 10 % of a parameter's update energy; never with Kahan summation or stochastic "
-         "rounding",
+         "at least 10 % of a parameter's update energy, or 90 % in each of the last 10 % of the "
+         "steps (4 at least) where fp32 loses less than half of that: a learning rate that ends "
+         "low; never with Kahan summation or stochastic rounding",
      .breaks = false,
      .sentence = updates_sentence,
      .follows = nothing,
@@ -595,6 +604,17 @@ std::string torch_name(const Site& site) {
   if (name == std::string::npos) return "";
   const size_t overload = site.torch_op.find('.', name + 1);
   const std::string call = site.torch_op.substr(0, overload);
+  constexpr std::pair<std::string_view, std::string_view> kCallsOfCaptures[] = {
+      {"lockstep_capture.gradient", "torch.autograd.grad"},
+      {"lockstep_capture.gradient_of", "torch.autograd.Function"},
+      {"lockstep_capture.custom_gradient", "torch.autograd.Function"},
+      {"lockstep_capture.layer_norm", "aten.layer_norm"},
+      {"lockstep_capture.rms_norm", "aten.rms_norm"},
+      {"lockstep_capture.group_norm", "aten.group_norm"},
+  };
+  for (const auto& [recorded, written] : kCallsOfCaptures) {
+    if (call == recorded) return std::string(written);
+  }
   std::string plain = call.substr(name + 1);
   if (plain.ends_with('_')) plain.pop_back();  // in place
   return site.op == plain || site.op.starts_with(plain + "_backward") ? "" : call;

@@ -33,7 +33,8 @@ bool is_grave(const Finding& finding);
 std::vector<std::string> remedy_words(const FindingContext& context);
 
 // "aten.addmm": the call of PyTorch that the site's op comes from, without its overload; "" if it
-// is not known or has the name of our op ("aten.relu_", "aten.linear" of a linear_backward_input).
+// is not known or has the name of our op ("aten.relu_", "aten.linear" of a linear_backward_input);
+// what a user writes, "torch.autograd.grad", where a capture has a call of its own.
 std::string torch_name(const Site& site);
 // "blocks.2.attn matmul (aten.bmm, model.py:41)"; "(no layer)" where the module path is empty.
 std::string place_text(const Site& site);

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "analysis/findings/finding_context.h"
-#include "analysis/findings/op_text.h"
 #include "analysis/findings/remedy_toml.h"
 #include "src/graph/op.h"
+#include "src/graph/op_text.h"
 
 namespace lockstep {
 namespace {

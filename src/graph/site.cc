@@ -13,6 +13,7 @@
 #include "src/core/error.h"
 #include "src/graph/infer.h"
 #include "src/graph/op.h"
+#include "src/graph/op_text.h"
 
 namespace lockstep {
 namespace {
@@ -261,8 +262,8 @@ Point find_point(std::string_view name) {
 }
 
 std::string Site::label() const {
-  std::string text = layer;
-  for (const std::string_view part : {std::string_view(op), to_string(role), to_string(point)}) {
+  std::string text = op_text(layer, op);
+  for (const std::string_view part : {to_string(role), to_string(point)}) {
     text += ' ';
     text += part;
   }
@@ -309,9 +310,23 @@ std::string constant_name(const std::string& name) {
   return call == "c" ? "a constant" : "constant " + call;
 }
 
+namespace {
+
+// "derived:0.1 * noise:mul" -> "input 0.1 * noise", "noise:aten.rand.default:rand_1" -> "noise
+// rand_1".
+std::string input_name(const std::string& path) {
+  constexpr std::string_view kDerived = "derived:", kNoise = "noise:";
+  const size_t last = path.rfind(':');
+  if (path.starts_with(kNoise)) return "noise " + path.substr(last + 1);
+  if (!path.starts_with(kDerived) || last < kDerived.size()) return "input " + path;
+  return "input " + path.substr(kDerived.size(), last - kDerived.size());
+}
+
+}  // namespace
+
 std::string stored_name(const Site& site) {
   const std::string name = site.node.substr(kStorage.size());
-  if (site.role == Role::kInput) return "input " + name;
+  if (site.role == Role::kInput) return input_name(name);
   if (site.value.starts_with("c:")) return constant_name(name.substr(2));
   const std::string_view kind = site.role == Role::kWeight ? "weight " : "buffer ";
   return std::string(kind) + name.substr(2);  // without "p:", "b:"

@@ -165,6 +165,15 @@ TEST_CASE("storage: one site for each value that is not computed, before all oth
   CHECK(at("in0").role == Role::kInput);
   CHECK(at("in0").layer == "bn");
   CHECK(stored_name(at("in0")) == "input x");
+  Site computed = at("in0");
+  computed.node = "storage:derived:x[:, 1] * 2:mul";
+  CHECK(stored_name(computed) == "input x[:, 1] * 2");
+  computed.node = "storage:noise:aten.rand.default:rand_1";
+  CHECK(stored_name(computed) == "noise rand_1");
+  Site outside = at("p:fc.weight");  // of all modules
+  outside.layer = "mul";
+  outside.op = "mul_backward";
+  CHECK(outside.label() == "mul_backward weight storage");
 }
 
 TEST_CASE("roles: the origin of a value decides") {

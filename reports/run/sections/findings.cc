@@ -3,11 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/report/main_finding.h"
 #include "reports/run/section.h"
 #include "reports/writers/number_text.h"
+#include "src/core/text.h"
+#include "src/graph/op_text.h"
 
 namespace lockstep {
 namespace {
@@ -20,16 +25,25 @@ std::string finding_steps(const Finding& f) {
                                      : fmt::format("{}..{}", f.first_step, f.last_step);
 }
 
+// Outside of modules the call of PyTorch: "pow", "torch.autograd.Function".
+std::string consequence_name(const Site& site) {
+  constexpr std::string_view kAten = "aten.";
+  const std::string call = op_text(site.layer, site.op) == site.op ? torch_name(site) : "";
+  if (call.empty()) return site.layer.empty() ? site.op : site.layer;
+  return call.starts_with(kAten) ? call.substr(kAten.size()) : call;
+}
+
 std::string layers_text(const Report& report, const Finding& f) {
-  std::string text;
-  for (size_t i = 0; i < std::min(f.consequences.size(), kShownLayers); ++i) {
-    const Site& site = report.site(f.consequences[i]);
-    text += (i == 0 ? "" : ", ") + (site.layer.empty() ? site.op : site.layer);
+  std::vector<std::string> names;
+  for (const int32_t id : f.consequences) {
+    const std::string name = consequence_name(report.site(id));
+    if (std::ranges::count(names, name) == 0) names.push_back(name);
   }
-  if (f.consequences.size() > kShownLayers) {
-    text += fmt::format(" and {} more", f.consequences.size() - kShownLayers);
-  }
-  return text;
+  const size_t shown = std::min(names.size(), kShownLayers);
+  const std::string more =
+      names.size() > shown ? fmt::format(" and {} more", names.size() - shown) : "";
+  names.resize(shown);
+  return join(names, ", ") + more;
 }
 
 // Findings need all statistics of a step. This is the worst of the steps that have counts alone.

@@ -1,0 +1,15 @@
+// How an op is named in text: by its layer and itself.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+// "fc1 linear"; outside of all modules a layer is named after its op: "sub", "sqrt_backward".
+inline std::string op_text(const std::string& layer, const std::string& op) {
+  const std::string_view forward = std::string_view(op).substr(0, op.find("_backward"));
+  return layer == forward ? op : layer + " " + op;
+}
+
+}  // namespace lockstep
