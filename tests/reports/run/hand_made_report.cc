@@ -42,6 +42,19 @@ LaneReport lane(std::string name, double end, double accuracy) {
   return l;
 }
 
+WatchedReport watched_log_probs() {
+  const WatchedStats first = {.count = 4,
+                              .compared = 3,
+                              .nonfinite = 1,
+                              .reference_sum = 6,
+                              .error_sum = 0.75,
+                              .error_max = 0.5,
+                              .kl_sum = 0.1875};
+  WatchedStats last = first;
+  last.error_sum = 1.5;
+  return {.name = "log_probs", .equal = first, .last = last, .last_step = 1, .nonfinite = 2};
+}
+
 Report hand_made() {
   Report r;
   r.path = "run.h5";

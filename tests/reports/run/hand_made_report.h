@@ -16,6 +16,8 @@ Report hand_made();
 
 // Something for every picture: of the lane pure-fp16, costs, ranges.
 void add_pictures(Report& report);
+// Of 4 log-probabilities, one of which the lane lacks; computed in the first two steps.
+WatchedReport watched_log_probs();
 // With an answer of `recommend`.
 AdvisedReport advised(const Report& report);
 

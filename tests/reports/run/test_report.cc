@@ -347,6 +347,7 @@ TEST_CASE("every section has its own name and says something about a full run") 
   for (LaneReport& lane : report.lanes) lane.beside_captured = beside;
   report.lanes[3].beside_model = HardwarePair();
   report.lanes[3].beside_model->model_lane = 2;
+  report.lanes[3].watched = {testing::watched_log_probs()};
   for (const Section& a : sections()) {
     CAPTURE(a.name);
     CHECK_FALSE(a.write(testing::advised(report)).empty());

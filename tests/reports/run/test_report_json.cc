@@ -54,6 +54,7 @@ Report full_report() {
   beside.disagreement = ScalerDisagreement{.step = 3, .captured = {}, .lane = {}};
   beside.first = {.step = 0, .captured = 2, .lane = 2, .furthest = "fc.weight"};
   lane.beside_captured = beside;
+  lane.watched = {testing::watched_log_probs()};
   return report;
 }
 
