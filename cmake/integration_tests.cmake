@@ -31,7 +31,8 @@ lockstep_integration_tests(capture everyday capture_torch capture_ops capture_ca
   capture_dtypes capture_hooks)
 lockstep_integration_tests(capture slow capture_memory capture_wrappers capture_models capture_trainers
   pytorch_guide capture_kernels capture_decisions capture_unsupported capture_shapes capture_gradients)
-lockstep_integration_tests(captured everyday recommend_next captured_losses equal_weights sums pytorch_scaled watched)
+lockstep_integration_tests(captured everyday recommend_next captured_losses equal_weights sums pytorch_scaled watched
+  remedies_tried)
 lockstep_integration_tests(captured slow recommend_search findings recommend_sensitivity recommend_fix
   pytorch_module check_edits threads captures)
 lockstep_integration_tests(check everyday check_own)

@@ -111,6 +111,7 @@ std::string rule_text(const KeptLayer& kept, const toml::table& rule) {
 }  // namespace
 
 std::string interval_sentence(const RangeTable& ranges) {
+  if (!ranges.has_gradients()) return "";
   const auto [lo, hi] = ranges.scales;
   std::string text = "Feasible for all layers below: ";
   text += lo <= kMinScaleExponent ? fmt::format("at most 2^{}", hi)
@@ -125,6 +126,7 @@ ScaleChoice static_scaler(const RangeTable& ranges) {
 }
 
 ScaleChoice choose_scaler(const RangeTable& ranges, const Policy& base) {
+  if (!ranges.has_gradients()) return {};
   if (!find_loss_scaler(base.loss_scale.kind).scales) {
     return ranges.scale_exponent == 0 ? ScaleChoice{} : static_scaler(ranges);
   }

@@ -5,8 +5,11 @@
 
 #include <cmath>
 
+#include "analysis/findings/finding_kinds.h"
+#include "analysis/findings/nonfinite.h"
 #include "analysis/findings/remedy_edits.h"
 #include "analysis/findings/swamped_sums.h"
+#include "src/graph/op.h"
 
 namespace lockstep {
 namespace {
@@ -25,8 +28,44 @@ bool is_scaled(const FindingContext& c) {
   return c.finding.backward && c.has_scaler && c.finding.scale > 1;
 }
 
+const Site& site_at(const FindingContext& c, int32_t id) {
+  return c.sites.sites[static_cast<size_t>(id)];
+}
 const Site& cause_of(const FindingContext& c) {
-  return c.sites.sites[static_cast<size_t>(c.finding.cause)];
+  return site_at(c, c.finding.cause);
+}
+
+// "input batch[0]", if these are its values: as stored, or through casts and views; else "".
+std::string input_at(const FindingContext& c, int32_t id) {
+  while (id >= 0) {
+    const Site& site = site_at(c, id);
+    if (site.role == Role::kInput) {
+      if (is_storage(site)) return stored_name(site);
+      const auto stored = c.sites.storage_sites();
+      const auto found = stored.find(site.value);
+      return found == stored.end() ? "" : stored_name(site_at(c, found->second));
+    }
+    const bool is_result = is_in_graph(site) && site.point == Point::kOutput;
+    const OpElements* op = is_result ? &find_op(site.op).elements : nullptr;
+    const bool is_fed =
+        site.point == Point::kOperand || (op != nullptr && (op->copies || op->is_view));
+    if (!is_fed || is_backward(site) || site.feeds.size() != 1) return "";
+    id = site.feeds.front();
+  }
+  return "";
+}
+
+// A batch that the format cannot hold has a remedy before the network: `rows` come after it, and a
+// report does not suggest them.
+std::vector<Remedy> for_input(const FindingContext& c, int32_t id, std::vector<Remedy> rows) {
+  const std::string input = input_at(c, id);
+  if (input.empty()) return rows;
+  for (Remedy& row : rows) row.told = false;
+  const std::string format = c.finding.format.empty() ? "16 bits" : c.finding.format;
+  rows.insert(
+      rows.begin(),
+      {fmt::format("normalise or shift {} in fp32, before it is rounded to {}", input, format)});
+  return rows;
 }
 
 }  // namespace
@@ -41,15 +80,17 @@ std::vector<Remedy> overflow_remedies(const FindingContext& c) {
     return with_wider({{"this layer's gradient in fp32 or bf16", layer_in_fp32_or_bf16},
                        {"a dynamic loss scale", lower_loss_scale, kNotTold}});
   }
-  return with_wider({{"this op in fp32 or bf16", op_in_fp32_or_bf16},
-                     {"smaller values before it", smaller_values},
-                     {"what it reads kept in fp32", stored_in_fp32_or_bf16, kNotTold}});
+  return for_input(c, c.finding.site,
+                   with_wider({{"this op in fp32 or bf16", op_in_fp32_or_bf16},
+                               {"smaller values before it", smaller_values},
+                               {"what it reads kept in fp32", stored_in_fp32_or_bf16, kNotTold}}));
 }
 
 std::vector<Remedy> storage_remedies(const FindingContext& c) {
-  return with_wider(
-      {{fmt::format("keep {} in fp32 or bf16", stored_name(c.site())), stored_in_fp32_or_bf16},
-       {"rescale it"}});
+  return for_input(c, c.finding.site,
+                   with_wider({{fmt::format("keep {} in fp32 or bf16", stored_name(c.site())),
+                                stored_in_fp32_or_bf16},
+                               {"rescale it"}}));
 }
 
 std::vector<Remedy> sum_remedies(const FindingContext& c) {
@@ -82,10 +123,11 @@ std::vector<Remedy> invalid_remedies(const FindingContext& c) {
                        {"fp32 master weights", fp32_masters, kNotTold}});
   }
   if (is_storage(cause_of(c))) {
-    return with_wider(
-        {{fmt::format("keep {} in fp32", stored_name(cause_of(c))), stored_in_fp32_or_bf16},
-         {"a larger eps", larger_eps},
-         {"this op in fp32", op_in_fp32, kNotTold}});
+    return for_input(c, c.finding.cause,
+                     with_wider({{fmt::format("keep {} in fp32", stored_name(cause_of(c))),
+                                  stored_in_fp32_or_bf16},
+                                 {"a larger eps", larger_eps},
+                                 {"this op in fp32", op_in_fp32, kNotTold}}));
   }
   if (c.finding.rounded >= 0) {  // what was rounded, not what met the pole
     return with_wider(
@@ -135,8 +177,9 @@ std::vector<Remedy> gradient_remedies(const FindingContext& c) {
     return with_wider({{"this op in fp32", op_in_fp32}, {"smaller values before it"}});
   }
   if (!c.finding.backward) {
-    return with_wider({{"this op in fp32 or bf16", op_in_fp32_or_bf16},
-                       {"a scale per tensor", scale_per_tensor, kNotTold}});
+    return for_input(c, c.finding.site,
+                     with_wider({{"this op in fp32 or bf16", op_in_fp32_or_bf16},
+                                 {"a scale per tensor", scale_per_tensor, kNotTold}}));
   }
   const Remedy inside = {"a larger loss scale inside the layer", layer_loss_scale, kNotTold};
   const Remedy per_tensor = {"a scale per tensor", scale_per_tensor, kNotTold};
@@ -159,19 +202,24 @@ std::vector<Remedy> collapse_remedies(const FindingContext&) {
                      {"gradient clipping inside the model"},
                      {"a lower loss scale inside the layer", layer_loss_scale, kNotTold}});
 }
-std::vector<Remedy> saturated_remedies(const FindingContext&) {
-  return with_wider({{"a scale per tensor", scale_per_tensor},
-                     {"this layer in bf16", layer_in_fp32_or_bf16},
-                     {"a shorter history of the scale", shorter_history, kNotTold},
-                     {"what is cut off in bf16 or fp32", values_in_bf16_or_fp32, kNotTold}});
+std::vector<Remedy> saturated_remedies(const FindingContext& c) {
+  return for_input(
+      c, c.finding.site,
+      with_wider({{"a scale per tensor", scale_per_tensor},
+                  {"this layer in bf16", layer_in_fp32_or_bf16},
+                  {"a shorter history of the scale", shorter_history, kNotTold},
+                  {"what is cut off in bf16 or fp32", values_in_bf16_or_fp32, kNotTold}}));
 }
+// What was rounded comes before the op that showed it.
 std::vector<Remedy> cancellation_remedies(const FindingContext& c) {
-  std::vector<Remedy> rows;
-  const Site& rounded = c.sites.sites[static_cast<size_t>(c.finding.rounded)];
-  const std::string input = is_storage(rounded) ? stored_name(rounded) + " and " : "";
-  rows.push_back({input + "this op and what it reads in fp32", operands_in_fp32});
-  rows.push_back({"a formula without the difference"});
-  return with_wider(std::move(rows));
+  const Site& rounded = site_at(c, c.finding.rounded);
+  const std::string what =
+      is_storage(rounded) ? stored_name(rounded) : op_text(rounded.layer, rounded.op);
+  std::vector<Remedy> rows = {
+      {fmt::format("{} in fp32, alone or with the ops up to this one", what), rounded_in_fp32},
+      {"a formula without the difference"},
+      {"this op and what it reads in fp32", operands_in_fp32, kNotTold}};
+  return for_input(c, c.finding.rounded, with_wider(std::move(rows)));
 }
 std::vector<Remedy> updates_remedies(const FindingContext&) {
   return {{"fp32 master weights", fp32_masters},
@@ -200,6 +248,15 @@ std::vector<Remedy> flipped_remedies(const FindingContext&) {
 }
 std::vector<Remedy> drift_remedies(const FindingContext&) {
   return with_wider({{"this op in fp32", op_in_fp32}});
+}
+// The site is that of the rounding.
+std::vector<Remedy> wrong_loss_remedies(const FindingContext& c) {
+  if (c.finding.site < 0 || !is_storage(c.site())) {
+    return for_input(c, c.finding.site, drift_remedies(c));
+  }
+  return for_input(c, c.finding.site,
+                   with_wider({{fmt::format("keep {} in fp32", stored_name(c.site())),
+                                stored_in_fp32_or_bf16}}));
 }
 
 }  // namespace lockstep

@@ -27,5 +27,6 @@ std::vector<Remedy> constant_remedies(const FindingContext& c);
 std::vector<Remedy> flipped_remedies(const FindingContext& c);
 std::vector<Remedy> cancellation_remedies(const FindingContext& c);
 std::vector<Remedy> drift_remedies(const FindingContext& c);
+std::vector<Remedy> wrong_loss_remedies(const FindingContext& c);
 
 }  // namespace lockstep

@@ -76,7 +76,10 @@ std::string compute_rules(const std::set<Place>& places, const std::string& form
   return text;
 }
 
-std::string region_of(const std::string& layer) {
+// The line for a lane of autocast. A model that is cast as a whole has no region to leave: the
+// report finds its casts (analysis/fix/moved_casts.h).
+std::string region_of(const EditContext& c, const std::string& layer) {
+  if (c.policy.low == nullptr) return "";
   return fmt::format(
       "with torch.autocast(\"cuda\", enabled=False):  # around {}, its inputs as x.float()", layer);
 }
@@ -93,7 +96,7 @@ std::vector<RemedyEdit> op_in(const EditContext& c, const Format& in) {
   const Node* node = forward_node(c);
   if (node == nullptr) return edits;
   const auto [layer, op] = place_of(c, *node);
-  const std::string pytorch = in.is_fp32() ? region_of(layer) : "";
+  const std::string pytorch = in.is_fp32() ? region_of(c, layer) : "";
   std::set<Place> places = {{layer, op}};
   add_edit(edits, {fmt::format("{} in {}", op_text(layer, op), format),
                    compute_rules(places, format), pytorch});
@@ -121,7 +124,7 @@ std::vector<RemedyEdit> layer_in(const EditContext& c, const Format& in) {
   if (node == nullptr) return edits;
   const std::string layer = layer_of(c.step, *node);
   if (!can_name(layer)) return edits;
-  const std::string pytorch = in.is_fp32() ? region_of(layer) : "";
+  const std::string pytorch = in.is_fp32() ? region_of(c, layer) : "";
   std::string toml = rule_text({{"layer", layer}, {"compute", format}});
   add_edit(edits, {fmt::format("{} in {}", layer, format), toml, pytorch});
   std::set<std::string> values;
@@ -168,6 +171,40 @@ class NodesBefore {
 std::vector<RemedyEdit> joined(std::vector<RemedyEdit> edits, std::vector<RemedyEdit> more) {
   for (RemedyEdit& edit : more) add_edit(edits, std::move(edit));
   return edits;
+}
+
+// The forward ops on the ways from these values to `end`, itself included.
+std::set<Place> places_between(const EditContext& c, std::set<std::string> values,
+                               const Node& end) {
+  std::vector<const Node*> after;  // of the values
+  for (const Node& node : c.step.nodes) {
+    if (node.is_backward()) continue;
+    const bool reads = std::ranges::any_of(
+        node.inputs, [&](const std::string& input) { return values.contains(input); });
+    if (!reads) continue;
+    after.push_back(&node);
+    values.merge(results_of(node));
+    if (&node == &end) break;
+  }
+  std::set<Place> places;
+  std::set<std::string> leading(end.inputs.begin(), end.inputs.end());
+  for (size_t i = after.size(); i-- > 0;) {
+    const std::set<std::string> results = results_of(*after[i]);
+    const bool leads = after[i] == &end || std::ranges::any_of(results, [&](auto& result) {
+                         return leading.contains(result);
+                       });
+    if (!leads) continue;
+    places.insert(place_of(c, *after[i]));
+    leading.insert(after[i]->inputs.begin(), after[i]->inputs.end());
+  }
+  return places;
+}
+
+std::string storage_rule(const std::string& layer, Role role, const std::string& format) {
+  return rule_text({{"layer", layer},
+                    {"role", std::string(to_string(role))},
+                    {"point", "storage"},
+                    {"format", format}});
 }
 
 bool is_narrow(const Accumulator& accumulator) {
@@ -239,7 +276,7 @@ std::vector<RemedyEdit> operands_in_fp32(const EditContext& c) {
   const auto stored = c.found.sites.storage_sites();
   NodesBefore before(c, *node);
   add_edit(edits, {fmt::format("{} in fp32", op_text(layer, op)),
-                   compute_rules({{layer, op}}, "fp32"), region_of(layer)});
+                   compute_rules({{layer, op}}, "fp32"), region_of(c, layer)});
   for (int d = 1, told = 1; d <= kDepth; ++d) {
     before.go_up();
     if (d != told) continue;
@@ -256,14 +293,48 @@ std::vector<RemedyEdit> operands_in_fp32(const EditContext& c) {
       if (site.role != Role::kWeight && can_name(site.layer)) read.insert({site.layer, site.role});
     }
     for (const auto& [of_layer, role] : read) {
-      toml += rule_text({{"layer", of_layer},
-                         {"role", std::string(to_string(role))},
-                         {"point", "storage"},
-                         {"format", "fp32"}});
+      toml += storage_rule(of_layer, role, "fp32");
     }
     add_edit(edits, {fmt::format("{} and {} before it in fp32", op_text(layer, op),
                                  d == 1 ? "the ops" : fmt::format("{} levels of ops", d)),
-                     toml, region_of(layer)});
+                     toml, region_of(c, layer)});
+  }
+  return edits;
+}
+
+std::vector<RemedyEdit> rounded_in_fp32(const EditContext& c) {
+  const Finding& f = c.found.finding;
+  if (f.rounded < 0) return {};
+  const Site& rounded = c.found.sites.sites[static_cast<size_t>(f.rounded)];
+  std::string name, text;
+  std::set<Place> places;
+  std::set<std::string> values;
+  if (is_storage(rounded)) {
+    if (!can_name(rounded.layer)) return {};
+    name = stored_name(rounded) + " kept";
+    text = storage_rule(rounded.layer, rounded.role, "fp32");
+    values.insert(rounded.value);
+  } else {
+    const Node* node = forward_of(c, node_of(c, rounded.node));
+    if (node == nullptr) return {};
+    const Place place = place_of(c, *node);
+    name = op_text(place.first, place.second);
+    places.insert(place);
+    values = results_of(*node);
+  }
+  std::vector<RemedyEdit> edits;
+  add_edit(edits, {name + " in fp32", text + compute_rules(places, "fp32"),
+                   places.empty() ? "" : region_of(c, places.begin()->first)});
+  const Node* end = forward_node(c);
+  if (end == nullptr) return edits;
+  const std::set<Place> between = places_between(c, values, *end);
+  places.insert(between.begin(), between.end());
+  const std::string rules = compute_rules(places, "fp32");
+  const auto [layer, op] = place_of(c, *end);
+  if (!rules.empty()) {
+    add_edit(edits,
+             {fmt::format("{} in fp32, and the ops from there to {}", name, op_text(layer, op)),
+              text + rules, region_of(c, layer)});
   }
   return edits;
 }
@@ -314,15 +385,12 @@ std::vector<RemedyEdit> stored_in_fp32_or_bf16(const EditContext& c) {
       is_storage(site) ? readers_of(c, {site.value}) : std::set<Place>{};
   for (const Format* in : {&find_format("fp32"), &find_format("bf16")}) {
     const std::string& format = in->name;
-    const std::string rule = rule_text({{"layer", site.layer},
-                                        {"role", std::string(to_string(role))},
-                                        {"point", "storage"},
-                                        {"format", format}});
+    const std::string rule = storage_rule(site.layer, role, format);
     add_edit(edits, {fmt::format("{} kept in {}", name, format), rule});
     const std::string reading = compute_rules(readers, format);
     if (!reading.empty()) {
       add_edit(edits, {fmt::format("{} kept in {}, and read so", name, format), rule + reading,
-                       in->is_fp32() ? region_of(site.layer) : ""});
+                       in->is_fp32() ? region_of(c, site.layer) : ""});
       std::string more = reading;
       for (const Node& node : c.step.nodes) {
         if (node.is_backward() || !readers.contains(place_of(c, node))) continue;

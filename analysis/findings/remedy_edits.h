@@ -23,6 +23,9 @@ std::vector<RemedyEdit> deciders_in_fp32(const EditContext& c);
 // FP32 for the op, and for it and 1, 2, 4, ... levels of ops before it, with the inputs and buffers
 // that they read as they are stored.
 std::vector<RemedyEdit> operands_in_fp32(const EditContext& c);
+// FP32 for the op or the stored value whose rounding the finding names, and for it with the ops on
+// the way to the place that showed the error.
+std::vector<RemedyEdit> rounded_in_fp32(const EditContext& c);
 // bf16 wherever the policy says fp16, without a loss scale.
 std::vector<RemedyEdit> bf16_for_fp16(const EditContext& c);
 

@@ -38,6 +38,21 @@ std::set<std::string> layers_with(FindingKind kind, const Trial& trial, const Fi
   return layers;
 }
 
+// |loss - FP32's| in the step that both began with the same weights, relative to FP32's; infinite
+// without such a step.
+double gap_at_equal_weights(const Trial& trial) {
+  const double error = trial.equal.step < 0 ? NAN : trial.equal.error();
+  return std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
+}
+
+// Whether its gap at equal weights is less than half of the other's. Gaps below one unit roundoff
+// of FP16 count as equal: the smaller edit is preferred then.
+bool is_closer(const Trial& trial, const Trial& than) {
+  constexpr double kNoGap = kLeastShare / kRoundoffs;
+  const auto gap = [&](const Trial& t) { return std::max(gap_at_equal_weights(t), kNoGap); };
+  return gap(trial) < gap(than) / 2;
+}
+
 // What a round may try.
 struct Choice {
   std::vector<RemedyEdit> edits;
@@ -219,6 +234,16 @@ class Fixer {
     std::set<int> begun;                 // remedies with an edit that ran
   };
 
+  const FixTrial& tried(int place) const { return fix_.tried[static_cast<size_t>(place)]; }
+
+  // Whether an edit within the tolerance replaces the answer so far. A wider one does only for a
+  // lane that was wrong at equal weights.
+  bool is_better(const FixTrial& one, int answer) const {
+    if (answer < 0) return true;
+    return fix_.before.equal.is_wrong() && !one.edits.back().changes_run() &&
+           is_closer(one.trial, tried(answer).trial);
+  }
+
   // Runs the next few choices: as many as share a replay. Changes of the run have their own.
   void run_part(std::vector<Choice>& waiting, FindingKind target, Outcome& outcome) {
     const auto round = static_cast<int>(fix_.rounds.size()) - 1;
@@ -239,7 +264,9 @@ class Fixer {
         one.grade = FixGrade::kNo;
       }
       const auto place = static_cast<int>(fix_.tried.size());
-      if (outcome.answer < 0 && one.grade == FixGrade::kTolerance) outcome.answer = place;
+      if (one.grade == FixGrade::kTolerance && is_better(one, outcome.answer)) {
+        outcome.answer = place;
+      }
       if (outcome.within_noise < 0 && one.grade == FixGrade::kNoise) outcome.within_noise = place;
       if (is_progress(one) && (!outcome.best || rank(one) < rank(*outcome.best))) {
         outcome.best = one;
@@ -262,7 +289,10 @@ class Fixer {
       return !choice.told || !begun.insert(choice.remedy).second;
     });
     while (!waiting.empty() && budget_.any()) run_part(waiting, target.kind, outcome);
-    if (outcome.answer < 0) outcome.answer = outcome.within_noise;
+    const bool is_noise_closer =
+        outcome.within_noise >= 0 && outcome.answer >= 0 &&
+        is_closer(tried(outcome.within_noise).trial, tried(outcome.answer).trial);
+    if (outcome.answer < 0 || is_noise_closer) outcome.answer = outcome.within_noise;
     return outcome;
   }
 
@@ -339,7 +369,7 @@ FixGrade grade_of_loss(const Trial& trial) {
   const LaneJudgement& judged = trial.judgement;
   const bool trains = judged.verdict != Verdict::kBroke && judged.verdict != Verdict::kStalled &&
                       std::isfinite(judged.tail_loss);
-  if (!trains || !trial.skips_are_rare()) return FixGrade::kNo;
+  if (!trains || !trial.skips_are_rare() || trial.equal.is_wrong()) return FixGrade::kNo;
   if (judged.gap <= tolerance_of(trial)) return FixGrade::kTolerance;
   const bool in_noise = judged.verdict == Verdict::kFine ||
                         (judged.verdict == Verdict::kTooShort && judged.gap <= judged.batch_noise);

@@ -1,10 +1,12 @@
 // Finds a remedy that removes a finding.
 // Runs a lane that goes wrong, takes its gravest finding, and runs the finding's remedies
 // (analysis/findings/remedies.h) as edits, the smallest first. A remedy is accepted if
-//   - no finding of that kind at that layer is left, none has come elsewhere, and none is left that
-//     breaks a training or makes the loss wrong at equal weights,
+//   - no finding of that kind at that layer is left, none has come elsewhere, none is left that
+//     breaks a training, and the loss is not wrong at equal weights (equal_weights.h),
 //   - the loss is within the tolerance of FP32's: a share of the fall of FP32's loss, never below
 //     what one ulp does (proof.h); or within the noise of the run (outcome.h).
+// Of remedies that are accepted, one whose gap at equal weights is less than half of the others' is
+// preferred: a smaller edit always, a wider one for a lane whose loss was wrong there.
 // If a remedy removes the finding and another finding remains, the next round continues with that
 // one. Steps of a chain that are no longer needed are removed.
 #pragma once
@@ -70,6 +72,7 @@ struct Fix {
 
 // The tolerance on a trial's gap, in units of the loss.
 double tolerance_of(const Trial& trial);
+// kNo for a loss or gradients that are wrong at equal weights, whatever became of the training.
 FixGrade grade_of_loss(const Trial& trial);
 
 // Throws: as TrialRuns::run; InputError if the lane itself cannot be run.

@@ -220,6 +220,10 @@ bool RangeTable::counts(const LayerRange& row) const {
   return !row.is_function || std::ranges::all_of(layers, &LayerRange::is_function);
 }
 
+bool RangeTable::has_gradients() const {
+  return std::ranges::any_of(layers, &LayerRange::has_gradients);
+}
+
 double RangeTable::lost_energy() const {
   double worst = 0;
   for (const LayerRange& row : layers) {

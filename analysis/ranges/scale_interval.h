@@ -92,6 +92,8 @@ struct RangeTable {
   std::vector<std::string> ignored;  // gradients taken for rounding noise (kNoiseOctaves): labels
   // Rows to count and show as layers: modules. All rows, if the network has no module.
   bool counts(const LayerRange& row) const;
+  // False of inference: no loss scale applies.
+  bool has_gradients() const;
   // Over the gradients of the layers without a reason: see LayerRange.
   double lost_energy() const;
   double zeroed_share() const;

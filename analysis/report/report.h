@@ -2,6 +2,7 @@
 // Sections only arrange this data as text; they read no files and compute no numbers.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,6 +21,8 @@
 #include "src/record/run/run_reader.h"
 
 namespace lockstep {
+
+struct Fix;
 
 struct SkipEvent {
   int64_t step = -1;
@@ -71,19 +74,20 @@ struct LaneReport {
   // sqrt(sum (w - w_ref)^2 / sum w_ref^2) over all weights after the last measured step; NaN: not
   // measured.
   double weight_distance = 0;
-  std::vector<int64_t> skips;           // the steps
-  std::vector<ScalerReport> scalers;    // at least one
-  bool has_scaler = false;              // some scale changed or is not 1
-  int64_t nonfinite_loss_at = -1;       // first step whose loss is NaN or infinite, -1: none
-  std::vector<LayerHealth> health;      // of the steps before that one
-  CountedLoss counted_loss;             // of the same steps
-  uint64_t repeated_attempts = 0;       // batches repeated with another loss scale
-  std::vector<AccumulatorHealth> sums;  // by site, of the steps that sampled them
-  DeviceWork device;                    // of the engine's device; no products: it has none
-  std::vector<Stagnation> updates;      // by layer, of the same steps
-  std::vector<Finding> findings;        // the gravest first
-  std::vector<WatchedReport> watched;   // empty: nothing is, or this is the reference
-  EqualStep equal = {};                 // a step begun with the reference's weights
+  std::vector<int64_t> skips;             // the steps
+  std::vector<ScalerReport> scalers;      // at least one
+  bool has_scaler = false;                // some scale changed or is not 1
+  int64_t nonfinite_loss_at = -1;         // first step whose loss is NaN or infinite, -1: none
+  std::vector<LayerHealth> health;        // of the steps before that one
+  CountedLoss counted_loss;               // of the same steps
+  uint64_t repeated_attempts = 0;         // batches repeated with another loss scale
+  std::vector<AccumulatorHealth> sums;    // by site, of the steps that sampled them
+  DeviceWork device;                      // of the engine's device; no products: it has none
+  std::vector<Stagnation> updates;        // by layer, of the same steps
+  std::vector<Finding> findings;          // the gravest first
+  std::vector<WatchedReport> watched;     // empty: nothing is, or this is the reference
+  EqualStep equal = {};                   // a step begun with the reference's weights
+  std::shared_ptr<const Fix> tried = {};  // what its remedies did; null: nobody ran them
   std::optional<CapturedComparison>
       beside_captured;                       // of emulated lanes, if there is a captured run
   std::optional<HardwarePair> beside_model;  // of a lane on a device, if its model ran, too

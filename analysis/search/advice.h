@@ -56,7 +56,7 @@ struct Advice {
     kPlain,       // autocast as it is
     kExceptions,  // autocast with layers in FP32, another loss scale, narrower layers
     kFp32,        // no candidate within the budget trained as FP32 did
-    kTooShort,    // FP32 itself has not learned in these steps
+    kTooShort,    // FP32 itself has not learned in these steps, and none agreed with it in them
     kFp32Broke,   // FP32's own loss is not finite at the end
   };
   Answer answer = Answer::kFp32;
@@ -77,6 +77,8 @@ struct Advice {
   StepCost fp32_cost;
   int64_t steps = 0;
   bool out_of_budget = false;
+  // FP32 itself has not learned in these steps, so candidates pass by Trial::passes() alone.
+  bool is_too_short = false;
 
   const RangeTable* ranges_of(const std::string& format) const;
 };

@@ -36,11 +36,8 @@ class BaseSearch {
       advice_.answer = Advice::Answer::kFp32Broke;
       return false;
     }
-    if (plain.judgement.verdict == Verdict::kTooShort) {
-      advice_.answer = Advice::Answer::kTooShort;
-      return false;
-    }
     advice_.plain = plain;
+    advice_.is_too_short = advice_.is_too_short || plain.is_too_short();
     plain_path_ = state_.runs.last_path();
     state_.add_sensitivity(scored(format));
     if (plain.passes()) {
@@ -190,6 +187,8 @@ class BaseSearch {
         return from_frontier ? without_culprits(*passed, by_range) : *passed;
       }
       if (advice_.out_of_budget) return std::nullopt;
+      advice_.is_too_short = std::ranges::any_of(advice_.tried, &Trial::is_too_short);
+      if (advice_.is_too_short) return std::nullopt;  // nothing tells more sets of layers apart
       if (from_frontier && sets.empty()) return without_culprits(std::nullopt, by_range);
       if (!from_frontier) {
         measure_scores(format);
@@ -269,9 +268,10 @@ Advice search(TrialRuns& runs, const SearchOptions& options) {
       continue;
     }
     if (BaseSearch(state).run(format)) break;
-    const Advice::Answer answer = state.advice.answer;
-    if (answer == Advice::Answer::kFp32Broke || answer == Advice::Answer::kTooShort) break;
+    if (state.advice.answer == Advice::Answer::kFp32Broke) break;
   }
+  const bool has_answer = state.advice.chosen || state.advice.answer == Advice::Answer::kFp32Broke;
+  if (!has_answer && state.advice.is_too_short) state.advice.answer = Advice::Answer::kTooShort;
   if (state.advice.chosen) {
     search_narrow_formats(state);
     search_memory(state);

@@ -103,7 +103,7 @@ bool Trial::passes() const {
   if (!skips_are_rare()) return false;
   if (judgement.verdict == Verdict::kFine) return true;
   const bool is_grave = std::ranges::any_of(findings, lockstep::is_grave);
-  return judgement.verdict == Verdict::kTooShort && !is_grave &&
+  return judgement.verdict == Verdict::kTooShort && !is_grave && !equal.is_wrong() &&
          std::fabs(judgement.gap) <= judgement.batch_noise;
 }
 
@@ -197,6 +197,7 @@ std::vector<Trial> TrialRuns::run(std::span<const Candidate> candidates,
     trial.candidate = candidate;
     trial.judgement = judgements[static_cast<size_t>(lane)];
     trial.findings = tally.findings.findings();
+    trial.equal = tally.findings.equal_step();
     const auto& skips = courses.front().lanes[static_cast<size_t>(lane)].skips;
     trial.steps = run.steps();
     trial.memory = run.lanes()[static_cast<size_t>(lane)].memory.value_or(MemoryFacts{});

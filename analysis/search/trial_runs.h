@@ -14,6 +14,7 @@
 
 #include "analysis/candidates/candidate.h"
 #include "analysis/cost/gpu_cost.h"
+#include "analysis/findings/equal_weights.h"
 #include "analysis/findings/finding.h"
 #include "analysis/run/lane_outcomes.h"
 #include "analysis/run/outcome.h"
@@ -26,6 +27,7 @@ struct Trial {
   Candidate candidate;
   LaneJudgement judgement;
   std::vector<Finding> findings;  // the gravest first
+  EqualStep equal;                // the first step
   int64_t steps = 0, skips = 0;
   int64_t late_skips = 0;     // of the skips, those in the second half of the run
   double reference_loss = 0;  // FP32's own, at the end
@@ -36,8 +38,12 @@ struct Trial {
   std::vector<std::pair<std::string, double>> moved_by;
 
   bool skips_are_rare() const;
+  // FP32 has not learned in these steps: how training ends is not judged. A lane that skipped every
+  // step is judged by that.
+  bool is_too_short() const { return judgement.verdict == Verdict::kTooShort && skips < steps; }
   // The lane is fine; or FP32 has not learned in these steps (a network that had converged before),
-  // and the lane's loss is FP32's within the noise of batches, without a grave finding.
+  // and the lane's loss is FP32's within the noise of batches and at equal weights, without a grave
+  // finding.
   bool passes() const;
 };
 

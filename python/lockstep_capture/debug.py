@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +19,6 @@ from .trace.step_function import StepFunction
 from .trace.user_code import shown_to_users
 
 LANES = ("torch-autocast-fp16", "torch-autocast-bf16", "pure-bf16")
-# Remedies are tried where the replay took so long or less, for so many lanes, with so many runs.
-_QUICK_SECONDS, _TRIED_LANES, _RUNS = 5.0, 3, "24,1m"
 # Sections of the report.
 _IMPORT, _VERDICT = "Is the import faithful?", "Verdict"
 
@@ -70,20 +67,17 @@ def debug(
         if verified.returncode not in (0, 1, 3):  # 1: a gate failed; 3: PyTorch's own numbers are not finite
             raise CaptureError(f"lockstep verify: {verified.stderr.strip()}")
         wanted = ["--cycle", "--steps", str(cycle)] if cycle is not None else []
-        wanted += ["--threads", str(threads)] if threads is not None else []
-        wanted += ["--lanes", ",".join(["fp32", *lanes]), "-o", run, "--quiet", "--overwrite"]
-        begun = time.monotonic()
+        on = ["--threads", str(threads)] if threads is not None else []
+        wanted += [*on, "--lanes", ",".join(["fp32", *lanes]), "-o", run, "--quiet", "--overwrite"]
         run_program(found, "replay", path, *wanted)
-        is_quick = time.monotonic() - begun <= _QUICK_SECONDS
-        report = run_program(found, "report", run, "--format", "text")
+        report = run_program(found, "report", run, "--try", *on, "--format", "text")
         if keep is not None:
             with open(os.path.join(folder, "debug.txt"), "w", encoding="utf-8") as file:
                 file.write(report)
         found_lanes = json.loads(run_program(found, "report", run, "--format", "json"))["lanes"]
-        tried = _tried(found, run, found_lanes, threads) if is_quick else []
     faithful = verified.returncode == 0
     text = _section(report, _VERDICT)
-    text = "\n\n".join([text, _losses(found_lanes), *_watched(found_lanes), *tried])
+    text = "\n\n".join([text, _losses(found_lanes), *_watched(found_lanes)])
     if faithful:
         text += "\n\nFP32 repeats what PyTorch did: `lockstep verify` passed."
     elif verified.returncode == 3:
@@ -121,33 +115,6 @@ def _watched(lanes: list[dict[str, Any]]) -> list[str]:
             said.setdefault(value["name"], []).append(text + ")")
     lines = [f"Mean error of {name} at equal weights: {', '.join(texts)}." for name, texts in said.items()]
     return ["\n".join(lines)] if lines else []
-
-
-def _tried(program: str, run: str, lanes: list[dict[str, Any]], threads: int | None) -> list[str]:
-    """What the remedies of the lanes' findings did when they were run, in one sentence for each lane."""
-    wanted = [lane["name"] for lane in lanes if lane["kind"] == "candidate" and lane["findings"]]
-    said = []
-    for lane in wanted[:_TRIED_LANES]:
-        arguments = ["recommend", run, "--fix", lane, "--json", "--quiet", "--budget", _RUNS]
-        arguments += ["--threads", str(threads)] if threads is not None else []
-        done = subprocess.run([program, *arguments], capture_output=True, text=True)
-        if done.returncode not in (0, 3):  # 3: none helped; others: a lane that --fix does not take
-            continue
-        fix = json.loads(done.stdout)
-        if not fix["tried"]:
-            continue
-        helped = [one for one in fix["tried"] if one["gone"] and None not in (one.get("loss"), one.get("gap"))]
-        chosen = (
-            fix["tried"][fix["fix"]] if "fix" in fix else min(helped, key=lambda one: abs(one["gap"]), default=None)
-        )
-        if chosen is None:
-            said.append(f"Tried for {lane}: {len(fix['tried'])} changes, none removes the fault (--fix shows them).")
-            continue
-        words = " and ".join(edit["words"] for edit in chosen["edits"])
-        loss, reference = chosen["loss"], chosen["loss"] - chosen["gap"]
-        what = "removes the fault" if "fix" in fix else "removes this fault, but not all of the difference"
-        said.append(f"Tried for {lane}: {words} {what}: loss {loss:.4g}, fp32 {reference:.4g}.")
-    return ["\n".join(said)] if said else []
 
 
 def _section(report: str, title: str) -> str:

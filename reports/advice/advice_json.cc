@@ -297,10 +297,14 @@ const JsonObject<Answered>& json_object(const Answered*) {
            [](auto& a) { return name_of(a.advice.answer); },
            "`plain`: autocast as it is; `exceptions`: autocast with layers in FP32, or another "
            "loss scale; `fp32`: nothing that ran trained as FP32 does; `too_short`: FP32 itself "
-           "has not learned in these steps; `fp32_broke`: FP32's own loss is not finite",
+           "has not learned in these steps, and nothing agreed with it in them; `fp32_broke`: "
+           "FP32's own loss is not finite",
            {"plain", "exceptions", "fp32", "too_short", "fp32_broke"}},
           {"sentence", [](auto& a) { return answer_sentence(a.advice, a.facts); },
            "the answer in words, as the text output has it"},
+          {"is_too_short", [](auto& a) { return a.advice.is_too_short; },
+           "FP32 has not learned in these steps: what is recommended agrees with it in them; how "
+           "training ends is not judged"},
           {"steps", [](auto& a) { return a.advice.steps; }, "of each run"},
           {"candidates_run", [](auto& a) { return a.facts.lanes; },
            "lanes that were run, FP32 and its twin not counted"},

@@ -10,7 +10,7 @@
 #include "analysis/findings/finding_kinds.h"
 #include "reports/advice/advice_charts.h"
 #include "reports/advice/advice_tables.h"
-#include "reports/pytorch/pytorch_recipe.h"
+#include "reports/pytorch/pytorch_module.h"
 #include "reports/words/range_text.h"
 #include "reports/writers/number_text.h"
 #include "src/core/text.h"
@@ -71,14 +71,16 @@ std::string scale_sentence(const Trial& trial, const RangeTable& ranges) {
 
 // What to paste. Layers in FP32, and scales that GradScaler needs arguments for, come from the
 // module that --emit-pytorch writes.
-std::string snippet(const Trial& trial) {
+std::string snippet(const Trial& trial, const std::string& module) {
   const Candidate& candidate = trial.candidate;
   const ScaleChoice& scale = candidate.scale;
   const bool plain = candidate.fp32.empty() && candidate.narrow.empty() && !candidate.tf32 &&
                      candidate.memory.empty() && !is_tf32(candidate.format) &&
                      (!scale.scales || (scale.dynamic && scale.start == kGradScalerStart));
   std::string text =
-      plain ? "" : "  import amp  # written by --emit-pytorch amp.py\n  model = amp.apply(model)\n";
+      plain ? ""
+            : fmt::format("  {}  # written by --emit-pytorch {}.py\n  model = amp.apply(model)\n",
+                          import_line(module), module);
   if (scale.scales) {
     text += plain ? fmt::format("  scaler = torch.amp.GradScaler(\"{}\")\n", kDevice)
                   : fmt::format("  scaler = amp.scaler(\"{}\")\n", kDevice);
@@ -295,6 +297,30 @@ std::string correlation_sentence(const SensitivityTable& table) {
   return parts.empty() ? "" : "The first-order score ranks " + join(parts, "; ") + ".";
 }
 
+// What is missing, and how to get it.
+std::string too_short_sentence(const Advice& advice) {
+  return fmt::format(
+      "Too short to judge how training ends: fp32 itself has not learned within {} (give --steps "
+      "{}, or steps in which the loss falls).",
+      counted(static_cast<uint64_t>(advice.steps), "step"), 4 * advice.steps);
+}
+
+// Why no candidate passed where training is not judged: what is wrong with plain autocast.
+std::string disagreement_sentence(const Advice& advice) {
+  const Trial& plain = *advice.plain;
+  const std::string what = fmt::format("Nor is a candidate's loss fp32's in these steps: plain {}",
+                                       plain.candidate.format);
+  if (plain.findings.empty()) {
+    return fmt::format(
+        "{}'s is {} {} (noise {}).", what, two_digits(std::fabs(plain.judgement.gap)),
+        plain.judgement.gap < 0 ? "below" : "above", two_digits(noise(plain.judgement)));
+  }
+  const Finding& finding = plain.findings.front();
+  const FindingContext context{finding, advice.network.sites, plain.candidate.scale.scales,
+                               plain.steps};
+  return fmt::format("{}: {}.", what, row_of(finding.kind).sentence(context));
+}
+
 // What was run, and what was not.
 std::string runs_sentence(const Advice& advice, const AdviceFacts& facts) {
   std::string runs = fmt::format("Run: {}, together with fp32 and its twin, {} each",
@@ -326,8 +352,7 @@ std::string answer_sentence(const Advice& advice, const AdviceFacts& facts) {
     case Advice::Answer::kFp32Broke:
       return "No answer: fp32's own loss is not finite at the end; fix the fp32 training first.";
     case Advice::Answer::kTooShort:
-      return fmt::format("No answer: fp32 itself has not learned within {}; give --steps {}.",
-                         counted(static_cast<uint64_t>(advice.steps), "step"), 4 * advice.steps);
+      return fmt::format("{} {}", too_short_sentence(advice), disagreement_sentence(advice));
     case Advice::Answer::kFp32:
       return fmt::format("Train in fp32: of {} run here none trained as fp32 does{}.",
                          counted(static_cast<uint64_t>(facts.lanes), "candidate"),
@@ -343,6 +368,15 @@ std::string answer_sentence(const Advice& advice, const AdviceFacts& facts) {
   const RangeTable& ranges = *advice.ranges_of(trial.candidate.format);
   const std::string scale = scale_sentence(trial, ranges);
   const std::string& format = trial.candidate.format;
+  if (advice.is_too_short) {
+    const std::string policy = advice.answer == Advice::Answer::kPlain
+                                   ? fmt::format("Under plain {} autocast", format)
+                                   : layers_sentence(advice) + " Then";
+    return fmt::format(
+        "{} {} the loss is fp32's within noise in these steps, without a fault that breaks a "
+        "training. {}",
+        too_short_sentence(advice), policy, scale);
+  }
   if (advice.answer == Advice::Answer::kPlain) {
     return fmt::format("Nothing needs doing: under plain {} autocast {} trains as in fp32. {}",
                        format, facts.model, scale);
@@ -366,7 +400,7 @@ Blocks advice_blocks(const Advice& advice, const AdviceFacts& facts) {
     if (facts.proof && facts.proof->seeds() > 1) blocks.push_back(paragraph(floors(*facts.proof)));
     if (!facts.no_proof.empty()) blocks.push_back(paragraph(facts.no_proof));
     blocks.push_back(paragraph("In PyTorch:"));
-    blocks.push_back(verbatim(snippet(*advice.chosen)));
+    blocks.push_back(verbatim(snippet(*advice.chosen, facts.module)));
     for (const KeptLayer& layer : advice.chosen->candidate.fp32) {
       blocks.push_back(paragraph(kept_sentence(advice, layer, "fp32")));
     }

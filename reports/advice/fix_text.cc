@@ -10,21 +10,18 @@
 #include "analysis/candidates/policy_edit.h"
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/search/proof.h"
+#include "reports/pytorch/pytorch_casts.h"
+#include "reports/words/tried_text.h"
 #include "reports/writers/json_text.h"
 #include "reports/writers/number_text.h"
 #include "src/core/text.h"
+#include "src/policy/find_policy.h"
 #include "src/train/run_option_rows.h"
 
 namespace lockstep {
 namespace {
 
 using nlohmann::ordered_json;
-
-std::string words_of(const std::vector<RemedyEdit>& edits) {
-  std::vector<std::string> words;
-  for (const RemedyEdit& edit : edits) words.push_back(edit.words);
-  return join(words, ", and ");
-}
 
 std::string loss_of(const Trial& trial) {
   const double loss = trial.judgement.tail_loss;
@@ -78,7 +75,7 @@ TableBlock tried_edits(const Fix& fix) {
   for (size_t i = 0; i < fix.tried.size(); ++i) {
     const FixTrial& one = fix.tried[i];
     const bool ran = one.refused.empty();
-    table.rows.push_back({(static_cast<int>(i) == fix.chosen ? "* " : "  ") + words_of(one.edits),
+    table.rows.push_back({(static_cast<int>(i) == fix.chosen ? "* " : "  ") + edits_text(one.edits),
                           ran ? loss_of(one.trial) : "-", ran ? gap_text(one.trial) : "-",
                           verdict_of(one), ran ? findings_text(one.trial) : "-"});
   }
@@ -88,21 +85,19 @@ TableBlock tried_edits(const Fix& fix) {
   return table;
 }
 
-std::vector<std::string> untested(const Fix& fix) {
-  std::vector<std::string> words;
-  for (const FixRound& round : fix.rounds) {
-    for (const std::string& one : round.untested) {
-      if (std::ranges::count(words, one) == 0) words.push_back(one);
-    }
-  }
-  return words;
-}
-
 // The edits of the fix in PyTorch's words, and changes that a policy cannot hold.
-std::vector<std::string> pytorch_lines(const std::vector<RemedyEdit>& edits) {
+std::vector<std::string> pytorch_lines(const FixTrial& one, const FixFacts& facts) {
   std::vector<std::string> lines;
-  for (const RemedyEdit& edit : edits) {
-    if (!edit.pytorch.empty() && !edit.changes_run()) lines.push_back("  " + edit.pytorch);
+  for (const RemedyEdit& edit : one.edits) {
+    if (!edit.pytorch.empty() && !edit.changes_run()) lines.push_back(edit.pytorch);
+  }
+  const Policy before = parse_policy(facts.toml, "the policy");
+  if (!is_model_cast(before)) return lines;
+  const Policy after = parse_policy(edited_policy(facts.toml, "fix", one.edits), "the policy");
+  if (!is_model_cast(after)) return lines;  // "torch.autocast instead of a model cast to 16 bits"
+  const Graph& step = one.scene->step;
+  for (std::string& line : cast_lines(step, moved_casts(step, one.scene->sites, before, after))) {
+    lines.push_back(std::move(line));
   }
   return lines;
 }
@@ -143,6 +138,10 @@ ordered_json trial_json(const Trial& trial) {
           {"batch_noise", json_number(trial.judgement.batch_noise)},
           {"tolerance", json_number(tolerance_of(trial))},
           {"skipped_steps", trial.skips},
+          {"equal_weights",
+           {{"loss", json_number(trial.equal.loss)},
+            {"reference_loss", json_number(trial.equal.of_reference)},
+            {"is_wrong", trial.equal.is_wrong()}}},
           {"findings", kinds}};
 }
 
@@ -186,9 +185,9 @@ std::string fix_sentence(const Fix& fix, const FixFacts& facts) {
       loss_of(fix.before), short_number(judged.tail_loss - judged.gap));
   if (!has_learned) {
     return fmt::format("Finding removed: {} {}, which has not learned in these steps.",
-                       words_of(one.edits), numbers);
+                       edits_text(one.edits), numbers);
   }
-  return fmt::format("Fixed: {} {} {}.", words_of(one.edits), what, numbers);
+  return fmt::format("Fixed: {} {} {}.", edits_text(one.edits), what, numbers);
 }
 
 std::string fix_text(const Fix& fix, const FixFacts& facts, const TextStyle& style) {
@@ -225,20 +224,20 @@ std::string fix_text(const Fix& fix, const FixFacts& facts, const TextStyle& sty
       blocks.push_back(paragraph("A change of the training itself, fp32 included; of a replay:"));
       blocks.push_back(verbatim("  " + options + "\n"));
     }
-    const std::vector<std::string> pytorch = pytorch_lines(one.edits);
+    const std::vector<std::string> pytorch = pytorch_lines(one, facts);
     if (!pytorch.empty()) {
       blocks.push_back(paragraph("In PyTorch:"));
-      blocks.push_back(verbatim(join(pytorch, "\n") + "\n"));
+      blocks.push_back(verbatim("  " + join(pytorch, "\n  ") + "\n"));
     }
   }
   if (!fix.tried.empty()) blocks.push_back(tried_edits(fix));
   for (const FixTrial& one : fix.tried) {
     if (!one.refused.empty()) {
       blocks.push_back(
-          paragraph(fmt::format("Cannot be run: {}: {}", words_of(one.edits), one.refused)));
+          paragraph(fmt::format("Cannot be run: {}: {}", edits_text(one.edits), one.refused)));
     }
   }
-  const std::vector<std::string> words = untested(fix);
+  const std::vector<std::string> words = untested_remedies(fix);
   if (!words.empty()) {
     blocks.push_back(paragraph(
         "Untested, because no key of a policy, option or rewrite of this graph does it: " +
@@ -275,8 +274,11 @@ std::string fix_json(const Fix& fix, const FixFacts& facts) {
                        {"out_of_budget", fix.out_of_budget},
                        {"before", trial_json(fix.before)},
                        {"tried", ordered_json::array()},
-                       {"untested", untested(fix)}};
-  if (fix.chosen >= 0) json["fix"] = fix.chosen;
+                       {"untested", untested_remedies(fix)}};
+  if (fix.chosen >= 0) {
+    json["fix"] = fix.chosen;
+    json["pytorch"] = pytorch_lines(fix.fix(), facts);
+  }
   for (const FixTrial& one : fix.tried) {
     ordered_json row = {{"edits", ordered_json::array()},
                         {"round", one.round},

@@ -12,6 +12,7 @@ namespace lockstep {
 struct FixFacts {
   std::string model;  // or the capture's path, or the run's
   std::string lane;
+  std::string toml = {};  // the policy of the lane
   bool is_capture = false;
   int64_t replays = 0, lanes = 0, read_again = 0;
   std::string folder;  // of the run files

@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
+
 #include "reports/pytorch/pytorch_body.h"
 #include "src/core/text.h"
 #include "src/graph/json.h"
@@ -16,9 +19,12 @@ constexpr size_t kLineWidth = 100;
 // What the products of torchao and Transformer Engine take; MXFP8 has blocks of 32.
 constexpr int kFp8Multiple = 16, kMxfp8Multiple = 32;
 
-constexpr std::string_view kUsage = R"(
-    import amp
-
+constexpr std::string_view kInference = R"(
+    model = amp.apply(model)  # before torch.compile
+    with amp.autocast("cuda"):
+        y = model(x)
+)";
+constexpr std::string_view kTraining = R"(
     model = amp.apply(model)  # before torch.compile and DistributedDataParallel
     scaler = amp.scaler("cuda")
     for batch in loader:
@@ -112,6 +118,7 @@ std::string layers_sentence(const PytorchRecipe& recipe, bool says_all) {
 }
 
 std::string scaler_sentence(const PytorchRecipe& recipe) {
+  if (!recipe.trains) return "";
   if (!recipe.scaler) return " No loss scale is needed: scaler() returns a GradScaler that is off.";
   const GradScalerArguments& s = *recipe.scaler;
   if (s.is_static) {
@@ -132,7 +139,8 @@ std::string docstring(const PytorchRecipe& recipe, const std::vector<std::string
   std::string out = "\"\"\"";
   out += wrapped(fmt::format("Mixed precision for {}, written by `lockstep recommend`.", model), "",
                  "");
-  out += kUsage;
+  out += "\n    " + docstring_text(import_line(recipe.name)) + "\n";
+  out += recipe.trains ? kTraining : kInference;
   out += "\n" + wrapped(autocast_sentence(recipe) + tf32_sentence(recipe) +
                             docstring_text(scaled_sentence(recipe)) +
                             layers_sentence(recipe, unsaid.empty()) + scaler_sentence(recipe),
@@ -217,6 +225,15 @@ std::string facts(const PytorchRecipe& recipe) {
 
 }  // namespace
 
+std::string import_line(std::string_view name) {
+  if (name == "amp") return "import amp";
+  const bool is_identifier =
+      !name.empty() && !std::isdigit(static_cast<unsigned char>(name.front())) &&
+      std::ranges::all_of(name, [](unsigned char c) { return std::isalnum(c) || c == '_'; });
+  if (is_identifier) return fmt::format("import {} as amp", name);
+  return fmt::format("import importlib; amp = importlib.import_module({})", python_string(name));
+}
+
 std::string python_string(std::string_view text) {
   std::string escaped;
   for (const char c : text) {
@@ -231,10 +248,14 @@ std::string pytorch_module(const PytorchRecipe& recipe, const std::vector<std::s
 }
 
 std::string pytorch_module(const RunFile& run, const Policy& policy, const std::string& evidence,
-                           std::vector<std::string>& unsaid) {
+                           const std::string& name, std::vector<std::string>& unsaid) {
   PytorchRecipe recipe = pytorch_recipe(policy, graph_from_json(run.graph_json()), unsaid);
   recipe.model = run.options().model;
   recipe.evidence = evidence;
+  recipe.name = name;
+  recipe.trains = std::ranges::any_of(run.sites().sites, [](const Site& site) {
+    return site.role == Role::kGradWeight || site.role == Role::kGradActivation;
+  });
   return pytorch_module(recipe, unsaid);
 }
 

@@ -16,10 +16,13 @@ namespace lockstep {
 // apply(model), autocast(device_type), scaler(device), callbacks for two Trainers; `unsaid` goes
 // into the docstring.
 std::string pytorch_module(const PytorchRecipe& recipe, const std::vector<std::string>& unsaid);
-// For `policy` on the model of a run; `evidence` is what it rests on. `unsaid`: gets what the
-// module does not do.
+// For `policy` on the model of a run; `evidence` is what it rests on, `name` that of the module.
+// `unsaid`: gets what the module does not do.
 std::string pytorch_module(const RunFile& run, const Policy& policy, const std::string& evidence,
-                           std::vector<std::string>& unsaid);
+                           const std::string& name, std::vector<std::string>& unsaid);
+
+// "import amp", "import mine as amp", or a call of importlib for what is not a Python name.
+std::string import_line(std::string_view name);
 
 // A Python string literal whose value is `text`, in one line of printable characters. Bytes that
 // are not UTF-8 mean the character of the same number.

@@ -53,6 +53,8 @@ struct PytorchRecipe {
   std::optional<GradScalerArguments> scaler;  // absent: none needed
   std::optional<ScaledLinears> scaled;
   std::string model, evidence;  // for the module's first lines
+  std::string name = "amp";     // of the module's file, without .py
+  bool trains = true;           // false: inference, without a loss scale
 };
 
 }  // namespace lockstep

@@ -48,7 +48,7 @@ const JsonObject<FindingOf>& json_object(const FindingOf*) {
           {"follows", [](auto& f) { return row_of(f.finding.kind).follows(f.context()); },
            "what follows from it; may be empty"},
           {"remedies", [](auto& f) { return remedy_words(f.context()); },
-           "candidates that nobody has run; `recommend --fix` runs them"},
+           "candidates, not run; `recommend --fix` and `--try` run them"},
           {"first_step", [](auto& f) { return f.finding.first_step; }},
           {"last_step", [](auto& f) { return f.finding.last_step; }},
           {"steps", [](auto& f) { return f.finding.steps; }, "in which it happened"},

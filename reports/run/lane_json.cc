@@ -8,6 +8,7 @@
 #include "reports/run/finding_json.h"
 #include "reports/run/views_json.h"
 #include "reports/words/lane_sentence.h"
+#include "reports/words/tried_text.h"
 
 namespace lockstep {
 namespace {
@@ -460,6 +461,9 @@ const JsonObject<LaneOf>& json_object(const LaneOf*) {
                        [](auto& l) { return l.lane.watched; }),
                "values that `watch=`, `watch_value()` or `--watch` names; absent: none, and in the "
                "reference"},
+              {"tried",
+               [](auto& l) { return filled(l.lane.tried ? tried_text(*l.lane.tried) : ""); },
+               "what the remedies did, in words (`--try`); absent: they were not run"},
               {"evaluations", [](auto& l) { return l.lane.evaluations; }, "of held-out data"},
               {"scalers",
                [](auto& l) {

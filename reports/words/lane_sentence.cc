@@ -11,6 +11,7 @@
 
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/report/main_finding.h"
+#include "reports/words/tried_text.h"
 #include "reports/writers/number_text.h"
 #include "reports/writers/text_writer.h"
 #include "src/core/text.h"
@@ -206,8 +207,21 @@ std::string sentence_with(const Report& report, const LaneReport& lane, const Fi
   const std::string follows = with_follows ? row.follows(context) : "";
   if (!follows.empty()) text += " " + follows + ".";
   std::vector<std::string> candidates = remedy_words(context);
+  const std::string tried = lane.tried == nullptr ? "" : tried_text(*lane.tried);
+  bool untested_first = true;
+  if (!tried.empty()) {
+    std::vector<std::string> untested = untested_remedies(*lane.tried);
+    untested_first = !untested.empty() && !candidates.empty() &&
+                     untested.front() == candidates.front();  // the first of the list
+    candidates = std::move(untested);
+  }
   candidates.resize(std::min(candidates.size(), remedies));
-  if (!candidates.empty()) text += " Try (untested): " + join(candidates, "; ") + ".";
+  const std::string untested =
+      candidates.empty() ? "" : "Try (untested): " + join(candidates, "; ") + ".";
+  for (const std::string& more :
+       {untested_first ? untested : tried, untested_first ? tried : untested}) {
+    if (!more.empty()) text += " " + more;
+  }
   return text;
 }
 

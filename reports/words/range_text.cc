@@ -72,7 +72,7 @@ std::string kept_layers_sentence(const RangeTable& ranges) {
 }
 
 std::string loss_scale_sentence(const RangeTable& ranges) {
-  if (keeps_all(ranges)) return "";
+  if (keeps_all(ranges) || !ranges.has_gradients()) return "";
   const std::string& format = ranges.format->name;
   const bool open_below = ranges.scales.lo <= kMinScaleExponent;
   const bool open_above = ranges.scales.hi >= kMaxScaleExponent;

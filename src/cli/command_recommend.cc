@@ -1,6 +1,5 @@
 // lockstep recommend: runs candidates of a model or a capture, or reads the ranges of a run.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -83,13 +82,18 @@ void check_text_output(const std::string& option, const std::string& name,
                fmt::format("{} OTHER, or --overwrite", option), problems, option);
 }
 
+// "mine" of "out/mine.py".
+std::string module_name(const std::string& file) {
+  return file.empty() ? "amp" : std::filesystem::path(file).stem().string();
+}
+
 // --emit-pytorch: the policy as a Python module, for the model of `run`.
 void emit_pytorch(const RecommendArgs& args, const RunFile& run, const std::string& policy,
                   const std::string& evidence) {
   if (args.emit_pytorch.empty()) return;
   std::vector<std::string> unsaid;
-  const std::string text =
-      pytorch_module(run, parse_policy(policy, "the policy"), evidence, unsaid);
+  const std::string text = pytorch_module(run, parse_policy(policy, "the policy"), evidence,
+                                          module_name(args.emit_pytorch), unsaid);
   write_text_file_atomically(args.emit_pytorch, text);
   for (const std::string& sentence : unsaid) {
     print_note(fmt::format("note: {} cannot do: {}", args.emit_pytorch, sentence));
@@ -145,14 +149,6 @@ int recommend_from_run(const RecommendArgs& args, const std::vector<std::string>
     print_text(to_text({verbatim(broken_command(replay_command(repeated, free_name("verify"))))}));
   }
   return kExitFine;
-}
-
-// "lenet.recommend" in the working folder; of a capture or a run next to it, if that folder can be
-// written to.
-std::string search_folder(const std::string& model) {
-  std::filesystem::path folder = std::filesystem::path(model).parent_path();
-  if (!folder.empty() && access(folder.c_str(), W_OK) != 0) folder.clear();
-  return (folder / (stem_of(model) + ".recommend")).string();
 }
 
 // The answer at the top of a report on plain autocast and what is recommended, run together.
@@ -236,6 +232,7 @@ int recommend_by_running(RecommendArgs& args, const SearchOptions& wanted) {
   facts.read_again = runs.read_again();
   facts.not_tested = not_tested(*advice);
   facts.all = args.all;
+  facts.module = module_name(args.emit_pytorch);
   if (!args.report.empty()) {
     try {
       write_advice_report(args.report, runs, *advice, facts);
@@ -258,7 +255,10 @@ int recommend_by_running(RecommendArgs& args, const SearchOptions& wanted) {
   }
   const Candidate& chosen = advice->chosen->candidate;
   emit_pytorch(args, RunFile(runs.last_path()), policy_text(chosen),
-               fmt::format("trained as fp32 did in {} steps of {}", advice->steps, args.run()));
+               fmt::format("{} in {} steps of {}",
+                           advice->is_too_short ? "agreed with fp32, which did not learn itself,"
+                                                : "trained as fp32 did",
+                           advice->steps, args.run()));
   if (!args.output.empty()) {
     write_text_file_atomically(args.output, policy_text(chosen));
     if (!args.json) print_line("Wrote " + args.output + ".");

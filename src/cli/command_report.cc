@@ -11,12 +11,15 @@
 #include "reports/pair/pair_page.h"
 #include "reports/run/report_format.h"
 #include "src/cli/arguments/arguments.h"
+#include "src/cli/arguments/search_arguments.h"
 #include "src/cli/command.h"
 #include "src/cli/command_files.h"
+#include "src/cli/recommend_fix.h"
 #include "src/cli/report_tables.h"
 #include "src/cli/terminal/live_server.h"
 #include "src/cli/terminal/terminal.h"
 #include "src/core/error.h"
+#include "src/core/parallel.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/record/run/run_reader.h"
@@ -28,16 +31,20 @@ struct ReportArgs {
   std::string run, second_run, output;
   std::optional<std::string> format, table;
   std::optional<uint64_t> seed;
-  bool overwrite = false, live = false;
+  bool overwrite = false, live = false, tries = false;
+  int threads = 0;
   std::optional<uint16_t> port;
 };
 
 // The live view takes none of the other options.
 int live(const ReportArgs& args, ProblemList& problems) {
-  const std::pair<bool, const char*> others[] = {
-      {!args.output.empty(), "-o"},        {args.format.has_value(), "--format"},
-      {args.table.has_value(), "--table"}, {args.seed.has_value(), "--seed"},
-      {args.overwrite, "--overwrite"},     {!args.second_run.empty(), "RUN2"}};
+  const std::pair<bool, const char*> others[] = {{!args.output.empty(), "-o"},
+                                                 {args.format.has_value(), "--format"},
+                                                 {args.table.has_value(), "--table"},
+                                                 {args.seed.has_value(), "--seed"},
+                                                 {args.overwrite, "--overwrite"},
+                                                 {!args.second_run.empty(), "RUN2"},
+                                                 {args.tries, "--try"}};
   for (const auto& [is_given, name] : others) {
     if (is_given) problems.add(fmt::format("--live and {}: the live view writes nothing", name));
   }
@@ -126,6 +133,10 @@ CommandFiles files_of(const ReportArgs& args, const std::vector<std::string>& ou
 int report(const ReportArgs& args, ProblemList& problems) {
   if (args.live) return live(args, problems);
   if (args.port) problems.add(fmt::format("--port {}: only of --live", *args.port));
+  if (args.tries && !args.second_run.empty()) {
+    problems.add("--try and RUN2: remedies are run of one run", "leave one of them out");
+  }
+  if (args.threads != 0) set_thread_count(args.threads);
   const ReportFormat& format = format_of(args, problems);
   const bool is_folder = format.write == nullptr && !args.table;
   const bool is_printed = args.output.empty() || args.output == kStandardOutput;
@@ -136,8 +147,14 @@ int report(const ReportArgs& args, ProblemList& problems) {
                  "-o OTHER, or --overwrite", problems);
     files_of(args, {args.output}).check(problems);
   }
-  const Reported reported =
-      read_all(args, args.table ? ReportPictures::kAll : format.pictures, problems);
+  Reported reported = read_all(args, args.table ? ReportPictures::kAll : format.pictures, problems);
+  if (args.tries) {
+    try {
+      try_remedies(*reported.report);
+    } catch (const SearchStopped&) {
+      return search_stopped(search_folder(args.run));
+    }
+  }
   if (is_folder) {
     const TableFiles tables = table_files(reported.page(), args.output);
     files_of(args, tables.paths).check(problems);
@@ -179,6 +196,11 @@ std::function<int()> declare_report(CLI::App& app) {
       ->type_name("NAME");
   app.add_option("--table", args->table, "one table alone, as csv: loss-curves, lanes, ...")
       ->type_name("NAME");
+  app.add_flag("--try", args->tries,
+               fmt::format("run the remedies of what was found, as `recommend --fix` does, where "
+                           "the replay took {:g} s or less: {} lanes at most, a minute each",
+                           kQuickSeconds, kTriedLanes));
+  declare_threads(app, checks, args->threads);
   app.add_flag("--live", args->live,
                "follow a run that is being written: a page on 127.0.0.1 for a browser");
   checks.whole(

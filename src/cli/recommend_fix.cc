@@ -2,12 +2,17 @@
 #include "src/cli/recommend_fix.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "analysis/candidates/policy_edit.h"
 #include "analysis/fix/fix.h"
+#include "analysis/report/main_finding.h"
 #include "reports/advice/fix_text.h"
 #include "src/cli/arguments/capture_argument.h"
 #include "src/cli/arguments/search_arguments.h"
@@ -16,11 +21,46 @@
 #include "src/cli/terminal/stop_signal.h"
 #include "src/cli/terminal/terminal.h"
 #include "src/core/error.h"
+#include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
 #include "src/record/run/run_reader.h"
 
 namespace lockstep {
+namespace {
+
+using LaneAndFix = std::pair<FixLane, Fix>;
+
+LaneAndFix run_fix(FixArgs& args, FixFacts& facts) {
+  RunOptions& options = args.options;
+  facts = {.model = options.model,
+           .lane = args.lane,
+           .is_capture = is_capture(options.model),
+           .folder = args.folder};
+  std::optional<Capture> capture;
+  if (facts.is_capture) {
+    capture.emplace(read_capture(options.model, CaptureUse::kReplay));
+    options.capture_hash = capture->sha256;
+    const auto captured = static_cast<int64_t>(capture->steps.size());
+    options.cycle = options.cycle || captured < options.steps;
+  }
+  FixLane lane = fix_lane(args.lane, options, capture ? &*capture : nullptr);
+  facts.toml = lane.toml;
+  capture.reset();
+  options.held_out = false;  // losses are judged
+  const auto watch = [&]() -> std::unique_ptr<Observer> {
+    if (args.quiet || args.json) return nullptr;
+    return std::make_unique<Progress>(0, options.steps, "");
+  };
+  TrialRuns runs(options, args.folder, LOCKSTEP_VERSION, catch_stop_signals(), watch);
+  Fix fix = find_fix(runs, lane, args.budget);
+  facts.replays = runs.replays();
+  facts.lanes = runs.lanes();
+  facts.read_again = runs.read_again();
+  return {std::move(lane), std::move(fix)};
+}
+
+}  // namespace
 
 RunOptions options_of_run(const std::string& path, int64_t steps) {
   RunOptions options = RunFile(path).options();
@@ -46,49 +86,67 @@ RunOptions options_of_run(const std::string& path, int64_t steps) {
   return options;
 }
 
+std::string search_folder(const std::string& model) {
+  std::filesystem::path folder = std::filesystem::path(model).parent_path();
+  if (!folder.empty() && access(folder.c_str(), W_OK) != 0) folder.clear();
+  return (folder / (stem_of(model) + ".recommend")).string();
+}
+
 int recommend_fix(FixArgs& args) {
-  RunOptions& options = args.options;
-  FixFacts facts{.model = options.model,
-                 .lane = args.lane,
-                 .is_capture = is_capture(options.model),
-                 .folder = args.folder};
-  std::optional<Capture> capture;
-  if (facts.is_capture) {
-    capture.emplace(read_capture(options.model, CaptureUse::kReplay));
-    options.capture_hash = capture->sha256;
-    const auto captured = static_cast<int64_t>(capture->steps.size());
-    options.cycle = options.cycle || captured < options.steps;
-  }
-  const FixLane lane = fix_lane(args.lane, options, capture ? &*capture : nullptr);
-  capture.reset();
-  options.held_out = false;  // losses are judged
-  const auto watch = [&]() -> std::unique_ptr<Observer> {
-    if (args.quiet || args.json) return nullptr;
-    return std::make_unique<Progress>(0, options.steps, "");
-  };
-  TrialRuns runs(options, args.folder, LOCKSTEP_VERSION, catch_stop_signals(), watch);
-  std::optional<Fix> fix;
+  FixFacts facts;
+  std::optional<LaneAndFix> found;
   try {
-    fix.emplace(find_fix(runs, lane, args.budget));
+    found.emplace(run_fix(args, facts));
   } catch (const SearchStopped&) {
     return search_stopped(args.folder);
   }
-  facts.replays = runs.replays();
-  facts.lanes = runs.lanes();
-  facts.read_again = runs.read_again();
-  print_text(args.json ? fix_json(*fix, facts) : fix_text(*fix, facts, output_style()));
+  const auto& [lane, fix] = *found;
+  print_text(args.json ? fix_json(fix, facts) : fix_text(fix, facts, output_style()));
   if (!args.output.empty()) {
-    if (fix->answer == Fix::Answer::kFixed) {
+    if (fix.answer == Fix::Answer::kFixed) {
       const std::string name = std::filesystem::path(args.output).stem().string();
-      write_text_file_atomically(args.output, edited_policy(lane.toml, name, fix->fix().edits));
+      write_text_file_atomically(args.output, edited_policy(lane.toml, name, fix.fix().edits));
       if (!args.json) print_line("Wrote " + args.output + ".");
     } else {
       fmt::print(stderr, "lockstep: note: there is no policy to write\n");
     }
   }
   const bool answered =
-      fix->answer == Fix::Answer::kFixed || fix->answer == Fix::Answer::kNothingWrong;
+      fix.answer == Fix::Answer::kFixed || fix.answer == Fix::Answer::kNothingWrong;
   return answered ? kExitFine : kExitInconclusive;
+}
+
+void try_remedies(Report& report) {
+  double seconds = 0;
+  for (const LaneReport& lane : report.lanes) seconds += lane.seconds;
+  if (seconds > kQuickSeconds) {
+    return print_note(fmt::format(
+        "note: --try: the replay took {:.0f} s, more than {:g}: no remedy was run. `lockstep "
+        "recommend {} --fix LANE` runs them.",
+        seconds, kQuickSeconds, shell_path(report.path)));
+  }
+  if (!std::isfinite(report.reference().judgement.tail_loss)) {
+    return print_note("note: --try: fp32 itself breaks; no remedy was run");
+  }
+  size_t tried = 0;
+  for (LaneReport& lane : report.lanes) {
+    if (!lane.is_candidate() || main_finding(lane) == nullptr || ++tried > kTriedLanes) continue;
+    constexpr int64_t kRuns = 24;
+    constexpr double kMinutes = 1;
+    try {
+      FixArgs args{.options = options_of_run(report.path, /*steps=*/0),
+                   .lane = lane.info.name,
+                   .output = {},
+                   .folder = search_folder(report.path),
+                   .budget = {kRuns, kMinutes},
+                   .quiet = true};
+      FixFacts facts;
+      lane.tried = std::make_shared<const Fix>(run_fix(args, facts).second);
+    } catch (const InputError& error) {
+      print_note(fmt::format("note: --try: remedies of {} were not run: {}", lane.info.name,
+                             join(error.lines(), "; ")));
+    }
+  }
 }
 
 }  // namespace lockstep

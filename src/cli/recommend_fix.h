@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "analysis/report/report.h"
 #include "analysis/search/search_budget.h"
 #include "src/train/run_options.h"
 
@@ -21,7 +22,17 @@ struct FixArgs {
 // InputError: no run file, or a capture that has moved or changed.
 RunOptions options_of_run(const std::string& path, int64_t steps);
 
+// Where the runs of a model, capture or run file are kept: "lenet.recommend" in the working folder;
+// of a capture or a run next to it, if that folder can be written to.
+std::string search_folder(const std::string& model);
+
 // Returns an exit code.
 int recommend_fix(FixArgs& args);
+
+// Runs the remedies of the lanes with findings, the first kTriedLanes of them, where the recorded
+// replay took kQuickSeconds or less; a note says why not. Throws: SearchStopped.
+inline constexpr double kQuickSeconds = 5;
+inline constexpr size_t kTriedLanes = 3;
+void try_remedies(Report& report);
 
 }  // namespace lockstep

@@ -105,7 +105,9 @@ void add_fix(const Report& report, const std::vector<const LaneReport*>& lanes, 
            !remedy_words(context_of(report, *l, *finding)).empty();
   });
   if (lane == lanes.end()) return;
-  out.push_back(paragraph("To run what can be tried, and see what of it helps:"));
+  out.push_back(paragraph((*lane)->tried != nullptr
+                              ? "To see every change that was tried, with the lines to add:"
+                              : "To run what can be tried, and see what of it helps:"));
   out.push_back(
       verbatim(broken_command(fmt::format("lockstep recommend {} --fix {}", shell_path(report.path),
                                           shell_quoted((*lane)->info.name)))));

@@ -43,6 +43,9 @@ TEST_CASE("a loss is FP32's within the tolerance, or within noise") {
   CHECK(grade_of_loss(trial(0, 2, 0, Verdict::kBroke)) == FixGrade::kNo);
   CHECK(grade_of_loss(trial(0, 2, 0, Verdict::kStalled)) == FixGrade::kNo);
   CHECK(grade_of_loss(trial(std::numeric_limits<double>::quiet_NaN(), 2, 0)) == FixGrade::kNo);
+  Trial wrong = trial(0, 2, 0);
+  wrong.equal = {.step = 0, .loss = 1.2, .of_reference = 1, .has_wrong_loss = true};
+  CHECK(grade_of_loss(wrong) == FixGrade::kNo);
   Trial skips = trial(0, 2, 0);
   skips.late_skips = 5;
   CHECK(grade_of_loss(skips) == FixGrade::kNo);

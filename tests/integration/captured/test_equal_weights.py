@@ -4,6 +4,7 @@ Every fault has a healthy counterpart, the same network without it, in which not
 """
 
 import copy
+import re
 
 import lockstep_capture
 import pytest
@@ -180,7 +181,7 @@ def test_a_wrong_loss_is_named_with_its_rounding(binary_dir, tmp_path, name):
     first = found.text.partition("\n\n")[0].replace("\n", " ")
     assert kind in first and place in first and "test_equal_weights.py:" in first, first
     assert f"{lane} is wrong at equal weights." in first
-    assert f"Tried for {lane}: " in found.text and "removes the fault" in found.text, found.text
+    assert re.search("Tried: .* removes? the fault: ", first), first
     assert "may use" not in found.text, "advice by range contradicts the finding"
 
 
@@ -202,7 +203,7 @@ def test_a_pole_is_met_by_rounding(binary_dir, tmp_path, name):
     assert (
         "by rounding the result of sigmoid" in first or "became 1" in first or "rounding the result of mul" in first
     ), first
-    assert "Tried for pure-bf16: " in found.text and "removes the fault" in found.text, found.text
+    assert re.search("Tried: .* removes? the fault: ", first), first
 
 
 def test_what_is_nan_in_fp32_too_is_no_matter_of_the_format(binary_dir, tmp_path):

@@ -62,7 +62,7 @@ def report(lockstep, folder, capture, *options):
         ("square before a norm", "half", "planted pow in fp32", 'op = "pow"'),
         ("weights too large to store", "half", "weight planted.fc.weight kept in fp32", 'point = "storage"'),
         ("adam's squares overflow", "half", "optimizer state and arithmetic in fp32", 'state = "fp32"'),
-        ("a large offset", "torch-autocast-bf16", "planted layer_norm and the ops before it in fp32", 'op = "add"'),
+        ("a large offset", "torch-autocast-bf16", "planted add in fp32", 'op = "add"'),
         ("no scaler", "torch-autocast-fp16", "a dynamic loss scale (GradScaler)", 'kind = "torch-dynamic"'),
     ],
 )

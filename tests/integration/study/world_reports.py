@@ -83,7 +83,8 @@ def run(report, healthy):
         return Said("", [], [], False, time.monotonic() - begun, False, f"{type(error).__name__}: {error}")
     seconds = time.monotonic() - begun
     findings = [(lane["name"], finding["kind"]) for lane in found.lanes for finding in lane["findings"]]
-    said = Said(found.text, findings, tried_in(found.text), found.faithful, seconds, False)
+    tried = [f"{lane['name']}: {lane['tried']}" for lane in found.lanes if "tried" in lane]
+    said = Said(found.text, findings, tried, found.faithful, seconds, False)
     said.right = is_right(report, said, healthy)
     return said
 
@@ -98,11 +99,6 @@ def is_right(report, said, healthy):
 def is_false(report, healthy):
     """A healthy counterpart of which something wrong is said, unless the reader found it true of PyTorch as well."""
     return not healthy.right and not report.graded_healthy.startswith("true:")
-
-
-def tried_in(text):
-    """The sentences that begin with "Tried for"."""
-    return [line for line in text.splitlines() if line.startswith("Tried for ")]
 
 
 def program():

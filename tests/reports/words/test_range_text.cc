@@ -18,6 +18,7 @@ RangeTable table_of(size_t layers, size_t kept) {
   for (size_t i = 0; i < layers; ++i) {
     LayerRange& layer = table.layers.emplace_back();
     layer.layer = "fc" + std::to_string(i);
+    layer.has_gradients = true;
     if (i < kept) layer.reason = "too large";
   }
   table.scales = {.lo = -3, .hi = 14};
@@ -84,6 +85,8 @@ TEST_CASE("the loss scale to set stands first; ends that nothing sets are left o
   table.scales = {};
   CHECK(loss_scale_sentence(table) == "fp16 needs no loss scale.");
   CHECK(loss_scale_sentence(table_of(5, 5)) == "");
+  for (LayerRange& layer : table.layers) layer.has_gradients = false;  // inference
+  CHECK(loss_scale_sentence(table) == "");
 }
 
 std::string text_of(const AdvisedReport& report, std::string_view name) {
