@@ -5,11 +5,11 @@
 
 #include <cmath>
 
-#include "analysis/findings/finding_kinds.h"
 #include "analysis/findings/nonfinite.h"
 #include "analysis/findings/remedy_edits.h"
 #include "analysis/findings/swamped_sums.h"
 #include "src/graph/op.h"
+#include "src/graph/op_text.h"
 
 namespace lockstep {
 namespace {
