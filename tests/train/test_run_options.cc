@@ -24,7 +24,7 @@ std::vector<const void*> members_of(const RunOptions& o) {
                schedule, groups, clip_norm, clip_value, clips_scaled, loss_factor, clip_norm_type,
                freeze, eval_batch_norm, batch_norm_eps, rewrites, loop_changes, capture_hash, cycle,
                captured_order, start_from, start_hash, eval_in_fp32, mode, decisions, eval_every,
-               eval_examples, held_out, measuring, checkpoint_every, seed, nudge, seeds,
+               eval_examples, held_out, measuring, watch, checkpoint_every, seed, nudge, seeds,
                policy_texts] = o;
   const auto& [on, statistics_every, counts_between, histogram_every, sums_every] = measuring;
   // Not options: the program alone sets these.
@@ -33,7 +33,7 @@ std::vector<const void*> members_of(const RunOptions& o) {
                    optimizer, schedule, groups, clip_norm, clip_value, clips_scaled, loss_factor,
                    clip_norm_type, freeze, eval_batch_norm, batch_norm_eps, rewrites, loop_changes,
                    capture_hash, cycle, captured_order, start_from, start_hash, eval_in_fp32, mode,
-                   decisions, eval_every, eval_examples, checkpoint_every, seed, nudge, seeds,
+                   decisions, eval_every, eval_examples, watch, checkpoint_every, seed, nudge, seeds,
                    statistics_every, counts_between, histogram_every, sums_every);
 }
 
