@@ -77,7 +77,8 @@ TEST_CASE("names that find nothing are refused together, with the nearest") {
   }
   step.outputs = {{"watch/labels", step.inputs.at(1).id}};
   CHECK_THROWS_WITH_AS(found_in(step, {}),
-                       "watch 'labels': a floating value of the forward pass required", InputError);
+                       "watch: 'labels': a floating value of the forward pass required",
+                       InputError);
   GraphBuilder b("deep");
   Value x = b.input("x", {{1, 1}});
   for (size_t i = 0; i <= kMostWatched; ++i) x = b.relu("act" + std::to_string(i), x);
