@@ -39,7 +39,7 @@ lockstep_integration_tests(check everyday check_own)
 lockstep_integration_tests(check slow check_mutants check_planted check_kernels check_pytest check_ci
   check_baselines)
 lockstep_integration_tests(run everyday run_file report_page charts_build check_outputs report_live export_run
-  save_values masks start_from hostile_input write_errors)
+  save_values masks start_from hostile_input write_errors damaged_files)
 lockstep_integration_tests(run slow kill_resume syscall_faults mnist report_models step_costs same_bits
   phenomena read_run report_browser statistics_every cuda_host report_charts disk_full software_device
   report_formats printed_commands demo)

@@ -42,7 +42,7 @@ Baseline make_baseline(const RunFile& run, std::span<const RunSummary> ulps,
 
 // Throws: InputError: not a baseline, of a newer version, damaged (with the place).
 Baseline baseline_from_json(const std::string& text, const std::string& path);
-std::string to_json(const Baseline& baseline);
+std::string to_json(const Baseline& baseline);  // sealed (sealed_text.h)
 // The hash of a baseline file's text, as 16 hexadecimal digits.
 std::string text_hash(const std::string& text);
 

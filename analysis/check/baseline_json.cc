@@ -10,6 +10,7 @@
 #include "analysis/check/baseline.h"
 #include "analysis/pair/settings.h"
 #include "src/core/error.h"
+#include "src/core/sealed_text.h"
 #include "src/core/text_hash.h"
 #include "src/record/run/options_json.h"
 
@@ -233,7 +234,7 @@ std::string to_json(const Baseline& b) {
   if (!b.proposed_for.empty()) whole["proposed_for"] = b.proposed_for;
   std::string text;
   write(whole, 0, text);
-  return text + "\n";
+  return sealed(text + "\n");
 }
 
 namespace {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -31,12 +32,14 @@
 namespace lockstep {
 namespace {
 
-// True once all steps are in the file; a file that is damaged or of another version is not.
+// True once all steps are in the file; a file that is damaged or of another version is not, and is
+// written again.
 bool is_complete(const std::string& path, int64_t steps) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return false;
   try {
-    return RunFile(path).steps() == steps;
+    const RunFile run(path);
+    return run.steps() == steps && run.has_checksums() && run.prove().problems.empty();
   } catch (const InputError&) {
     return false;
   }
@@ -159,8 +162,13 @@ void TrialRuns::replay(std::span<const Candidate> candidates, RunOptions options
       options.start_hash = start_hash(start);
       run.emplace(options, &start);
     }
-    std::error_code ignored;
-    std::filesystem::create_directories(folder_, ignored);  // the writer reports what is wrong
+    std::error_code error;
+    std::filesystem::create_directories(folder_, error);
+    if (error) {
+      throw InputError(
+          fmt::format("{}: cannot be made: {}", folder_, std::strerror(error.value())),
+          "the runs of the search are kept there: begin it in a folder that can be written to");
+    }
     RunFileWriter writer(last_path_, "lockstep recommend", /*overwrite=*/true);
     ObserverThread writing({&writer});
     run->add_observer(&writing);

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ import h5py
 import numpy as np
 
 from lockstep_capture.layer_table import layer_table
+from lockstep_capture.run_checksum import FIRST_VERSION, description_problem, first_damage
 from lockstep_capture.run_file import (
     SITE_GROUPS,
     SITE_KEYS,
@@ -70,21 +72,22 @@ def _usual_first(usual: Sequence[str]) -> Callable[[str], tuple[int, str]]:
     return key
 
 
-def read_run(path: str | os.PathLike[str], seed: int | None = None) -> Run:
+def read_run(path: str | os.PathLike[str], seed: int | None = None, damaged: bool = False) -> Run:
     """Opens a run file of `lockstep replay` and reads its small tables.
 
     seed: of a run with several (`--seeds`): the one to read, by default the first; `.seeds` lists them.
+    damaged: of a file with rows that are not as they were written, the steps before the first of them, with a warning.
     Throws: RunFileError, with all problems of the file, if it is no run file, is damaged or too new; KeyError for a
     seed that it lacks.
     """
-    return Run(path, seed)
+    return Run(path, seed, damaged)
 
 
 class Run:
     """A run file as tables.
 
     Attributes:
-        path, attributes (dict of the run's), steps_complete (int), seed (int), seeds (list: all in the file),
+        path, attributes (dict of the run's), steps_complete (int), damage (str, "" for none), seed (int), seeds (list: all in the file),
         graph (dict), options (dict), environment (dict), policies (dict: lane -> TOML text),
         sites       a row per site, index `site`
         lanes       a row per lane, index `lane`, the reference first
@@ -93,8 +96,9 @@ class Run:
         products    a row per sum of products of the step
     """
 
-    def __init__(self, path: str | os.PathLike[str], seed: int | None = None):
+    def __init__(self, path: str | os.PathLike[str], seed: int | None = None, damaged: bool = False):
         self.path = os.fspath(path)
+        self.damage = ""
         with self._damage_named(), opened(self.path) as file:
             check_root(self.path, {name: plain(value) for name, value in file.attrs.items()})
             self.seeds = seeds_of(file)
@@ -102,7 +106,7 @@ class Run:
         self.seed = self.seeds[0] if seed is None else seed
         self._pandas = import_pandas()
         with self._damage_named():
-            self._read()
+            self._read(damaged)
 
     @contextmanager
     def _damage_named(self) -> Iterator[None]:
@@ -116,12 +120,32 @@ class Run:
                 f"{self.path}: its contents are not those of a run file ({type(error).__name__})"
             ) from error
 
-    def _read(self) -> None:
+    def _prove(self, run: h5py.Group, damaged: bool) -> None:
+        """Compares everything with its checksum. Throws: RunFileError; with `damaged`, fewer steps are read."""
+        if int(self.attributes["format_version"]) < FIRST_VERSION:
+            warnings.warn(
+                f"{self.path}: an earlier version wrote it, without checksums of rows: damage would go unnoticed",
+                stacklevel=5,
+            )
+            return
+        if problem := description_problem(run):
+            raise RunFileError(f"{self.path}: {problem}")
+        self.damage, whole = first_damage(run, self.steps_complete)
+        if not self.damage:
+            return
+        rest = f"{whole} of {self.steps_complete} steps are before it"
+        if not damaged:
+            raise RunFileError(f"{self.path}: {self.damage}; {rest}: read_run(..., damaged=True) reads these")
+        warnings.warn(f"{self.path}: {self.damage}; {rest}, which are read", stacklevel=5)
+        self.steps_complete = whole
+
+    def _read(self, damaged: bool) -> None:
         with self._opened() as file:
             self.attributes = {name: plain(value) for name, value in file.attrs.items()}
             check_root(self.path, self.attributes)
             check_objects(self.path, file, int(self.attributes["steps_complete"]))
             self.steps_complete = int(self.attributes["steps_complete"])
+            self._prove(file, damaged)
             self.graph: dict[str, Any] = json_dataset(file, "graph")
             self.options = json_text(self.attributes.get("options"))
             self.environment = json_text(self.attributes.get("environment"))

@@ -14,7 +14,7 @@ import numpy as np
 from lockstep_capture import try_file
 
 FORMAT = "lockstep-run"
-NEWEST_VERSION = 3
+NEWEST_VERSION = 4
 SITE_KEYS = ("layer", "op", "role", "point")
 SITE_GROUPS = {"counts": "", "moments": "", "updates": "update_"}  # the statistics in them, by prefix of their names
 # In a lane's group, but no row per step.

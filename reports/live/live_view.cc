@@ -10,6 +10,7 @@
 #include "reports/writers/number_text.h"
 #include "src/core/error.h"
 #include "src/core/process.h"
+#include "src/core/sealed_text.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/graph/json_text.h"
@@ -55,6 +56,7 @@ bool is_snapshot(const ordered_json& json) {
 
 // Null: there is none.
 ordered_json snapshot_of(const std::string& text) {
+  if (seal_of(text) == Seal::kBroken) return nullptr;
   try {
     require_bounded_json(text);
   } catch (const InputError&) {
@@ -106,7 +108,10 @@ std::string sentence_of(LiveState state, const ordered_json& snapshot, int64_t s
 }
 
 // The sentence for a run without a snapshot.
-std::string sentence_without(const std::string& path) {
+std::string sentence_without(const std::string& path, const std::string& text) {
+  if (seal_of(text) == Seal::kBroken) {
+    return "The snapshot next to the run is damaged: its checksum does not fit.";
+  }
   std::error_code error;
   if (std::filesystem::exists(path, error)) {
     try {
@@ -175,8 +180,8 @@ LiveNews LiveView::news() {
     stopped_at = snapshot.value("steps_done", int64_t{0});
   }
   if (news.state == LiveState::kStopped) stopped_at = std::max(stopped_at, recorded_steps(text));
-  news.sentence =
-      snapshot.is_null() ? sentence_without(path_) : sentence_of(news.state, snapshot, stopped_at);
+  news.sentence = snapshot.is_null() ? sentence_without(path_, text)
+                                     : sentence_of(news.state, snapshot, stopped_at);
   const ordered_json json = {{"run", path_},
                              {"state", to_string(news.state)},
                              {"sentence", news.sentence},

@@ -105,16 +105,29 @@ void write_check_outputs(const CheckOutputs& outputs, const CheckResult& result)
       kOutputs, [&](const OutputRow& row) { return outputs.*row.path == kStandardOutput; });
   // First, so that a file that cannot be written does not hide it.
   if (!has_printed && !is_error) print_text(check_text(result, output_style()));
-  if (outputs.github) print_text(github_annotations(result));
+  // All files that can be written agree, also where another one cannot: with an error, the caller
+  // writes that instead of the result, before anything is printed for programs.
+  std::vector<std::string> problems;
+  const auto attempt = [&](auto&& write) {
+    try {
+      write();
+    } catch (const InputError& error) {
+      for (const std::string& line : error.lines()) problems.push_back(line);
+    }
+  };
   for (const OutputRow& row : kOutputs) {
     const std::string& path = outputs.*row.path;
-    if (path == kStandardOutput) {
-      fmt::print("{}", row.write(result));  // every writer has made names printable
-    } else if (!path.empty()) {
-      write_text_file_atomically(path, row.write(result));
-    }
+    if (path.empty() || path == kStandardOutput) continue;
+    attempt([&] { write_text_file_atomically(path, row.write(result)); });
   }
-  if (outputs.github) append_summary(result);
+  if (outputs.github) attempt([&] { append_summary(result); });
+  if (!problems.empty() && !is_error) throw InputError("outputs of check", problems);
+  if (outputs.github) print_text(github_annotations(result));
+  for (const OutputRow& row : kOutputs) {
+    if (outputs.*row.path != kStandardOutput) continue;
+    fmt::print("{}", row.write(result));  // every writer has made names printable
+  }
+  if (!problems.empty()) throw InputError("outputs of check", problems);
 }
 
 }  // namespace lockstep

@@ -8,8 +8,10 @@
 #include <filesystem>
 
 #include "src/cli/arguments/capture_argument.h"
+#include "src/cli/terminal/terminal.h"
 #include "src/core/counted.h"
 #include "src/core/error.h"
+#include "src/core/sealed_text.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
@@ -80,9 +82,24 @@ namespace {
 // A baseline of a large network is a megabyte; the parser takes a multiple of the file in memory.
 constexpr size_t kMostBaselineBytes = size_t{64} << 20;
 
+// A merge of two baselines in version control is read as well; a person has to know it.
+std::string seal_note(const std::string& text, const std::string& path) {
+  switch (seal_of(text)) {
+    case Seal::kFits:
+      break;
+    case Seal::kMissing:
+      return path + ": an earlier version wrote it, without a checksum: damage would go unnoticed";
+    case Seal::kBroken:
+      return path +
+             ": its checksum does not fit: it was merged or edited by hand, or is damaged; "
+             "`lockstep baseline propose` and `approve` write it anew";
+  }
+  return "";
+}
+
 }  // namespace
 
-Baseline read_baseline(const std::string& path) {
+Baseline read_baseline(const std::string& path, std::string* note) {
   const FileStart start = read_file_start(path);
   const std::string_view noun = start.is_hdf5()                         ? "run file"
                                 : start.bytes == kCaptureBlock.magic    ? kCaptureBlock.noun
@@ -92,7 +109,15 @@ Baseline read_baseline(const std::string& path) {
     throw InputError(fmt::format("{}: a {}, and no baseline", path, noun),
                      "make one with `lockstep baseline record`");
   }
-  return baseline_from_json(read_text_file(path, kMostBaselineBytes), path);
+  const std::string text = read_text_file(path, kMostBaselineBytes);
+  Baseline baseline = baseline_from_json(text, path);
+  const std::string about = seal_note(text, path);
+  if (note != nullptr) {
+    *note = about;
+  } else if (!about.empty()) {
+    print_note("note: " + about);
+  }
+  return baseline;
 }
 
 CheckedModel checked_model_of(const std::string& subject, SubjectKind kind) {
@@ -121,10 +146,11 @@ FoundBaseline find_baseline(const std::string& folder, const CheckedModel& subje
   FoundBaseline found;
   BaselineFit best;
   std::string other;  // the last that fits as well
+  std::string note, best_note;
   for (const std::string& path : json_files(folder)) {
     std::optional<Baseline> one;
     try {
-      one = read_baseline(path);
+      one = read_baseline(path, &note);
     } catch (const InputError& error) {
       if (is_meant_as_baseline(path)) throw;
       found.candidates.push_back(join(error.lines(), "; "));
@@ -137,6 +163,7 @@ FoundBaseline find_baseline(const std::string& folder, const CheckedModel& subje
     other = is_equal ? path : "";
     if (is_equal) continue;
     best = fit;
+    best_note = note;
     found.baseline = std::move(one);
   }
   if (!other.empty()) {
@@ -147,6 +174,7 @@ FoundBaseline find_baseline(const std::string& folder, const CheckedModel& subje
   if (found.baseline) {
     const std::string name = std::filesystem::path(found.baseline->path).filename().string();
     found.note = fit_note(best, folder, name);
+    if (!best_note.empty()) found.note += (found.note.empty() ? "" : ". ") + best_note;
   }
   return found;
 }

@@ -25,14 +25,15 @@ SubjectKind kind_of_subject(const std::string& subject);
 // baseline.
 RunOptions options_for(const Baseline& baseline, const std::string& subject, SubjectKind kind);
 
-Baseline read_baseline(const std::string& path);
+// `note`: gets what a person has to know of the file; without it, the note goes to standard error.
+Baseline read_baseline(const std::string& path, std::string* note = nullptr);
 
 // Throws: InputError: no such file or capture, or a damaged one.
 CheckedModel checked_model_of(const std::string& subject, SubjectKind kind);
 
 struct FoundBaseline {
   std::optional<Baseline> baseline;     // nothing: none is comparable
-  std::string note;                     // fit_note()
+  std::string note;                     // fit_note(), and that of read_baseline()
   std::vector<std::string> candidates;  // what the folder holds, one line each
 };
 // The baseline of a folder (*.json) that fits the subject best.

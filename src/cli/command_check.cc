@@ -1,5 +1,6 @@
 // lockstep check: judges whether a run is as good as its baseline. The exit code is the verdict.
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -17,10 +18,12 @@
 #include "src/cli/command.h"
 #include "src/cli/terminal/stop_signal.h"
 #include "src/cli/terminal/terminal.h"
+#include "src/cli/verify_run.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/policy/parse/toml_text.h"
+#include "src/record/run/run_lock.h"
 
 namespace lockstep {
 namespace {
@@ -49,19 +52,41 @@ CheckOptions options_of(const CheckArgs& args) {
 
 int run_exact(const CheckArgs& args) {
   const RunFile run(args.subject), baseline(args.baseline);
+  note_missing_checksums(run);
+  note_missing_checksums(baseline);
   ExactResult result = compare_exactly(run, baseline, args.exact_options);
   find_first_value(result, run, baseline, catch_stop_signals());
   print_text(exact_text(result, run.path(), baseline.path(), args.exact_options));
   return static_cast<int>(result.verdict);
 }
 
-// "check.1234.runs" in the system's folder for such.
+constexpr std::string_view kScratchName = "lockstep-check.";
+
+// Folders of this user's checks that were killed: no program holds their locks.
+void remove_left_folders(const std::filesystem::path& where) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(where, error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string path = at->path().string();
+    if (!at->path().filename().string().starts_with(kScratchName)) continue;
+    struct stat status = {};
+    const bool is_own =
+        lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == geteuid();
+    if (!is_own || is_being_written(path)) continue;
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+    std::filesystem::remove(path + ".lock", ignored);
+  }
+}
+
+// "lockstep-check.1a2b3c" in the system's folder for such.
 std::string scratch_folder() {
   std::error_code error;
   std::filesystem::path folder = std::filesystem::temp_directory_path(error);
   if (error) folder = ".";  // where the run files of a replay then are
+  remove_left_folders(folder);
   // Made here and now: a folder that is there already may be another user's trap.
-  std::string name = (folder / "lockstep-check.XXXXXX").string();
+  std::string name = (folder / (std::string(kScratchName) + "XXXXXX")).string();
   if (mkdtemp(name.data()) == nullptr) {
     throw InputError(fmt::format("{}: cannot be made: {}", name, std::strerror(errno)));
   }
@@ -69,13 +94,13 @@ std::string scratch_folder() {
 }
 
 // A baseline file, or limits measured now around a run file.
-Baseline baseline_of(const std::string& path, EnsembleRuns& runs) {
+Baseline baseline_of(const std::string& path, EnsembleRuns& runs, std::string& note) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) {
     throw InputError(fmt::format("--baseline {}: no such file", path),
                      "`lockstep baseline record` makes one");
   }
-  if (kind_of_subject(path) != SubjectKind::kRunFile) return read_baseline(path);
+  if (kind_of_subject(path) != SubjectKind::kRunFile) return read_baseline(path, &note);
   EnsembleRequest request;
   request.options = RunFile(path).options();
   request.members = kMembersAroundRun;
@@ -108,13 +133,15 @@ CheckResult check_subject(const CheckArgs& args, const CheckOptions& options, En
     found = find_baseline(args.baseline, checked_model_of(args.subject, kind));
     if (!found.baseline) return nothing_comparable(args, options, found.candidates);
   } else {
-    found.baseline = baseline_of(args.baseline, runs);
+    found.baseline = baseline_of(args.baseline, runs, found.note);
   }
   const Baseline& baseline = *found.baseline;
   const bool is_run = kind == SubjectKind::kRunFile;
   const std::string path =
       is_run ? args.subject : runs.run(options_for(baseline, args.subject, kind), "checked");
-  CheckResult result = judge_run(RunFile(path), baseline, options);
+  const RunFile run(path);
+  note_missing_checksums(run);
+  CheckResult result = judge_run(run, baseline, options);
   if (!is_run) EnsembleRuns::remove_run(path);
   result.run = args.subject;
   result.baseline_note = found.note;
@@ -155,11 +182,13 @@ void write_error_outputs(const CheckArgs& args, const std::vector<std::string>& 
   }
 }
 
-CheckResult judge_runs(const CheckArgs& args, EnsembleRuns& runs) {
+int judge_runs(const CheckArgs& args, EnsembleRuns& runs) {
   try {
     const CheckOptions options = options_of(args);
-    return args.pair.a.empty() ? check_subject(args, options, runs)
-                               : check_pair(args.pair, runs, options);
+    const CheckResult result = args.pair.a.empty() ? check_subject(args, options, runs)
+                                                   : check_pair(args.pair, runs, options);
+    write_check_outputs(args.outputs, result);
+    return exit_code_of(result.verdict);
   } catch (const InputError& error) {
     write_error_outputs(args, error.lines());
     throw;
@@ -173,11 +202,11 @@ int run_check(const CheckArgs& args) {
   if (!(args.options.alpha > 0 && args.options.alpha < 1)) {
     throw InputError(fmt::format("--alpha {}: 0 < X < 1 required", args.options.alpha));
   }
-  EnsembleRuns runs(scratch_folder(), catch_stop_signals(), nullptr);
+  const std::string folder = scratch_folder();
+  const std::shared_ptr<RunLock> in_use = lock_run(folder);
+  EnsembleRuns runs(folder, catch_stop_signals(), nullptr);
   try {
-    const CheckResult result = judge_runs(args, runs);
-    write_check_outputs(args.outputs, result);
-    return exit_code_of(result.verdict);
+    return judge_runs(args, runs);
   } catch (const EnsembleStopped&) {
     return kExitSignalBase + stop_signal();
   }

@@ -24,6 +24,7 @@
 #include "src/cli/terminal/progress.h"
 #include "src/cli/terminal/stop_signal.h"
 #include "src/cli/terminal/terminal.h"
+#include "src/cli/verify_run.h"
 #include "src/core/error.h"
 #include "src/core/parallel.h"
 #include "src/core/text.h"
@@ -110,6 +111,7 @@ int recommend_from_run(const RecommendArgs& args, const std::vector<std::string>
   collect_problems(problems, [&] { opened.emplace(args.run()); });
   problems.throw_if_any();
   const RunFile& run = *opened;
+  note_missing_checksums(run);
   const int64_t broke = first_nonfinite_loss(run.loss(0), run.scalers(0));
   if (broke >= 0) {
     fmt::print(

@@ -18,6 +18,8 @@
 #include "src/cli/report_tables.h"
 #include "src/cli/terminal/live_server.h"
 #include "src/cli/terminal/terminal.h"
+#include "src/cli/verify_run.h"
+#include "src/core/counted.h"
 #include "src/core/error.h"
 #include "src/core/parallel.h"
 #include "src/core/text.h"
@@ -31,7 +33,7 @@ struct ReportArgs {
   std::string run, second_run, output;
   std::optional<std::string> format, table;
   std::optional<uint64_t> seed;
-  bool overwrite = false, live = false, tries = false;
+  bool overwrite = false, live = false, tries = false, damaged = false;
   int threads = 0;
   std::optional<uint16_t> port;
 };
@@ -44,7 +46,8 @@ int live(const ReportArgs& args, ProblemList& problems) {
                                                  {args.seed.has_value(), "--seed"},
                                                  {args.overwrite, "--overwrite"},
                                                  {!args.second_run.empty(), "RUN2"},
-                                                 {args.tries, "--try"}};
+                                                 {args.tries, "--try"},
+                                                 {args.damaged, "--damaged"}};
   for (const auto& [is_given, name] : others) {
     if (is_given) problems.add(fmt::format("--live and {}: the live view writes nothing", name));
   }
@@ -92,9 +95,21 @@ const ReportFormat& format_of(const ReportArgs& args, ProblemList& problems) {
 std::optional<Report> read(const std::string& path, const ReportArgs& args, ReportPictures pictures,
                            ProblemList& problems) {
   std::optional<RunFile> run;
-  collect_problems(problems, [&] { run.emplace(path, false, args.seed); });
+  collect_problems(problems, [&] {
+    run.emplace(args.damaged ? RunFile::read_whole_steps(path, args.seed)
+                             : RunFile(path, false, args.seed));
+  });
   if (!run) return std::nullopt;
-  return read_report(*run, args.seed ? ReportSeeds::kThisOne : ReportSeeds::kAll, pictures);
+  note_missing_checksums(*run);
+  const bool is_cut = !run->damage().empty();
+  if (is_cut) {
+    print_note(fmt::format("note: {} is damaged: {}. {} before it are read", path, run->damage(),
+                           counted(run->steps(), "step")));
+  } else if (args.damaged) {
+    print_note(fmt::format("note: {}: no damage was found", path));
+  }
+  const bool is_one = args.seed || is_cut;  // the whole steps are those of one seed
+  return read_report(*run, is_one ? ReportSeeds::kThisOne : ReportSeeds::kAll, pictures);
 }
 
 // What the user requested: a report of one run, or of two next to each other.
@@ -201,6 +216,8 @@ std::function<int()> declare_report(CLI::App& app) {
                            "the replay took {:g} s or less: {} lanes at most, a minute each",
                            kQuickSeconds, kTriedLanes));
   declare_threads(app, checks, args->threads);
+  app.add_flag("--damaged", args->damaged,
+               "of a damaged file: the steps before the first row that is not as it was written");
   app.add_flag("--live", args->live,
                "follow a run that is being written: a page on 127.0.0.1 for a browser");
   checks.whole(

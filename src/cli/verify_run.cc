@@ -31,7 +31,7 @@ int verify_seed(const RunFile& run, const std::string& name) {
     print_line(fmt::format("{}: {}", name, problem));
   }
   if (!proof.problems.empty()) return kExitRegression;
-  if (proof.unsealed > 0) {
+  if (!run.has_checksums()) {
     print_line(name +
                ": nothing proven: an earlier version of Lockstep wrote it, without checksums");
     return kExitInconclusive;
@@ -58,6 +58,14 @@ int verify_checkpoint(const std::string& path) {
 }
 
 }  // namespace
+
+void note_missing_checksums(const RunFile& run) {
+  if (run.has_checksums()) return;
+  print_note(
+      fmt::format("note: {}: an earlier version wrote it, without checksums of rows: damage "
+                  "would go unnoticed",
+                  run.path()));
+}
 
 int verify_run_file(const std::string& path) {
   if (is_being_written(path)) {

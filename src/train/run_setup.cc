@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
+#include <map>
 
 #include "emulation/kernels/active_kernels.h"
 #include "src/core/random.h"
@@ -27,7 +27,7 @@ std::string hardware_of(const LaneDescription& lane) {
 // The reference first, the others in the given order.
 std::vector<std::string> order_lanes(const std::vector<std::string>& lanes, ProblemList& problems) {
   std::vector<std::string> ordered = {std::string(kReferenceLane)};
-  std::set<std::string> seen;
+  std::map<std::string, int> listed;
   for (std::string lane : lanes) {
     // Lanes with fixed names keep them: reports and checks find them by name.
     constexpr std::string_view kOwnEngine = "@software";
@@ -35,8 +35,12 @@ std::vector<std::string> order_lanes(const std::vector<std::string>& lanes, Prob
       const std::string name = lane.substr(0, lane.size() - kOwnEngine.size());
       if (name == kReferenceLane || name == kTruthLane || twin_number(name) > 0) lane = name;
     }
-    if (!seen.insert(lane).second) problems.add("lane '" + lane + "': listed twice");
-    if (lane != kReferenceLane) ordered.push_back(lane);
+    if (++listed[lane] == 1 && lane != kReferenceLane) ordered.push_back(lane);
+  }
+  for (const auto& [lane, times] : listed) {
+    if (times == 1) continue;
+    problems.add(fmt::format("lane '{}': listed {}", lane,
+                             times == 2 ? "twice" : fmt::format("{} times", times)));
   }
   return ordered;
 }

@@ -17,6 +17,8 @@
 #include "src/core/text_file.h"
 #include "src/record/hdf5/file_block.h"
 #include "src/record/hdf5/hdf5_handle.h"
+#include "src/record/run/run_file_names.h"
+#include "src/record/run/run_reader.h"
 #include "tests/fuzz/escaped.h"
 #include "tests/fuzz/hdf5_places.h"
 #include "tests/fuzz/mutate.h"
@@ -251,6 +253,17 @@ void hide_checksums(std::string& bytes) {
   };
   rename("description_checksum", "description_checksun");
   rename("checksums", "checksumt");
+  if (bytes.find(run_names::kRunFormat) == bytes.npos) return;
+  const auto number = [](int64_t version) {
+    return std::string(reinterpret_cast<const char*>(&version), sizeof version);
+  };
+  constexpr size_t kNear = 64;  // the attribute's value follows its name
+  const std::string_view name = run_names::kFormatVersion;
+  for (size_t at = 0; (at = bytes.find(name, at)) != std::string::npos; at += name.size()) {
+    const size_t value = bytes.find(number(kRunFormatVersion), at);
+    if (value == bytes.npos || value > at + kNear) continue;
+    bytes.replace(value, sizeof(int64_t), number(run_names::kSealedVersion - 1));
+  }
 }
 
 // The size that a checkpoint's block says it has, in bytes 20 to 23.

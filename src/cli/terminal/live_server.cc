@@ -22,7 +22,9 @@ constexpr const char* kAddress = "127.0.0.1";
 constexpr int kForbidden = 403, kNotAllowed = 405;
 constexpr auto kPollEvery = std::chrono::milliseconds(100);
 constexpr auto kNewsEvery = std::chrono::seconds(1);
-constexpr size_t kServingThreads = 4;
+// A request that is sent by halves holds a thread for as long as it is waited for.
+constexpr size_t kServingThreads = 128;
+constexpr time_t kReadSeconds = 2;
 // The page may load what this server serves and nothing else.
 constexpr const char* kPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -142,6 +144,7 @@ int serve_live(const std::string& run_path, uint16_t port) {
   LiveView view(run_path);
   httplib::Server server;
   server.new_task_queue = [] { return new httplib::ThreadPool(kServingThreads); };
+  server.set_read_timeout(kReadSeconds);
   server.set_keep_alive_max_count(1);  // an idle browser must not hold a thread
   server.set_socket_options(set_socket_options);
   int bound = port;

@@ -23,6 +23,14 @@ hid_t storage_type(Storage storage) {
   return kTypes.at(static_cast<size_t>(storage));
 }
 
+// In the dataset, a number for each dataset whose rows they are of.
+bool has_checksums(hid_t lane) {
+  const std::string& name = quantity_of(Gathered::kStepChecksums).name;
+  const std::string group = name.substr(0, name.find('/'));
+  return hdf5::has_link(lane, group) && hdf5::has_link(lane, name) &&
+         !GrowingDataset::open(lane, name).row_shape().empty();
+}
+
 }  // namespace
 
 std::vector<uint64_t> bits_hash_row(const LaneStep& lane, int64_t site_count) {
@@ -56,8 +64,11 @@ LaneExtent lane_extent(const RunDescription& description, const LaneDescription&
 }
 
 int64_t LaneExtent::width(Axis axis) const {
-  const std::array kWidths = {int64_t{1},       groups,  gradient_norms, int64_t{1},
-                              scaler_columns(), watched, sites,          sites * kHistogramBins};
+  const std::array kWidths = {int64_t{1},       groups,
+                              gradient_norms,   int64_t{1},
+                              scaler_columns(), watched,
+                              sites,            sites * kHistogramBins,
+                              int64_t{1}};
   return kWidths.at(static_cast<size_t>(axis));
 }
 
@@ -138,23 +149,32 @@ void LaneRecorder::make(hid_t lane, bool create) {
     }
     return found->second.id();
   };
+  // Files of earlier versions are continued without checksums, or with others that nobody reads.
+  const bool is_sealed = create || has_checksums(lane);
   const auto add = [&](const Quantity& quantity, hid_t group, const std::string& name,
                        size_t loss) {
     // Files of earlier versions are continued without it.
     if (!create && quantity.optional && H5Lexists(group, name.c_str(), H5P_DEFAULT) <= 0) return;
-    const QuantityColumn& column =
-        columns_.emplace_back(&quantity, extent_.width(quantity.axis), loss);
+    QuantityColumn& column = columns_.emplace_back(&quantity, extent_.width(quantity.axis), loss);
+    if (const auto* kind = std::get_if<Gathered>(&quantity.source);
+        kind != nullptr && quantity.is_checksum()) {
+      column.width = static_cast<int64_t>(checksums_[*kind].size());
+    }
     std::vector<int64_t> shape = {column.width};
     if (quantity.axis == Axis::kOne || quantity.axis == Axis::kLoss) shape = {};
     if (quantity.axis == Axis::kSiteAndBin) shape = {site_count_, kHistogramBins};
     const size_t slash = quantity.name.find('/');
     names_.push_back(slash == std::string::npos ? name : quantity.name.substr(0, slash + 1) + name);
-    datasets_.push_back(create
-                            ? GrowingDataset::create(group, name, storage_type(quantity.storage()),
-                                                     shape, quantity.is_wide())
-                            : GrowingDataset::open(group, name));
+    datasets_.push_back(
+        create ? GrowingDataset::create(group, name, storage_type(quantity.storage()), shape,
+                                        quantity.is_wide() || quantity.is_checksum())
+               : GrowingDataset::open(group, name));
   };
   for (const Quantity& quantity : quantities()) {
+    if (quantity.is_checksum()) {  // after all others
+      if (!is_sealed) continue;
+      place_checksums();
+    }
     if (quantity.axis == Axis::kParameter && extent_.gradient_norms == 0) continue;
     if (quantity.is_of_watched() && extent_.watched == 0) continue;
     if (quantity.is_of_decisions() && !extent_.decides) continue;
@@ -204,12 +224,12 @@ void LaneRecorder::recall_products(int64_t steps_complete) {
       dataset.read(row, &(products_[static_cast<size_t>(row)].*member));
     }
   });
-  GrowingDataset& steps = datasets_[column_of(&DeviceProduct::step)];
-  for (int64_t row = known; row < steps.rows(); ++row) steps.write(row, &kNever);
+  const size_t steps = column_of(&DeviceProduct::step);
+  for (int64_t row = known; row < datasets_[steps].rows(); ++row) write_alone(steps, row, &kNever);
   const auto is_late = [&](const DeviceProduct& p) { return p.step >= steps_complete; };
   const auto late = std::ranges::find_if(products_, is_late);
   for (auto p = late; p != products_.end(); ++p) {
-    steps.write(p - products_.begin(), &kNever);
+    write_alone(steps, p - products_.begin(), &kNever);
   }
   products_.erase(late, products_.end());
 }
@@ -244,21 +264,39 @@ void LaneRecorder::write(const std::vector<QuantityRow>& rows, int64_t at) {
   }
 }
 
-void LaneRecorder::add_to_checksum(size_t column, int64_t at, const void* row) {
-  if (const auto kind = checksums_of(*columns_[column].quantity)) {
-    checksums_[*kind] ^= row_checksum(names_[column], at, row, datasets_[column].row_bytes());
+void LaneRecorder::place_checksums() {
+  if (!parts_.empty()) return;
+  parts_.resize(columns_.size());
+  std::map<Gathered, std::map<std::string, size_t>> by_name;
+  for (size_t c = 0; c < columns_.size(); ++c) {
+    if (const auto kind = checksums_of(*columns_[c].quantity)) by_name[*kind][names_[c]] = c;
+  }
+  for (const auto& [kind, columns] : by_name) {
+    size_t part = first_part(kind);
+    for (const auto& [name, column] : columns) parts_[column] = part++;
+    checksums_[kind].resize(part);
   }
 }
 
 void LaneRecorder::write(size_t column, int64_t at, const void* row) {
-  add_to_checksum(column, at, row);
   datasets_[column].write(at, row);
+  if (parts_.empty()) return;
+  checksums_.at(*checksums_of(*columns_[column].quantity)).at(parts_[column]) =
+      row_checksum(names_[column], at, row, datasets_[column].row_bytes());
 }
 
 void LaneRecorder::seal(Gathered checksums, int64_t at) {
-  const uint64_t sum = std::exchange(checksums_[checksums], 0);
   const size_t column = column_of(checksums);
-  if (column < datasets_.size()) datasets_[column].write(at, &sum);
+  if (column < datasets_.size()) datasets_[column].write(at, checksums_.at(checksums).data());
+}
+
+void LaneRecorder::write_alone(size_t column, int64_t at, const void* row) {
+  if (parts_.empty()) return datasets_[column].write(at, row);
+  const Gathered kind = *checksums_of(*columns_[column].quantity);
+  const GrowingDataset& sums = dataset(kind);
+  if (at < sums.rows()) sums.read(at, checksums_.at(kind).data());
+  write(column, at, row);
+  seal(kind, at);
 }
 
 void LaneRecorder::write_step(int64_t step, bool is_measured, const LaneStep& lane) {
@@ -268,7 +306,9 @@ void LaneRecorder::write_step(int64_t step, bool is_measured, const LaneStep& la
     hdf5::write_attribute(group_.id(), run_names::kDiedOf, static_cast<int64_t>(lane.died_of));
   }
   write(step_rows(columns_, lane), step);
-  checksums_[Gathered::kStepChecksums] ^= death_checksum(step, died_, lane.died_of);
+  if (!parts_.empty()) {
+    checksums_.at(Gathered::kStepChecksums)[0] = death_checksum(step, died_, lane.died_of);
+  }
   seal(Gathered::kStepChecksums, step);
   if (lane.alive) write_products(step, lane.device);
   seal(Gathered::kSecondsChecksums, step);
@@ -289,10 +329,10 @@ void LaneRecorder::write_step(int64_t step, bool is_measured, const LaneStep& la
 
 bool LaneRecorder::drop_short_row(int64_t step) {
   const int64_t block = step / kHistogramBlock;
-  GrowingDataset& block_steps = dataset(Gathered::kBlockSteps);
-  if (block >= block_steps.rows()) return false;
+  const size_t block_steps = column_of(Gathered::kBlockSteps);
+  if (block >= datasets_[block_steps].rows()) return false;
   const int64_t nothing = 0;
-  block_steps.write(block, &nothing);
+  write_alone(block_steps, block, &nothing);
   return true;
 }
 
@@ -355,16 +395,16 @@ void LaneRecorder::add_to_sums(const LaneStep& lane) {
 
 void LaneRecorder::write_sums(int64_t steps_done) {
   const int64_t block = (steps_done - 1) / kHistogramBlock;
-  const int64_t covered = steps_done - block * kHistogramBlock;
-  write(Gathered::kBlockSums, block, sums_.data());
-  add_to_checksum(column_of(Gathered::kBlockSteps), block, &covered);
-  seal(Gathered::kBlockChecksums, block);
+  write_alone(column_of(Gathered::kBlockSums), block, sums_.data());
+  const int64_t nothing = 0;
+  const size_t block_steps = column_of(Gathered::kBlockSteps);
+  if (block >= datasets_[block_steps].rows()) write_alone(block_steps, block, &nothing);
 }
 
 void LaneRecorder::write_length(int64_t steps_done) {
   const int64_t block = (steps_done - 1) / kHistogramBlock;
   const int64_t covered = steps_done - block * kHistogramBlock;
-  dataset(Gathered::kBlockSteps).write(block, &covered);
+  write_alone(column_of(Gathered::kBlockSteps), block, &covered);
 }
 
 void LaneRecorder::write_unfinished_sums(int64_t steps_done) {

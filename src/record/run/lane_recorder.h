@@ -70,15 +70,18 @@ class LaneRecorder {
   // The products of earlier steps; later ones no longer count.
   void recall_products(int64_t steps_complete);
   void write_products(int64_t step, const DeviceWork& work);
-  void add_to_checksum(size_t column, int64_t at, const void* row);
-  // Writes a row of a dataset and adds it to the checksum of all rows of its kind.
+  // Where each column's checksum is among those of its kind.
+  void place_checksums();
+  // Writes a row of a dataset; seal() writes its checksum.
   void write(size_t column, int64_t at, const void* row);
   void write(Gathered gathered, int64_t at, const void* row) {
     write(column_of(gathered), at, row);
   }
   void write(const std::vector<QuantityRow>& rows, int64_t at);
-  // Ends the row of this kind: its checksum is written, if the file has checksums.
+  // Ends the rows of this kind: their checksums are written, if the file has checksums.
   void seal(Gathered checksums, int64_t at);
+  // Writes a row and its checksum alone, next to those that the others of its kind have.
+  void write_alone(size_t column, int64_t at, const void* row);
   // The row of the block that ends with these steps, without its length or with it.
   void write_sums(int64_t steps_done);
   void write_length(int64_t steps_done);
@@ -92,7 +95,8 @@ class LaneRecorder {
   bool died_ = false;
   std::vector<DeviceProduct> products_;  // in the file's order
   std::vector<uint64_t> sums_;
-  std::map<Gathered, uint64_t> checksums_;  // of the rows that are being written
+  std::map<Gathered, std::vector<uint64_t>> checksums_;  // of the rows that are being written
+  std::vector<size_t> parts_;                            // by column: its place in these
   std::vector<QuantityColumn> columns_;
   std::vector<std::string> names_;        // of the datasets, below the lane's group
   std::vector<GrowingDataset> datasets_;  // in the order of columns_

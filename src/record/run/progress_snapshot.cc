@@ -8,6 +8,7 @@
 
 #include "src/core/error.h"
 #include "src/core/process.h"
+#include "src/core/sealed_text.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 
@@ -157,7 +158,8 @@ void ProgressSnapshot::write() {
   try {
     constexpr int kOneLine = -1;
     write_text_file_atomically(
-        path_, json.dump(kOneLine, ' ', false, ordered_json::error_handler_t::replace) + "\n",
+        path_,
+        sealed(json.dump(kOneLine, ' ', false, ordered_json::error_handler_t::replace) + "\n"),
         path_ + ".tmp");
   } catch (const InputError&) {
     // Only a convenience: the run file itself reports a full disk.

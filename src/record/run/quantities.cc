@@ -51,7 +51,7 @@ Quantity of_device(const std::string& name, const Source& source, const std::str
 // Absent from files of earlier versions.
 Quantity checksums(const std::string& name, Gathered source, const std::string& what) {
   return {.name = "checksums/" + name,
-          .axis = Axis::kOne,
+          .axis = Axis::kDataset,
           .source = source,
           .comparison = kNone,
           .help = "of " + what,
@@ -250,12 +250,17 @@ std::string_view to_string(Storage storage) {
   return kNames.at(static_cast<size_t>(storage));
 }
 
+std::string_view to_string(Rows rows) {
+  constexpr std::array<std::string_view, 6> kNames = {"step",      "evaluation", "sample",
+                                                      "histogram", "block",      "product"};
+  return kNames.at(static_cast<size_t>(rows));
+}
+
 std::string axes_text(const Quantity& quantity) {
-  constexpr std::array<std::string_view, 6> kRowNames = {"step",      "evaluation", "sample",
-                                                         "histogram", "block",      "product"};
-  constexpr std::array<std::string_view, 8> kAxisNames = {
-      "", ", group", ", parameter", "", ", scaler", ", value", ", site", ", site, bin"};
-  return std::string(kRowNames.at(static_cast<size_t>(quantity.rows()))) +
+  constexpr std::array<std::string_view, 9> kAxisNames = {
+      "",        ", group", ", parameter", "",         ", scaler",
+      ", value", ", site",  ", site, bin", ", dataset"};
+  return std::string(to_string(quantity.rows())) +
          std::string(kAxisNames.at(static_cast<size_t>(quantity.axis)));
 }
 

@@ -26,6 +26,7 @@ inline constexpr int64_t kHistogramBlock = 50;
 inline constexpr int64_t kHistogramFirstSteps = 20;
 
 // What a row of the dataset has a number for. kLoss: one dataset per loss, one number a row.
+// kDataset: of checksums, the datasets whose rows they are of (run_checksum.h).
 enum class Axis : uint8_t {
   kOne,
   kGroup,
@@ -34,12 +35,14 @@ enum class Axis : uint8_t {
   kScaler,
   kWatched,
   kSite,
-  kSiteAndBin
+  kSiteAndBin,
+  kDataset
 };
 
 // What a dataset has a row for. kSample: a step that sampled sums of products. kHistogram: a step
 // with its own histogram. kBlock: kHistogramBlock steps. kProduct: a kind of product on a device.
 enum class Rows : uint8_t { kStep, kEvaluation, kSample, kHistogram, kBlock, kProduct };
+std::string_view to_string(Rows rows);  // "step"
 
 enum class Storage : uint8_t { kF64, kU64, kI64, kU32, kI32, kU8 };
 std::string_view to_string(Storage storage);  // "f64"
@@ -103,7 +106,7 @@ struct Quantity {
 
   Rows rows() const;
   Storage storage() const;
-  bool is_wide() const { return axis >= Axis::kSite; }
+  bool is_wide() const { return axis == Axis::kSite || axis == Axis::kSiteAndBin; }
   // Steps that only count have it.
   bool is_counted() const {
     return statistic != nullptr && statistic->kind() == StatisticKind::kCount;

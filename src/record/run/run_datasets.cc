@@ -6,7 +6,9 @@
 
 #include "src/record/hdf5/link_name.h"
 #include "src/record/run/quantities.h"
+#include "src/record/run/run_checksum.h"
 #include "src/record/run/run_file_impl.h"
+#include "src/record/run/run_file_names.h"
 
 namespace lockstep {
 namespace {
@@ -15,6 +17,7 @@ using Kind = StoredValue::Kind;
 
 // Run files are not compressed; those that a user has compressed may grow this much.
 constexpr uint64_t kLeastBytes = 64 << 20, kGrowth = 8;
+constexpr int64_t kCompleteVersion = 3;  // from here on files have all quantities that apply
 
 Kind kind_of(Storage storage) {
   constexpr std::array kKinds = {Kind::kF64, Kind::kU64, Kind::kI64,
@@ -33,6 +36,7 @@ std::vector<Shape> row_shapes(const Quantity& quantity, const LaneInfo& lane,
     case Axis::kGroup:
       return {{extents.groups}};
     case Axis::kParameter:  // one for each parameter of the graph, which is not parsed here
+    case Axis::kDataset:    // add_checksums()
       return {{found.size() == 1 ? found[0] : 1}};
     case Axis::kScaler:
       return {{scalers}, {scalers + extents.groups}};
@@ -52,6 +56,8 @@ void check_dataset(const StoredFields& fields, const std::string& path, const Qu
   if (value == nullptr) return;
   if (value->shape.empty()) return fields.problem("has no rows");
   RunDataset dataset;
+  dataset.where = path;
+  dataset.quantity = &quantity;
   dataset.kind = value->kind;
   dataset.rows = value->shape[0];
   dataset.row_shape = {value->shape.begin() + 1, value->shape.end()};
@@ -76,20 +82,53 @@ void check_dataset(const StoredFields& fields, const std::string& path, const Qu
   datasets.emplace(path, std::move(dataset));
 }
 
+// Rows of one kind are written together: a dataset that has fewer than others lost some.
+void add_checksums(const StoredFields& lane, const std::string& prefix, RunDatasets& datasets) {
+  std::map<Gathered, size_t> parts;
+  std::vector<RunDataset*> all;
+  for (auto at = datasets.lower_bound(prefix); at != datasets.end(); ++at) {
+    if (!at->first.starts_with(prefix)) break;
+    all.push_back(&at->second);
+  }
+  for (RunDataset* dataset : all) {
+    dataset->name = dataset->where.substr(prefix.size());
+    const auto kind = checksums_of(*dataset->quantity);
+    if (!kind) continue;
+    const auto found = datasets.find(prefix + quantity_of(*kind).name);
+    if (found == datasets.end()) continue;  // a problem already
+    dataset->checksums = &found->second;
+    dataset->part = first_part(*kind) + parts[*kind]++;
+    const int64_t rows = found->second.rows;
+    if (dataset->quantity->rows() == Rows::kStep || dataset->rows == rows) continue;
+    lane.problem(
+        fmt::format("{} has {} rows, its checksums {}", dataset->name, dataset->rows, rows));
+  }
+  for (const auto& [kind, count] : parts) {
+    const RunDataset& sums = datasets.at(prefix + quantity_of(kind).name);
+    const auto wanted = static_cast<int64_t>(first_part(kind) + count);
+    if (element_count(sums.row_shape) == wanted) continue;
+    lane.problem(fmt::format("{} has rows of {}, must have {}", sums.name,
+                             element_count(sums.row_shape), wanted));
+  }
+}
+
 }  // namespace
 
 void check_datasets(const StoredFields& lane, const std::string& path, const LaneInfo& info,
                     const RunExtents& extents, RunDatasets& datasets) {
   std::set<std::string> missing;
+  const bool is_sealed = extents.version >= run_names::kSealedVersion;
   for (const Quantity& quantity : quantities()) {
+    if (quantity.is_checksum() && !is_sealed) continue;  // of a kind that is no longer read
     const size_t slash = quantity.name.find('/');
     const std::string group = slash == std::string::npos ? "" : quantity.name.substr(0, slash);
     const std::string name = group.empty() ? quantity.name : quantity.name.substr(slash + 1);
     // Absent from files of other versions, or of other runs: not measured. Every version has the
     // loss; it bounds the number of steps.
     const bool is_needed = quantity.source == Source(&LaneStep::loss) ||
-                           (!quantity.optional && extents.version == kRunFormatVersion) ||
+                           (!quantity.optional && extents.version >= kCompleteVersion) ||
                            (quantity.is_of_watched() && extents.watched > 0) ||
+                           (quantity.is_checksum() && !quantity.is_of_device()) ||
                            (quantity.is_of_device() && !info.device_sums.empty());
     if (!group.empty() && !lane.has(group)) {
       if (is_needed && missing.insert(group).second) lane.problem(group + " is missing");
@@ -107,6 +146,7 @@ void check_datasets(const StoredFields& lane, const std::string& path, const Lan
     const StoredFields found = is_needed ? parent.child(name) : parent.optional(name);
     check_dataset(found, below + name, quantity, info, extents, datasets);
   }
+  if (is_sealed) add_checksums(lane, path + "/", datasets);
 }
 
 }  // namespace lockstep

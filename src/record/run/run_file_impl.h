@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -40,6 +41,12 @@ inline std::string_view group_of(const Quantity& quantity) {
 
 // A dataset of a lane: what the file says of it, and the rows that were read last.
 struct RunDataset {
+  std::string where;  // below the run's group
+  std::string name;   // below the lane's
+  const Quantity* quantity = nullptr;
+  // Of its rows, and which number of a row; null: the file has none, or this is one of them.
+  const RunDataset* checksums = nullptr;
+  size_t part = 0;
   StoredValue::Kind kind = StoredValue::Kind::kU8;
   int64_t rows = 0;
   Shape row_shape;
@@ -53,7 +60,6 @@ using RunDatasets =
 
 struct LaneColumn {
   QuantityColumn column;
-  std::string where;  // below the run's group
   const RunDataset* from = nullptr;
 };
 
@@ -62,13 +68,21 @@ struct RunExtents {
   int64_t version = 0, steps = 0, sites = 0, groups = 1, watched = 0;
   uint64_t file_bytes = 0;
 };
-// Checks every dataset of a lane against the table of quantities and adds it to `datasets`. `path`
-// is the lane's, below the run's group.
+// Checks every dataset of a lane against the table of quantities and adds it to `datasets`, with
+// the checksums of its rows. `path` is the lane's, below the run's group.
 void check_datasets(const StoredFields& lane, const std::string& path, const LaneInfo& info,
                     const RunExtents& extents, RunDatasets& datasets);
 
+// Rows that are not those that were written.
+class RowDamage : public hdf5::Error {
+ public:
+  using hdf5::Error::Error;
+};
+
 struct RunFile::Impl {
   std::string path;
+  int64_t most_steps = std::numeric_limits<int64_t>::max();  // later ones are not read
+  std::string damage;                                        // RunFile::damage()
   mutable std::unique_ptr<SandboxedFile> file;  // replaced where a writer moved what it holds
   uint64_t file_bytes = 0;
   std::string group;  // of the seed that is read: "" or "/seeds/8"
@@ -93,6 +107,9 @@ struct RunFile::Impl {
       return work();
     } catch (const InputError&) {
       throw;
+    } catch (const RowDamage& error) {
+      damaged(error.what(),
+              "`lockstep report --damaged`, or read_run's damaged=True, reads the steps before it");
     } catch (const hdf5::Error& error) {
       damaged(error.what());
     } catch (const SandboxError& error) {
@@ -102,10 +119,13 @@ struct RunFile::Impl {
       damaged(fmt::format("reading it in a separate process failed: {}", error.what()));
     }
   }
-  [[noreturn]] void damaged(std::string_view why) const;
+  [[noreturn]] void damaged(
+      std::string_view why,
+      const std::string& hint = "is it a complete copy of the file that replay wrote?") const;
   [[noreturn]] void unreadable(std::string_view why) const;  // for no fault of its own
   // The path, or the file's rules, are broken; the file is not read.
   void require_readable() const;
+  void read(bool allow_empty, std::optional<uint64_t> seed);  // both of these
   void open(std::optional<uint64_t> seed);
   // Reads everything but the datasets' rows. Throws: InputError with all problems.
   void read_description(bool allow_empty, std::optional<uint64_t> seed);
@@ -114,18 +134,21 @@ struct RunFile::Impl {
   // The seeds of all runs, and the group of `seed`; false: the file lacks it.
   bool read_seeds(const StoredFields& root, std::optional<uint64_t> seed);
   void read_lane(const StoredFields& lane, const std::string& name);
+  // The lanes lived as long as their attributes say. Throws: RowDamage.
+  void check_deaths() const;
 
   // All below throw InputError for a step that is not recorded, otherwise hdf5::Error.
   void check_step(int64_t step) const;
   std::string lane_path(int lane, std::string_view name) const;
   bool has(int lane, std::string_view name) const;
   const RunDataset& dataset(int lane, std::string_view name) const;
-  void require_rows(const std::string& where, const RunDataset& from, int64_t begin,
-                    int64_t count) const;
+  void require_rows(const RunDataset& from, int64_t begin, int64_t count) const;
   // Row `row` as bytes, until the next row of this dataset is asked for.
-  const char* held_row(const std::string& where, const RunDataset& from, int64_t row) const;
-  void read_rows(const std::string& where, const RunDataset& from, int64_t begin, int64_t count,
-                 void* out) const;
+  const char* held_row(const RunDataset& from, int64_t row) const;
+  void read_rows(const RunDataset& from, int64_t begin, int64_t count, void* out) const;
+  // Throws: RowDamage if this row does not have its checksum; nothing if the file has none.
+  void require_whole(const RunDataset& from, int64_t row, const char* bytes) const;
+  void require_alive(const LaneInfo& lane, const RunDataset& checksums, int64_t step) const;
   // Rows [begin, begin + count), all numbers of a row one after the other. Requires: T is the
   // dataset's own type.
   template <typename T>
@@ -156,8 +179,16 @@ struct RunFile::Impl {
   std::vector<int64_t> covered_blocks(int lane) const;
   // The kinds of products of the complete steps; empty without a device.
   std::vector<DeviceProduct> device_products(int lane) const;
-  std::vector<int64_t> sealed_rows(int lane, Gathered checksums) const;
-  void prove(int lane, const Quantity& checksums, size_t evaluations, Proof& proof) const;
+  // The first damaged row of a dataset of the lane, and what is wrong with it.
+  struct DamagedRow {
+    int64_t row = 0;
+    std::string problem;
+  };
+  std::optional<DamagedRow> first_damage(int lane, const RunDataset& from, int64_t& rows) const;
+  // The first damage of the run, in words, and the complete steps before it; empty: none.
+  std::pair<std::string, int64_t> find_damage() const;
+  // The steps that nothing of these rows, from `row` on, is part of.
+  int64_t steps_before(int lane, const RunDataset& from, int64_t row) const;
 };
 
 }  // namespace lockstep

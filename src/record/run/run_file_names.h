@@ -11,6 +11,8 @@ namespace lockstep::run_names {
 inline constexpr std::string_view kRunFormat = "lockstep-run";
 inline constexpr std::string_view kStateFormat = "lockstep-state";
 inline constexpr int64_t kStateFormatVersion = 4;
+// The first version of run files whose readers compare checksums of all that they read.
+inline constexpr int64_t kSealedVersion = 4;
 
 // Root attributes.
 inline constexpr char kFormat[] = "format";
@@ -27,6 +29,7 @@ inline constexpr char kRunId[] = "run_id";  // of this file's run alone, also am
 inline constexpr char kVerification[] = "verification";  // of the capture, when the run began
 inline constexpr char kDescriptionChecksum[] = "description_checksum";
 inline constexpr char kStepsComplete[] = "steps_complete";
+inline constexpr char kStepsChecksum[] = "steps_checksum";
 
 // Objects.
 inline constexpr char kGraph[] = "graph";

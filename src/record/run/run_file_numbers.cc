@@ -9,6 +9,7 @@
 #include "src/record/hdf5/link_name.h"
 #include "src/record/run/run_checksum.h"
 #include "src/record/run/run_file_impl.h"
+#include "src/record/run/run_file_names.h"
 #include "src/record/run/run_lock.h"
 
 namespace lockstep {
@@ -56,9 +57,9 @@ const RunDataset& RunFile::Impl::dataset(int lane, std::string_view name) const 
 }
 
 // A failure is not damage if a writer moved what was to be read: the file is then opened again.
-void RunFile::Impl::read_rows(const std::string& where, const RunDataset& from, int64_t begin,
-                              int64_t count, void* out) const {
-  const std::string place = group + "/" + where;
+void RunFile::Impl::read_rows(const RunDataset& from, int64_t begin, int64_t count,
+                              void* out) const {
+  const std::string place = group + "/" + from.where;
   const bool was_written = is_being_written(path);
   try {
     return file->read_rows(place, begin, count, from.row_bytes, out);
@@ -73,16 +74,45 @@ void RunFile::Impl::read_rows(const std::string& where, const RunDataset& from, 
   file->read_rows(place, begin, count, from.row_bytes, out);
 }
 
-void RunFile::Impl::require_rows(const std::string& where, const RunDataset& from, int64_t begin,
-                                 int64_t count) const {
+void RunFile::Impl::require_rows(const RunDataset& from, int64_t begin, int64_t count) const {
   if (begin >= 0 && count >= 0 && begin <= from.rows && count <= from.rows - begin) return;
-  throw hdf5::Error(
-      fmt::format("{}: rows {} to {} of {} requested", where, begin, begin + count - 1, from.rows));
+  throw hdf5::Error(fmt::format("{}: rows {} to {} of {} requested", from.where, begin,
+                                begin + count - 1, from.rows));
 }
 
-const char* RunFile::Impl::held_row(const std::string& where, const RunDataset& from,
-                                    int64_t row) const {
-  require_rows(where, from, row, 1);
+void RunFile::Impl::require_whole(const RunDataset& from, int64_t row, const char* bytes) const {
+  if (from.checksums == nullptr) return;
+  const char* sums = held_row(*from.checksums, row);
+  uint64_t sum = 0;
+  std::memcpy(&sum, sums + from.part * sizeof sum, sizeof sum);
+  if (sum == row_checksum(from.name, row, bytes, from.row_bytes)) return;
+  throw RowDamage(fmt::format("{}: {} {}: the checksum does not fit", from.where,
+                              to_string(from.quantity->rows()), row));
+}
+
+void RunFile::Impl::require_alive(const LaneInfo& lane, const RunDataset& checksums,
+                                  int64_t step) const {
+  const bool has_died = lane.died_at >= 0 && step >= lane.died_at;
+  const uint64_t sum = death_checksum(step, has_died, lane.died_of);
+  if (std::memcmp(held_row(checksums, step), &sum, sizeof sum) == 0) return;
+  throw RowDamage(fmt::format("{}: step {}: the checksum of the lane's {} does not fit",
+                              checksums.where, step, run_names::kDiedAt));
+}
+
+// Deaths are for good: the steps around one, or the last step, say it of all.
+void RunFile::Impl::check_deaths() const {
+  for (int lane = 0; lane < static_cast<int>(lanes.size()) && steps > 0; ++lane) {
+    const LaneInfo& info = lanes[static_cast<size_t>(lane)];
+    const auto sums = datasets.find(lane_path(lane, quantity_of(Gathered::kStepChecksums).name));
+    if (sums == datasets.end()) continue;
+    const int64_t first = info.died_at >= 0 ? info.died_at : steps - 1;
+    require_alive(info, sums->second, first);
+    if (first > 0) require_alive(info, sums->second, first - 1);
+  }
+}
+
+const char* RunFile::Impl::held_row(const RunDataset& from, int64_t row) const {
+  require_rows(from, row, 1);
   if (row < from.held_begin || row >= from.held_begin + from.held_rows) {
     constexpr size_t kHeldBytes = 1 << 18;
     const auto together = static_cast<int64_t>(kHeldBytes / std::max<size_t>(from.row_bytes, 1));
@@ -92,25 +122,30 @@ const char* RunFile::Impl::held_row(const std::string& where, const RunDataset& 
     from.held_begin = row;
     const int64_t count = std::clamp<int64_t>(together, 1, end - row);
     from.held.resize(static_cast<size_t>(count) * from.row_bytes);
-    read_rows(where, from, row, count, from.held.data());
+    read_rows(from, row, count, from.held.data());
     from.held_rows = count;
   }
-  return from.held.data() + static_cast<size_t>(row - from.held_begin) * from.row_bytes;
+  const char* held = from.held.data() + static_cast<size_t>(row - from.held_begin) * from.row_bytes;
+  require_whole(from, row, held);
+  return held;
 }
 
 template <typename T>
 std::vector<T> RunFile::Impl::rows_of(int lane, std::string_view name, int64_t begin,
                                       int64_t count) const {
-  const std::string where = lane_path(lane, name);
   const RunDataset& from = dataset(lane, name);
-  if (from.kind != value_kind<T>()) throw hdf5::Error(where + ": has another type");
-  require_rows(where, from, begin, count);
+  if (from.kind != value_kind<T>()) throw hdf5::Error(from.where + ": has another type");
+  require_rows(from, begin, count);
   std::vector<T> values(static_cast<size_t>(count * element_count(from.row_shape)));
   if (values.empty()) return values;
   if (count > 1) {
-    read_rows(where, from, begin, count, values.data());
+    read_rows(from, begin, count, values.data());
+    const auto* bytes = reinterpret_cast<const char*>(values.data());
+    for (int64_t i = 0; i < count; ++i) {
+      require_whole(from, begin + i, bytes + static_cast<size_t>(i) * from.row_bytes);
+    }
   } else {
-    std::memcpy(values.data(), held_row(where, from, begin), from.row_bytes);
+    std::memcpy(values.data(), held_row(from, begin), from.row_bytes);
   }
   return values;
 }
@@ -285,105 +320,79 @@ Numbers RunFile::numbers(int lane, const Quantity& quantity) const {
   });
 }
 
-// The rows with a checksum of this kind that the complete steps have.
-std::vector<int64_t> RunFile::Impl::sealed_rows(int lane, Gathered checksums) const {
-  std::vector<int64_t> rows;
-  const auto first = [&](size_t count) {
-    rows.resize(count);
-    std::iota(rows.begin(), rows.end(), 0);
-  };
-  switch (checksums) {
-    case Gathered::kSampleChecksums:
-      first(complete_steps(lane, Gathered::kSampleSteps).size());
-      break;
-    case Gathered::kHistogramChecksums:
-      first(complete_steps(lane, Gathered::kHistogramSteps).size());
-      break;
-    case Gathered::kProductChecksums: {
-      const auto found = rows_of<int64_t>(lane, quantity_of(&DeviceProduct::step).name, 0,
-                                          common_rows(lane, Rows::kProduct));
-      const auto is_late = [&](int64_t step) { return step >= steps; };
-      first(static_cast<size_t>(std::ranges::find_if(found, is_late) - found.begin()));
-      break;
-    }
-    case Gathered::kBlockChecksums: {
-      const std::vector<int64_t> covered = covered_blocks(lane);
-      // The last, short row is there only if the run ended or was stopped in good order.
-      for (int64_t i = 0; i < steps / kHistogramBlock; ++i) {
-        if (i < std::ssize(covered) && covered[static_cast<size_t>(i)] == kHistogramBlock) continue;
-        throw hdf5::Error(fmt::format("block {} of the exponent histograms has not {} steps", i,
-                                      kHistogramBlock));
+// All rows that are in the file are whole: those of a kind are written together.
+std::optional<RunFile::Impl::DamagedRow> RunFile::Impl::first_damage(int lane,
+                                                                     const RunDataset& from,
+                                                                     int64_t& rows) const {
+  const bool is_of_steps = from.quantity->rows() == Rows::kStep;
+  const bool is_death = from.quantity->source == Source(Gathered::kStepChecksums);
+  if (from.checksums == nullptr && !is_death) return std::nullopt;
+  const int64_t end = is_of_steps ? steps : from.rows;
+  for (int64_t row = 0; row < end; ++row) {
+    try {
+      if (is_death) {
+        require_alive(lanes[static_cast<size_t>(lane)], from, row);
+      } else {
+        held_row(from, row);
       }
-      for (size_t i = 0; i < covered.size(); ++i) {
-        if (covered[i] > 0) rows.push_back(static_cast<int64_t>(i));
-      }
-      break;
+      ++rows;
+    } catch (const SandboxError&) {
+      throw;  // nothing more can be read
+    } catch (const std::runtime_error& error) {
+      return DamagedRow{row, printable(error.what(), kMostProblemBytes)};
     }
-    default:
-      first(static_cast<size_t>(steps));
   }
-  return rows;
+  return std::nullopt;
+}
+
+int64_t RunFile::Impl::steps_before(int lane, const RunDataset& from, int64_t row) const {
+  const Rows kind = from.quantity->rows();
+  if (kind == Rows::kStep) return row;
+  if (kind == Rows::kBlock) return std::min(steps, row * kHistogramBlock);
+  const Source steps_of_rows = kind == Rows::kEvaluation  ? Source(&Evaluation::steps_done)
+                               : kind == Rows::kProduct   ? Source(&DeviceProduct::step)
+                               : kind == Rows::kHistogram ? Source(Gathered::kHistogramSteps)
+                                                          : Source(Gathered::kSampleSteps);
+  // Of the rows before, which may be damaged, too: a smaller number is then found for them.
+  int64_t last = -1;
+  if (row > 0) {
+    read_rows(dataset(lane, quantity_of(steps_of_rows).name), row - 1, 1, &last);
+    if (kind == Rows::kEvaluation) --last;
+  }
+  return std::clamp<int64_t>(last + 1, 0, steps);
+}
+
+std::pair<std::string, int64_t> RunFile::Impl::find_damage() const {
+  std::pair<std::string, int64_t> found = {"", steps};
+  int64_t rows = 0;
+  guard([&] {
+    for (int lane = 0; lane < static_cast<int>(lanes.size()); ++lane) {
+      const std::string prefix = lane_path(lane, "");
+      for (auto at = datasets.lower_bound(prefix); at != datasets.end(); ++at) {
+        if (!at->first.starts_with(prefix)) break;
+        const auto damage = first_damage(lane, at->second, rows);
+        if (!damage) continue;
+        const int64_t whole = steps_before(lane, at->second, damage->row);
+        if (found.first.empty() || whole < found.second) found = {damage->problem, whole};
+      }
+    }
+  });
+  return found;
 }
 
 RunFile::Proof RunFile::prove() const {
   Proof proof;
   for (int lane = 0; lane < static_cast<int>(impl_->lanes.size()); ++lane) {
-    const std::string name = impl_->lanes[static_cast<size_t>(lane)].name;
-    for (const Quantity& checksums : quantities()) {
-      if (!checksums.is_checksum()) continue;
-      const bool has_device = !impl_->lanes[static_cast<size_t>(lane)].device_sums.empty();
-      if (checksums.is_of_device() && !has_device) continue;
-      if (!impl_->has(lane, checksums.name)) {
-        ++proof.unsealed;
-        continue;
-      }
-      try {
-        impl_->prove(lane, checksums, evaluations(lane).size(), proof);
-      } catch (const InputError& error) {
-        proof.problems.push_back(fmt::format("lane {}: {}", name, error.what()));
-      } catch (const std::runtime_error& error) {
-        proof.problems.push_back(
-            fmt::format("lane {}: {}", name, printable(error.what(), kMostProblemBytes)));
-      }
+    const std::string prefix = impl_->lane_path(lane, "");
+    const RunDatasets& datasets = impl_->datasets;
+    for (auto at = datasets.lower_bound(prefix); at != datasets.end(); ++at) {
+      if (!at->first.starts_with(prefix)) break;
+      const auto damage =
+          impl_->guard([&] { return impl_->first_damage(lane, at->second, proof.rows); });
+      if (damage) proof.problems.push_back(damage->problem);
     }
   }
   return proof;
-}
-
-// Adds the first damaged row of this kind.
-void RunFile::Impl::prove(int lane, const Quantity& checksums, size_t evaluations,
-                          Proof& proof) const {
-  const auto kind = std::get<Gathered>(checksums.source);
-  const std::string prefix = lane_path(lane, "");
-  std::vector<std::pair<std::string, const RunDataset*>> parts;  // by name below the lane's group
-  for (const Quantity& quantity : quantities()) {
-    if (checksums_of(quantity) != kind) continue;
-    const bool is_several = quantity.axis == Axis::kLoss;
-    const std::string where =
-        is_several ? prefix + std::string(group_of(quantity)) + "/" : prefix + quantity.name;
-    for (auto at = datasets.lower_bound(where); at != datasets.end(); ++at) {
-      if (is_several ? !at->first.starts_with(where) : at->first != where) break;
-      parts.emplace_back(at->first.substr(prefix.size()), &at->second);
-    }
-  }
-  std::vector<int64_t> rows = sealed_rows(lane, kind);
-  if (kind == Gathered::kEvaluationChecksums) rows.resize(evaluations);
-  const LaneInfo& info = lanes[static_cast<size_t>(lane)];
-  for (const int64_t row : rows) {
-    uint64_t sum = 0;
-    if (kind == Gathered::kStepChecksums) {
-      const bool has_died = info.died_at >= 0 && row >= info.died_at;
-      sum = death_checksum(row, has_died, info.died_of);
-    }
-    for (const auto& [name, part] : parts) {
-      sum ^= row_checksum(name, row, held_row(prefix + name, *part, row), part->row_bytes);
-    }
-    ++proof.rows;
-    if (sum == rows_of<uint64_t>(lane, checksums.name, row, 1)[0]) continue;
-    proof.problems.push_back(fmt::format("lane {}: {} {}: the checksum does not fit the numbers",
-                                         info.name, axes_text(checksums), row));
-    return;
-  }
 }
 
 // For run_file_device.cc and run_file_records.cc.

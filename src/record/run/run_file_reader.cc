@@ -40,7 +40,6 @@ Wanted wanted_of(std::string_view path, const std::string& seed) {
   std::string_view its_seed;
   path = without_seed(path, its_seed);
   if (!its_seed.empty() && its_seed != seed && !path.empty()) return Wanted::kNothing;
-  if (path == "/analysis") return Wanted::kNothing;
   if (!path.starts_with("/lanes")) return Wanted::kContents;
   const bool is_of_lane = std::ranges::count(path, '/') == 3;
   const std::string_view name = path.substr(path.rfind('/') + 1);
@@ -88,10 +87,10 @@ std::set<std::string_view> ids_in(std::string_view graph_json) {
 
 }  // namespace
 
-void RunFile::Impl::damaged(std::string_view why) const {
+void RunFile::Impl::damaged(std::string_view why, const std::string& hint) const {
   constexpr size_t kMostBytes = 2000;
   throw DamagedFile(fmt::format("run file '{}' is damaged: {}", path, printable(why, kMostBytes)),
-                    "is it a complete copy of the file that replay wrote?");
+                    hint);
 }
 
 void RunFile::Impl::unreadable(std::string_view why) const {
@@ -140,6 +139,11 @@ void RunFile::Impl::open(std::optional<uint64_t> seed) {
   const std::string its_seed = seed ? std::to_string(*seed) : "";
   request.wanted = [&](std::string_view object) { return wanted_of(object, its_seed); };
   file = std::make_unique<SandboxedFile>(path, request, limits_of_file(file_bytes));
+}
+
+void RunFile::Impl::read(bool allow_empty, std::optional<uint64_t> seed) {
+  guard([&] { open(seed); });
+  guard([&] { read_description(allow_empty, seed); });
 }
 
 void RunFile::Impl::read_root(const StoredFields& root) {
@@ -208,7 +212,8 @@ void RunFile::Impl::read_description(bool allow_empty, std::optional<uint64_t> s
   const StoredFields root =
       group.empty() ? file_root
                     : file_root.child(run_names::kSeeds).child(group.substr(group.rfind('/') + 1));
-  const std::string checksum = root.text(run_names::kDescriptionChecksum, /*required=*/false);
+  const bool is_sealed = version >= run_names::kSealedVersion;
+  const std::string checksum = root.text(run_names::kDescriptionChecksum, /*required=*/is_sealed);
   if (!checksum.empty() && checksum != run_names::hex(description_checksum(*root.node()))) {
     root.problem("the checksum of its description does not fit");
     require_none(problems);
@@ -218,6 +223,11 @@ void RunFile::Impl::read_description(bool allow_empty, std::optional<uint64_t> s
   if (steps < 0 || steps > options.steps) {
     root.problem(fmt::format("{} steps are complete, must be 0 to {}", steps, options.steps));
   }
+  if (is_sealed && root.text(run_names::kStepsChecksum) != steps_checksum(steps)) {
+    root.problem(
+        fmt::format("{}: {}; its checksum does not fit", run_names::kStepsComplete, steps));
+  }
+  steps = std::min(steps, most_steps);
   identity = {root.text(run_names::kRunHash), root.text(run_names::kRunId, /*required=*/false)};
   command_line = printable(root.text(run_names::kCommandLine));
   data = root.text(run_names::kData);
@@ -241,6 +251,9 @@ void RunFile::Impl::read_description(bool allow_empty, std::optional<uint64_t> s
     break;
   }
   require_none(problems);
+  if (steps == 0 && !allow_empty && !damage.empty()) {
+    damaged(damage, "no whole step is before it: record the run anew");
+  }
   if (steps == 0 && !allow_empty) {
     throw InputError(fmt::format("run file '{}': no complete step", path),
                      "the run was stopped before its first step ended; replay it again");
@@ -320,19 +333,35 @@ void RunFile::Impl::read_lane(const StoredFields& lane, const std::string& name)
                  extents, datasets);
 }
 
+RunFile::RunFile() : impl_(std::make_unique<Impl>()) {}
+
 RunFile::RunFile(const std::string& path, bool allow_empty, std::optional<uint64_t> seed) {
   try {
     read_while_written<DamagedFile>(path, [&] {
       impl_ = std::make_unique<Impl>();
       impl_->path = path;
-      impl_->guard([&] { impl_->open(seed); });
-      impl_->guard([&] { impl_->read_description(allow_empty, seed); });
+      impl_->read(allow_empty, seed);
+      impl_->guard([&] { impl_->check_deaths(); });
     });
   } catch (const DamagedFile&) {
     if (!is_being_written(path)) throw;
     throw InputError(fmt::format("run file '{}': is being written and could not be read", path),
                      "try again in a moment");
   }
+}
+
+RunFile RunFile::read_whole_steps(const std::string& path, std::optional<uint64_t> seed) {
+  RunFile run;
+  run.impl_->path = path;
+  run.impl_->read(/*allow_empty=*/false, seed);
+  const auto [damage, steps] = run.impl_->find_damage();
+  if (damage.empty()) return run;
+  run.impl_ = std::make_unique<Impl>();
+  run.impl_->path = path;
+  run.impl_->damage = damage;
+  run.impl_->most_steps = steps;
+  run.impl_->read(/*allow_empty=*/false, seed);
+  return run;
 }
 
 uint64_t RunFile::compute_description_checksum(const std::string& path,
@@ -352,6 +381,12 @@ uint64_t RunFile::compute_description_checksum(const std::string& path,
 RunFile::~RunFile() = default;
 RunFile::RunFile(RunFile&&) noexcept = default;
 
+bool RunFile::has_checksums() const {
+  return impl_->version >= run_names::kSealedVersion;
+}
+const std::string& RunFile::damage() const {
+  return impl_->damage;
+}
 const std::string& RunFile::path() const {
   return impl_->path;
 }

@@ -55,7 +55,6 @@ std::vector<LaneColumn> RunFile::Impl::find_columns(int lane) const {
     const RunDataset& from = dataset(lane, name);
     found.push_back(
         {.column = {.quantity = &quantity, .width = element_count(from.row_shape), .loss = loss},
-         .where = lane_path(lane, name),
          .from = &from});
   };
   for (const Quantity& quantity : quantities()) {
@@ -85,7 +84,7 @@ std::vector<StoredRow> RunFile::Impl::stored_rows(
   std::vector<StoredRow> rows;
   for (const LaneColumn& column : columns_of(lane)) {
     if (!wanted(*column.column.quantity)) continue;
-    rows.push_back({column.column, held_row(column.where, *column.from, row)});
+    rows.push_back({column.column, held_row(*column.from, row)});
   }
   return rows;
 }

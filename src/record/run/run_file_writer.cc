@@ -27,6 +27,7 @@
 #include "src/record/run/lane_recorder.h"
 #include "src/record/run/options_json.h"
 #include "src/record/run/progress_snapshot.h"
+#include "src/record/run/run_checksum.h"
 #include "src/record/run/run_file_names.h"
 #include "src/record/run/run_identity.h"
 #include "src/record/run/run_lock.h"
@@ -98,6 +99,9 @@ struct RunFileWriter::Impl {
   void raise_steps_complete() {
     const hdf5::Handle run = hdf5::open_group(file.id(), group);
     hdf5::write_attribute(run.id(), run_names::kStepsComplete, steps_done);
+    if (hdf5::has_attribute(run.id(), run_names::kStepsChecksum)) {  // earlier versions have none
+      hdf5::write_attribute(run.id(), run_names::kStepsChecksum, steps_checksum(steps_done));
+    }
     hdf5::check(H5Gflush(run.id()), "flush the run's group");
     if (!commit(commit_file(file.id()))) fail("the disk refused a write");
   }
@@ -320,6 +324,7 @@ void RunFileWriter::Impl::create(const RunDescription& description) {
     hdf5::write_attribute(root, run_names::kVerification, known ? to_json(*known) : "");
   }
   hdf5::write_attribute(root, run_names::kStepsComplete, int64_t{0});
+  hdf5::write_attribute(root, run_names::kStepsChecksum, steps_checksum(0));
   hdf5::write_text(root, run_names::kGraph, to_json(*description.step_graph));
   hdf5::write_text(root, run_names::kProducts, to_json(product_facts(*description.step_graph)));
   if (!description.watched.empty()) {

@@ -20,7 +20,7 @@
 
 namespace lockstep {
 
-inline constexpr int kRunFormatVersion = 3;
+inline constexpr int kRunFormatVersion = 4;
 
 // A run file or checkpoint whose contents cannot be right, not one that cannot be read.
 class DamagedFile : public InputError {
@@ -35,13 +35,17 @@ struct RunIdentity {
   bool fits(const RunIdentity& other) const;
 };
 
-// Reads one seed's run up to steps_complete. Datasets are read on demand, whole steps at a time.
+// Reads one seed's run up to steps_complete. Datasets are read on demand, whole steps at a time;
+// every row is compared with its checksum. All members throw DamagedFile for rows that differ.
 class RunFile {
  public:
   // Throws: InputError: not a run file, newer version, damaged, no step (unless `allow_empty`).
   // `seed`: one of the file's seeds, by default its first. Throws: InputError for any other.
   explicit RunFile(const std::string& path, bool allow_empty = false,
                    std::optional<uint64_t> seed = std::nullopt);
+  // Of a file with rows that do not have their checksums: the steps before the first of them.
+  // Throws: as the constructor. Cost: reads everything.
+  static RunFile read_whole_steps(const std::string& path, std::optional<uint64_t> seed);
   ~RunFile();
   RunFile(RunFile&&) noexcept;
 
@@ -51,6 +55,10 @@ class RunFile {
                                                std::optional<uint64_t> seed);
 
   const std::string& path() const;
+  // Whether rows have checksums: an earlier version wrote them without.
+  bool has_checksums() const;
+  // The damage after which read_whole_steps() reads nothing; empty: none.
+  const std::string& damage() const;
   int64_t steps() const;  // steps_complete
   // Whether the step has statistics of sites (RunOptions::measuring), and how many steps have.
   bool is_measured(int64_t step) const;
@@ -104,12 +112,11 @@ class RunFile {
 
   // The paths of this seed, as docs/run-file.md names them: "lanes/fp32/loss", links escaped.
   std::vector<std::string> dataset_paths() const;
-  // Recomputes the checksums of every complete step of this seed's run, which reads all of it. The
-  // description's checksum was compared when the file was opened.
+  // Compares every row of this seed's run with its checksum. The description's was compared when
+  // the file was opened.
   struct Proof {
-    int64_t rows = 0;      // compared
-    int64_t unsealed = 0;  // kinds of rows without checksums: an older version wrote the file
-    std::vector<std::string> problems;  // the first damaged row of every lane and kind
+    int64_t rows = 0;                   // compared
+    std::vector<std::string> problems;  // the first damaged row of every dataset
   };
   Proof prove() const;
 
@@ -123,6 +130,7 @@ class RunFile {
 
  private:
   struct Impl;
+  RunFile();
   std::unique_ptr<Impl> impl_;
 };
 

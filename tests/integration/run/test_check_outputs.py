@@ -2,7 +2,10 @@
 rules of its standard, annotations and a job's summary for GitHub; rules files; outputs never replace an input."""
 
 import json
+import os
 import pathlib
+import subprocess
+import time
 import xml.etree.ElementTree as ElementTree
 
 import jsonschema
@@ -349,3 +352,41 @@ def test_rules_file(lockstep, baseline, worse, tmp_path):
     rules.write_text('version = 1\n[[ignore]]\nreason = "lr"\nexpires = 2026-01-31\n')
     text = lockstep("check", worse, "--baseline", baseline, "--rules", rules, code=1).stdout
     assert "expired on 2026-01-31" in " ".join(text.split())
+
+
+def test_no_output_says_that_all_is_well_where_another_cannot_be_written(lockstep, tmp_path):
+    base, out = tmp_path / "b.json", tmp_path / "out.json"
+    lockstep("baseline", "record", "mlp", "--steps", "3", "--members", "2", "-o", base, "--quiet")
+    check = ["check", "mlp", "--baseline", base, "--json", out, "--github"]
+    lockstep(*check, env={**os.environ, "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")})
+    assert json.loads(out.read_text())["verdict"] == "identical"
+    summary = tmp_path / "none" / "summary.md"
+    done = lockstep(*check, code=2, env={**os.environ, "GITHUB_STEP_SUMMARY": str(summary)})
+    assert f"GITHUB_STEP_SUMMARY={summary}: cannot be written" in done.stderr
+    assert json.loads(out.read_text())["verdict"] == "error"
+    assert "::error" in done.stdout and "identical" not in done.stdout.lower().split("::error", 1)[1]
+
+
+def test_a_check_removes_what_a_killed_one_left(binary_dir, lockstep, tmp_path):
+    base, scratch = tmp_path / "b.json", tmp_path / "scratch"
+    scratch.mkdir()
+    lockstep("baseline", "record", "mlp", "--steps", "3", "--members", "2", "-o", base, "--quiet")
+    own = {**os.environ, "TMPDIR": str(scratch)}
+    command = [binary_dir / "lockstep", "check", "--baseline", base]
+    long = tmp_path / "long.json"
+    text = json.loads(base.read_text())
+    text["steps"] = text["options"]["steps"] = 100_000
+    long.write_text(json.dumps(text))
+    killed = subprocess.Popen(
+        [*command[:-1], long, "mlp"], env=own, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    while not list(scratch.glob("lockstep-check.*/*.h5")):
+        assert killed.poll() is None
+        time.sleep(0.01)
+    (scratch / "lockstep-check.mine").write_text("a file of the user's")
+    lockstep("check", "mlp", "--baseline", base, env=own)
+    assert list(scratch.glob("lockstep-check.*/*.h5")), "another check's folder, while it runs"
+    killed.kill()
+    killed.wait()
+    lockstep("check", "mlp", "--baseline", base, env=own)
+    assert [path.name for path in scratch.iterdir()] == ["lockstep-check.mine"]

@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 from lockstep_capture.read_run import RunFileError, read_run
+from unsealed import unseal
 
 CASES = {
     "lenet": ["--data", "synthetic:100", "--steps", 2, "--batch", 4],
@@ -241,9 +242,11 @@ def test_a_damaged_table_of_products_is_an_error(lockstep, recorded, tmp_path, c
     run = copied(recorded, tmp_path)
     with h5py.File(run, "r+") as file:
         file[f"lanes/{LANE}/device_products/{column}"][0] = value
+    assert "the checksum does not fit" in lockstep("verify", run, code=1).stdout
+    with h5py.File(run, "r+") as file:
+        unseal(file)
     failed = lockstep("report", run, "--format", "text", code=2)
     assert "is damaged" in failed.stderr and problem in failed.stderr
-    assert "the checksum does not fit" in lockstep("verify", run, code=1).stdout
     if column == "site":
         with pytest.raises(RunFileError, match="names a site"):
             read_run(run).device_products(LANE)
@@ -254,6 +257,7 @@ def test_damaged_work_of_a_step_is_an_error(lockstep, recorded, tmp_path, column
     run = copied(recorded, tmp_path)
     with h5py.File(run, "r+") as file:
         file[f"lanes/{LANE}/device/{column}"][1:] = value
+        unseal(file)
     failed = lockstep("report", run, "--format", "text", code=2)
     assert f"device/{column}: {value} in step" in failed.stderr, failed.stderr
 
@@ -267,10 +271,11 @@ def test_a_kill_may_leave_a_column_longer(lockstep, recorded, tmp_path, longer):
         data.resize((len(before) + 1,))
         data[-1] = 1
         file.attrs["steps_complete"] = 2
+        unseal(file)
     assert read_run(run).device_products(LANE).equals(before)
     lockstep("replay", "--resume", run)
     assert read_run(run).device_products(LANE).equals(before)
-    lockstep("verify", run)
+    lockstep("verify", run, code=3)
 
 
 def test_a_step_that_is_computed_again_counts_all_its_products(lockstep, tmp_path):
@@ -290,6 +295,7 @@ def test_reports_name_sums_in_parts(lockstep, recorded, tmp_path):
         parts = file[f"lanes/{LANE}/device_products/most_parts"]
         site = int(file[f"lanes/{LANE}/device_products/site"][0])
         parts[0] = 12
+        unseal(file)
         layer = file["sites/layer"].asstr()[site]
     lines = lockstep("report", run, "--format", "text").stdout.splitlines()
     named = [line for line in lines if "at most 12 parts: " in line]
@@ -303,6 +309,7 @@ def test_a_table_without_a_column_is_an_error(lockstep, recorded, tmp_path):
     run = copied(recorded, tmp_path)
     with h5py.File(run, "r+") as file:
         del file[f"lanes/{LANE}/device_products/k"]
+        unseal(file)
     assert "device_products/k: is missing" in lockstep("report", run, "--format", "text", code=2).stderr
 
 
@@ -313,9 +320,9 @@ def test_products_of_a_step_that_was_not_completed_do_not_count(lockstep, record
         for name, data in file[f"lanes/{LANE}/device_products"].items():
             data.resize((len(before) + 1,))
             data[-1] = 2 if name == "step" else 7
-        file[f"lanes/{LANE}/checksums/device_products"].resize((len(before) + 1,))
         file.attrs["steps_complete"] = 2
+        unseal(file)
     assert read_run(run).device_products(LANE).equals(before)
     lockstep("replay", "--resume", run)
     assert read_run(run).device_products(LANE).equals(before)
-    lockstep("verify", run)
+    lockstep("verify", run, code=3)

@@ -242,3 +242,16 @@ def test_no_output_replaces_an_input(lockstep, tmp_path):
         assert "is an input of this command" in error or "the same file" in error, error
         assert words in error
     assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+
+def test_thousands_of_equal_lanes(refused):
+    """Each named once, before any of them is looked at."""
+    assert "lane 'fp8-delayed@hopper': listed 4000 times" in refused(
+        "replay", "mlp", "--lanes", "fp32," + ",".join(["fp8-delayed@hopper"] * 4000), "-o", "x.h5"
+    )
+
+
+def test_a_search_says_where_it_cannot_keep_its_runs(refused, tmp_path):
+    (tmp_path / "mlp.recommend").write_text("not a folder")
+    error = refused("recommend", "mlp", "--steps", "2")
+    assert "mlp.recommend: cannot be made: " in error and "folder that can be written to" in error

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from lockstep_capture.read_run import read_run
 from lockstep_capture.run_file import RunFileError, unescape_name
+from unsealed import unseal
 
 STEPS = 70
 LANES = ["fp32", "torch-autocast-fp16@hopper", "pure-fp16", "twin"]
@@ -51,6 +52,7 @@ def damaged(run_path, tmp_path):
         path = tmp_path / "copy.h5"
         shutil.copy(run_path, path)
         with h5py.File(path, "r+") as file:
+            unseal(file)
             damage(file)
         return path
 
@@ -183,8 +185,8 @@ def test_errors_name_the_problem(damaged, tmp_path):
         read_run(text)
     with pytest.raises(RunFileError, match="format is 'lockstep-capture', must be 'lockstep-run'.*capture"):
         read_run(damaged(lambda file: file.attrs.create("format", "lockstep-capture")))
-    with pytest.raises(RunFileError, match="format_version is 4, must be 1 ... 3"):
-        read_run(damaged(lambda file: file.attrs.modify("format_version", np.int64(4))))
+    with pytest.raises(RunFileError, match="format_version is 5, must be 1 ... 4"):
+        read_run(damaged(lambda file: file.attrs.modify("format_version", np.int64(5))))
 
     for text in ('{"seed" 1}', "[1]", '{"seed":"one"}'):
         with pytest.raises(RunFileError, match="its contents are not those of a run file"):

@@ -342,3 +342,15 @@ def test_errors_say_what_to_do(follow, lockstep, replay, tmp_path):
     again = follow(replay[1], "--port", str(live.port))
     assert again.port == live.port
     again.end()
+
+
+def test_half_sent_requests_do_not_keep_others_waiting(follow, replay):
+    live = follow(replay[1])
+    waiting = [socket.create_connection(("127.0.0.1", live.port), timeout=PATIENCE) for _ in range(100)]
+    for one in waiting:
+        one.sendall(b"GET /snapshot.json HTTP/1.1\r\nHost: 127")
+    begun = time.monotonic()
+    assert live.news()["run"] == str(replay[1])
+    assert time.monotonic() - begun < 10
+    for one in waiting:
+        one.close()

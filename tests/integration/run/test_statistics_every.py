@@ -12,6 +12,7 @@ import time
 import h5py
 import numpy as np
 from conftest import assert_same_run
+from unsealed import unseal
 
 # The scale overflows until it has fallen, and again when it has grown.
 SCALER = 'extends = "torch-autocast-fp16"\n[loss_scale]\ninit_scale = 67108864\ngrowth_interval = 4\n'
@@ -139,6 +140,7 @@ def test_health_counts_in_every_step(lockstep, tmp_path):
         step = np.flatnonzero(~measured)[-1]
         site = np.flatnonzero(lane["counts/count"][step])[0]
         lane["counts/to_zero"][step, site] += 1
+        unseal(file)
     assert "to_zero" in lockstep("check", every, "--baseline", some, "--exact", code=1).stdout
 
 
@@ -163,6 +165,7 @@ def test_a_baseline_compares_counts(lockstep, tmp_path):
     with h5py.File(run, "r+") as file:
         counts = file["lanes/pure-fp16/counts"]
         counts["to_subnormal"][3, np.flatnonzero(counts["count"][3])[0]] += 1
+        unseal(file)
     assert "IDENTICAL" not in lockstep("check", run, "--baseline", baseline).stdout
 
 

@@ -36,11 +36,12 @@ std::string damage_of(const std::string& path) {
   });
 }
 
-// Changes the file as someone does who makes the checksum of its description fit.
+// Changes the file as someone does who passes it off as one without checksums.
 void edit(const std::string& path, const std::function<void(hid_t file)>& change) {
   {
     const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), "open");
     hdf5::check(H5Adelete(file.id(), run_names::kDescriptionChecksum), "remove the checksum");
+    hdf5::write_attribute(file.id(), run_names::kFormatVersion, run_names::kSealedVersion - 1);
     change(file.id());
   }
 }
@@ -65,7 +66,7 @@ TEST_CASE("a whole run is proven, every row of it") {
   run.record(path);
   const RunFile::Proof proof = RunFile(path).prove();
   CHECK(proof.problems.empty());
-  CHECK(proof.unsealed == 0);
+  CHECK(RunFile(path).has_checksums());
   // Per lane: 60 steps twice, 6 evaluations and so on; at least the steps.
   CHECK(proof.rows > 2 * 2 * 60);
 }
@@ -121,9 +122,18 @@ TEST_CASE("a changed byte of a row is noticed, and resuming is refused") {
         H5Dwrite(seconds.id(), H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()),
         "write");
   }
-  CHECK(damage_of(path).find("lane fp32: step 17: the checksum does not fit") != std::string::npos);
-  const std::string refused = error_of([&] { RunFileWriter::resume(path, 40); });
-  CHECK(refused.find("step 17: the checksum does not fit") != std::string::npos);
+  const std::string why = "lanes/fp32/seconds: step 17: the checksum does not fit";
+  CHECK(damage_of(path).find(why) != std::string::npos);
+  CHECK(error_of([&] { RunFileWriter::resume(path, 40); }).find(why) != std::string::npos);
+  // Readers refuse the row, and read the steps before it if asked to.
+  const RunFile refusing(path);
+  CHECK(error_of([&] { refusing.step(0, 17); }).find(why) != std::string::npos);
+  CHECK(error_of([&] { refusing.course(0); }).find("--damaged") != std::string::npos);
+  CHECK(error_of([&] { refusing.step(0, 16); }) == "");
+  const RunFile whole = RunFile::read_whole_steps(path, std::nullopt);
+  CHECK(whole.damage().find(why) != std::string::npos);
+  CHECK(whole.steps() == 17);
+  CHECK(whole.course(0).size() == 17);
 }
 
 TEST_CASE("any changed byte of a checkpoint is noticed") {
