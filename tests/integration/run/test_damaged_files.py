@@ -24,7 +24,6 @@ READERS = {
     "recommend": ["recommend", "run.h5", "--json"],
     "exact": ["check", "run.h5", "--exact", "--baseline", "good.h5"],
     "accepted": ["check", "good.h5", "--exact", "--baseline", "run.h5"],
-    "resume": ["replay", "--resume", "run.h5"],
 }
 
 
@@ -73,11 +72,11 @@ ROWS = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize("reader", ["json", "exact", "resume"])
-def test_a_changed_number_is_an_error_that_names_its_dataset(lockstep, run, name, reader):
+def test_a_changed_number_is_an_error_that_names_its_dataset(lockstep, run, name):
     change(run, name, ROWS[name])
-    error = lockstep(*READERS[reader], code=2, cwd=run.parent).stderr
-    assert f"{name}: step 7: the checksum does not fit" in error and "--damaged" in error
+    for reader in ("json", "exact") if name != "lanes/fp32/seconds" else ("json",):  # times are not compared
+        error = lockstep(*READERS[reader], code=2, cwd=run.parent).stderr
+        assert f"{name}: step 7: the checksum does not fit" in error and "--damaged" in error
     with pytest.raises(RunFileError, match=f"{name}: row 7: the checksum does not fit; 7 of 60 .* damaged=True"):
         read_run(run)
 
@@ -133,7 +132,7 @@ DESCRIPTIONS = {
 def test_a_changed_description_is_an_error(lockstep, run, what):
     with h5py.File(run, "r+") as file:
         DESCRIPTIONS[what](file)
-    assert "is damaged" in lockstep("report", run, code=2).stderr
+    assert re.search("does not fit|is missing|has .* rows, its checksums", lockstep("report", run, code=2).stderr)
     with pytest.raises(RunFileError):
         read_run(run)
 
@@ -184,7 +183,7 @@ def test_python_and_the_program_agree_on_every_file(lockstep, good, tmp_path):
 def test_files_of_earlier_versions_say_that_they_hold_no_checksums(lockstep, run):
     with h5py.File(run, "r+") as file:
         unseal(file)
-    change(run, "lanes/fp32/loss", 7)
+    change(run, "lanes/fp32/bits_hash", 7)
     for reader in ("json", "exact", "recommend"):
         done = lockstep(*READERS[reader], code=1 if reader == "exact" else 0, cwd=run.parent)
         assert done.stderr.count("run.h5: an earlier version wrote it, without checksums") == 1, done.stderr
