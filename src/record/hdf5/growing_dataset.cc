@@ -8,10 +8,11 @@ using hdf5::check;
 using hdf5::Handle;
 
 GrowingDataset GrowingDataset::create(hid_t parent, const std::string& name, hid_t type,
-                                      const std::vector<int64_t>& shape, bool wide) {
+                                      const std::vector<int64_t>& shape, bool wide,
+                                      int64_t rows_per_chunk) {
   const std::string what = "create dataset " + name;
   std::vector<hsize_t> extents = {0}, limits = {H5S_UNLIMITED};
-  std::vector<hsize_t> chunk = {wide ? 1u : static_cast<hsize_t>(kRowsPerChunk)};
+  std::vector<hsize_t> chunk = {wide ? 1u : static_cast<hsize_t>(rows_per_chunk)};
   for (const int64_t extent : shape) {
     extents.push_back(static_cast<hsize_t>(extent));
     limits.push_back(static_cast<hsize_t>(extent));

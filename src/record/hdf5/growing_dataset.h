@@ -17,9 +17,11 @@ inline constexpr int64_t kRowsPerChunk = 512;
 class GrowingDataset {
  public:
   GrowingDataset() = default;
-  // `shape` is that of one row; `wide`: a chunk is one row. Throws: hdf5::Error.
+  // `shape` is that of one row; `wide`: a chunk is one row, otherwise `rows_per_chunk` are.
+  // Throws: hdf5::Error.
   static GrowingDataset create(hid_t parent, const std::string& name, hid_t type,
-                               const std::vector<int64_t>& shape, bool wide);
+                               const std::vector<int64_t>& shape, bool wide,
+                               int64_t rows_per_chunk = kRowsPerChunk);
   static GrowingDataset open(hid_t parent, const std::string& name);
 
   int64_t rows() const { return rows_; }

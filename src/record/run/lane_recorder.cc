@@ -64,10 +64,8 @@ LaneExtent lane_extent(const RunDescription& description, const LaneDescription&
 }
 
 int64_t LaneExtent::width(Axis axis) const {
-  const std::array kWidths = {int64_t{1},       groups,
-                              gradient_norms,   int64_t{1},
-                              scaler_columns(), watched,
-                              sites,            sites * kHistogramBins,
+  const std::array kWidths = {int64_t{1},       groups,  gradient_norms, int64_t{1},
+                              scaler_columns(), watched, sites,          sites * kHistogramBins,
                               int64_t{1}};
   return kWidths.at(static_cast<size_t>(axis));
 }
@@ -165,10 +163,17 @@ void LaneRecorder::make(hid_t lane, bool create) {
     if (quantity.axis == Axis::kSiteAndBin) shape = {site_count_, kHistogramBins};
     const size_t slash = quantity.name.find('/');
     names_.push_back(slash == std::string::npos ? name : quantity.name.substr(0, slash + 1) + name);
-    datasets_.push_back(
-        create ? GrowingDataset::create(group, name, storage_type(quantity.storage()), shape,
-                                        quantity.is_wide() || quantity.is_checksum())
-               : GrowingDataset::open(group, name));
+    // Each step writes the chunk again, and readers read whole chunks.
+    constexpr int64_t kChecksumsPerChunk = 2048;
+    const int64_t rows_per_chunk =
+        quantity.is_checksum()
+            ? std::clamp<int64_t>(kChecksumsPerChunk / std::max<int64_t>(column.width, 1), 1,
+                                  kRowsPerChunk)
+            : kRowsPerChunk;
+    datasets_.push_back(create
+                            ? GrowingDataset::create(group, name, storage_type(quantity.storage()),
+                                                     shape, quantity.is_wide(), rows_per_chunk)
+                            : GrowingDataset::open(group, name));
   };
   for (const Quantity& quantity : quantities()) {
     if (quantity.is_checksum()) {  // after all others

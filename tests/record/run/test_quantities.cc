@@ -11,6 +11,7 @@
 
 #include "src/record/hdf5/growing_dataset.h"
 #include "src/record/hdf5/hdf5_handle.h"
+#include "src/record/run/run_checksum.h"
 #include "src/record/run/run_reader.h"
 #include "tests/record/run/synthetic_run.h"
 
