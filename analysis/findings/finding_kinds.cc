@@ -532,9 +532,8 @@ constexpr FindingKindRow kRows[] = {
      .help = "small terms of sums had no effect",
      .rule =
          "products: at least 10 % of the terms, and an error of 10 % of the sum that FP32 does not "
-         "show; other sums (pools, means, gradients of biases and of picked rows, inside lstm and "
-         "gru): that error; plain sums of the forward pass: 10 % of the energy of the smaller "
-         "operand; running "
+         "show; other sums (pools, means, gradients of biases and of picked rows): that error; "
+         "plain sums of the forward pass: 10 % of the energy of the smaller operand; running "
          "statistics and added-up gradients: 10 % of the energy added, where a statistic is also "
          "wrong by 1 % of its energy, and by more than one ulp explains, or takes nothing while "
          "the reference's goes one way",

@@ -80,7 +80,7 @@ void add_products(const ShareTally& tally, const std::vector<AccumulatorHealth>&
   out.push_back(f);
 }
 
-// Sums without an accumulator site. Of a bias whose gradient is nothing but rounding, FP32 gets no
+// Sums that are not of products. Of a bias whose gradient is nothing but rounding, FP32 gets no
 // more.
 void add_other_sums(const ShareTally& tally, const Policy& policy,
                     const std::vector<AccumulatorHealth>& sums, std::vector<Finding>& out) {
@@ -103,8 +103,7 @@ void add_other_sums(const ShareTally& tally, const Policy& policy,
   Finding f = tally.finding(FindingKind::kSwamping, *worst, std::sqrt(most));
   f.value = std::sqrt(most);
   f.text = kOtherSums;
-  const bool of_products = is_in_graph(*worst) && find_op(worst->op).sums.of_products;
-  const Format& sum = *(of_products ? policy.gemm_accumulator : policy.reduce_accumulator)->format;
+  const Format& sum = *policy.reduce_accumulator->format;
   if (!contains(sum, find_format("fp32"))) f.format = sum.name;
   f.consequences = other_layers(tally, all, *worst);
   out.push_back(f);

@@ -58,11 +58,8 @@ AccumulatorHealth health_of(const Tensor& computed, const Tensor& in_fp32, const
 }  // namespace
 
 bool may_sum_narrowly(const Instruction& op, const Node& node) {
-  if (op.kind != InstructionKind::kOp) return false;
-  const OpSums& sums = find_op(node.op).sums;
-  if (sums.of_products && sums.are_shown) return false;
-  const Accumulator& in = sums.of_products ? *op.gemm_accumulator : *op.reduce_accumulator;
-  return !contains(*in.format, find_format("fp32"));
+  return op.kind == InstructionKind::kOp && !find_op(node.op).sums.of_products &&
+         !contains(*op.reduce_accumulator->format, find_format("fp32"));
 }
 
 std::vector<AccumulatorHealth> other_sums(const OpDef& op, const OpCall& call) {

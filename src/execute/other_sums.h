@@ -1,7 +1,7 @@
-// Measures sums without an accumulator site: pools, means, gradients of biases and of picked rows,
-// and the products inside of recurrent layers and of attention's backward pass. The op runs again
-// on the same operands, in FP64 and in FP32, so that every op that sums is measured by one rule,
-// whatever its sums are of. Only sums in formats narrower than FP32 are measured.
+// Measures sums that are not of products: pools, means, gradients of biases and of picked rows.
+// The op runs again on the same operands, in FP64 and in FP32, so that every op that sums is
+// measured by one rule, whatever its sums are of. Only sums in formats narrower than FP32 are
+// measured.
 #pragma once
 
 #include <vector>

@@ -63,35 +63,6 @@ def test_pools(lockstep, tmp_path, how):
     assert not pooled(lockstep, tmp_path, how, 8, "pure-fp16")
 
 
-class Recurrent(nn.Module):
-    def __init__(self, kind, size):
-        super().__init__()
-        self.cells = kind(size, 4)
-        for weight in self.cells.parameters():
-            nn.init.constant_(weight, 2**-10)
-
-    def forward(self, x):
-        return self.cells(x)[0]
-
-
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-def test_sums_inside_recurrent_layers(lockstep, tmp_path, kind):
-    """0.5 of 6000 numbers: FP16 sums of the products end at a third."""
-
-    def found(size, lane):
-        torch.manual_seed(0)
-        data = [torch.full((2, 3, size), 0.5) for _ in range(2)]
-        each = findings(
-            lockstep, tmp_path, Recurrent(kind, size), data, lambda m, x: m(x).square().mean(), [lane], steps=2
-        )[0]
-        return [finding for finding in each if finding["kind"] == "swamping"]
-
-    (swamped,) = found(6000, "pure-fp16")
-    assert "sums in fp16 are wrong by" in swamped["sentence"] and kind.__name__.lower() in swamped["sentence"], swamped
-    assert swamped["remedies"][0] == "sums in fp32"
-    assert not found(6000, "half") and not found(60, "pure-fp16")
-
-
 AVERAGES = {
     "add alpha": lambda old, new, decay: old.mul_(decay).add_(new, alpha=1 - decay),
     "add": lambda old, new, decay: old.copy_(torch.add(old * decay, new, alpha=1 - decay)),
