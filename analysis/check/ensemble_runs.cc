@@ -23,18 +23,21 @@ EnsembleRuns::EnsembleRuns(std::string folder, const std::atomic<bool>& stop,
                            std::function<std::unique_ptr<Observer>(int64_t, int64_t)> watch)
     : folder_(std::move(folder)), stop_(stop), watch_(std::move(watch)) {}
 
-std::string EnsembleRuns::path_of(const std::string& name) {
-  if (!is_made_) {
-    lock_ = lock_run(folder_);
-    std::error_code error;
-    const bool is_new = std::filesystem::create_directories(folder_, error);
-    if (error) {
-      throw InputError(
-          fmt::format("{}: cannot be made: {}", folder_, std::strerror(error.value())));
-    }
-    if (!is_new) remove_left_runs();
-    is_made_ = true;
+void EnsembleRuns::prepare() {
+  if (is_made_) return;
+  is_ours_ = false;
+  lock_ = lock_run(folder_);
+  std::error_code error;
+  const bool is_new = std::filesystem::create_directories(folder_, error);
+  if (error) {
+    throw InputError(fmt::format("{}: cannot be made: {}", folder_, std::strerror(error.value())));
   }
+  if (!is_new) remove_left_runs();
+  is_made_ = is_ours_ = true;
+}
+
+std::string EnsembleRuns::path_of(const std::string& name) {
+  prepare();
   return folder_ + "/" + name + ".h5";
 }
 
@@ -68,7 +71,7 @@ EnsembleRuns::~EnsembleRuns() {
   std::error_code error;
   if (is_made_) {
     std::filesystem::remove_all(folder_, error);
-  } else {
+  } else if (is_ours_) {
     std::filesystem::remove(folder_, error);  // made by the caller, and empty
   }
 }

@@ -33,6 +33,8 @@ class EnsembleRuns {
                std::function<std::unique_ptr<Observer>(int64_t, int64_t)> watch);
   ~EnsembleRuns();
 
+  // Takes the folder and its lock before the first run. Throws: as path_of.
+  void prepare();
   // Makes the folder, or empties it of the runs of a program that was killed. Throws: InputError:
   // another program uses it, it holds other files, or cannot be made.
   std::string path_of(const std::string& name);
@@ -58,7 +60,8 @@ class EnsembleRuns {
   std::function<std::unique_ptr<Observer>(int64_t, int64_t)> watch_;
   int64_t started_ = 0, wanted_ = 1;
   RunSummary recorded_;
-  bool is_made_ = false;
+  bool is_made_ = false,
+       is_ours_ = true;  // not ours: another program holds it, or it could not be made
 };
 
 // Ctrl-C.

@@ -74,24 +74,27 @@ std::string path_of(const RecordArgs& args) {
   return is_folder ? path_in(args.output, args.options) : args.output;
 }
 
+void refuse_existing(const std::string& path, const RecordArgs& args, ProblemList& problems) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return;
+  if (!args.overwrite) {
+    problems.add(fmt::format("{}: exists", path),
+                 "`lockstep baseline propose` changes a baseline with a reason; --overwrite "
+                 "replaces it");
+  } else if (args.reason.empty()) {
+    problems.add("--reason: missing", "--overwrite replaces an accepted baseline: say why");
+  }
+  if (args.overwrite) collect_problems(problems, [&] { read_baseline(path); });
+}
+
 int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems) {
   read_replay_options(args, options, problems);
   std::string path;
   collect_problems(problems, [&] { path = path_of(args); });
   const size_t others = problems.count();
   check_output(path, Replace::kText, "", problems);
-  std::error_code error;
   const bool is_writable = problems.count() == others;
-  if (is_writable && std::filesystem::exists(path, error)) {
-    if (!args.overwrite) {
-      problems.add(fmt::format("{}: exists", path),
-                   "`lockstep baseline propose` changes a baseline with a reason; --overwrite "
-                   "replaces it");
-    } else if (args.reason.empty()) {
-      problems.add("--reason: missing", "--overwrite replaces an accepted baseline: say why");
-    }
-    if (args.overwrite) collect_problems(problems, [&] { read_baseline(path); });
-  }
+  if (is_writable) refuse_existing(path, args, problems);
   if (args.options.seeds == 2) {
     const std::string_view seeds = option_name(&RunOptions::seeds);
     problems.add(fmt::format("{} 2: limits need at least 3 runs", seeds),
@@ -129,6 +132,10 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
   };
   try {
     EnsembleRuns runs(path + ".runs", catch_stop_signals(), watch);
+    runs.prepare();
+    // Another program may have recorded it since; none can now, under the lock of its runs.
+    refuse_existing(path, args, problems);
+    problems.throw_if_any();
     Baseline baseline = runs.record(request);
     const std::string broke = why_reference_broke(runs.recorded());
     if (!broke.empty()) {
@@ -137,6 +144,7 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
     }
     baseline.history.back().lockstep_version = LOCKSTEP_VERSION;
     if (!args.reason.empty()) baseline.history.back().reason = args.reason;
+    std::error_code error;
     if (std::filesystem::exists(path, error)) keep_history(path, baseline);
     const std::string text = to_json(baseline);
     write_text_file_atomically(path, text);

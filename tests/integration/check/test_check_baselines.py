@@ -236,3 +236,16 @@ def test_a_capture_chooses_from_a_folder(lockstep, tmp_path):
     lockstep("baseline", "record", *QUICK, "-o", tmp_path / "baselines/")  # of another model
     text = lockstep("check", capture, "--baseline", tmp_path / "baselines").stdout
     assert "IDENTICAL" in text and "fits best" not in text
+
+
+def test_of_recordings_at_the_same_time_one_wins_and_the_others_are_refused(binary_dir, tmp_path):
+    for race in range(4):
+        path = tmp_path / f"race{race}.json"
+        command = [binary_dir / "lockstep", "baseline", "record", *map(str, QUICK), "-o", path]
+        runs = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+        said = [run.communicate()[1] for run in runs]
+        assert sorted(run.returncode for run in runs) == [0, 2, 2, 2], said
+        for run, text in zip(runs, said, strict=True):
+            assert run.returncode == 0 or "another program is writing it" in text or "exists" in text, text
+        assert len(json.loads(path.read_text())["history"]) == 1
+    assert len(list(tmp_path.iterdir())) == 4, "no folder of runs is left"
