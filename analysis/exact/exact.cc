@@ -201,8 +201,10 @@ ExactResult compare_exactly(const RunFile& run, const RunFile& baseline,
   for (const LanePair& pair : pairs) {
     if (!result.groups.empty()) add_new_findings(run, baseline, pair, result);
   }
-  if (!result.groups.empty() || !result.missing.empty()) {
-    result.verdict = pairs.empty() ? ExactVerdict::kNothingComparable : ExactVerdict::kRegression;
+  if (!result.groups.empty()) {
+    result.verdict = ExactVerdict::kRegression;
+  } else if (!result.missing.empty() && result.values > 0) {
+    result.verdict = ExactVerdict::kIncomplete;
   } else if (!result.not_comparable.empty() || result.values == 0) {
     result.verdict = ExactVerdict::kNothingComparable;
   }

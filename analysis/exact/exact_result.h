@@ -8,7 +8,12 @@
 
 namespace lockstep {
 
-enum class ExactVerdict : uint8_t { kPass = 0, kRegression = 1, kNothingComparable = 3 };
+enum class ExactVerdict : uint8_t {
+  kPass,
+  kRegression,
+  kIncomplete,  // what both have is equal, but the run lacks lanes or steps
+  kNothingComparable,
+};
 
 struct ExactOptions {
   bool strict = false;  // floats must have equal bits, too

@@ -24,6 +24,8 @@ std::string verdict_text(const ExactResult& result) {
       return "PASS";
     case ExactVerdict::kRegression:
       return "REGRESSION";
+    case ExactVerdict::kIncomplete:
+      return "INCOMPLETE";
     case ExactVerdict::kNothingComparable:
       return "INCONCLUSIVE";
   }

@@ -57,7 +57,16 @@ int run_exact(const CheckArgs& args) {
   ExactResult result = compare_exactly(run, baseline, args.exact_options);
   find_first_value(result, run, baseline, catch_stop_signals());
   print_text(exact_text(result, run.path(), baseline.path(), args.exact_options));
-  return static_cast<int>(result.verdict);
+  switch (result.verdict) {
+    case ExactVerdict::kPass:
+      return kExitFine;
+    case ExactVerdict::kRegression:
+      return kExitRegression;
+    case ExactVerdict::kIncomplete:
+    case ExactVerdict::kNothingComparable:
+      break;
+  }
+  return kExitInconclusive;
 }
 
 constexpr std::string_view kScratchName = "lockstep-check.";
