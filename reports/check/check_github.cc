@@ -5,10 +5,10 @@
 
 #include <algorithm>
 
-#include "reports/check/alarm_tables.h"
+#include "analysis/check/alarm_groups.h"
+#include "analysis/check/alarm_sentence.h"
 #include "reports/check/check_text.h"
 #include "reports/words/source_place.h"
-#include "src/core/counted.h"
 #include "src/core/text.h"
 
 namespace lockstep {
@@ -47,14 +47,10 @@ std::string error_annotations(const std::vector<std::string>& problems) {
   return out;
 }
 
-std::string group_annotation(const AlarmGroup& group) {
-  std::string message = group.first->sentence;
-  if (group.count > 1) {
-    message += fmt::format(" (and {} of {} in this lane)", counted(group.count - 1, "more number"),
-                           group.subject);
-  }
-  return annotation("error", fmt::format("Lockstep: {} in {}", group.subject, group.lane), message,
-                    group.first->source_line);
+std::string cause_annotation(const AlarmCause& cause) {
+  const Alarm& alarm = *cause.first;
+  return annotation("error", fmt::format("Lockstep: {} in {}", alarm_subject(alarm), alarm.lane),
+                    alarm.sentence + following_text(cause), alarm.source_line);
 }
 
 }  // namespace
@@ -62,19 +58,18 @@ std::string group_annotation(const AlarmGroup& group) {
 std::string github_annotations(const CheckResult& result) {
   if (result.verdict == CheckVerdict::kError) return error_annotations(result.problems);
   constexpr std::string_view kMore = "see the job's summary";
-  const std::vector<AlarmGroup> groups = group_alarms(result.alarms);
-  if (groups.empty()) {
+  const std::vector<AlarmCause> causes = causes_of(result.alarms);
+  if (causes.empty()) {
     const std::string_view kind = exit_code_of(result.verdict) == 0 ? "notice" : "warning";
     return annotation(kind, "Lockstep: " + std::string(to_string(result.verdict)),
                       check_headline(result));
   }
-  const size_t shown = groups.size() <= kMostAnnotations ? groups.size() : kMostAnnotations - 1;
+  const size_t shown = causes.size() <= kMostAnnotations ? causes.size() : kMostAnnotations - 1;
   std::string out;
-  for (size_t i = 0; i < shown; ++i) out += group_annotation(groups[i]);
-  size_t left_out = 0;
-  for (size_t i = shown; i < groups.size(); ++i) left_out += groups[i].count;
-  if (left_out > 0) {
-    out += annotation("error", "Lockstep", fmt::format("+{} more, {}", left_out, kMore));
+  for (size_t i = 0; i < shown; ++i) out += cause_annotation(causes[i]);
+  if (shown < causes.size()) {
+    out +=
+        annotation("error", "Lockstep", fmt::format("+{} more, {}", causes.size() - shown, kMore));
   }
   return out;
 }

@@ -14,7 +14,7 @@ inline constexpr size_t kMostAnnotations = 10;
 // summary whole.
 inline constexpr size_t kMostSummaryBytes = size_t{1} << 20;
 
-// One for each metric of a lane, the origin first; the last one says how many are not shown.
+// One for each cause (alarm_groups.h), the origin first; the last one says how many are not shown.
 std::string github_annotations(const CheckResult& result);
 // As much of `markdown` as fits into a summary that has `used` bytes, cut at a line.
 std::string summary_that_fits(std::string_view markdown, size_t used);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "analysis/check/alarm_groups.h"
 #include "analysis/check/alarm_sentence.h"
 #include "analysis/findings/finding_kinds.h"
 #include "reports/check/check_text.h"
@@ -52,12 +53,11 @@ class Sarif {
   Sarif(const CheckResult& result, std::string_view version) : result_(result), version_(version) {}
 
   std::string write() {
-    const size_t shown = std::min(result_.alarms.size(), kMostSarifResults);
     ordered_json results = ordered_json::array();
-    for (size_t i = 0; i < shown; ++i) results.push_back(result_json(result_.alarms[i]));
+    for (const AlarmCause& cause : causes_of(result_.alarms)) results.push_back(result_json(cause));
     ordered_json driver = {{"name", "Lockstep"}, {"version", version_}, {"rules", rules_}};
     ordered_json run = {{"tool", {{"driver", driver}}},
-                        {"invocations", ordered_json::array({invocation(shown)})},
+                        {"invocations", ordered_json::array({invocation()})},
                         {"results", results},
                         {"properties",
                          {{"verdict", to_string(result_.verdict)},
@@ -81,7 +81,8 @@ class Sarif {
     return rules_.size() - 1;
   }
 
-  ordered_json result_json(const Alarm& alarm) {
+  ordered_json result_json(const AlarmCause& cause) {
+    const Alarm& alarm = *cause.first;
     const std::string place = alarm_place(alarm);
     const std::string name = printable(place.empty() ? alarm.lane : alarm.lane + ": " + place);
     ordered_json location;
@@ -90,15 +91,16 @@ class Sarif {
                                       {"region", {{"startLine", source->line}}}};
     }
     location["logicalLocations"] = ordered_json::array({{{"fullyQualifiedName", name}}});
-    ordered_json out = {{"ruleId", alarm_subject(alarm)},
-                        {"ruleIndex", rule_index(alarm)},
-                        {"level", "error"},
-                        {"message", text_json(fmt::format("{}. The limit comes from {}.",
-                                                          alarm.sentence, alarm.limit_from))},
-                        {"locations", ordered_json::array({location})},
-                        // The same alarm of another run is the same result.
-                        {"partialFingerprints",
-                         {{"lockstep/v1", fmt::format("{}/{}", alarm_subject(alarm), name)}}}};
+    ordered_json out = {
+        {"ruleId", alarm_subject(alarm)},
+        {"ruleIndex", rule_index(alarm)},
+        {"level", "error"},
+        {"message", text_json(fmt::format("{}{}. The limit comes from {}.", alarm.sentence,
+                                          following_text(cause), alarm.limit_from))},
+        {"locations", ordered_json::array({location})},
+        // The same alarm of another run is the same result.
+        {"partialFingerprints",
+         {{"lockstep/v1", fmt::format("{}/{}", alarm_subject(alarm), name)}}}};
     if (alarm.finding.empty()) {
       out["properties"] = {{"value", json_number(alarm.value)},
                            {"baseline", json_number(alarm.expected)},
@@ -108,7 +110,7 @@ class Sarif {
   }
 
   // A metric that could not be judged is not a result, but must not be lost.
-  ordered_json invocation(size_t shown) const {
+  ordered_json invocation() const {
     ordered_json notes = ordered_json::array();
     const auto note = [&](const std::string& text, const char* level = "warning") {
       notes.push_back({{"level", level}, {"message", text_json(text)}});
@@ -116,9 +118,6 @@ class Sarif {
     for (const std::string& problem : result_.problems) note(problem, "error");
     for (const std::string& missing : result_.missing) note("Missing: " + missing);
     for (const std::string& why : result_.why_inconclusive) note("Not judged: " + why);
-    if (shown < result_.alarms.size()) {
-      note(fmt::format("{} more results were left out", result_.alarms.size() - shown));
-    }
     return {{"executionSuccessful", result_.verdict != CheckVerdict::kError},
             {"exitCode", exit_code_of(result_.verdict)},
             {"toolExecutionNotifications", notes}};

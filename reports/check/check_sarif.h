@@ -1,5 +1,6 @@
 // A check's result as SARIF 2.1.0, which code scanning shows at the lines of the model: a rule is a
-// metric or a kind of finding, a result is an alarm.
+// metric or a kind of finding, a result is a cause (alarm_groups.h), and its message counts what
+// follows from it.
 // Source: OASIS, Static Analysis Results Interchange Format 2.1.0.
 #pragma once
 
@@ -9,9 +10,6 @@
 #include "analysis/check/check_result.h"
 
 namespace lockstep {
-
-// The most results of a run that GitHub shows.
-inline constexpr size_t kMostSarifResults = 5000;
 
 std::string check_sarif(const CheckResult& result, std::string_view lockstep_version);
 

@@ -81,6 +81,31 @@ TEST_CASE("the HTML and Markdown of a check: names cannot become markup") {
   CHECK_FALSE(holds(outside, "<script>"));
 }
 
+TEST_CASE("alarms by cause: what was changed, or the first place, once for all lanes") {
+  CheckResult result = testing::regression();
+  REQUIRE(causes_of(result.alarms).size() == 1);  // the reference has alarms: all follow from one
+  CHECK(causes_of(result.alarms)[0].following == 3);
+  Alarm setting{.lane = "fp32", .finding = std::string(kSetting), .sentence = "lr: 0.1 -> 0.2"};
+  result.alarms.insert(result.alarms.begin(), setting);
+  setting.sentence = "momentum: 0.9 -> 0";
+  result.alarms.insert(result.alarms.begin(), setting);
+  std::vector<AlarmCause> causes = causes_of(result.alarms);
+  REQUIRE(causes.size() == 2);
+  CHECK(causes[0].first->sentence == "momentum: 0.9 -> 0");
+  CHECK(causes[0].following == 4);
+  CHECK(causes[1].following == 0);
+  CheckResult lanes = testing::many_alarms(6, 2);
+  causes = causes_of(lanes.alarms);
+  REQUIRE(causes.size() == 2);
+  CHECK(causes[1].first->lane == "lane1");
+  CHECK(causes[1].following == 2);
+  for (Alarm& alarm : lanes.alarms) alarm.site = 5;
+  causes = causes_of(lanes.alarms);
+  REQUIRE(causes.size() == 1);
+  CHECK(causes[0].following == 5);
+  CHECK(causes_of({}).empty());
+}
+
 TEST_CASE("alarms are counted by lane and metric; first and worst are named") {
   const CheckResult result = testing::regression();
   const std::vector<AlarmGroup> groups = group_alarms(result.alarms);
