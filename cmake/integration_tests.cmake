@@ -37,7 +37,7 @@ lockstep_integration_tests(captured slow recommend_search findings recommend_sen
   pytorch_module check_edits threads captures)
 lockstep_integration_tests(check everyday check_own)
 lockstep_integration_tests(check slow check_mutants check_planted check_kernels check_pytest check_ci
-  check_baselines)
+  check_baselines check_refactors)
 lockstep_integration_tests(run everyday run_file report_page charts_build check_outputs report_live export_run
   save_values masks start_from hostile_input write_errors damaged_files)
 lockstep_integration_tests(run slow kill_resume syscall_faults mnist report_models step_costs same_bits

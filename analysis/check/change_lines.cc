@@ -93,12 +93,14 @@ class Writer {
         at->second.layers.insert(now.layer);
       }
     });
-    std::map<std::string, std::set<std::string>> gone, fresh;  // by op
+    std::map<std::string, Where> gone, fresh;  // by op
     for (const size_t i : match_.nodes.free_before()) {
-      gone[base_.nodes[i].op].insert(base_.nodes[i].layer);
+      const NodeFacts& node = base_.nodes[i];
+      gone.try_emplace(node.op, Where{&node}).first->second.layers.insert(node.layer);
     }
     for (const size_t j : match_.nodes.free_after()) {
-      fresh[run_.nodes[j].op].insert(run_.nodes[j].layer);
+      const NodeFacts& node = run_.nodes[j];
+      fresh.try_emplace(node.op, Where{&node}).first->second.layers.insert(node.layer);
     }
     for (const auto& [key, where] : attributes) {
       const auto& [op, name, before, after] = key;
@@ -108,15 +110,17 @@ class Writer {
       if (before.starts_with("[")) {
         change(std::move(text));
       } else {
-        setting({std::move(text), where.first->layer, op, where.first->source_line});
+        setting({std::move(text), where.first->layer, op, where.first->source_line,
+                 drops_elements(op)});
       }
     }
     size_t shown = 0;
-    const auto list = [&](const char* where, const auto& ops) {
-      for (const auto& [op, layers] : ops) {
-        std::string text = fmt::format("{} {}: {}", op, where, named(layers));
+    const auto list = [&](const char* side, const auto& ops) {
+      for (const auto& [op, where] : ops) {
+        std::string text = fmt::format("{} {}: {}", op, side, named(where.layers));
         if (drops_elements(op)) {  // no other op computes the same
-          setting({std::move(text), layers.empty() ? "" : *layers.begin(), op, ""});
+          setting({op + " changed: " + text, where.first->layer, op, where.first->source_line,
+                   /*is_of_masks=*/true});
         } else if (shown++ < kNamedChanges) {
           change(std::move(text));
         }
@@ -149,9 +153,8 @@ class Writer {
   }
 
   void parameters() {
-    const auto lacks = [&](const char* which, const ParameterFacts& p) {
-      out_.no_match.push_back(
-          fmt::format("the {} has no parameter {} ({})", which, p.name, p.shape));
+    const auto lacks = [&](std::string_view which, const ParameterFacts& p) {
+      out_.no_match.push_back(no_parameter_text(which, p));
     };
     match_.parameters.each(
         base_.parameters, run_.parameters,
@@ -222,6 +225,10 @@ std::vector<SetupDifference> settings_of_loop(const RunFacts& baseline, const Ru
     if (!theirs.contains(name)) settings.push_back({name, now, ""});
   }
   return settings;
+}
+
+std::string no_parameter_text(std::string_view which, const ParameterFacts& parameter) {
+  return fmt::format("the {} has no parameter {} ({})", which, parameter.name, parameter.shape);
 }
 
 ChangeLines change_lines(const RunFacts& baseline, const RunFacts& run, const RunMatch& match) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "analysis/pair/run_match.h"
@@ -14,6 +15,7 @@ namespace lockstep {
 struct SettingChange {
   std::string text;                    // "layer_norm eps: 1e-05 -> 1e-06 in 12 layers (ln1, ...)"
   std::string layer, op, source_line;  // the first; "": of the loop
+  bool is_of_masks = false;            // of an op that drops elements: its masks are others
 };
 
 // One line each.
@@ -23,6 +25,8 @@ struct ChangeLines {
   std::vector<std::string> no_match;    // what the baseline has and the run lacks
   std::vector<std::string> extra;       // what only the run has
 };
+// "the run has no parameter fc.weight (10x84)".
+std::string no_parameter_text(std::string_view which, const ParameterFacts& parameter);
 ChangeLines change_lines(const RunFacts& baseline, const RunFacts& run, const RunMatch& match);
 
 // The differences in setup_in_words: what is trained and how, not what its weights and batches were

@@ -10,10 +10,13 @@
 
 #include "analysis/check/alarm_sentence.h"
 #include "analysis/check/change_lines.h"
+#include "analysis/check/joined_parameters.h"
 #include "analysis/check/limit_range.h"
 #include "analysis/check/metric_keys.h"
 #include "analysis/check/rule_use.h"
+#include "analysis/check/shared_places.h"
 #include "analysis/findings/finding_kinds.h"
+#include "analysis/pair/parameter_state.h"
 #include "emulation/format/format.h"
 #include "src/capture/capture.h"
 #include "src/core/counted.h"
@@ -41,6 +44,7 @@ class Judge {
         facts_(facts_without_twins(run)),
         match_(match_runs(baseline.run, facts_)),
         lines_(change_lines(baseline.run, facts_, match_)),
+        places_(shared_places(baseline.run, facts_, match_)),
         lane_here_(baseline.run.lanes.size(), -1) {
     for (const LaneFacts& lane : facts_.lanes) lane_in_run_.push_back(run.lane_index(lane.name));
     for (const LanePair& pair : match_.lanes) {
@@ -66,6 +70,7 @@ class Judge {
       result_.runs = ensemble.runs;
       if (ensemble.is_usable()) {
         few_runs(ensemble);
+        part_doubtful_pairs(ensemble);
         judge_lanes(ensemble);
       } else {
         lacks_ensemble();
@@ -73,6 +78,7 @@ class Judge {
     }
     rules_.ignore(result_.alarms);
     rules_.report(result_);
+    set_aside_changed_code();
     sort_alarms();
     locate();
     decide();
@@ -145,8 +151,11 @@ class Judge {
   // Are weights and batches the recorded ones, but for an ulp?
   void choose_draw() {
     result_.draw = Draw::kSame;
-    const auto other = [&](std::string why) {
-      if (result_.draw == Draw::kSame) why_other_ = std::move(why);
+    const auto other = [&](std::string why, bool from_weights = false) {
+      if (result_.draw == Draw::kSame) {
+        why_other_ = std::move(why);
+        has_other_weights_ = from_weights;
+      }
       result_.draw = Draw::kOther;
     };
     if (facts_.batches_hash != baseline_.run.batches_hash) {
@@ -163,19 +172,97 @@ class Judge {
     const Ensemble& ulps = baseline_.ensemble(Draw::kSame);
     const size_t lane = reference_lane();
     if (ulps.lanes.empty() || lane == baseline_.run.lanes.size()) return;
+    join_parameters(ulps.lanes[lane], summary_.lanes[static_cast<size_t>(lane_here_[lane])]);
+    if (is_replaced()) {
+      other("parameters of the baseline have no counterpart with their values",
+            /*from_weights=*/true);
+    }
     const LaneSummary& now = summary_.lanes[static_cast<size_t>(lane_here_[lane])];
     for (size_t s = 0; s < match_.sites.size(); ++s) {
       const SiteFacts& site = baseline_.run.sites[s];
-      if (match_.sites.after_of(s) < 0 || site.point != "storage" || site.role != "weight")
-        continue;
+      if (match_.sites.after_of(s) < 0 || !is_stored_weight(site)) continue;
       const Band* before = ulps.lanes[lane].find(MetricId::kFirstMagnitude, s);
       const Measured* after =
           now.find(MetricId::kFirstMagnitude, static_cast<size_t>(match_.sites.after_of(s)));
       if (before == nullptr || after == nullptr) continue;
       if (std::fabs(before->centre - after->value) < kSameDrawOctaves) continue;
-      other("the weights of " + site.layer + " differ at the start");
+      other("the weights of " + site.layer + " differ at the start", /*from_weights=*/true);
     }
   }
+
+  // Fused or split parameters are one, if the values say so.
+  void join_parameters(const LaneBands& before, const LaneSummary& now) {
+    std::vector<double> octaves_before, octaves_now;
+    constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+    for (size_t p = 0; p < baseline_.run.parameters.size(); ++p) {
+      const int site = stored_site(baseline_.run, p);
+      const Band* band =
+          site < 0 ? nullptr : before.find(MetricId::kFirstMagnitude, static_cast<size_t>(site));
+      octaves_before.push_back(band == nullptr ? kUnknown : band->centre);
+    }
+    for (size_t p = 0; p < facts_.parameters.size(); ++p) {
+      const int site = stored_site(facts_, p);
+      const Measured* found =
+          site < 0 ? nullptr : now.find(MetricId::kFirstMagnitude, static_cast<size_t>(site));
+      octaves_now.push_back(found == nullptr ? kUnknown : found->value);
+    }
+    joined_ = joined_parameters(baseline_.run, facts_, match_.parameters, octaves_before,
+                                octaves_now, kSameDrawOctaves);
+    const auto names = [](const RunFacts& run, const std::vector<size_t>& parameters) {
+      std::vector<std::string> all;
+      for (const size_t p : parameters) all.push_back(run.parameters[p].name);
+      return join(all, " and ");
+    };
+    for (const JoinedParameter& one : joined_) {
+      result_.changes.push_back(fmt::format(
+          "parameter {} is {} here", names(baseline_.run, one.before), names(facts_, one.after)));
+      for (const size_t p : one.before) {
+        std::erase(result_.missing, no_parameter_text("run", baseline_.run.parameters[p]));
+      }
+      for (const size_t p : one.after) {
+        std::erase(result_.missing, no_parameter_text("baseline", facts_.parameters[p]));
+      }
+    }
+  }
+  // Both sides have parameters that the other lacks.
+  bool is_replaced() const {
+    size_t ours = match_.parameters.free_before().size(),
+           theirs = match_.parameters.free_after().size();
+    for (const JoinedParameter& one : joined_) {
+      ours -= one.before.size();
+      theirs -= one.after.size();
+    }
+    return ours > 0 && theirs > 0;
+  }
+
+  // The first gradients of joined parameters, together.
+  void judge_joined(const Ensemble& ensemble) {
+    const Metric& metric = metric_row(MetricId::kFirstGradient);
+    for (size_t lane = 0; lane < ensemble.lanes.size(); ++lane) {
+      if (lane_here_[lane] < 0) continue;
+      const LaneSummary& now = summary_.lanes[static_cast<size_t>(lane_here_[lane])];
+      for (const JoinedParameter& one : joined_) {
+        Band band{.centre = 0, .spread = 0, .always = true};
+        double square_sum = 0;
+        for (const size_t p : one.before) {
+          const Band* found = ensemble.lanes[lane].find(metric.id, p);
+          if (found == nullptr) continue;
+          band.centre += std::exp2(2 * found->centre);
+          band.spread = std::max(band.spread, found->spread);
+        }
+        for (const size_t p : one.after) {
+          const Measured* found = now.find(metric.id, p);
+          if (found != nullptr) square_sum += std::exp2(2 * found->value);
+        }
+        if (band.centre == 0) continue;  // a lane without this metric
+        band.centre = std::log2(band.centre) / 2;
+        ++result_.judged;
+        judge_number(lane, metric, one.before.front(), band, {std::log2(square_sum) / 2});
+      }
+    }
+  }
+
+  bool captured() const { return !facts_.batches_hash.empty(); }
 
   size_t reference_lane() const {
     for (size_t lane = 0; lane < baseline_.run.lanes.size(); ++lane) {
@@ -201,17 +288,31 @@ class Judge {
           counted(static_cast<uint64_t>(result_.runs), "run"), kFewestRuns));
       return;
     }
+    if (std::ranges::any_of(lines_.settings, &SettingChange::is_of_masks)) {
+      changed_settings();  // why the masks are others
+      return;
+    }
+    const std::string_view limits = captured()
+                                        ? "`lockstep baseline record ... --other-captures A,B,...`"
+                                        : "`lockstep baseline record ... --seeds N`";
+    if (has_other_weights_ && captured()) {
+      result_.why_inconclusive.push_back(fmt::format(
+          "{}: the script draws others than the baseline's. Start from the old ones: "
+          "`torch.save(model.state_dict(), \"start.pt\")` before the capture in the old script, "
+          "`model.load_state_dict(torch.load(\"start.pt\"))` in the new; or record limits for "
+          "other weights ({})",
+          why_other_, limits));
+      return;
+    }
     result_.why_inconclusive.push_back(
-        fmt::format("{}, but the baseline has no limits for other seeds: `lockstep baseline "
-                    "record ... --seeds N`, or several captures",
-                    why_other_));
+        fmt::format("{}, but the baseline has no limits for other seeds: {}", why_other_, limits));
   }
 
   // Index in the run, -1: no counterpart.
   int counterpart(const Metric& metric, size_t subject) const {
     switch (metric.of) {
       case MetricOf::kSite:
-        return match_.sites.after_of(subject);
+        return is_parted(subject) ? -1 : match_.sites.after_of(subject);
       case MetricOf::kParameter:
         return match_.parameters.after_of(subject);
       case MetricOf::kGroup:
@@ -249,7 +350,7 @@ class Judge {
   void each_exponent(const LaneBands& before, const LaneSummary& now, size_t lane, Visit visit) {
     if (!is_judgeable(metric_row(MetricId::kExponents))) return;
     for (size_t s = 0; s < before.exponents.size(); ++s) {
-      const int at = match_.sites.after_of(s);
+      const int at = is_parted(s) ? -1 : match_.sites.after_of(s);
       const Band* band = before.find(MetricId::kExponents, s);
       if (!before.has_exponents[s] || at < 0 || band == nullptr) continue;
       const auto here = static_cast<size_t>(at);
@@ -259,6 +360,70 @@ class Judge {
       }
       visit(lane, metric_row(MetricId::kExponents), s, *band, apart);
     }
+  }
+
+  // A doubtful pair is none unless FP32's values agree; with other seeds they cannot.
+  void part_doubtful_pairs(const Ensemble& ensemble) {
+    if (!places_.has_changed_code) return;
+    const size_t lane = reference_lane();
+    const double factor = limit_factor(ensemble.runs, options_.alpha, match_.sites.size());
+    for (size_t s = 0; s < match_.sites.size(); ++s) {
+      if (!places_.doubtful[s]) continue;
+      const auto at = static_cast<size_t>(match_.sites.after_of(s));
+      bool agrees = false;
+      if (result_.draw == Draw::kSame && lane < ensemble.lanes.size()) {
+        const Band* before = ensemble.lanes[lane].find(MetricId::kFirstMagnitude, s);
+        const Measured* after = summary_.lanes[static_cast<size_t>(lane_here_[lane])].find(
+            MetricId::kFirstMagnitude, at);
+        const double floor = metric_row(MetricId::kFirstMagnitude).floor;
+        agrees =
+            before != nullptr && after != nullptr &&
+            std::fabs(before->centre - after->value) <= std::max(floor, factor * before->spread);
+      }
+      if (agrees) continue;
+      parted_.insert(s);
+      --result_.sites_matched;
+    }
+  }
+  bool is_parted(size_t site) const { return parted_.contains(site); }
+
+  // Inside of rewritten code the same mathematics takes another way: other partial sums, other
+  // roundings. What both programs share decides (shared_places.h); if it agrees, the rest is no
+  // regression, and a change that is named.
+  void set_aside_changed_code() {
+    if (!places_.has_changed_code) return;
+    std::erase_if(result_.improvements, [this](const Alarm& alarm) { return is_inner(alarm); });
+    if (result_.alarms.empty() || !std::ranges::all_of(result_.alarms, [this](const Alarm& alarm) {
+          return is_inner(alarm);
+        })) {
+      return;
+    }
+    sort_alarms();
+    result_.changes.push_back(fmt::format(
+        "{} inside of the changed code beyond their limits, the first: {}. The losses, gradients, "
+        "updates and unchanged layers of all lanes are within theirs, so that this is no "
+        "regression",
+        counted(result_.alarms.size(), "number"), alarm_sentence(result_.alarms.front())));
+    result_.alarms.clear();
+  }
+  // Adam turns the sign of a gradient near zero into a whole step, so that weights and updates of a
+  // lane differ by much for a rounding error of little effect; its layers and losses show a large
+  // one.
+  bool is_error_of_weights(const Metric& metric, size_t site) const {
+    const bool is_error = metric.unit == MetricUnit::kOctaves && metric.worse == WorseIf::kMore;
+    const SiteFacts& facts = facts_.sites[site];
+    return is_error && (is_parameter_state(facts) || facts.role == "weight");
+  }
+  // Values that break are never inner.
+  bool is_inner(const Alarm& alarm) const {
+    if (alarm.site < 0 || alarm.finding == kOtherInputs || alarm.finding == kSetting) return false;
+    if (alarm.finding.empty() && alarm.metric == MetricId::kNonfinite) return false;
+    const auto row = std::ranges::find(finding_kinds(), alarm.finding, &FindingKindRow::name);
+    const bool breaks = row != finding_kinds().end() && row->breaks;
+    const auto at = static_cast<size_t>(alarm.site);
+    if (alarm.finding.empty() && is_error_of_weights(metric_row(alarm.metric), at)) return true;
+    const int before = match_.sites.before_of(at);
+    return !breaks && (before < 0 || !places_.certain[static_cast<size_t>(before)]);
   }
 
   void judge_lanes(const Ensemble& ensemble) {
@@ -280,6 +445,7 @@ class Judge {
       }
     });
     result_.missing.insert(result_.missing.end(), missing.begin(), missing.end());
+    judge_joined(ensemble);
     other_inputs();
     new_nonfinite(ensemble);
     new_findings();
@@ -374,7 +540,8 @@ class Judge {
       alarm.point = site.point;
       alarm.source_line = site.source_line;
     } else if (metric.of != MetricOf::kLane) {
-      alarm.parameter = subject_text(facts_, metric, static_cast<size_t>(at));
+      alarm.parameter = at < 0 ? subject_text(baseline_.run, metric, subject)
+                               : subject_text(facts_, metric, static_cast<size_t>(at));
     }
   }
 
@@ -574,10 +741,14 @@ class Judge {
   const RunFacts facts_;  // without twins
   const RunMatch match_;  // before: the baseline
   const ChangeLines lines_;
+  const SharedPlaces places_;
+  std::vector<JoinedParameter> joined_;
   std::vector<int> lane_here_;  // by lane of the baseline: the lane in `facts_`, -1: none
   std::vector<int> lane_in_run_;
+  std::set<size_t> parted_;  // doubtful pairs whose values differ, by site of the baseline
   std::map<std::string, int64_t> first_other_bits_;  // by lane of the run
   std::string why_other_;
+  bool has_other_weights_ = false;  // and the baseline's batches
   LimitBasis basis_;
   CheckResult result_;
 };

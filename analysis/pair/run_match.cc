@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "analysis/findings/findings.h"
+#include "analysis/pair/parameter_state.h"
 #include "src/graph/json_text.h"
 #include "src/graph/same_step.h"
 
@@ -31,9 +32,28 @@ std::vector<std::string> own_layers(const std::vector<Item>& items,
   return layers;
 }
 
-// Three passes: the same layer; a layer with another name and the same ops; anywhere, in order.
+// By layer: the shapes of its weights.
+using WeightShapes = std::map<std::string, std::vector<std::string>>;
+WeightShapes weight_shapes(const RunFacts& run) {
+  WeightShapes shapes;
+  for (const SiteFacts& site : run.sites) {
+    if (is_stored_weight(site)) shapes[site.layer].push_back(site.shape);
+  }
+  return shapes;
+}
+
+bool may_be_one(const NodeFacts&, const NodeFacts&) {
+  return true;
+}
+bool may_be_one(const SiteFacts& a, const SiteFacts& b) {
+  return !is_parameter_state(a) || a.shape == b.shape;
+}
+
+// Three passes: the same layer; a layer with another name, the same ops and weights of the same
+// shapes; anywhere, in order.
 template <typename Item, typename Equal>
 Pairing match_by_layer(const std::vector<Item>& before, const std::vector<Item>& after, Equal equal,
+                       WeightShapes weights_before, WeightShapes weights_after,
                        std::map<std::string, std::string>& renamed) {
   Pairing pairing(before.size(), after.size());
   const auto same = [&](size_t i, size_t j) { return equal(before[i], after[j]); };
@@ -46,14 +66,17 @@ Pairing match_by_layer(const std::vector<Item>& before, const std::vector<Item>&
   for (const std::string& layer : own_layers(before, theirs)) {
     const std::vector<size_t>& items = ours[layer];
     const auto found = std::ranges::find_if(fresh, [&](const std::string& candidate) {
-      return !candidate.empty() && std::ranges::equal(items, theirs[candidate], same);
+      return !candidate.empty() && weights_before[layer] == weights_after[candidate] &&
+             std::ranges::equal(items, theirs[candidate], same);
     });
     if (found == fresh.end()) continue;
     pairing.pair_in_order(items, theirs[*found], same);
     renamed[layer] = *found;
     fresh.erase(found);
   }
-  pairing.pair_in_order(pairing.free_before(), pairing.free_after(), same);
+  pairing.pair_in_order(pairing.free_before(), pairing.free_after(), [&](size_t i, size_t j) {
+    return same(i, j) && may_be_one(before[i], after[j]);
+  });
   return pairing;
 }
 
@@ -132,13 +155,16 @@ RunMatch match_runs(const RunFacts& before, const RunFacts& after) {
   match.lanes = match_lanes(before.lanes, after.lanes);
   match.settings = setup_differences(after.options, before.options);
   match.environment = environment_differences(before.environment, after.environment);
+  const WeightShapes weights_before = weight_shapes(before), weights_after = weight_shapes(after);
   match.nodes = match_by_layer(
       before.nodes, after.nodes,
-      [](const NodeFacts& a, const NodeFacts& b) { return a.op == b.op; }, match.renamed_layers);
+      [](const NodeFacts& a, const NodeFacts& b) { return a.op == b.op; }, weights_before,
+      weights_after, match.renamed_layers);
   std::map<std::string, std::string> renamed;  // as of the nodes
   match.sites = match_by_layer(
       before.sites, after.sites,
-      [](const SiteFacts& a, const SiteFacts& b) { return a.is_of_same_kind(b); }, renamed);
+      [](const SiteFacts& a, const SiteFacts& b) { return a.is_of_same_kind(b); }, weights_before,
+      weights_after, renamed);
   match.parameters = match_parameters(before.parameters, after.parameters);
   match.same_places =
       std::ranges::equal(before.sites, after.sites, [](const SiteFacts& a, const SiteFacts& b) {

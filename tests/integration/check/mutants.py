@@ -1,4 +1,4 @@
-"""Changes of the users' scripts text_loop.py and image_loop.py: planted defects, and changes that are harmless.
+"""Changes of the users' scripts text_loop.py, image_loop.py and mlp_loop.py: planted defects, and harmless changes.
 
 An edit is a piece of the script and what replaces it. MUTANTS must be red, and the first line of the verdict must name
 the place; HARMLESS must not be red.
@@ -15,6 +15,7 @@ class Change:
     train: dict = dataclasses.field(default_factory=dict)  # arguments of train()
     threads: int = 1
     onednn: bool = True
+    codes: tuple = (0,)  # of a refactor: the exit codes that may be
 
 
 def edit(name, old, new, place="", **more):
@@ -93,6 +94,21 @@ TEXT_MUTANTS = [
     edit("head untied", "        self.head.weight = self.embed.weight\n", "", "head|embed"),
     edit("no positions", " + self.place(torch.arange(LENGTH))", "", r"place|embed|blocks\.0"),
     edit("residual forgotten", "x = x + self.mlp(self.norm2(x))", "x = self.mlp(self.norm2(x))", r"blocks\.0"),
+    edit("attention scale off by 1 %", _DIVIDE, _DIVIDE + " * 0.99", r"blocks\.0\.attention"),
+    edit("label smoothing of 0.01", _LOSS, _LOSS[:-1] + ", label_smoothing=0.01)", "label_smoothing"),
+    edit(
+        "clipping per parameter",
+        _CLIP,
+        "                    for p in model.parameters():\n"
+        "                        nn.utils.clip_grad_norm_([p], CLIP)\n",
+        "clip",
+    ),
+    edit(
+        "logits rounded to BF16",
+        "return self.head(x.float())",
+        "return self.head(x.float()).bfloat16().float()",
+        "cast|head",
+    ),
 ]
 
 _BN = "self.bn = nn.BatchNorm2d(outputs)"
@@ -131,6 +147,46 @@ IMAGE_MUTANTS = [
     edit("schedule one step early", "step_size=4", "step_size=3", "learning.rate|lr"),
     edit(
         "a layer not trained", "    model = Net()\n", "    model = Net()\n    model.fc1.requires_grad_(False)\n", "fc1"
+    ),
+]
+
+_RMS = "torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)"
+_SMALL_LOSS = "F.cross_entropy(model(features).float(), labels)"
+_WRONG_SILU = """class Silu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return F.silu(x)
+
+    @staticmethod
+    def backward(ctx, dy):
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        return 1.01 * dy * s * (1 + x * (1 - s))
+
+
+"""
+
+MLP_MUTANTS = [
+    edit("eps of a norm by hand", _RMS, _RMS.replace("1e-6", "1e-3"), "rms"),
+    edit("a norm's sum in FP16", "x.pow(2).mean(", "x.half().pow(2).mean(", "rms"),
+    Change(
+        "a gradient 1 % too large",
+        [("class Rms(nn.Module):", _WRONG_SILU + "class Rms(nn.Module):"), ("F.silu(self", "Silu.apply(self")],
+        r"blocks\.",
+    ),
+    edit("decoupled weight decay", "torch.optim.Adam(", "torch.optim.AdamW(", "decay|optimizer"),
+    edit(
+        "clipping per parameter",
+        "nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        "[nn.utils.clip_grad_norm_([p], 1.0) for p in model.parameters()]",
+        "clip",
+    ),
+    edit(
+        "the mean over an example less",
+        _SMALL_LOSS,
+        _SMALL_LOSS[:-1] + ', reduction="sum") / (ROWS - 1)',
+        "cross_entropy|loss",
     ),
 ]
 

@@ -18,6 +18,7 @@ from conftest import of_today
 SCRIPTS = {
     "text": (mutants.TEXT_MUTANTS, mutants.TEXT_HARMLESS),
     "image": (mutants.IMAGE_MUTANTS, mutants.IMAGE_HARMLESS),
+    "mlp": (mutants.MLP_MUTANTS, []),
 }
 OTHER_SEEDS = range(100, 112)
 FEWEST_MUTANTS, FEWEST_HARMLESS = 16, 10
