@@ -364,7 +364,7 @@ class Judge {
 
   // A doubtful pair is none unless FP32's values agree; with other seeds they cannot.
   void part_doubtful_pairs(const Ensemble& ensemble) {
-    if (!places_.has_changed_code) return;
+    if (!places_.has_changed_code || result_.first_other_bits < 0) return;
     const size_t lane = reference_lane();
     const double factor = limit_factor(ensemble.runs, options_.alpha, match_.sites.size());
     for (size_t s = 0; s < match_.sites.size(); ++s) {
@@ -406,13 +406,11 @@ class Judge {
         counted(result_.alarms.size(), "number"), alarm_sentence(result_.alarms.front())));
     result_.alarms.clear();
   }
-  // Adam turns the sign of a gradient near zero into a whole step, so that weights and updates of a
-  // lane differ by much for a rounding error of little effect; its layers and losses show a large
-  // one.
-  bool is_error_of_weights(const Metric& metric, size_t site) const {
-    const bool is_error = metric.unit == MetricUnit::kOctaves && metric.worse == WorseIf::kMore;
-    const SiteFacts& facts = facts_.sites[site];
-    return is_error && (is_parameter_state(facts) || facts.role == "weight");
+  // Free lanes drift apart after another rounding (Adam turns the sign of a gradient near zero into
+  // a whole step), and values that cancel take other exponents: both show how rounding went. Sizes
+  // and losses show whether it matters.
+  static bool is_of_roundings(MetricId metric) {
+    return metric == MetricId::kError || metric == MetricId::kExponents;
   }
   // Values that break are never inner.
   bool is_inner(const Alarm& alarm) const {
@@ -421,7 +419,7 @@ class Judge {
     const auto row = std::ranges::find(finding_kinds(), alarm.finding, &FindingKindRow::name);
     const bool breaks = row != finding_kinds().end() && row->breaks;
     const auto at = static_cast<size_t>(alarm.site);
-    if (alarm.finding.empty() && is_error_of_weights(metric_row(alarm.metric), at)) return true;
+    if (alarm.finding.empty() && is_of_roundings(alarm.metric)) return true;
     const int before = match_.sites.before_of(at);
     return !breaks && (before < 0 || !places_.certain[static_cast<size_t>(before)]);
   }
