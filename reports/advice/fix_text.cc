@@ -91,9 +91,9 @@ std::vector<std::string> pytorch_lines(const FixTrial& one, const FixFacts& fact
   for (const RemedyEdit& edit : one.edits) {
     if (!edit.pytorch.empty() && !edit.changes_run()) lines.push_back(edit.pytorch);
   }
-  const Policy before = parse_policy(facts.toml, "the policy");
+  const Policy before = parse_policy(facts.toml, "lane.toml");
   if (!is_model_cast(before)) return lines;
-  const Policy after = parse_policy(edited_policy(facts.toml, "fix", one.edits), "the policy");
+  const Policy after = parse_policy(edited_policy(facts.toml, "fix", one.edits), "fix.toml");
   if (!is_model_cast(after)) return lines;  // "torch.autocast instead of a model cast to 16 bits"
   const Graph& step = one.scene->step;
   for (std::string& line : cast_lines(step, moved_casts(step, one.scene->sites, before, after))) {
