@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "analysis/findings/finding_kinds.h"
 #include "reports/pytorch/pytorch_module.h"
 #include "src/core/text.h"
+#include "src/graph/op_text.h"
 
 namespace lockstep {
 namespace {
