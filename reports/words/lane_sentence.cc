@@ -19,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-constexpr int kLinesPerLane = 3;
+constexpr int kLinesPerLane = 3, kLinesWithTried = 4;
 
 // "loss 1.51, 0.31 above the reference's (noise 0.05); 1.20 points fewer held-out answers right"
 std::string distance_text(const LaneJudgement& j) {
@@ -163,14 +163,22 @@ std::string unexplained_text(const Report& report, const LaneReport& lane) {
                             (step < 0 || lane_break_step(report.reference()) <= step);
   if (shares_fault) return "So does fp32: the format is not the cause.";
   if (!lane.is_captured()) return "Its loss or weights are not finite; no single cause was found.";
-  const auto other = std::ranges::find_if(report.lanes, [](const LaneReport& o) {
-    return o.beside_captured && o.beside_captured->losses && main_finding(o) != nullptr;
+  const auto explains = [](const LaneReport& o) {
+    const Finding* finding = o.is_candidate() ? main_finding(o) : nullptr;
+    return finding != nullptr && row_of(finding->kind).breaks;
+  };
+  const auto same = std::ranges::find_if(report.lanes, [&](const LaneReport& o) {
+    return o.beside_captured && o.beside_captured->losses && explains(o);
   });
+  const auto other = std::ranges::find_if(report.lanes, explains);
   const std::string text = "This is PyTorch's own run, whose sites were not measured";
-  if (other == report.lanes.end()) {
-    return text + ": replay its policy as a lane (`lockstep list presets`).";
+  if (same != report.lanes.end()) {
+    return fmt::format("{}: {}, which does the same, shows the cause.", text, same->info.name);
   }
-  return fmt::format("{}: {}, which does the same, shows the cause.", text, other->info.name);
+  if (other != report.lanes.end()) {
+    return fmt::format("{}: {} may show the cause.", text, other->info.name);
+  }
+  return text + ": replay its policy as a lane (`lockstep list presets`).";
 }
 
 // " Also: " and the sentence of the next finding of another kind at another place.
@@ -229,8 +237,9 @@ std::string sentence_with(const Report& report, const LaneReport& lane, const Fi
 
 std::string lane_sentence(const Report& report, const LaneReport& lane) {
   const Finding* finding = main_finding(lane);
-  const auto fits = [](const std::string& text) {
-    return std::ranges::count(wrap(text, kTextWidth), '\n') <= kLinesPerLane;
+  const auto fits = [&](const std::string& text) {
+    return std::ranges::count(wrap(text, kTextWidth), '\n') <=
+           (lane.tried == nullptr ? kLinesPerLane : kLinesWithTried);
   };
   for (const auto& [remedies, follows] :
        {std::pair<size_t, bool>{3, true}, {1, true}, {1, false}}) {

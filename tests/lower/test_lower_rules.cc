@@ -59,7 +59,8 @@ TEST_CASE("[reduce] indexed: sums into indexed places in the format of the resul
     const Value index = b.input("index", {{6}, ElementType::kInt});
     Attributes attributes = {{"shape", Shape{3, 2}}};
     if (!own_type.empty()) attributes["own_type"] = own_type;
-    b.set_loss(b.op("sum", {b.op("index_add", {rows, index}, attributes, "picks")}, {}, "loss"));
+    const Value sums = b.op("index_add", {rows, index}, attributes, "picks");
+    b.set_loss(b.op("mse_loss", {sums, b.input("target", {{3, 2}})}, {}, "loss"));
     return lower_text(b.finish(), policy).op("picks", "index_add").reduce_accumulator->name;
   };
   const std::string cuda = "[reduce]\nindexed = 'torch_cuda'\n[storage]\nweight = 'bf16'\n";

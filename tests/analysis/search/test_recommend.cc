@@ -58,6 +58,7 @@ TEST_CASE("layers with a reason become fp32 rules") {
   ranges.scale_exponent = 7;
   ranges.layers.resize(2);
   ranges.layers[0].layer = "fc1";
+  ranges.layers[0].has_gradients = true;
   ranges.layers[1].layer = "fc2";
   ranges.layers[1].reason = "reaches 2^17";
   const Policy policy = parse_policy(candidate_of(ranges, "a test").toml, "p.toml");
@@ -89,6 +90,8 @@ TEST_CASE("a dynamic scale needs room to move, and starts where it fits") {
     RangeTable ranges;
     ranges.scales = {.lo = lo, .hi = hi};
     ranges.scale_exponent = choose_scale(ranges.scales);
+    ranges.layers.resize(1);
+    ranges.layers[0].has_gradients = true;
     return choose_scaler(ranges, base);
   };
   CHECK(choose(3, 20).dynamic);
@@ -128,6 +131,8 @@ TEST_CASE("a preset without a scaler keeps none where no scale is needed") {
   CHECK_FALSE(has(text, "[loss_scale]"));
   CHECK(parse_policy(text, "p.toml").loss_scale.kind == "none");
   ranges.scale_exponent = 3;
+  ranges.layers.resize(1);
+  ranges.layers[0].has_gradients = true;
   const Policy scaled = parse_policy(candidate_of(ranges, "a test").toml, "p.toml");
   CHECK(scaled.loss_scale.init_scale == 8);
 }

@@ -26,7 +26,7 @@ FUNCTIONS = {
     "relu": F.relu,
     "detach": torch.detach,
     "cast": lambda x, dtype: x,
-    "cast_like": lambda x, like: x,
+    "cast_like": lambda x, like, limit=None: x if limit is None else x * getattr(torch.finfo(like.dtype), limit),
     "composed_operand": lambda x, of, dtype=None, own=False: x,
     "composed_result": lambda x, *operands, of: x,
     "minimum": torch.minimum,

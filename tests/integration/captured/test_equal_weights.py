@@ -254,7 +254,7 @@ def test_the_lane_that_shows_the_cause_comes_before_pytorchs_own_run(binary_dir,
     found, _ = debugged(made, binary_dir / "lockstep", "as-captured-fp16-master", tmp_path)
     first, *others = found.text.replace("\n", " ").split("  ")
     assert first.startswith("as-captured-fp16-master") and "rsqrt" in first, found.text
-    assert "captured broke" in found.text and "shows the cause." in found.text.replace("\n", " "), found.text
+    assert "captured broke" in found.text and "may show the cause." in found.text.replace("\n", " "), found.text
 
 
 def test_gradients_that_cancel_but_for_rounding_have_not_vanished(binary_dir, tmp_path):
@@ -272,13 +272,17 @@ def test_gradients_that_cancel_but_for_rounding_have_not_vanished(binary_dir, tm
 
 
 def test_an_operand_that_leaves_the_domain_is_named(binary_dir, tmp_path):
-    made = torch.nn.Linear(8, 8), [(x := torch.randn(16, 8), x + 1e-3) for _ in range(STEPS)], None
+    """E[x^2] - E[x]^2 is negative in BF16."""
+    model = torch.nn.Linear(64, 64, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.eye(64))
 
     def loss(m, b):
-        near, far = (F.normalize(m(x), dim=-1) for x in b)
-        return (2 - 2 * (near * far).sum(-1)).sqrt().mean()
+        y = m(b[0])
+        return ((y * y).mean(1) - y.mean(1) * y.mean(1)).sqrt().mean()
 
-    found, told = debugged((*made[:2], loss), binary_dir / "lockstep", "pure-bf16-master", tmp_path)
+    batches = [(30 + torch.randn(32, 64),) for _ in range(STEPS)]
+    found, told = debugged((model, batches, loss), binary_dir / "lockstep", "pure-bf16-master", tmp_path)
     first = found.text.partition("\n\n")[0].replace("\n", " ")
     assert told["findings"][0]["kind"] == "invalid operation", found.text
     assert "becomes NaN because the input of sqrt" in first and "became negative by rounding" in first, first

@@ -152,6 +152,8 @@ TEST_CASE("the verdict leads a page, also of a capture whose replay is not faith
   report.options.capture_hash = "0123";
   report.verification = Verification();
   report.verification->passed = false;
+  CHECK(markdown_of(report).find("Do not trust these results") == std::string::npos);
+  report.verification->gates = {VerifiedGate{"V3", "", "FAIL", "", {}}};
   const std::string page = markdown_of(report);
   CHECK(page.find("### Verdict\n❌ **Do not trust these results**: the replay does not do what the "
                   "model does.") != std::string::npos);
