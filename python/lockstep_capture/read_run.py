@@ -98,7 +98,7 @@ class Run:
 
     def __init__(self, path: str | os.PathLike[str], seed: int | None = None, damaged: bool = False):
         self.path = os.fspath(path)
-        self.damage = ""
+        self.damage, self.steps_complete = "", 0
         with self._damage_named(), opened(self.path) as file:
             check_root(self.path, {name: plain(value) for name, value in file.attrs.items()})
             self.seeds = seeds_of(file)

@@ -33,8 +33,8 @@ std::vector<const void*> members_of(const RunOptions& o) {
                    optimizer, schedule, groups, clip_norm, clip_value, clips_scaled, loss_factor,
                    clip_norm_type, freeze, eval_batch_norm, batch_norm_eps, rewrites, loop_changes,
                    capture_hash, cycle, captured_order, start_from, start_hash, eval_in_fp32, mode,
-                   decisions, eval_every, eval_examples, watch, checkpoint_every, seed, nudge, seeds,
-                   statistics_every, counts_between, histogram_every, sums_every);
+                   decisions, eval_every, eval_examples, watch, checkpoint_every, seed, nudge,
+                   seeds, statistics_every, counts_between, histogram_every, sums_every);
 }
 
 std::string problem_of(const RunOption& row, const std::string& text) {

@@ -257,9 +257,9 @@ std::string_view to_string(Rows rows) {
 }
 
 std::string axes_text(const Quantity& quantity) {
-  constexpr std::array<std::string_view, 9> kAxisNames = {
-      "",        ", group", ", parameter", "",         ", scaler",
-      ", value", ", site",  ", site, bin", ", dataset"};
+  constexpr std::array<std::string_view, 9> kAxisNames = {"",       ", group",     ", parameter",
+                                                          "",       ", scaler",    ", value",
+                                                          ", site", ", site, bin", ", dataset"};
   return std::string(to_string(quantity.rows())) +
          std::string(kAxisNames.at(static_cast<size_t>(quantity.axis)));
 }
