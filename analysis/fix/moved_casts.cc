@@ -10,6 +10,7 @@ namespace lockstep {
 namespace {
 
 // By node: the format that each operand is cast to before the node reads it; null: it is not cast.
+// PyTorch's ops compute in their operands' type, so what is computed in FP32 has operands in FP32.
 using CastsByNode = std::map<int, std::vector<const Format*>>;
 
 CastsByNode casts_of(const Program& program) {
@@ -22,11 +23,19 @@ CastsByNode casts_of(const Program& program) {
   for (const Instruction& instruction : program.instructions) {
     if (instruction.kind != InstructionKind::kOp) continue;
     std::vector<const Format*>& of_node = casts[instruction.node];
+    const Format* result =
+        instruction.outputs.empty()
+            ? nullptr
+            : program.values[static_cast<size_t>(instruction.outputs.front())].format;
     for (const int input : instruction.inputs) {
       const ProgramValue& read = program.values[static_cast<size_t>(input)];
       const auto found = made.find(read.graph_value);
-      const bool is_cast = found != made.end() && found->second != read.format;
-      of_node.push_back(is_cast ? read.format : nullptr);
+      const Format* to = nullptr;
+      if (found != made.end() && found->second != nullptr) {
+        const bool widens = result != nullptr && result->is_fp32() && !found->second->is_fp32();
+        to = widens ? result : found->second != read.format ? read.format : nullptr;
+      }
+      of_node.push_back(to);
     }
     for (const int output : instruction.outputs) {
       const ProgramValue& result = program.values[static_cast<size_t>(output)];

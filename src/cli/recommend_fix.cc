@@ -118,7 +118,9 @@ int recommend_fix(FixArgs& args) {
 
 void try_remedies(Report& report) {
   double seconds = 0;
-  for (const LaneReport& lane : report.lanes) seconds += lane.seconds;
+  for (const LaneReport& lane : report.lanes) {
+    if (std::isfinite(lane.seconds)) seconds += lane.seconds;  // PyTorch's own run has no time
+  }
   if (seconds > kQuickSeconds) {
     return print_note(fmt::format(
         "note: --try: the replay took {:.0f} s, more than {:g}: no remedy was run. `lockstep "

@@ -97,13 +97,6 @@ TEXT_MUTANTS = [
     edit("attention scale off by 1 %", _DIVIDE, _DIVIDE + " * 0.99", r"blocks\.0\.attention"),
     edit("label smoothing of 0.01", _LOSS, _LOSS[:-1] + ", label_smoothing=0.01)", "label_smoothing"),
     edit(
-        "clipping per parameter",
-        _CLIP,
-        "                    for p in model.parameters():\n"
-        "                        nn.utils.clip_grad_norm_([p], CLIP)\n",
-        "clip",
-    ),
-    edit(
         "logits rounded to BF16",
         "return self.head(x.float())",
         "return self.head(x.float()).bfloat16().float()",
@@ -176,12 +169,6 @@ MLP_MUTANTS = [
         r"blocks\.",
     ),
     edit("decoupled weight decay", "torch.optim.Adam(", "torch.optim.AdamW(", "decay|optimizer"),
-    edit(
-        "clipping per parameter",
-        "nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
-        "[nn.utils.clip_grad_norm_([p], 1.0) for p in model.parameters()]",
-        "clip",
-    ),
     edit(
         "the mean over an example less",
         _SMALL_LOSS,

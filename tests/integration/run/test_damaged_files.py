@@ -183,9 +183,9 @@ def test_python_and_the_program_agree_on_every_file(lockstep, good, tmp_path):
 def test_files_of_earlier_versions_say_that_they_hold_no_checksums(lockstep, run):
     with h5py.File(run, "r+") as file:
         unseal(file)
-    change(run, "lanes/fp32/bits_hash", 7)
+    change(run, "lanes/fp32/seconds", 7)
     for reader in ("json", "exact", "recommend"):
-        done = lockstep(*READERS[reader], code=1 if reader == "exact" else 0, cwd=run.parent)
+        done = lockstep(*READERS[reader], cwd=run.parent)
         assert done.stderr.count("run.h5: an earlier version wrote it, without checksums") == 1, done.stderr
     with pytest.warns(UserWarning, match="without checksums"):
         assert read_run(run).steps_complete == STEPS
@@ -222,7 +222,7 @@ def baseline(lockstep, tmp_path):
 
 def test_a_baseline_that_was_edited_says_so(lockstep, baseline):
     check = ["check", "mlp", "--baseline", baseline, "--json", "-"]
-    assert json.loads(lockstep(*check).stdout)["baseline_note"] is None
+    assert "baseline_note" not in json.loads(lockstep(*check).stdout)
     text = baseline.read_text()
     baseline.write_text(text.replace('"reason":"recorded"', '"reason":"merged"'))
     assert "merged or edited by hand, or is damaged" in json.loads(lockstep(*check).stdout)["baseline_note"]
