@@ -102,6 +102,7 @@ REPORTS = [
         (*OVERFLOW, "invalid operation"),
         answer="FP16's least number, -65504, plus a score below -16 overflows to -inf where the mask is added. A row that is "
         "masked altogether is -inf throughout, and its softmax is NaN. A mask a little above the least number helps.",
+        graded="partly: from the fourth line on",
     ),
     Report(
         "mixture_floor",
@@ -113,6 +114,8 @@ REPORTS = [
         ("invalid operation",),
         answer="Probabilities underflow to zero in FP16, and so does the clamp's floor, 1e-12. The log of the mixture is -inf and "
         "0 times inf is NaN. The mixture must be formed in the log domain or in FP32, or the floor must be larger.",
+        graded="right",
+        graded_healthy="false: FP32's gradient of logaddexp was NaN",
     ),
     Report(
         "gumbel_noise",
@@ -125,5 +128,6 @@ REPORTS = [
         ("batch[1]",),
         answer="The smallest exponential draws are zero in FP16. Their log is -inf, the noise is +inf, and the softmax gives NaN. "
         "Draws and log must be FP32, or the draws clamped.",
+        graded="right",
     ),
 ]

@@ -237,6 +237,8 @@ REPORTS = [
         OVERFLOW,
         answer="The product of queries and keys exceeds 65504 before it is scaled. The remedy is to scale the queries first, which "
         "changes nothing in FP32, or this product in BF16 or FP32.",
+        graded="right",
+        graded_healthy="true: its gradients overflow, too",
     ),
     Report(
         "code_index",
@@ -248,6 +250,7 @@ REPORTS = [
         ("flipped decisions", *WRONG),
         answer="The index of a code is summed up in BF16, which has no odd numbers above 256 and only every fourth above 512, so that "
         "other codes are looked up. The index must be formed in FP32 or in integers.",
+        graded="wrong: no finding",
     ),
     Report(
         "equal_boxes",
@@ -259,6 +262,7 @@ REPORTS = [
         ("invalid operation",),
         answer="0/0 in the weight of the shape penalty, in FP32 as well: 1 + 1e-9 is 1, so that nothing protects the division of "
         "equal boxes. It is no matter of the format; a larger eps helps.",
+        graded="wrong: an error without a text",
     ),
     Report(
         "stored_noise_schedule",
@@ -271,6 +275,7 @@ REPORTS = [
         ("alphas_cumprod",),
         answer="1 - alphas_cumprod cancels: near 1 the buffer is stored in FP16 with a spacing of 5e-4, so that sigma is wrong by "
         "several percent at the first steps. The buffer alphas_cumprod must stay FP32.",
+        graded="wrong: no finding",
     ),
     Report(
         "pixel_coordinates",
@@ -283,6 +288,8 @@ REPORTS = [
         ("input batch[2]", "grid_sample"),
         answer="Pixel coordinates up to 1023 have a spacing of 0.5 in FP16, normalized ones of up to 0.25 pixels, so that the second "
         "image is sampled at wrong places. Coordinates must be FP32.",
+        graded="right",
+        graded_healthy="true: its coordinates are FP16, too",
     ),
     Report(
         "gram_matrix",
@@ -294,6 +301,7 @@ REPORTS = [
         OVERFLOW,
         answer="The Gram matrix sums products over all pixels and exceeds 65504 before it is divided by their number. The remedy is to "
         "divide the features first, or this product in BF16 or FP32.",
+        graded="right",
     ),
     Report(
         "loss_of_all_pixels",
@@ -305,6 +313,7 @@ REPORTS = [
         (*OVERFLOW, "swamping", *WRONG),
         answer="The mean over 82944 pixels is a sum in FP16 that is divided afterwards: it overflows or stops growing. The reduction of "
         "the loss must be FP32.",
+        graded="right",
     ),
     Report(
         "lost_decay",
@@ -317,5 +326,6 @@ REPORTS = [
         ("decay",),
         answer="1 - lr * weight_decay = 0.99999 is 1 in BF16, so that the weights do not decay. It helps to update in FP32, with master "
         "weights or stochastic rounding.",
+        graded="right",
     ),
 ]

@@ -135,6 +135,7 @@ REPORTS = [
         ("input batch[0]", "turns"),
         answer="Ratios of up to 2000 have a spacing of 8 in BF16, which is several turns of the fastest sines. Ratios, frequencies and "
         "angles must be FP32; only the encoding may be rounded.",
+        graded="right",
     ),
     Report(
         "pair_of_residues",
@@ -146,6 +147,7 @@ REPORTS = [
         OVERFLOW,
         answer="Products of pairs of residues exceed FP16's 65504 before the layer norm. They and the norm must be FP32 or BF16, or their "
         "input be scaled down.",
+        graded="right",
     ),
     Report(
         "speech_statistics",
@@ -157,6 +159,7 @@ REPORTS = [
         ("invalid operation", "cancellation"),
         answer="The one-pass variance of a constant band cancels and is negative, already in FP32, and its root is NaN. It is no matter of "
         "the format. Variance from centered values, or a floor under it, helps.",
+        graded="wrong: an error without a text",
     ),
     Report(
         "unnormalized_similarity",
@@ -168,6 +171,8 @@ REPORTS = [
         (*OVERFLOW, "invalid operation"),
         answer="exp of a similarity over a temperature overflows, in FP32 as well, because embeddings are not normalized. It is no matter "
         "of the format. logsumexp helps.",
+        graded="wrong: an error without a text",
+        graded_healthy="false: a gradient that is rounding alone",
     ),
     Report(
         "triplet_of_duplicates",
@@ -179,5 +184,6 @@ REPORTS = [
         ("invalid operation", *WRONG),
         answer="2 - 2 cos cancels for near duplicates: in BF16 the cosine rounds to 1 or above, the root is of zero or less, and its "
         "gradient is infinite or NaN. Distances from differences, or in FP32, help.",
+        graded="partly: the symptom alone",
     ),
 ]

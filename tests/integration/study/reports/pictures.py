@@ -173,6 +173,7 @@ REPORTS = [
         ("running_var",),
         answer="running_var, 1e5, exceeds FP16's 65504 and becomes infinite when it is stored, so that the norm's output is zero. "
         "Statistics must stay FP32, or pixels be scaled to 0..1.",
+        graded="right",
     ),
     Report(
         "instance_norm_sum",
@@ -184,6 +185,7 @@ REPORTS = [
         OVERFLOW,
         answer="The sum over all pixels exceeds 65504 before it is divided by their number. The mean must be formed in FP32, or by an op "
         "that does so inside.",
+        graded="right",
     ),
     Report(
         "decoder_of_latents",
@@ -195,6 +197,7 @@ REPORTS = [
         OVERFLOW,
         answer="Activations of the residual blocks grow beyond 65504: a convolution or the residual sum of a late block overflows. These "
         "blocks must run in BF16 or FP32, or their weights be scaled down.",
+        graded="right",
     ),
     Report(
         "teacher_clusters",
@@ -206,6 +209,7 @@ REPORTS = [
         (*OVERFLOW, "invalid operation"),
         answer="exp overflows in FP32 as well: scores above 3.55 over 0.04 exceed 88, and inf/inf is NaN. It is no matter of the format. "
         "The maximum must be subtracted before exp.",
+        graded="wrong: an error without a text",
     ),
     Report(
         "ramp_of_an_adapter",
@@ -217,6 +221,7 @@ REPORTS = [
         ("swamping",),
         answer="The adapter's part is far below half an ulp of the fixed weight and vanishes in the BF16 sum. The sum must be FP32, or "
         "the adapter be applied to the input apart from the fixed weight.",
+        graded="right",
     ),
     Report(
         "sums_of_codes",
@@ -229,5 +234,6 @@ REPORTS = [
         ("codes",),
         answer="The sum of the vectors assigned to a code is a product in FP16 and exceeds 65504. It enters the moving averages, and the "
         "codes are infinite from then on; the loss scaler does not protect them. The codebook's update must be FP32.",
+        graded="right",
     ),
 ]

@@ -116,6 +116,7 @@ REPORTS = [
         ("input batch[2]",),
         answer="The difference of two sums of log-probabilities cancels. It is wrong by the rounding of log-probabilities, logits "
         "and sums to BF16, and exp makes it a factor. Log-probabilities and their sums must be FP32; FP16 logits help.",
+        graded="right",
     ),
     Report(
         "drifted_policies",
@@ -126,6 +127,7 @@ REPORTS = [
         drifted_policies,
         ("overflow", "sum overflow"),
         answer="exp of a log-ratio above 11 exceeds FP16's 65504. The penalty must be formed in FP32, or the log-ratio be clamped.",
+        graded="partly: names exp, as a fault of FP32 alone",
     ),
     Report(
         "near_policies",
@@ -138,6 +140,7 @@ REPORTS = [
         ("input batch[2]",),
         answer="exp(r) - r - 1 cancels for small r, and so does r itself, a difference of log-probabilities rounded to BF16. Log-"
         "probabilities and penalty must be FP32; expm1(r) - r helps in FP32.",
+        graded="right",
     ),
     Report(
         "group_baseline",
@@ -149,5 +152,6 @@ REPORTS = [
         WRONG,
         answer="Reward less the group's mean cancels: the mean is rounded to BF16, to which the rewards' differences are one ulp. "
         "Advantages must be formed in FP32.",
+        graded="right",
     ),
 ]

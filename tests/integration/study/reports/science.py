@@ -186,6 +186,7 @@ REPORTS = [
         OVERFLOW,
         answer="The element-wise square inside the group norm exceeds 65504 because its input exceeds 256. The norm's statistics "
         "must be FP32, or the input scaled down, which the norm undoes.",
+        graded="right",
     ),
     Report(
         "second_derivative",
@@ -197,6 +198,7 @@ REPORTS = [
         (*OVERFLOW, "scale collapse", "scale floor"),
         answer="Second derivatives exceed FP16's 65504 in the forward pass, so that the scaler of the loss cannot help. Derivatives in "
         "BF16 or FP32, or scaled down before they are formed, help.",
+        graded="right",
     ),
     Report(
         "mean_over_points",
@@ -208,6 +210,7 @@ REPORTS = [
         ("swamping", *WRONG),
         answer="The mean is a sum divided by a count of ones, and the count is summed up in FP16, where it stops at 2048. Sum and count "
         "must be FP32.",
+        graded="wrong: no finding",
     ),
     Report(
         "forces_in_tf32",
@@ -220,6 +223,7 @@ REPORTS = [
         ("inner", "outer"),
         answer="A fitted potential needs forces to more digits than TF32 keeps: the products of the linear layers round their inputs to "
         "11 bits, and the loss is many times FP32's at equal weights. Turn TF32 off, at least for these layers.",
+        graded="right",
     ),
     Report(
         "squared_distances",
@@ -231,6 +235,7 @@ REPORTS = [
         OVERFLOW,
         answer="Squared distances of residues more than 256 angstrom apart exceed FP16's 65504 and become infinite. Distances must be "
         "formed in FP32 or BF16, or in a larger unit than angstrom.",
+        graded="right",
     ),
     Report(
         "silent_spectrum",
@@ -242,5 +247,6 @@ REPORTS = [
         ("invalid operation",),
         answer="The gradient of a square root at zero, where the recording is silent: 1/0, times 0 is NaN. FP32 has it as well, so it is "
         "no matter of the format. A small constant under the root helps.",
+        graded="partly: opens with NOT FAITHFUL",
     ),
 ]

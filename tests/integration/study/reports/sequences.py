@@ -108,6 +108,7 @@ REPORTS = [
         OVERFLOW,
         answer="Queries times the sums over all keys exceed 65504 at long sequences. These products must be BF16 or FP32, or the sums "
         "divided by the length.",
+        graded="right",
     ),
     Report(
         "huge_post_norm",
@@ -119,6 +120,7 @@ REPORTS = [
         OVERFLOW,
         answer="The residual sum exceeds FP16's 65504 because the norms after the layers have very large weights. BF16, or embeddings "
         "and these weights scaled down together, help.",
+        graded="right",
     ),
     Report(
         "norm_of_padding",
@@ -130,6 +132,7 @@ REPORTS = [
         ("invalid operation",),
         answer="The epsilon 1e-12 is zero in FP16. The variance of padding is zero, 1/sqrt(0) is infinite, and 0 times inf is NaN. A "
         "larger epsilon or FP32 statistics help.",
+        graded="partly: from the fourth line on",
     ),
     Report(
         "accumulated_in_bf16",
@@ -142,5 +145,6 @@ REPORTS = [
         ("micro-batch", "added-up", "accumulat"),
         answer="The sum of gradients over micro-batches is kept in BF16, where a single gradient is below half an ulp of the sum after "
         "256 of them. Gradients must be added up in FP32.",
+        graded="right",
     ),
 ]
