@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,6 +38,7 @@ _STEPS = {
     "evaluations": "eval/steps_done",
     "samples": "sums/step",
     "histograms": "exponent_histogram_step",
+    "blocks": "exponent_histogram_50_steps",
     "device_products": "device_products/step",
 }
 _AT_ONCE = 1 << 24  # bytes
@@ -166,12 +168,28 @@ def _steps_before(lane: h5py.Group, kind: str, row: int) -> int:
     return 0 if row == 0 else max(0, int(lane[_STEPS[kind]][row - 1]) + (kind != "evaluations"))
 
 
+def _complete_rows(lane: h5py.Group, kind: str, steps: int, finished: bool) -> int:
+    """Rows of complete steps; later ones, which a kill leaves, may be of any length and content."""
+    if kind in ("steps", "seconds"):
+        return steps
+    if finished:
+        return len(lane[f"checksums/{kind}"])
+    of_rows = lane[_STEPS[kind]][()]
+    if kind == "blocks":
+        return int(np.argmin(of_rows > 0)) if not (of_rows > 0).all() else len(of_rows)
+    late = of_rows > steps if kind == "evaluations" else of_rows >= steps
+    if kind != "device_products":
+        late[1:] |= of_rows[1:] < of_rows[:-1]
+    return int(np.argmax(late)) if late.any() else len(of_rows)
+
+
 def first_damage(run: h5py.Group, steps: int) -> tuple[str, int]:
     """The first damaged row in words, and the steps before it; "" if all rows are whole.
 
     Throws: RunFileError where rows are missing.
     """
     found = ("", steps)
+    finished = steps == json.loads(run.file.attrs["options"])["steps"]
 
     def add(lane: h5py.Group, name: str, kind: str, row: int, what: str) -> None:
         nonlocal found
@@ -185,8 +203,8 @@ def first_damage(run: h5py.Group, steps: int) -> tuple[str, int]:
             kinds.setdefault(kind, {})[name] = data
         for kind, datasets in kinds.items():
             sums = lane[f"checksums/{kind}"]
-            is_step = kind in ("steps", "seconds")
-            rows = sums[:steps] if is_step else sums[()]
+            complete = _complete_rows(lane, kind, steps, finished)
+            rows = sums[:complete]
             first = 1 if kind == "steps" else 0
             if first and (row := _first_wrong_death(lane, rows[:, 0])) is not None:
                 add(lane, f"checksums/{kind}", kind, row, "the checksum of the lane's died_at does not fit")
@@ -196,9 +214,12 @@ def first_damage(run: h5py.Group, steps: int) -> tuple[str, int]:
                 )
             for part, name in enumerate(sorted(datasets, key=str.encode)):
                 data = datasets[name]
-                if len(data) < len(rows) or (not is_step and len(data) != len(rows)):
+                if min(len(data), len(rows)) < complete or (
+                    finished and kind not in ("steps", "seconds") and len(data) != len(rows)
+                ):
                     raise RunFileError(
-                        f"{run.file.filename}: {data.name} has {len(data)} rows, its checksums {len(rows)}"
+                        f"{run.file.filename}: {data.name} has {len(data)} rows, its checksums {len(rows)}, "
+                        f"{complete} must be there"
                     )
                 row = _first_damage(name, data, rows[:, first + part])
                 if row is not None:

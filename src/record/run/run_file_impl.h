@@ -67,6 +67,7 @@ struct LaneColumn {
 struct RunExtents {
   int64_t version = 0, steps = 0, sites = 0, groups = 1, watched = 0;
   uint64_t file_bytes = 0;
+  bool finished = false;  // no kill left rows of a step that is not complete
 };
 // Checks every dataset of a lane against the table of quantities and adds it to `datasets`, with
 // the checksums of its rows. `path` is the lane's, below the run's group.
@@ -184,6 +185,7 @@ struct RunFile::Impl {
     int64_t row = 0;
     std::string problem;
   };
+  bool is_complete(int lane, const RunDataset& from, int64_t row) const;
   std::optional<DamagedRow> first_damage(int lane, const RunDataset& from, int64_t& rows) const;
   // The first damage of the run, in words, and the complete steps before it; empty: none.
   std::pair<std::string, int64_t> find_damage() const;

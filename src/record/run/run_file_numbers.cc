@@ -32,6 +32,14 @@ constexpr StoredValue::Kind value_kind() {
   return std::is_same_v<T, int32_t> ? Kind::kI32 : Kind::kU8;
 }
 
+// Where the rows of a kind say their step.
+Source steps_of(Rows kind) {
+  return kind == Rows::kEvaluation  ? Source(&Evaluation::steps_done)
+         : kind == Rows::kProduct   ? Source(&DeviceProduct::step)
+         : kind == Rows::kHistogram ? Source(Gathered::kHistogramSteps)
+                                    : Source(Gathered::kSampleSteps);
+}
+
 }  // namespace
 
 void RunFile::Impl::check_step(int64_t step) const {
@@ -181,7 +189,17 @@ int64_t RunFile::Impl::common_rows(int lane, Rows rows) const {
 
 std::vector<int64_t> RunFile::Impl::complete_steps(int lane, Gathered gathered) const {
   const Quantity& quantity = quantity_of(gathered);
-  auto found = rows_of<int64_t>(lane, quantity.name, 0, common_rows(lane, quantity.rows()));
+  const RunDataset& own = dataset(lane, quantity.name);
+  const int64_t common = common_rows(lane, quantity.rows());
+  auto found = rows_of<int64_t>(lane, quantity.name, 0, common);
+  // A kill may leave columns of different lengths. What some column lacks was never complete.
+  if (int64_t next = 0; own.rows > common) {
+    read_rows(own, common, 1, &next);
+    if (next < steps && next > (found.empty() ? -1 : found.back())) {
+      throw hdf5::Error(fmt::format("{}: step {} lacks numbers that were written with it",
+                                    own.where, next));
+    }
+  }
   while (!found.empty() && found.back() >= steps) found.pop_back();
   if (!std::ranges::is_sorted(found) || (!found.empty() && found.front() < 0)) {
     throw hdf5::Error(lane_path(lane, quantity.name) + ": the steps are not in order");
@@ -320,7 +338,27 @@ Numbers RunFile::numbers(int lane, const Quantity& quantity) const {
   });
 }
 
-// All rows that are in the file are whole: those of a kind are written together.
+// In a run that is not finished, rows of later steps may be of any length and content.
+bool RunFile::Impl::is_complete(int lane, const RunDataset& from, int64_t row) const {
+  const Rows kind = from.quantity->rows();
+  if (kind == Rows::kStep) return row < steps;
+  if (steps == options.steps) return true;
+  if (kind == Rows::kBlock) {
+    const RunDataset& covered = dataset(lane, quantity_of(Gathered::kBlockSteps).name);
+    int64_t count = 0;
+    if (row < covered.rows) read_rows(covered, row, 1, &count);
+    return count > 0;
+  }
+  const RunDataset& of_rows = dataset(lane, quantity_of(steps_of(kind)).name);
+  if (row >= of_rows.rows) return false;
+  int64_t step = 0, last = -1;
+  read_rows(of_rows, row, 1, &step);
+  if (row > 0) read_rows(of_rows, row - 1, 1, &last);
+  if (kind == Rows::kEvaluation) --step;
+  return step >= 0 && step < steps && (kind == Rows::kProduct || step >= last);
+}
+
+// All rows of complete steps are whole.
 std::optional<RunFile::Impl::DamagedRow> RunFile::Impl::first_damage(int lane,
                                                                      const RunDataset& from,
                                                                      int64_t& rows) const {
@@ -329,6 +367,7 @@ std::optional<RunFile::Impl::DamagedRow> RunFile::Impl::first_damage(int lane,
   if (from.checksums == nullptr && !is_death) return std::nullopt;
   const int64_t end = is_of_steps ? steps : from.rows;
   for (int64_t row = 0; row < end; ++row) {
+    if (!is_of_steps && !is_complete(lane, from, row)) break;
     try {
       if (is_death) {
         require_alive(lanes[static_cast<size_t>(lane)], from, row);
@@ -349,14 +388,10 @@ int64_t RunFile::Impl::steps_before(int lane, const RunDataset& from, int64_t ro
   const Rows kind = from.quantity->rows();
   if (kind == Rows::kStep) return row;
   if (kind == Rows::kBlock) return std::min(steps, row * kHistogramBlock);
-  const Source steps_of_rows = kind == Rows::kEvaluation  ? Source(&Evaluation::steps_done)
-                               : kind == Rows::kProduct   ? Source(&DeviceProduct::step)
-                               : kind == Rows::kHistogram ? Source(Gathered::kHistogramSteps)
-                                                          : Source(Gathered::kSampleSteps);
   // Of the rows before, which may be damaged, too: a smaller number is then found for them.
   int64_t last = -1;
   if (row > 0) {
-    read_rows(dataset(lane, quantity_of(steps_of_rows).name), row - 1, 1, &last);
+    read_rows(dataset(lane, quantity_of(steps_of(kind)).name), row - 1, 1, &last);
     if (kind == Rows::kEvaluation) --last;
   }
   return std::clamp<int64_t>(last + 1, 0, steps);

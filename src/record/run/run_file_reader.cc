@@ -328,7 +328,8 @@ void RunFile::Impl::read_lane(const StoredFields& lane, const std::string& name)
                            static_cast<int64_t>(sites.sites.size()),
                            static_cast<int64_t>(options.groups.size()) + 1,
                            static_cast<int64_t>(watched.size()),
-                           file_bytes};
+                           file_bytes,
+                           steps == options.steps};
   check_datasets(lane, fmt::format("{}/{}", run_names::kLanes, hdf5::escape_link(name)), info,
                  extents, datasets);
 }
