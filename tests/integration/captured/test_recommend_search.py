@@ -94,9 +94,10 @@ def test_without_a_budget_the_search_says_so(lockstep, captures, tmp_path):
     assert found["answer"] == "fp32" and found["out_of_budget"] and "--budget" in found["sentence"]
 
 
-def test_too_few_steps_give_no_answer(lockstep, captures, tmp_path):
-    found = advice(lockstep, captures["fine"], tmp_path, "--steps", 2, code=3)
-    assert found["answer"] == "too_short" and "give --steps 8" in found["sentence"]
+def test_an_answer_from_too_few_steps_says_so(lockstep, captures, tmp_path):
+    found = advice(lockstep, captures["fine"], tmp_path, "--steps", 2)
+    assert found["is_too_short"] and found["sentence"].startswith("Too short to judge how training ends")
+    assert "give --steps 8" in found["sentence"]
 
 
 def test_a_stopped_search_goes_on(lockstep, binary_dir, captures, tmp_path):
