@@ -39,6 +39,7 @@ std::vector<std::string> cast_lines(const Graph& step, const std::vector<MovedCa
       add(fmt::format("model.get_submodule({}){}", python_string(path),
                       method_of(*one.of_modules)));
     }
+    if (std::ranges::all_of(one.operands, [](auto* to) { return to == nullptr; })) continue;
     const std::string line =
         one.node->source_line.empty() ? "" : fmt::format(" ({})", one.node->source_line);
     add(fmt::format("x = op({})  # {}{}", arguments_of(one.operands),
