@@ -196,8 +196,8 @@ std::vector<int64_t> RunFile::Impl::complete_steps(int lane, Gathered gathered) 
   if (int64_t next = 0; own.rows > common) {
     read_rows(own, common, 1, &next);
     if (next < steps && next > (found.empty() ? -1 : found.back())) {
-      throw hdf5::Error(fmt::format("{}: step {} lacks numbers that were written with it",
-                                    own.where, next));
+      throw hdf5::Error(
+          fmt::format("{}: step {} lacks numbers that were written with it", own.where, next));
     }
   }
   while (!found.empty() && found.back() >= steps) found.pop_back();
