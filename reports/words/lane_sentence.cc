@@ -248,10 +248,7 @@ std::string lane_sentence(const Report& report, const LaneReport& lane) {
     if (fits(more)) return more;
     if (fits(text)) return text;
   }
-  // A remedy is worth a line.
-  const std::string text = sentence_with(report, lane, finding, 1, false);
-  const bool is_long = std::ranges::count(wrap(text, kTextWidth), '\n') > kMostLines;
-  return is_long ? sentence_with(report, lane, finding, 0, false) : text;
+  return sentence_with(report, lane, finding, 0, false);
 }
 
 }  // namespace lockstep
