@@ -1,6 +1,6 @@
 """Finds speed cliffs: every op of real networks, in the FP32 lane, against PyTorch on one thread.
 
-    python bench/op_sweep.py build/release/lockstep [--only TEXT] [--limit 3]
+    ./dev bench ops, or python bench/op_sweep.py build/release/lockstep [--only TEXT] [--limit 3]
 
 Each row is one op of a real network at a real shape, as a captured training step: forward, backward to weights and input,
 SGD. Both times are the least of several steps. Rows above the limit are printed again at the end, the slowest first; exit

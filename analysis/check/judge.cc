@@ -407,8 +407,8 @@ class Judge {
     result_.alarms.clear();
   }
   // Free lanes drift apart after another rounding (Adam turns the sign of a gradient near zero into
-  // a whole step), and values that cancel take other exponents: both show how rounding went. Sizes
-  // and losses show whether it matters.
+  // a whole step), and values that cancel take other exponents: both show how the rounding went.
+  // Whether it matters is for sizes and losses.
   static bool is_of_roundings(MetricId metric) {
     return metric == MetricId::kError || metric == MetricId::kExponents;
   }

@@ -64,7 +64,7 @@ def debug(
         path, run = (os.path.join(folder, name) for name in ("debug.lscap.h5", "debug.h5"))
         capture(path, model, optimizer, loader, step_fn, steps=steps, quiet=True, **options)
         verified = subprocess.run([found, "verify", path], capture_output=True, text=True)
-        if verified.returncode not in (0, 1, 3):  # 1: a gate failed; 3: PyTorch's own numbers are not finite
+        if verified.returncode not in (0, 1, 3):  # 1: a gate failed; 3: no step could be judged
             raise CaptureError(f"lockstep verify: {verified.stderr.strip()}")
         wanted = ["--cycle", "--steps", str(cycle)] if cycle is not None else []
         on = ["--threads", str(threads)] if threads is not None else []
@@ -81,7 +81,8 @@ def debug(
     if faithful:
         text += "\n\nFP32 repeats what PyTorch did: `lockstep verify` passed."
     elif verified.returncode == 3:
-        text += "\n\nNot verified: where `lockstep verify` compares, PyTorch's own loss is not finite."
+        why = ": PyTorch's own loss is not finite there" if "is not finite there" in verified.stdout else ""
+        text += f"\n\nNot verified: `lockstep verify` had no step to judge{why}."
     else:
         text = f"NOT FAITHFUL: what follows may not be true of this model.\n{_section(report, _IMPORT)}\n\n{text}"
     if keep is None and temporary in text:  # its commands name files that are gone

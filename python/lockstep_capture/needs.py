@@ -20,9 +20,8 @@ from .model_state import Subject, as_real
 
 # Bytes of memory per parameter, at the peak, in addition to the loop's own: measured (docs/performance.md), rounded up.
 _WATCHED = 9  # the first state, until it is written
-_STEPPED = (
-    24  # weights before the step, the loop's gradients, the FP32 reference and its step; states of optimizers apart
-)
+# Weights before the step, the loop's gradients, the FP32 reference and its step; states of optimizers apart.
+_STEPPED = 24
 _IN_FP64 = 32  # weights and gradients of the FP64 reference, FP32's; the optimizer's state has left memory by then
 _FP32 = 4  # bytes of a number
 

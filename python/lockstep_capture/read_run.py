@@ -24,7 +24,7 @@ import h5py
 import numpy as np
 
 from lockstep_capture.layer_table import layer_table
-from lockstep_capture.run_checksum import FIRST_VERSION, description_problem, first_damage
+from lockstep_capture.run_checksum import BLOCK, FIRST_VERSION, description_problem, first_damage
 from lockstep_capture.run_file import (
     SITE_GROUPS,
     SITE_KEYS,
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HISTOGRAM_BINS = 256  # FP32 exponent fields: 0 zero and subnormal, 255 infinity and NaN
-BLOCK = 50  # steps per row of exponent_histogram_50
 # What a lane records of a step as a whole, in the order of the columns; whatever else the file has comes last.
 _PRODUCT_COLUMNS = (
     "step", "site", "m", "n", "k", "batch", "algorithm", "tile", "stages", "split_k", "reduction", "most_parts",

@@ -13,7 +13,7 @@ from lockstep_capture.run_file import RunFileError, plain, unescape_name
 from lockstep_capture.xxh3 import xxh3
 
 FIRST_VERSION = 4  # of run files whose readers compare checksums
-BLOCK = 50
+BLOCK = 50  # steps per row of exponent_histogram_50
 _TEXTS = ("policy", "site_formats", "device_sums")  # in a lane's group, but without rows that grow
 _CHANGING = ("steps_complete", "steps_checksum", "died_at", "died_of", "description_checksum")
 _KINDS = {"uint8": 0, "int32": 1, "uint32": 2, "int64": 3, "uint64": 4, "float32": 5, "float64": 6}
@@ -32,7 +32,7 @@ _NAME_KINDS = {
     "seconds": "seconds",
     "device/bytes_up": "seconds",
     "device/bytes_kept": "seconds",
-}  # fmt: skip
+}
 # Which step a row belongs to.
 _STEPS = {
     "evaluations": "eval/steps_done",

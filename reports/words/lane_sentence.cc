@@ -19,7 +19,8 @@
 namespace lockstep {
 namespace {
 
-constexpr int kLinesPerLane = 3, kMostLines = 4;  // breaks; with what was tried
+// Breaks of lines; kMostLines where the sentence also says what was tried.
+constexpr int kLinesPerLane = 3, kMostLines = 4;
 
 // "loss 1.51, 0.31 above the reference's (noise 0.05); 1.20 points fewer held-out answers right"
 std::string distance_text(const LaneJudgement& j) {

@@ -24,7 +24,7 @@ struct Verification {
   bool passed = false;
   std::vector<VerifiedGate> gates;
 
-  // No gate failed, but none could be judged where PyTorch's own numbers are not finite.
+  // No gate failed, but no step could be judged.
   bool is_inconclusive() const;
   std::string summary() const;  // "passed: V0 PASS, V1 PASS, ... (lockstep 0.1.0, 2026-...)"
 };

@@ -185,7 +185,8 @@ struct RunFile::Impl {
     int64_t row = 0;
     std::string problem;
   };
-  bool is_complete(int lane, const RunDataset& from, int64_t row) const;
+  // How many of its rows belong to complete steps.
+  int64_t complete_rows(int lane, const RunDataset& from) const;
   std::optional<DamagedRow> first_damage(int lane, const RunDataset& from, int64_t& rows) const;
   // The first damage of the run, in words, and the complete steps before it; empty: none.
   std::pair<std::string, int64_t> find_damage() const;

@@ -32,11 +32,12 @@ constexpr StoredValue::Kind value_kind() {
   return std::is_same_v<T, int32_t> ? Kind::kI32 : Kind::kU8;
 }
 
-// Where the rows of a kind say their step.
+// Where the rows of a kind say their step; of blocks, how many steps they cover.
 Source steps_of(Rows kind) {
   return kind == Rows::kEvaluation  ? Source(&Evaluation::steps_done)
          : kind == Rows::kProduct   ? Source(&DeviceProduct::step)
          : kind == Rows::kHistogram ? Source(Gathered::kHistogramSteps)
+         : kind == Rows::kBlock     ? Source(Gathered::kBlockSteps)
                                     : Source(Gathered::kSampleSteps);
 }
 
@@ -339,35 +340,34 @@ Numbers RunFile::numbers(int lane, const Quantity& quantity) const {
 }
 
 // In a run that is not finished, rows of later steps may be of any length and content.
-bool RunFile::Impl::is_complete(int lane, const RunDataset& from, int64_t row) const {
+int64_t RunFile::Impl::complete_rows(int lane, const RunDataset& from) const {
   const Rows kind = from.quantity->rows();
-  if (kind == Rows::kStep) return row < steps;
-  if (steps == options.steps) return true;
-  if (kind == Rows::kBlock) {
-    const RunDataset& covered = dataset(lane, quantity_of(Gathered::kBlockSteps).name);
-    int64_t count = 0;
-    if (row < covered.rows) read_rows(covered, row, 1, &count);
-    return count > 0;
-  }
+  if (kind == Rows::kStep) return steps;
+  if (steps == options.steps) return from.rows;
   const RunDataset& of_rows = dataset(lane, quantity_of(steps_of(kind)).name);
-  if (row >= of_rows.rows) return false;
-  int64_t step = 0, last = -1;
-  read_rows(of_rows, row, 1, &step);
-  if (row > 0) read_rows(of_rows, row - 1, 1, &last);
-  if (kind == Rows::kEvaluation) --step;
-  return step >= 0 && step < steps && (kind == Rows::kProduct || step >= last);
+  std::vector<int64_t> at(static_cast<size_t>(of_rows.rows));
+  if (!at.empty()) read_rows(of_rows, 0, of_rows.rows, at.data());
+  size_t whole = 0;
+  for (; whole < at.size(); ++whole) {
+    const int64_t step = at[whole];
+    if (kind == Rows::kBlock) {  // how many steps the row covers
+      if (step <= 0) break;
+      continue;
+    }
+    const bool is_behind = kind != Rows::kProduct && whole > 0 && step < at[whole - 1];
+    if (step < 0 || step >= steps + (kind == Rows::kEvaluation ? 1 : 0) || is_behind) break;
+  }
+  return static_cast<int64_t>(whole);
 }
 
 // All rows of complete steps are whole.
 std::optional<RunFile::Impl::DamagedRow> RunFile::Impl::first_damage(int lane,
                                                                      const RunDataset& from,
                                                                      int64_t& rows) const {
-  const bool is_of_steps = from.quantity->rows() == Rows::kStep;
   const bool is_death = from.quantity->source == Source(Gathered::kStepChecksums);
   if (from.checksums == nullptr && !is_death) return std::nullopt;
-  const int64_t end = is_of_steps ? steps : from.rows;
+  const int64_t end = complete_rows(lane, from);
   for (int64_t row = 0; row < end; ++row) {
-    if (!is_of_steps && !is_complete(lane, from, row)) break;
     try {
       if (is_death) {
         require_alive(lanes[static_cast<size_t>(lane)], from, row);

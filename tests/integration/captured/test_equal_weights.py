@@ -227,8 +227,15 @@ def test_nan_from_the_first_step_on_is_no_matter_of_the_format(binary_dir, tmp_p
     screen = found.text.replace("\n", " ")
     assert screen.startswith("fp32 broke at step 0. div"), screen
     assert "all 4 steps skipped. So does fp32: the format is not the cause." in screen, screen
-    assert "Not verified: where `lockstep verify` compares, PyTorch's own loss is not finite." in screen
+    assert "Not verified: `lockstep verify` had no step to judge: PyTorch's own loss is not finite there." in screen
     assert "Do not trust" not in screen and not found.faithful and told["findings"] == []
+
+
+def test_a_capture_without_a_step_to_verify_says_so(binary_dir, tmp_path):
+    model = torch.nn.Linear(4, 4)
+    made = model, [(torch.randn(8, 4),) for _ in range(STEPS)], lambda m, b: m(b[0]).square().mean()
+    found, _ = debugged(made, binary_dir / "lockstep", "torch-autocast-bf16", tmp_path, verify=[])
+    assert found.text.endswith("Not verified: `lockstep verify` had no step to judge.") and not found.faithful
 
 
 def test_a_gradient_that_is_nan_in_pytorch_too_is_verified(binary_dir, tmp_path):

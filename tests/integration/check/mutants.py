@@ -15,7 +15,7 @@ class Change:
     train: dict = dataclasses.field(default_factory=dict)  # arguments of train()
     threads: int = 1
     onednn: bool = True
-    codes: tuple = (0,)  # of a refactor: the exit codes that may be
+    codes: tuple = (0,)  # of a refactor: the exit codes it may have
 
 
 def edit(name, old, new, place="", **more):

@@ -1,5 +1,5 @@
 """Files vouch for themselves: every reader refuses rows, descriptions and baselines that are not as they were written,
-names the dataset, and reads what is whole if asked to. Damage by chance changes no answer without a word."""
+names the dataset, and reads what is whole if asked to. No answer changes silently after damage by chance."""
 
 import json
 import random
