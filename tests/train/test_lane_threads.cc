@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "src/graph/autodiff.h"
+#include "src/models/model.h"
 #include "src/train/lane/lane_name.h"
 #include "tests/core/meeting.h"
 #include "tests/emulation/kernels/kernel_test_util.h"

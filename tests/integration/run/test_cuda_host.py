@@ -97,6 +97,7 @@ def beside_model(lockstep, run, copy, edit):
     shutil.copy(run, copy)
     with h5py.File(copy, "r+") as file:
         edit(file["lanes/tf32@cuda-host"], site_of(file))
+        unseal(file)
     lane = json.loads(lockstep("report", copy, "--format", "json").stdout)["lanes"][2]
     return lane["beside_model"], joined(lockstep("report", copy).stdout)
 

@@ -135,7 +135,7 @@ TEST_CASE("outcomes that are not judged: the reason, and the run that would have
   report.command_line = "lockstep recommend mine.lscap.h5";
   CHECK(screen(report).find("-judged.h5") == std::string::npos);
   report.command_line = command_line;
-  report.lanes.front().judgement.tail_loss = kNan;
+  report.lanes.front().judgement.tail_loss = testing::kNan;
   CHECK(screen(report).find("the reference's own loss is not finite.\n") != std::string::npos);
   CHECK(screen(report).find("run-judged.h5") == std::string::npos);
   CHECK(screen(report).find("--fix") == std::string::npos);
