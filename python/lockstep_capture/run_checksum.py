@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,8 +107,13 @@ def _node_checksum(node: h5py.Group | h5py.Dataset, path: str, stored: str) -> i
     return checksum
 
 
-def steps_checksum(steps: int) -> str:
-    return f"{xxh3(np.empty((1, 0), np.uint8), _fnv1a('steps_complete', _one(steps)))[0]:016x}"
+def steps_checksum(steps: int, is_closed: bool) -> str:
+    """is_closed: the writer ended, so no row is half written."""
+    return f"{xxh3(np.ones((1, int(is_closed)), np.uint8), _fnv1a('steps_complete', _one(steps)))[0]:016x}"
+
+
+def _is_closed(run: h5py.Group) -> bool:
+    return bool(plain(run.attrs["steps_checksum"]) == steps_checksum(int(run.attrs["steps_complete"]), True))
 
 
 def description_problem(run: h5py.Group) -> str:
@@ -118,7 +122,7 @@ def description_problem(run: h5py.Group) -> str:
     if plain(stored) != f"{_node_checksum(run, '', ''):016x}":
         return "the checksum of its description does not fit"
     steps = int(run.attrs["steps_complete"])
-    if plain(run.attrs.get("steps_checksum", "")) != steps_checksum(steps):
+    if plain(run.attrs.get("steps_checksum", "")) not in (steps_checksum(steps, True), steps_checksum(steps, False)):
         return f"steps_complete: {steps}; its checksum does not fit"
     return ""
 
@@ -168,15 +172,16 @@ def _steps_before(lane: h5py.Group, kind: str, row: int) -> int:
     return 0 if row == 0 else max(0, int(lane[_STEPS[kind]][row - 1]) + (kind != "evaluations"))
 
 
-def _complete_rows(lane: h5py.Group, kind: str, steps: int, finished: bool) -> int:
+def _complete_rows(lane: h5py.Group, kind: str, steps: int, is_closed: bool) -> int:
     """Rows of complete steps; later ones, which a kill leaves, may be of any length and content."""
     if kind in ("steps", "seconds"):
         return steps
-    if finished:
+    if is_closed:
         return len(lane[f"checksums/{kind}"])
     of_rows = lane[_STEPS[kind]][()]
     if kind == "blocks":
-        return int(np.argmin(of_rows > 0)) if not (of_rows > 0).all() else len(of_rows)
+        whole = (of_rows == BLOCK) & (BLOCK * np.arange(1, len(of_rows) + 1) <= steps)
+        return len(of_rows) if whole.all() else int(np.argmin(whole))
     late = of_rows > steps if kind == "evaluations" else of_rows >= steps
     if kind != "device_products":
         late[1:] |= of_rows[1:] < of_rows[:-1]
@@ -189,7 +194,7 @@ def first_damage(run: h5py.Group, steps: int) -> tuple[str, int]:
     Throws: RunFileError where rows are missing.
     """
     found = ("", steps)
-    finished = steps == json.loads(run.file.attrs["options"])["steps"]
+    is_closed = _is_closed(run)
 
     def add(lane: h5py.Group, name: str, kind: str, row: int, what: str) -> None:
         nonlocal found
@@ -203,7 +208,7 @@ def first_damage(run: h5py.Group, steps: int) -> tuple[str, int]:
             kinds.setdefault(kind, {})[name] = data
         for kind, datasets in kinds.items():
             sums = lane[f"checksums/{kind}"]
-            complete = _complete_rows(lane, kind, steps, finished)
+            complete = _complete_rows(lane, kind, steps, is_closed)
             rows = sums[:complete]
             first = 1 if kind == "steps" else 0
             if first and (row := _first_wrong_death(lane, rows[:, 0])) is not None:
@@ -215,7 +220,7 @@ def first_damage(run: h5py.Group, steps: int) -> tuple[str, int]:
             for part, name in enumerate(sorted(datasets, key=str.encode)):
                 data = datasets[name]
                 if min(len(data), len(rows)) < complete or (
-                    finished and kind not in ("steps", "seconds") and len(data) != len(rows)
+                    is_closed and kind not in ("steps", "seconds") and len(data) != len(rows)
                 ):
                     raise RunFileError(
                         f"{run.file.filename}: {data.name} has {len(data)} rows, its checksums {len(rows)}, "

@@ -242,8 +242,10 @@ std::string lane_sentence(const Report& report, const LaneReport& lane) {
     return std::ranges::count(wrap(text, kTextWidth), '\n') <=
            (lane.tried == nullptr ? kLinesPerLane : kMostLines);
   };
+  const bool has_tried = lane.tried != nullptr && !tried_text(*lane.tried).empty();
   for (const auto& [remedies, follows] :
-       {std::pair<size_t, bool>{3, true}, {1, true}, {1, false}}) {
+       {std::pair<size_t, bool>{3, true}, {1, true}, {0, true}, {1, false}}) {
+    if (remedies == 0 && !has_tried) continue;  // what follows is worth less than the only remedy
     const std::string text = sentence_with(report, lane, finding, remedies, follows);
     const std::string more = text + also_text(report, lane, finding);
     if (fits(more)) return more;

@@ -66,8 +66,9 @@ uint64_t death_checksum(int64_t step, bool has_died, DeathCause died_of) {
   return row_checksum(run_names::kDiedAt, step, &cause, sizeof cause);
 }
 
-std::string steps_checksum(int64_t steps) {
-  return run_names::hex(row_checksum(run_names::kStepsComplete, steps, nullptr, 0));
+std::string steps_checksum(int64_t steps, bool is_closed) {
+  const char closed = 1;
+  return run_names::hex(row_checksum(run_names::kStepsComplete, steps, &closed, is_closed ? 1 : 0));
 }
 
 size_t first_part(Gathered checksums) {

@@ -22,8 +22,9 @@ uint64_t row_checksum(std::string_view name, int64_t row, const void* bytes, siz
 // Of a step: whether the lane had died, and of what. The first number of a step's row.
 uint64_t death_checksum(int64_t step, bool has_died, DeathCause died_of);
 
-// Of the number of complete steps.
-std::string steps_checksum(int64_t steps);  // as files store it
+// Of the number of complete steps, as files store it. `is_closed`: the writer ended, so no row is
+// half written.
+std::string steps_checksum(int64_t steps, bool is_closed);
 
 // The dataset that holds the checksums of such a quantity's rows; nothing for checksums themselves.
 std::optional<Gathered> checksums_of(const Quantity& quantity);

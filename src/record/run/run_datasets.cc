@@ -82,8 +82,8 @@ void check_dataset(const StoredFields& fields, const std::string& path, const Qu
   datasets.emplace(path, std::move(dataset));
 }
 
-// In a finished run rows of one kind are as many as their checksums.
-void add_checksums(const StoredFields& lane, const std::string& prefix, bool finished,
+// In a closed run rows of one kind are as many as their checksums.
+void add_checksums(const StoredFields& lane, const std::string& prefix, bool is_closed,
                    RunDatasets& datasets) {
   std::map<Gathered, size_t> parts;
   std::vector<RunDataset*> all;
@@ -100,7 +100,7 @@ void add_checksums(const StoredFields& lane, const std::string& prefix, bool fin
     dataset->checksums = &found->second;
     dataset->part = first_part(*kind) + parts[*kind]++;
     const int64_t rows = found->second.rows;
-    if (!finished || dataset->quantity->rows() == Rows::kStep || dataset->rows == rows) continue;
+    if (!is_closed || dataset->quantity->rows() == Rows::kStep || dataset->rows == rows) continue;
     lane.problem(
         fmt::format("{} has {} rows, its checksums {}", dataset->name, dataset->rows, rows));
   }
@@ -147,7 +147,7 @@ void check_datasets(const StoredFields& lane, const std::string& path, const Lan
     const StoredFields found = is_needed ? parent.child(name) : parent.optional(name);
     check_dataset(found, below + name, quantity, info, extents, datasets);
   }
-  if (is_sealed) add_checksums(lane, path + "/", extents.finished, datasets);
+  if (is_sealed) add_checksums(lane, path + "/", extents.is_closed, datasets);
 }
 
 }  // namespace lockstep

@@ -67,7 +67,7 @@ struct LaneColumn {
 struct RunExtents {
   int64_t version = 0, steps = 0, sites = 0, groups = 1, watched = 0;
   uint64_t file_bytes = 0;
-  bool finished = false;  // no kill left rows of a step that is not complete
+  bool is_closed = false;
 };
 // Checks every dataset of a lane against the table of quantities and adds it to `datasets`, with
 // the checksums of its rows. `path` is the lane's, below the run's group.
@@ -90,6 +90,7 @@ struct RunFile::Impl {
   std::vector<uint64_t> seeds;
   RunIdentity identity;
   int64_t version = 0, steps = 0;
+  bool is_closed = false;  // its writer ended: no kill left rows that are not complete
   RunOptions options;
   std::string command_line, data, batches_hash, graph_json, products_json;
   std::string verification_json;
@@ -186,6 +187,7 @@ struct RunFile::Impl {
     std::string problem;
   };
   // How many of its rows belong to complete steps.
+  bool is_whole(int lane, Rows kind, int64_t row) const;
   int64_t complete_rows(int lane, const RunDataset& from) const;
   std::optional<DamagedRow> first_damage(int lane, const RunDataset& from, int64_t& rows) const;
   // The first damage of the run, in words, and the complete steps before it; empty: none.

@@ -210,8 +210,9 @@ std::vector<int64_t> RunFile::Impl::complete_steps(int lane, Gathered gathered) 
 
 // Steps that each row of 50-step sums covers; 0 if the row is not complete.
 std::vector<int64_t> RunFile::Impl::covered_blocks(int lane) const {
+  const int64_t common = common_rows(lane, Rows::kBlock);
   auto covered = rows_of<int64_t>(lane, quantity_of(Gathered::kBlockSteps).name, 0,
-                                  common_rows(lane, Rows::kBlock));
+                                  is_closed ? common : std::min(common, steps / kHistogramBlock));
   for (size_t i = 0; i < covered.size(); ++i) {
     if (covered[i] < 0 || covered[i] > kHistogramBlock) {
       throw hdf5::Error(fmt::format("{}: block {} covers {} steps, at most {} allowed",
@@ -339,11 +340,28 @@ Numbers RunFile::numbers(int lane, const Quantity& quantity) const {
   });
 }
 
-// In a run that is not finished, rows of later steps may be of any length and content.
+// Whether row `row` of a kind is as it was written, in every dataset.
+bool RunFile::Impl::is_whole(int lane, Rows kind, int64_t row) const {
+  const std::string prefix = lane_path(lane, "");
+  for (auto at = datasets.lower_bound(prefix); at != datasets.end(); ++at) {
+    if (!at->first.starts_with(prefix)) break;
+    const RunDataset& data = at->second;
+    if (data.quantity->rows() != kind || data.quantity->is_checksum()) continue;
+    try {
+      require_whole(data, row, held_row(data, row));
+    } catch (const hdf5::Error&) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// In a run that is not closed, rows of later steps may be of any length and content, and so may be
+// the evaluation after the last one and the last, short row of 50-step sums.
 int64_t RunFile::Impl::complete_rows(int lane, const RunDataset& from) const {
   const Rows kind = from.quantity->rows();
   if (kind == Rows::kStep) return steps;
-  if (steps == options.steps) return from.rows;
+  if (is_closed) return from.rows;
   const RunDataset& of_rows = dataset(lane, quantity_of(steps_of(kind)).name);
   std::vector<int64_t> at(static_cast<size_t>(of_rows.rows));
   if (!at.empty()) read_rows(of_rows, 0, of_rows.rows, at.data());
@@ -351,9 +369,12 @@ int64_t RunFile::Impl::complete_rows(int lane, const RunDataset& from) const {
   for (; whole < at.size(); ++whole) {
     const int64_t step = at[whole];
     if (kind == Rows::kBlock) {  // how many steps the row covers
-      if (step <= 0) break;
+      const auto covered = static_cast<int64_t>(whole + 1) * kHistogramBlock;
+      if (step != kHistogramBlock || covered > steps) break;
       continue;
     }
+    const bool is_last = kind == Rows::kEvaluation && step == steps;
+    if (is_last && !is_whole(lane, kind, static_cast<int64_t>(whole))) break;
     const bool is_behind = kind != Rows::kProduct && whole > 0 && step < at[whole - 1];
     if (step < 0 || step >= steps + (kind == Rows::kEvaluation ? 1 : 0) || is_behind) break;
   }

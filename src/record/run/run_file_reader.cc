@@ -223,10 +223,16 @@ void RunFile::Impl::read_description(bool allow_empty, std::optional<uint64_t> s
   if (steps < 0 || steps > options.steps) {
     root.problem(fmt::format("{} steps are complete, must be 0 to {}", steps, options.steps));
   }
-  if (is_sealed && root.text(run_names::kStepsChecksum) != steps_checksum(steps)) {
-    root.problem(
-        fmt::format("{}: {}; its checksum does not fit", run_names::kStepsComplete, steps));
+  is_closed = steps == options.steps;  // as far as earlier versions tell
+  if (is_sealed) {
+    const std::string sum = root.text(run_names::kStepsChecksum);
+    is_closed = sum == steps_checksum(steps, true);
+    if (!is_closed && sum != steps_checksum(steps, false)) {
+      root.problem(
+          fmt::format("{}: {}; its checksum does not fit", run_names::kStepsComplete, steps));
+    }
   }
+  is_closed = is_closed && steps <= most_steps;
   steps = std::min(steps, most_steps);
   identity = {root.text(run_names::kRunHash), root.text(run_names::kRunId, /*required=*/false)};
   command_line = printable(root.text(run_names::kCommandLine));
@@ -329,7 +335,7 @@ void RunFile::Impl::read_lane(const StoredFields& lane, const std::string& name)
                            static_cast<int64_t>(options.groups.size()) + 1,
                            static_cast<int64_t>(watched.size()),
                            file_bytes,
-                           steps == options.steps};
+                           is_closed};
   check_datasets(lane, fmt::format("{}/{}", run_names::kLanes, hdf5::escape_link(name)), info,
                  extents, datasets);
 }

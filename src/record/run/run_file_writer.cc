@@ -51,7 +51,7 @@ struct RunFileWriter::Impl {
   RecordState record;
   std::vector<int64_t> evaluated;  // steps_done of every evaluation in the file
   int64_t steps_complete = 0, steps_done = 0;
-  bool resumed = false, failed = false, short_rows_dropped = false;
+  bool resumed = false, failed = false, record_opened = false, short_rows_dropped = false;
   bool replaces = false;                 // a run at `path`, which stays until this one has a step
   std::optional<RunFile> before;         // resumed: the file as it was
   std::optional<Checkpoint> checkpoint;  // resumed from
@@ -96,11 +96,11 @@ struct RunFileWriter::Impl {
     if (!commit(commit_file(file.id()))) fail("the disk refused a write");
   }
   // Flushes only the run's group: a flush of everything costs some microseconds per dataset.
-  void raise_steps_complete() {
+  void write_steps_complete(int64_t steps, bool is_closed) {
     const hdf5::Handle run = hdf5::open_group(file.id(), group);
-    hdf5::write_attribute(run.id(), run_names::kStepsComplete, steps_done);
+    hdf5::write_attribute(run.id(), run_names::kStepsComplete, steps);
     if (hdf5::has_attribute(run.id(), run_names::kStepsChecksum)) {  // earlier versions have none
-      hdf5::write_attribute(run.id(), run_names::kStepsChecksum, steps_checksum(steps_done));
+      hdf5::write_attribute(run.id(), run_names::kStepsChecksum, steps_checksum(steps, is_closed));
     }
     hdf5::check(H5Gflush(run.id()), "flush the run's group");
     if (!commit(commit_file(file.id()))) fail("the disk refused a write");
@@ -108,6 +108,7 @@ struct RunFileWriter::Impl {
   void create(const RunDescription& description);
   void seal_description();
   void publish();
+  void open_record();
   void drop_short_rows(int64_t step);
   void reopen(const RunDescription& description);
   void compare(const StepRecord& step) const;
@@ -324,7 +325,7 @@ void RunFileWriter::Impl::create(const RunDescription& description) {
     hdf5::write_attribute(root, run_names::kVerification, known ? to_json(*known) : "");
   }
   hdf5::write_attribute(root, run_names::kStepsComplete, int64_t{0});
-  hdf5::write_attribute(root, run_names::kStepsChecksum, steps_checksum(0));
+  hdf5::write_attribute(root, run_names::kStepsChecksum, steps_checksum(0, false));
   hdf5::write_text(root, run_names::kGraph, to_json(*description.step_graph));
   hdf5::write_text(root, run_names::kProducts, to_json(product_facts(*description.step_graph)));
   if (!description.watched.empty()) {
@@ -392,6 +393,13 @@ void RunFileWriter::Impl::reopen(const RunDescription& description) {
   flush();
 }
 
+// Before the first change of a resumed run: until it ends, its last rows may be half written.
+void RunFileWriter::Impl::open_record() {
+  if (!resumed || record_opened) return;
+  record_opened = true;
+  write_steps_complete(steps_complete, /*is_closed=*/false);
+}
+
 void RunFileWriter::Impl::drop_short_rows(int64_t step) {
   if (!resumed || short_rows_dropped) return;
   short_rows_dropped = true;
@@ -431,7 +439,10 @@ void RunFileWriter::on_step(const StepRecord& step) {
   impl.guard([&] {
     const bool recorded = step.step < impl.steps_complete;
     if (recorded) impl.compare(step);
-    if (!recorded) impl.drop_short_rows(step.step);
+    if (!recorded) {
+      impl.open_record();
+      impl.drop_short_rows(step.step);
+    }
     for (size_t i = 0; i < impl.lanes.size(); ++i) {
       if (recorded) {
         impl.lanes[i].pass_step(step.step, step.lanes.at(i));
@@ -442,7 +453,7 @@ void RunFileWriter::on_step(const StepRecord& step) {
     impl.steps_done = step.step + 1;
     if (recorded) return;
     impl.flush();
-    impl.raise_steps_complete();
+    impl.write_steps_complete(impl.steps_done, /*is_closed=*/false);
     impl.steps_complete = impl.steps_done;
     if (impl.replaces && !impl.temporary.empty()) impl.publish();
   });
@@ -459,7 +470,10 @@ void RunFileWriter::on_evaluation(const EvaluationRecord& evaluation) {
     }
     const bool recorded = row < static_cast<int64_t>(impl.evaluated.size()) &&
                           impl.evaluated[static_cast<size_t>(row)] == evaluation.steps_done;
-    if (!recorded) impl.evaluated.push_back(evaluation.steps_done);
+    if (!recorded) {
+      impl.open_record();
+      impl.evaluated.push_back(evaluation.steps_done);
+    }
     for (size_t i = 0; i < impl.lanes.size(); ++i) {
       impl.lanes[i].write_evaluation(row, {evaluation.steps_done, evaluation.loss.at(i),
                                            evaluation.accuracy.at(i), evaluation.example_count});
@@ -484,6 +498,8 @@ void RunFileWriter::on_finish() {
       for (LaneRecorder& lane : impl.lanes) lane.write_unfinished_sums(impl.steps_done);
       impl.flush();
       for (LaneRecorder& lane : impl.lanes) lane.write_unfinished_length(impl.steps_done);
+      impl.flush();
+      impl.write_steps_complete(impl.steps_done, /*is_closed=*/true);
     }
     impl.flush();
     impl.lanes.clear();

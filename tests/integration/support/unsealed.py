@@ -11,6 +11,6 @@ def unseal(file):
 
 
 def shorten(file, steps):
-    """As if the run had been stopped after so many steps."""
+    """As if the run had been killed after so many steps."""
     file.attrs["steps_complete"] = np.int64(steps)
-    file.attrs["steps_checksum"] = np.bytes_(steps_checksum(steps))
+    file.attrs["steps_checksum"] = np.bytes_(steps_checksum(steps, is_closed=False))
