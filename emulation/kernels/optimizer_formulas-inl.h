@@ -183,3 +183,48 @@ class Formulas<LionRule, Value> {
   }
   Value minus_lr_, beta1_, one_minus_beta1_, beta2_, one_minus_beta2_;
 };
+
+template <typename Value>
+class Formulas<MuonDirectionRule, Value> {
+ public:
+  static constexpr int kStates = 1;
+  template <typename In>
+  Formulas(const MuonDirectionRule& rule, int64_t, const In& in)
+      : momentum_(in.constant(rule.momentum)),
+        one_minus_momentum_(in.constant(1 - rule.momentum)),
+        nesterov_(rule.nesterov) {}
+
+  template <int K, typename In, typename V>
+  V state(const In& in, V g, const V* s) const {
+    return lerp(in, s[0], g, one_minus_momentum_);
+  }
+  template <typename In, typename V>
+  V change(const In& in, V g, const V*, const V* s) const {
+    return nesterov_ ? lerp(in, g, s[0], momentum_) : s[0];
+  }
+
+ private:
+  Value momentum_, one_minus_momentum_;
+  bool nesterov_;
+};
+
+template <typename Value>
+class Formulas<MuonStepRule, Value> {
+ public:
+  static constexpr int kStates = 1;  // arrays need one element; the rule has none
+  template <typename In>
+  Formulas(const MuonStepRule& rule, int64_t, const In& in)
+      : minus_lr_(in.alpha(-rule.lr * rule.factor)) {}
+
+  template <int K, typename In, typename V>
+  V state(const In&, V, const V* s) const {
+    return s[0];
+  }
+  template <typename In, typename V>
+  V change(const In& in, V g, const V*, const V*) const {
+    return in.product(V(minus_lr_), g);
+  }
+
+ private:
+  Value minus_lr_;
+};

@@ -94,7 +94,7 @@ PreparedRun::PreparedRun(RunOptions wanted, const std::map<std::string, Tensor>*
   require_memory(forward, description.lanes.size(), problems);
   problems.throw_if_any();
   change_layers(options, forward, problems);
-  collect_problems(problems, [&] { check_groups(forward, options.groups); });
+  collect_problems(problems, [&] { check_groups(forward, options.optimizer, options.groups); });
   problems.throw_if_any();
   std::map<std::string, Tensor> initial = initial_state(*model, sizes, forward, options.seed);
   if (start != nullptr) {

@@ -21,6 +21,8 @@ bool in_range(Range range, double x) {
   constexpr double kLargestExact = 0x1p53;  // whole numbers up to it are exact doubles
   const bool whole = x == std::floor(x) && x >= 0 && x <= kLargestExact;
   switch (range) {
+    case Range::kFinite:
+      return std::isfinite(x);
     case Range::kNonNegative:
       return x >= 0 && std::isfinite(x);
     case Range::kPositive:
@@ -90,6 +92,8 @@ void check_hyper_values(const HyperChoice& choice, std::span<const HyperParamete
 std::string range_text(const HyperParameter& parameter) {
   const std::string_view name = parameter.name;
   switch (parameter.range) {
+    case Range::kFinite:
+      return fmt::format("a finite {}", name);
     case Range::kNonNegative:
       return fmt::format("0 <= {} < infinity", name);
     case Range::kPositive:

@@ -16,6 +16,7 @@ namespace lockstep {
 
 struct HyperParameter {
   enum class Range : uint8_t {
+    kFinite,
     kNonNegative,  // 0 <= x < infinity
     kPositive,     // 0 < x < infinity
     kBelowOne,     // 0 <= x < 1

@@ -4,7 +4,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <string>
+#include <type_traits>
+#include <vector>
 
 #include "src/core/error.h"
 #include "src/core/find_row.h"
@@ -107,6 +111,34 @@ constexpr HyperParameter kLionParameters[] = {
     kDecoupled,
 };
 
+constexpr HyperParameter kMuonParameters[] = {
+    {.name = "lr", .initial = 0.02, .range = Range::kNonNegative, .help = kLrHelp},
+    {.name = "momentum",
+     .initial = 0.95,
+     .range = Range::kBelowOne,
+     .help = "decay of the average of gradients"},
+    {.name = "nesterov", .initial = 1, .range = Range::kFlag, .help = "look ahead along the average"},
+    {.name = "weight_decay",
+     .initial = 0.1,
+     .range = Range::kNonNegative,
+     .help = "w *= 1 - lr weight_decay before the step"},
+    {.name = "match_rms_adamw",
+     .range = Range::kFlag,
+     .help = "0: steps of lr sqrt(max(1, rows / columns)); 1: of 0.2 lr sqrt(max(rows, columns))"},
+    {.name = "ns_steps", .initial = 5, .range = Range::kPositiveCount, .help = "Newton-Schulz steps"},
+    {.name = "ns_a", .initial = 3.4445, .range = Range::kFinite, .help = "X = a X + ..."},
+    {.name = "ns_b", .initial = -4.775, .range = Range::kFinite, .help = "(b G + ..."},
+    {.name = "ns_c", .initial = 2.0315, .range = Range::kFinite, .help = "c G G) X, G = X X^T"},
+    {.name = "ns_bf16",
+     .initial = 1,
+     .range = Range::kFlag,
+     .help = "1: Newton-Schulz in bf16, in every lane, as PyTorch does; 0: in fp32"},
+    {.name = "eps",
+     .initial = 1e-7,
+     .range = Range::kNonNegative,
+     .help = "least norm that the direction is divided by"},
+};
+
 constexpr StateRow kSgdStates[] = {{.name = "momentum_buffer", .only_with = "momentum"}};
 constexpr StateRow kAdamStates[] = {
     {.name = "exp_avg"},
@@ -117,6 +149,7 @@ constexpr StateRow kAdagradStates[] = {
 constexpr StateRow kRmspropStates[] = {{.name = "square_avg", .divides = true},
                                        {.name = "grad_avg", .only_with = "centered"},
                                        {.name = "momentum_buffer", .only_with = "momentum"}};
+constexpr StateRow kMuonStates[] = {{.name = "momentum_buffer"}};
 constexpr StateRow kLionStates[] = {{.name = "exp_avg"}};
 
 // Adam's first average moves by 1 - beta1 of a difference; no format rounds that factor to 1.
@@ -179,6 +212,31 @@ UpdateRule lion_rule(const HyperNumbers& n, double lr) {
   rule.beta2 = n["beta2"];
   return rule;
 }
+UpdateRule muon_direction(const HyperNumbers& n, double lr) {
+  MuonDirectionRule rule;
+  rule.lr = lr;
+  rule.momentum = n["momentum"];
+  rule.nesterov = n["nesterov"] != 0;
+  return rule;
+}
+UpdateRule muon_step(const HyperNumbers& n, double lr, int64_t rows, int64_t columns) {
+  constexpr double kRmsOfAdamw = 0.2;
+  const auto r = static_cast<double>(rows), c = static_cast<double>(columns);
+  MuonStepRule rule;
+  rule.lr = lr;
+  rule.weight_decay = n["weight_decay"];
+  rule.factor = n["match_rms_adamw"] != 0 ? kRmsOfAdamw * std::sqrt(std::max(r, c))
+                                          : std::sqrt(std::max(1.0, r / c));
+  return rule;
+}
+NewtonSchulz muon_orthogonal(const HyperNumbers& n) {
+  return {.a = n["ns_a"],
+          .b = n["ns_b"],
+          .c = n["ns_c"],
+          .eps = n["eps"],
+          .steps = static_cast<int64_t>(n["ns_steps"]),
+          .format = n["ns_bf16"] != 0 ? &find_format("bf16") : nullptr};
+}
 
 const Optimizer kOptimizers[] = {
     {.name = "sgd",
@@ -230,6 +288,18 @@ const Optimizer kOptimizers[] = {
      .rule = lion_rule,
      .adds_lr = always,
      .average_factors = kLionFactors},
+    {.name = "muon",
+     .help = "m += (1 - momentum)(g - m); w -= lr O, O about the orthogonal matrix nearest to m; "
+             "matrices alone",
+     .source = "torch.optim.Muon; Jordan et al. 2024",
+     .parameters = kMuonParameters,
+     .all_states = kMuonStates,
+     .rule = muon_direction,
+     .orthogonal = muon_orthogonal,
+     .matrix_step = muon_step,
+     .captured_class = "Muon",
+     .counts_steps = false,
+     .adds_lr = always},
 };
 
 UpdateRule recorded_rule(const HyperNumbers&, double) {
@@ -293,7 +363,28 @@ template <typename T>
 void optimizer_step(const KernelSet& kernels, const Optimizer& optimizer,
                     const HyperNumbers& numbers, double lr, const OptimizerArrays<T>& arrays,
                     UpdateStats* stats) {
-  kernels.of<T>().optimizer(optimizer.rule(numbers, lr), arrays, stats);
+  const UpdateRule rule = optimizer.rule(numbers, lr);
+  if (optimizer.orthogonal == nullptr) return kernels.of<T>().optimizer(rule, arrays, stats);
+  std::vector<T> direction(static_cast<size_t>(arrays.count));
+  OptimizerArrays<T> first = arrays;
+  first.weight = direction.data();
+  first.update = nullptr;
+  first.compensation = nullptr;
+  first.formats.weight = arrays.formats.arithmetic;
+  first.formats.rounding = Rounding::kNearestEven;
+  first.measured.weight = first.measured.update = nullptr;
+  kernels.of<T>().optimizer(rule, first, nullptr);
+  const int64_t rows = arrays.rows, columns = arrays.count / rows;
+  NewtonSchulz iteration = optimizer.orthogonal(numbers);
+  if (iteration.format == nullptr) {
+    iteration.format = &find_format(std::is_same_v<T, double> ? "fp64" : "fp32");
+  }
+  orthogonalize(kernels, direction.data(), rows, columns, iteration);
+  OptimizerArrays<T> last = arrays;
+  last.grad = direction.data();
+  last.state_count = 0;
+  last.measured.states[0] = nullptr;
+  kernels.of<T>().optimizer(optimizer.matrix_step(numbers, lr, rows, columns), last, stats);
 }
 template void optimizer_step(const KernelSet&, const Optimizer&, const HyperNumbers&, double,
                              const OptimizerArrays<float>&, UpdateStats*);

@@ -50,7 +50,11 @@ std::vector<OptimizerGroup> optimizer_groups(const OptimizerSpec& own,
 
 size_t group_of(const Parameter& parameter, const std::vector<ParameterGroup>& groups) {
   for (size_t i = groups.size(); i > 0; --i) {
-    if (belongs(parameter, groups[i - 1].layers)) return i;
+    const ParameterGroup& group = groups[i - 1];
+    if (belongs(parameter, group.layers) &&
+        find_optimizer(group.optimizer.name).takes(parameter.type.shape)) {
+      return i;
+    }
   }
   return 0;
 }
@@ -137,8 +141,17 @@ void set_eval_batch_norm(Graph& forward, const std::vector<std::string>& globs) 
   });
 }
 
-void check_groups(const Graph& graph, const std::vector<ParameterGroup>& groups) {
+void check_groups(const Graph& graph, const OptimizerSpec& own,
+                  const std::vector<ParameterGroup>& groups) {
   ProblemList problems("group");
+  for (const Parameter& p : graph.parameters) {
+    if (!p.requires_grad || group_of(p, groups) != 0) continue;
+    if (find_optimizer(own.name).takes(p.type.shape)) continue;
+    problems.add(fmt::format("optimizer '{}': parameter '{}' is no matrix", own.name, p.name),
+                 fmt::format("an optimizer for it, and {0} for the others: --optimizer adamw --group "
+                             "'*:optimizer={0}'", own.name));
+    break;
+  }
   for (const ParameterGroup& group : groups) {
     if (matches_any(graph, group.layers)) continue;
     problems.add("'" + group.layers + "': no layer with parameters matches", layers_of(graph));

@@ -29,7 +29,8 @@ inline std::string state_key(const std::string& parameter, size_t index) {
 std::vector<OptimizerGroup> optimizer_groups(const OptimizerSpec& own,
                                              const std::vector<ParameterGroup>& groups);
 
-// The last group whose glob matches the parameter's layer or name, else 0.
+// The last group whose glob matches the parameter's layer or name and whose optimizer takes its
+// shape, else 0.
 size_t group_of(const Parameter& parameter, const std::vector<ParameterGroup>& groups);
 
 // "fc*:optimizer=adamw,lr=1e-3": a glob over layers, then the differences from `base`. Another
@@ -48,7 +49,9 @@ void set_eval_batch_norm(Graph& forward, const std::vector<std::string>& globs);
 // if the graph has no batch_norm.
 void set_batch_norm_eps(Graph& forward, double eps);
 
-// Throws: InputError if a group's glob matches no parameter.
-void check_groups(const Graph& graph, const std::vector<ParameterGroup>& groups);
+// Throws: InputError if a group's glob matches no parameter, or the run's own optimizer takes only
+// matrices and would get another parameter.
+void check_groups(const Graph& graph, const OptimizerSpec& own,
+                  const std::vector<ParameterGroup>& groups);
 
 }  // namespace lockstep

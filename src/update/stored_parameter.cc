@@ -21,6 +21,7 @@ OptimizerArrays<T> arrays_of(StoredParameter& parameter, const Tensor& gradient,
   OptimizerArrays<T> arrays;
   Tensor& weight = parameter.updated();
   arrays.count = weight.size();
+  if (!weight.shape().empty()) arrays.rows = weight.shape().front();
   arrays.weight = weight.as<T>().data();
   arrays.grad = gradient.as<T>().data();
   arrays.state_count = static_cast<int>(parameter.states.size());

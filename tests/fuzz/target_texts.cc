@@ -152,7 +152,7 @@ Seeds group_seeds() {
 void read_group(std::string_view input, const Place&) {
   const ParameterGroup group = parse_group(input, {"sgd", {{"lr", 0.1}}});
   optimizer_groups({"sgd", {}}, {group});
-  check_groups(network().step, {group});
+  check_groups(network().step, {"sgd", {}}, {group});
 }
 
 Seeds rules_seeds() {

@@ -71,6 +71,7 @@ bool is_native(const Format& format) {
 template <typename T>
 struct OptimizerArrays {
   int64_t count = 0;
+  int64_t rows = 1;  // of the weight as a matrix; for rules of matrices
   T* weight = nullptr;
   const T* grad = nullptr;  // unscaled
   int state_count = 0;
