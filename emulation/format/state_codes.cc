@@ -5,18 +5,20 @@
 #include <cmath>
 
 #include "emulation/format/rounding.h"
-#include "emulation/format/spelling.h"
+#include "src/core/find_row.h"
 
 namespace lockstep {
 namespace {
 
-// `count` numbers from `first` to `last`, from the nearer end, in FP32: torch.linspace.
+// `count` numbers from `first` to `last`, from the nearer end, in FP32 with one rounding each:
+// torch.linspace on a CPU with FMA.
 std::vector<float> evenly_spaced(float first, float last, int count) {
   std::vector<float> found(static_cast<size_t>(count));
   const float step = (last - first) / static_cast<float>(count - 1);
   for (int i = 0; i < count; ++i) {
-    found[static_cast<size_t>(i)] = i < count / 2 ? first + step * static_cast<float>(i)
-                                                  : last - step * static_cast<float>(count - 1 - i);
+    const bool is_near = i < count / 2;
+    const auto steps = static_cast<float>(is_near ? i : i - (count - 1));
+    found[static_cast<size_t>(i)] = std::fma(step, steps, is_near ? first : last);
   }
   return found;
 }

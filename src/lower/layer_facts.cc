@@ -35,6 +35,15 @@ int64_t bytes(const TensorType& type, const Format* format, int integer_bytes = 
   return (element_count(type.shape) * bits + kBitsPerByte - 1) / kBitsPerByte;
 }
 
+// Of one optimizer state of a parameter whose weight has the format.
+int64_t state_bytes(const TensorType& type, const Policy& policy, const Format* weight) {
+  constexpr int64_t kScaleBytes = 4;
+  const int64_t count = element_count(type.shape);
+  const StateCodes* codes = policy.codes_of(weight, count);
+  if (codes == nullptr) return bytes(type, policy.state_of(weight));
+  return count * codes->bits / kBitsPerByte + count / codes->block_size * kScaleBytes;
+}
+
 }  // namespace
 
 std::vector<ProductFact> product_facts(const Graph& step) {
@@ -62,7 +71,7 @@ MemoryFacts memory_facts(const Graph& step, const Program& program, const Policy
     const auto gradient = program.results.find("grad:" + p.name);
     if (gradient == program.results.end()) continue;
     facts.gradients += bytes(p.type, program.values[gradient->second].format);
-    facts.optimizer_state += state_count(p) * bytes(p.type, policy.state_of(weight.format));
+    facts.optimizer_state += state_count(p) * state_bytes(p.type, policy, weight.format);
     if (policy.has_master(weight.format)) facts.master_weights += bytes(p.type, policy.master);
     if (policy.update_rounding == UpdateRounding::kKahan) {
       const bool has_master = policy.has_master(weight.format);

@@ -18,6 +18,11 @@ const Format* Policy::state_of(const Format* format) const {
   return format == weight ? optimizer_state : format;
 }
 
+const StateCodes* Policy::codes_of(const Format* format, int64_t count) const {
+  const bool is_coded = state_codes != nullptr && state_of(format)->is_fp32();
+  return is_coded && state_codes->encodes(count) ? state_codes : nullptr;
+}
+
 const Format* Policy::update_of(const Format* format) const {
   const bool is_rounded = optimizer_steps == OptimizerSteps::kElementary || format != weight;
   return is_rounded ? arithmetic_of(format) : &find_format("fp32");

@@ -13,6 +13,7 @@
 
 #include "emulation/accumulator/accumulator.h"
 #include "emulation/format/rounding.h"
+#include "emulation/format/state_codes.h"
 #include "emulation/kernels/args/optimizer_args.h"
 #include "emulation/kernels/args/recurrent_rounding.h"
 #include "emulation/kernels/flash_kernel.h"
@@ -154,6 +155,7 @@ struct Policy {
   const Format* master;         // their format
   const Format* optimizer_arithmetic;
   const Format* optimizer_state;
+  const StateCodes* state_codes = nullptr;  // of large FP32 states between two steps; null: none
   OptimizerSteps optimizer_steps = OptimizerSteps::kElementary;
   UpdateRounding update_rounding = UpdateRounding::kStorage;
 
@@ -168,6 +170,8 @@ struct Policy {
   bool has_master(const Format* format) const;
   const Format* arithmetic_of(const Format* format) const;
   const Format* state_of(const Format* format) const;
+  // The codes of a state of `count` numbers; null: it is kept as state_of says.
+  const StateCodes* codes_of(const Format* format, int64_t count) const;
   const Format* update_of(const Format* format) const;  // dw before it is added
 
   CastClass class_of(const std::string& listed_name) const;  // under its autocast

@@ -297,8 +297,6 @@ const Optimizer kOptimizers[] = {
      .rule = muon_direction,
      .orthogonal = muon_orthogonal,
      .matrix_step = muon_step,
-     .captured_class = "Muon",
-     .counts_steps = false,
      .adds_lr = always},
 };
 

@@ -1,9 +1,12 @@
 // Steps of one optimizer on gradients from a raw file, so that another program (PyTorch, NumPy) can
 // be compared with it. Knows no network.
 //
-//   lockstep_optimizer_tool NAME[:K=V,...] SCHEDULE FORMAT STEPS DIR
+//   lockstep_optimizer_tool NAME[:K=V,...] SCHEDULE FORMAT STEPS DIR [ROWS]
+//     ROWS: of the weight as a matrix [1]
 //     reads  DIR/w.f64 (N) and DIR/g.f64 (STEPS,N)
 //     writes DIR/out.f64 (N), DIR/lr.f64 (STEPS) and every state, DIR/state_NAME.f64 (N)
+//   lockstep_optimizer_tool CODES signed|unsigned DIR
+//     reads  DIR/w.f64, writes DIR/out.f64: an optimizer state rounded to these codes
 // Raw little-endian doubles, rounded to the format when read. Weights, states and arithmetic are in
 // FORMAT: fp32, fp64, or fp16 and bf16 with the roundings of torch's CPU steps.
 #include <fmt/format.h>
@@ -15,6 +18,7 @@
 
 #include "emulation/format/rounding.h"
 #include "emulation/kernels/active_kernels.h"
+#include "emulation/kernels/scalar/elements/state_codes.h"
 #include "src/core/error.h"
 #include "src/update/optimizers.h"
 #include "src/update/schedules.h"
@@ -41,7 +45,7 @@ void write_raw(const std::string& path, const std::vector<double>& values) {
 
 template <typename T>
 void run(const OptimizerSpec& spec, const HyperChoice& schedule, const Format& format,
-         int64_t steps, const std::string& directory) {
+         int64_t steps, const std::string& directory, int64_t rows) {
   check_optimizer_spec(spec);
   check_schedule(schedule);
   const Optimizer& optimizer = find_optimizer(spec.name);
@@ -63,6 +67,7 @@ void run(const OptimizerSpec& spec, const HyperChoice& schedule, const Format& f
     arrays.states[states.size() - 1] = states.back().data();
   }
   arrays.count = static_cast<int64_t>(w.size());
+  arrays.rows = rows;
   arrays.weight = w.data();
   arrays.grad = g.data();
   arrays.state_count = static_cast<int>(states.size());
@@ -87,23 +92,41 @@ void run(const OptimizerSpec& spec, const HyperChoice& schedule, const Format& f
   }
 }
 
+void run_codes(const std::string& name, bool is_signed, const std::string& directory) {
+  const StateCodes& codes = find_state_codes(name);
+  const std::vector<double> values = read_raw(directory + "/w.f64");
+  if (!codes.encodes(static_cast<int64_t>(values.size()))) {
+    throw InputError(fmt::format("{} values: {} keeps them as they are", values.size(), name));
+  }
+  std::vector<float> state(values.begin(), values.end());
+  round_state(state, codes, is_signed, nullptr);
+  write_raw(directory + "/out.f64", {state.begin(), state.end()});
+}
+
 }  // namespace
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
   using namespace lockstep;
   const std::vector<std::string> args(argv + 1, argv + argc);
-  if (args.size() != 5) {
-    std::cerr << "usage: lockstep_optimizer_tool NAME[:K=V,...] SCHEDULE FORMAT STEPS DIR\n";
+  const bool is_codes = args.size() == 3 && (args[1] == "signed" || args[1] == "unsigned");
+  if (!is_codes && args.size() != 5 && args.size() != 6) {
+    std::cerr << "usage: lockstep_optimizer_tool NAME[:K=V,...] SCHEDULE FORMAT STEPS DIR [ROWS]\n"
+                 "       lockstep_optimizer_tool CODES signed|unsigned DIR\n";
     return 2;
   }
   try {
+    if (is_codes) {
+      run_codes(args[0], args[1] == "signed", args[2]);
+      return 0;
+    }
+    const int64_t rows = args.size() == 6 ? std::atoll(args[5].c_str()) : 1;
     const HyperChoice spec = parse_schedule(args[0]), schedule = parse_schedule(args[1]);
     const int64_t steps = std::atoll(args[3].c_str());
     if (args[2] == "fp64") {
-      run<double>(spec, schedule, find_format("fp64"), steps, args[4]);
+      run<double>(spec, schedule, find_format("fp64"), steps, args[4], rows);
     } else {
-      run<float>(spec, schedule, find_format(args[2]), steps, args[4]);
+      run<float>(spec, schedule, find_format(args[2]), steps, args[4], rows);
     }
   } catch (const InputError& error) {
     std::cerr << error.what() << '\n';

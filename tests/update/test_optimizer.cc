@@ -1,11 +1,16 @@
 // The optimizer table: hand-checked steps, argument checks, and the arithmetic of unscaling.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "emulation/kernels/active_kernels.h"
 #include "src/core/error.h"
 #include "src/update/optimizers.h"
+#include "src/update/orthogonal.h"
+#include "src/update/parameter_groups.h"
 
 using namespace lockstep;
 
@@ -131,6 +136,38 @@ TEST_CASE("unscaling multiplies by the double reciprocal, rounded to FP32") {
   // For scales up to 2^-128 the reciprocal is beyond FP32.
   CHECK(std::isfinite(unscale_factor(std::ldexp(1.0f, -127))));
   CHECK(std::isinf(unscale_factor(std::ldexp(1.0f, -128))));
+}
+
+TEST_CASE("muon: the classic iteration ends in an orthogonal matrix, whichever side is longer") {
+  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{2, 3}, {3, 2}}) {
+    std::vector<double> x = {3, -1, 0.5, 0.25, 2, 4};
+    orthogonalize(active_kernels(), x.data(), rows, columns,
+                  {.a = 1.5, .b = -0.5, .c = 0, .eps = 1e-7, .steps = 40, .format = &find_format("fp64")});
+    const int64_t shorter = std::min(rows, columns);
+    for (int64_t i = 0; i < shorter; ++i) {
+      for (int64_t j = 0; j < shorter; ++j) {
+        double dot = 0;
+        for (int64_t k = 0; k < 3; ++k) {
+          dot += rows < columns ? x[i * columns + k] * x[j * columns + k]
+                                : x[k * columns + i] * x[k * columns + j];
+        }
+        CHECK(std::fabs(dot - (i == j)) < 1e-12);
+      }
+    }
+  }
+}
+
+TEST_CASE("muon takes matrices alone; its groups leave the others to the next optimizer") {
+  const std::vector<ParameterGroup> groups = {{"*", {"muon", {}}}};
+  const Parameter matrix{"fc.weight", {{4, 8}, ElementType::kFloat}, true, "fc"};
+  const Parameter vector{"fc.bias", {{4}, ElementType::kFloat}, true, "fc"};
+  CHECK(group_of(matrix, groups) == 1);
+  CHECK(group_of(vector, groups) == 0);
+  Graph graph;
+  graph.parameters = {matrix, vector};
+  CHECK_NOTHROW(check_groups(graph, {"adamw", {}}, groups));
+  CHECK_THROWS_WITH_AS(check_groups(graph, {"muon", {}}, {}),
+                       doctest::Contains("parameter 'fc.bias' is no matrix"), InputError);
 }
 
 TEST_CASE("optimizers are found by name; unknown ones and bad values are refused") {

@@ -60,6 +60,13 @@ void read_optimizer(TomlTable& table, Policy& policy) {
   read_format(table, "master", policy.master, policy.notes);
   read_format(table, "arithmetic", policy.optimizer_arithmetic, policy.notes);
   read_format(table, "state", policy.optimizer_state, policy.notes);
+  read_name(
+      table, "state_codes", [](const std::string& name) { return &find_state_codes(name); },
+      policy.state_codes);
+  if (table.has("state_codes") && !policy.optimizer_state->is_fp32()) {
+    table.problem("state_codes", "= '...': the state between encodings is " + policy.optimizer_state->name,
+                  "set state = \"fp32\"");
+  }
   read_name(table, "steps", find_steps, policy.optimizer_steps);
   read_name(table, "update_rounding", find_update_rounding, policy.update_rounding);
   table.finish();

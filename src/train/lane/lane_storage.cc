@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "emulation/kernels/quantize.h"
+#include "emulation/kernels/scalar/elements/state_codes.h"
 #include "src/core/random.h"
 #include "src/execute/finite.h"
 #include "src/execute/storage.h"
@@ -83,11 +84,25 @@ void LaneStorage::start_parameter(LaneParameter& p, const Shape& shape,
       if (given != initial.end()) start = given->second.to(container);
       store(frame_.kernels(), start, p.states.emplace_back(shape, container),
             {frame_.policy().state_of(p.format), Rounding::kNearestEven, {}});
+      if (given != initial.end()) encode_state(p, p.states.size() - 1, nullptr);
     }
   }
   if (has_master(p)) p.master = Tensor(shape, container);
   if (has_compensation(p)) p.compensation = Tensor(shape, container);
   store_weight(p, initial.at(p.name));
+}
+
+const StateCodes* LaneStorage::codes_of(const LaneParameter& p) const {
+  return frame_.container() == Container::kF64
+             ? nullptr
+             : frame_.policy().codes_of(p.format, p.weight.size());
+}
+
+void LaneStorage::encode_state(LaneParameter& p, size_t k, TensorStats* stats) const {
+  const StateCodes* codes = codes_of(p);
+  if (codes == nullptr) return;
+  const OptimizerState& state = frame_.context.groups[p.sites->group].states[k];
+  round_state(p.states[k].as<float>(), *codes, /*is_signed=*/!state.divides, stats);
 }
 
 void LaneStorage::bind_to(StepRunner& runner, bool masters) const {
@@ -210,6 +225,7 @@ void LaneStorage::restart_from(const LaneStorage& reference, int64_t step) {
     for (size_t k = 0; k < p.states.size(); ++k) {
       store(frame_.kernels(), ref.states[k], p.states[k],
             frame_.rounding_to(frame_.policy().state_of(p.format), p.sites->states[k]));
+      encode_state(p, k, nullptr);
     }
   }
   for (auto& [name, tensor] : buffers_) {

@@ -48,6 +48,9 @@ class LaneStorage {
 
   // Rounds with the key of the previous step: this is its end state.
   void restart_from(const LaneStorage& reference, int64_t step);
+  // State k as its codes hold it; nothing where it has none. `stats` may be null.
+  void encode_state(LaneParameter& parameter, size_t k, TensorStats* stats) const;
+  const StateCodes* codes_of(const LaneParameter& parameter) const;  // null: none
   void observe();  // see Lane::observe_stored
   void move_weights_by_one_ulp(int64_t step);
   // Writes what was measured of stored values before the step.

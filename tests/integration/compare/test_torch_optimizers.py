@@ -33,11 +33,12 @@ def data(precision, seed=0, count=COUNT):
     return start, gradients
 
 
-def ours(binary_dir, folder, spec, schedule, precision, start, gradients, steps=STEPS):
+def ours(binary_dir, folder, spec, schedule, precision, start, gradients, steps=STEPS, rows=1):
     start.astype("<f8").tofile(folder / "w.f64")
     gradients.astype("<f8").tofile(folder / "g.f64")
     done = subprocess.run(
-        [str(binary_dir / "lockstep_optimizer_tool"), spec, schedule, precision, str(steps), str(folder)],
+        [str(binary_dir / "lockstep_optimizer_tool"), spec, schedule, precision, str(steps), str(folder)]
+        + [str(rows)],
         capture_output=True,
         text=True,
     )
@@ -194,6 +195,103 @@ def test_lion_follows_its_paper(binary_dir, tmp_path, precision):
     )
     check(got, way, precision, "parameters", ULPS * U[precision] * length(way))
     check(np.fromfile(tmp_path / "state_exp_avg.f64", "<f8"), averages, precision, "exp_avg")
+
+
+MUON_STEPS = 100
+# One Newton-Schulz step enlarges an error by at most its coefficient a: five of them by 485.
+MUON_GAIN = 3.4445**5
+
+
+@pytest.mark.parametrize("rows,columns", [(24, 40), (40, 24), (16, 16)])
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize(
+    "options", [{}, {"nesterov": False, "adjust_lr_fn": "match_rms_adamw"}], ids=["original", "match-rms"]
+)
+def test_muon_without_bf16_equals_torch(binary_dir, tmp_path, monkeypatch, rows, columns, precision, options):
+    """A hundred steps of torch's own code, whose cast to BF16 is left out."""
+    if not hasattr(O, "Muon"):
+        pytest.skip("this PyTorch has no Muon")
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+    weights, history, spec, start, gradients = muon(rows, columns, precision, options)
+    got, _ = ours(
+        binary_dir, tmp_path, spec + ",ns_bf16=0", "constant", precision, start.ravel(), gradients, MUON_STEPS, rows
+    )
+    # Every step: some dozen roundings an element and sums of as many terms as the longer side.
+    bound = MUON_GAIN * max(rows, columns) * U[precision] * length(history)
+    off = np.abs(got - weights)
+    print(f"off by {np.max(off / bound):.2g} of the bound, {np.max(off):.2g}; way {np.mean(length(history)):.3g}")
+    assert np.all(off <= bound)
+
+
+@pytest.mark.parametrize("rows,columns", [(24, 40), (40, 24)])
+def test_muon_in_bf16_is_as_near_to_torch_as_bf16_is_to_fp64(binary_dir, tmp_path, monkeypatch, rows, columns):
+    """torch sums its BF16 products in another order: no bits, but no farther than torch's BF16 is from its FP64."""
+    if not hasattr(O, "Muon"):
+        pytest.skip("this PyTorch has no Muon")
+    weights, _, spec, start, gradients = muon(rows, columns, "fp32", {})
+    got, _ = ours(binary_dir, tmp_path, spec, "constant", "fp32", start.ravel(), gradients, MUON_STEPS, rows)
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+    exact, *_ = muon(rows, columns, "fp64", {})
+    ours_off, theirs_off, apart = (
+        np.linalg.norm(a - b) for a, b in ((got, exact), (weights, exact), (got, weights))
+    )
+    print(f"from fp64: ours {ours_off:.3g}, torch {theirs_off:.3g}; from torch {apart:.3g}")
+    assert 0 < apart < 2 * theirs_off and ours_off < 2 * theirs_off
+
+
+def muon(rows, columns, precision, options):
+    start, gradients = (x.astype(np.float64) for x in data("fp64", count=rows * columns))
+    gradients = np.concatenate([gradients * (1 + 0.1 * k) for k in range(MUON_STEPS // STEPS)])
+    dtype = {"fp32": np.float32, "fp64": np.float64}[precision]
+    start, gradients = start.reshape(rows, columns).astype(dtype), gradients.astype(dtype)
+    parameter = torch.nn.Parameter(torch.tensor(start))
+    optimizer = O.Muon([parameter], lr=0.02, **options)
+    history = [start.ravel()]
+    for gradient in gradients:
+        parameter.grad = torch.tensor(gradient).reshape(rows, columns)
+        optimizer.step()
+        history.append(parameter.detach().numpy().ravel().copy())
+    spec = "muon:lr=0.02"
+    if options:
+        spec += ",nesterov=0,match_rms_adamw=1"
+    return history[-1].astype(np.float64), history, spec, start, gradients
+
+
+STATES = {"dynamic8": ("8bit", 256), "dynamic4": ("4bit", 128), "fp8_e4m3": ("fp8", 256)}
+
+
+@pytest.mark.parametrize("kind", ["signed", "unsigned"])
+@pytest.mark.parametrize("codes", STATES)
+def test_states_in_codes_equal_torchao_s(binary_dir, tmp_path, codes, kind):
+    """A million values of many sizes, with zeros, ties, blocks of zeros and of tiny values, bit for bit."""
+    pytest.importorskip("torchao.optim", reason="torchao is not installed")
+    from torchao.optim import subclass_4bit, subclass_8bit, subclass_fp8
+
+    width, block = STATES[codes]
+    rng = np.random.default_rng(1)
+    values = (rng.standard_normal(2**20) * np.exp(4 * rng.standard_normal(2**20))).astype(np.float32)
+    values[: 16 * block] *= np.repeat(np.float32(10.0) ** np.arange(-45, -29, dtype=np.float32), block)
+    values[16 * block : 17 * block] = 0
+    values[20 * block : 40 * block : 3] = 0
+    if width != "fp8":
+        module = subclass_8bit if width == "8bit" else subclass_4bit
+        levels = np.sort(np.array(module.get_qmap_signed() if kind == "signed" else module.get_qmap_unsigned(), "f4"))
+        ties = ((levels[1:] + levels[:-1]) / 2).astype(np.float32)[: block - 1]
+        values[50 * block : 50 * block + len(ties)], values[51 * block - 1] = ties, 1  # a scale of 1
+    if kind == "unsigned":
+        values = np.abs(values)
+    made = {
+        "8bit": lambda: subclass_8bit.OptimState8bit.zeros(values.shape, kind == "signed", block),
+        "4bit": lambda: subclass_4bit.OptimState4bit.zeros(values.shape, kind == "signed", block),
+        "fp8": lambda: subclass_fp8.OptimStateFp8.zeros(values.shape, block),
+    }[width]()
+    made.copy_(torch.tensor(values))
+    values.astype("<f8").tofile(tmp_path / "w.f64")
+    subprocess.run(
+        [str(binary_dir / "lockstep_optimizer_tool"), codes, kind, str(tmp_path)], check=True, capture_output=True
+    )
+    got = np.fromfile(tmp_path / "out.f64", "<f8").astype(np.float32)
+    np.testing.assert_array_equal(got, made.dequantize().numpy())
 
 
 S = torch.optim.lr_scheduler
