@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "emulation/accumulator/dot.h"
+#include "emulation/format/state_codes.h"
 #include "emulation/kernels/args/block_spec.h"
 #include "emulation/kernels/args/compact_form.h"
 #include "emulation/kernels/args/conv_args.h"
@@ -235,6 +236,10 @@ struct CompactKernels {
   // kBit: 1 where the mask is not 0
   void (*compact_mask)(const int32_t* from, int64_t count, uint8_t* to);
   void (*expand_mask)(const uint8_t* from, int64_t count, int32_t* to);
+  // An optimizer state as its codes hold it, in place; `stats`, of values before as FP32, may be
+  // null. Requires: codes.encodes(count).
+  void (*round_state)(float* values, int64_t count, const StateCodes& codes, bool is_signed,
+                      TensorStats* stats);
 };
 
 struct KernelSet {

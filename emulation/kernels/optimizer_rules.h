@@ -44,7 +44,8 @@ struct LionRule {  // exp_avg
 };
 
 // The two elementwise parts of Muon, around the matrix products of src/update/orthogonal.h. Source:
-// K. Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"; torch.optim.Muon.
+// K. Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks";
+// torch.optim.Muon.
 struct MuonDirectionRule {  // momentum_buffer; dw is the direction, to be added to zeros
   double lr = 0, weight_decay = 0;
   bool decoupled_weight_decay = false;

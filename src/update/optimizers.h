@@ -36,11 +36,12 @@ struct Optimizer {
   std::span<const HyperParameter> parameters;
   std::span<const StateRow> all_states;
   UpdateRule (*rule)(const HyperNumbers&, double lr);
-  // Of optimizers of matrices alone (rank 2 or more; the first axis against the others): what is made
-  // of the direction that `rule` adds to zeros, and the rule of the step along it. Null: `rule` is
-  // the step.
+  // Of optimizers of matrices alone (rank 2 or more; the first axis against the others): what is
+  // made of the direction that `rule` adds to zeros, and the rule of the step along it. Null:
+  // `rule` is the step.
   NewtonSchulz (*orthogonal)(const HyperNumbers&) = nullptr;
-  UpdateRule (*matrix_step)(const HyperNumbers&, double lr, int64_t rows, int64_t columns) = nullptr;
+  UpdateRule (*matrix_step)(const HyperNumbers&, double lr, int64_t rows,
+                            int64_t columns) = nullptr;
   bool takes(const Shape& shape) const { return orthogonal == nullptr || shape.size() >= 2; }
   // The combination that is invalid, "" if none; ranges are already checked. Null: all are valid.
   std::string_view (*conflict)(const HyperNumbers&) = nullptr;

@@ -147,9 +147,11 @@ void check_groups(const Graph& graph, const OptimizerSpec& own,
   for (const Parameter& p : graph.parameters) {
     if (!p.requires_grad || group_of(p, groups) != 0) continue;
     if (find_optimizer(own.name).takes(p.type.shape)) continue;
-    problems.add(fmt::format("optimizer '{}': parameter '{}' is no matrix", own.name, p.name),
-                 fmt::format("an optimizer for it, and {0} for the others: --optimizer adamw --group "
-                             "'*:optimizer={0}'", own.name));
+    problems.add(
+        fmt::format("optimizer '{}': parameter '{}' is no matrix", own.name, p.name),
+        fmt::format("an optimizer for it, and {0} for the others: --optimizer adamw --group "
+                    "'*:optimizer={0}'",
+                    own.name));
     break;
   }
   for (const ParameterGroup& group : groups) {

@@ -18,7 +18,6 @@
 
 #include "emulation/format/rounding.h"
 #include "emulation/kernels/active_kernels.h"
-#include "emulation/kernels/scalar/elements/state_codes.h"
 #include "src/core/error.h"
 #include "src/update/optimizers.h"
 #include "src/update/schedules.h"
@@ -99,7 +98,8 @@ void run_codes(const std::string& name, bool is_signed, const std::string& direc
     throw InputError(fmt::format("{} values: {} keeps them as they are", values.size(), name));
   }
   std::vector<float> state(values.begin(), values.end());
-  round_state(state, codes, is_signed, nullptr);
+  active_kernels().compact.round_state(state.data(), static_cast<int64_t>(state.size()), codes,
+                                       is_signed, nullptr);
   write_raw(directory + "/out.f64", {state.begin(), state.end()});
 }
 

@@ -141,8 +141,9 @@ TEST_CASE("unscaling multiplies by the double reciprocal, rounded to FP32") {
 TEST_CASE("muon: the classic iteration ends in an orthogonal matrix, whichever side is longer") {
   for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{2, 3}, {3, 2}}) {
     std::vector<double> x = {3, -1, 0.5, 0.25, 2, 4};
-    orthogonalize(active_kernels(), x.data(), rows, columns,
-                  {.a = 1.5, .b = -0.5, .c = 0, .eps = 1e-7, .steps = 40, .format = &find_format("fp64")});
+    orthogonalize(
+        active_kernels(), x.data(), rows, columns,
+        {.a = 1.5, .b = -0.5, .c = 0, .eps = 1e-7, .steps = 40, .format = &find_format("fp64")});
     const int64_t shorter = std::min(rows, columns);
     for (int64_t i = 0; i < shorter; ++i) {
       for (int64_t j = 0; j < shorter; ++j) {

@@ -14,6 +14,7 @@
 #include "emulation/kernels/scalar/elements/pointwise_loss.h"
 #include "emulation/kernels/scalar/elements/prelu.h"
 #include "emulation/kernels/scalar/elements/reduce.h"
+#include "emulation/kernels/scalar/elements/round_state.h"
 #include "emulation/kernels/scalar/elements/row_kernels.h"
 #include "emulation/kernels/scalar/elements/row_norm.h"
 #include "emulation/kernels/scalar/elements/select.h"
@@ -124,13 +125,14 @@ Kernels<T> make_kernels() {
 }  // namespace
 
 const KernelSet& scalar_kernels() {
-  static const KernelSet set = {"scalar",
-                                "plain loops: the definition of every result",
-                                make_kernels<float>(),
-                                make_kernels<double>(),
-                                {kMovement<int32_t>, draw_mask},
-                                {compact<scalar_to_codes>, expand<scalar_from_codes>,
-                                 compact_mask<scalar_to_bits>, expand_mask<scalar_from_bits>}};
+  static const KernelSet set = {
+      "scalar",
+      "plain loops: the definition of every result",
+      make_kernels<float>(),
+      make_kernels<double>(),
+      {kMovement<int32_t>, draw_mask},
+      {compact<scalar_to_codes>, expand<scalar_from_codes>, compact_mask<scalar_to_bits>,
+       expand_mask<scalar_from_bits>, round_state}};
   return set;
 }
 

@@ -64,7 +64,8 @@ void read_optimizer(TomlTable& table, Policy& policy) {
       table, "state_codes", [](const std::string& name) { return &find_state_codes(name); },
       policy.state_codes);
   if (table.has("state_codes") && !policy.optimizer_state->is_fp32()) {
-    table.problem("state_codes", "= '...': the state between encodings is " + policy.optimizer_state->name,
+    table.problem("state_codes",
+                  "= '...': the state between encodings is " + policy.optimizer_state->name,
                   "set state = \"fp32\"");
   }
   read_name(table, "steps", find_steps, policy.optimizer_steps);

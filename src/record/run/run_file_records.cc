@@ -193,8 +193,8 @@ std::vector<Evaluation> RunFile::evaluations(int lane) const {
   return impl_->guard([&] {
     std::vector<Evaluation> found;
     const RunDataset& of_rows = impl_->dataset(lane, quantity_of(&Evaluation::steps_done).name);
-    const int64_t rows = std::min(impl_->common_rows(lane, Rows::kEvaluation),
-                                  impl_->complete_rows(lane, of_rows));
+    const int64_t rows =
+        std::min(impl_->common_rows(lane, Rows::kEvaluation), impl_->complete_rows(lane, of_rows));
     for (int64_t row = 0; row < rows; ++row) {
       std::vector<Evaluation> one(1);
       impl_->fill_members(lane, row, one);

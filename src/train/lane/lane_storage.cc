@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "emulation/kernels/quantize.h"
-#include "emulation/kernels/scalar/elements/state_codes.h"
 #include "src/core/random.h"
 #include "src/execute/finite.h"
 #include "src/execute/storage.h"
@@ -102,7 +101,8 @@ void LaneStorage::encode_state(LaneParameter& p, size_t k, TensorStats* stats) c
   const StateCodes* codes = codes_of(p);
   if (codes == nullptr) return;
   const OptimizerState& state = frame_.context.groups[p.sites->group].states[k];
-  round_state(p.states[k].as<float>(), *codes, /*is_signed=*/!state.divides, stats);
+  frame_.kernels().compact.round_state(p.states[k].as<float>().data(), p.states[k].size(), *codes,
+                                       /*is_signed=*/!state.divides, stats);
 }
 
 void LaneStorage::bind_to(StepRunner& runner, bool masters) const {

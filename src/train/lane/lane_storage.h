@@ -51,7 +51,7 @@ class LaneStorage {
   // State k as its codes hold it; nothing where it has none. `stats` may be null.
   void encode_state(LaneParameter& parameter, size_t k, TensorStats* stats) const;
   const StateCodes* codes_of(const LaneParameter& parameter) const;  // null: none
-  void observe();  // see Lane::observe_stored
+  void observe();                                                    // see Lane::observe_stored
   void move_weights_by_one_ulp(int64_t step);
   // Writes what was measured of stored values before the step.
   void record(LaneStep& record);

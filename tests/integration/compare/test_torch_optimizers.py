@@ -37,8 +37,7 @@ def ours(binary_dir, folder, spec, schedule, precision, start, gradients, steps=
     start.astype("<f8").tofile(folder / "w.f64")
     gradients.astype("<f8").tofile(folder / "g.f64")
     done = subprocess.run(
-        [str(binary_dir / "lockstep_optimizer_tool"), spec, schedule, precision, str(steps), str(folder)]
-        + [str(rows)],
+        [str(binary_dir / "lockstep_optimizer_tool"), spec, schedule, precision, str(steps), str(folder)] + [str(rows)],
         capture_output=True,
         text=True,
     )
@@ -232,9 +231,7 @@ def test_muon_in_bf16_is_as_near_to_torch_as_bf16_is_to_fp64(binary_dir, tmp_pat
     got, _ = ours(binary_dir, tmp_path, spec, "constant", "fp32", start.ravel(), gradients, MUON_STEPS, rows)
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
     exact, *_ = muon(rows, columns, "fp64", {})
-    ours_off, theirs_off, apart = (
-        np.linalg.norm(a - b) for a, b in ((got, exact), (weights, exact), (got, weights))
-    )
+    ours_off, theirs_off, apart = (np.linalg.norm(a - b) for a, b in ((got, exact), (weights, exact), (got, weights)))
     print(f"from fp64: ours {ours_off:.3g}, torch {theirs_off:.3g}; from torch {apart:.3g}")
     assert 0 < apart < 2 * theirs_off and ours_off < 2 * theirs_off
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "emulation/kernels/scalar/elements/round_state.h"
 #include "emulation/kernels/scalar/rounding/compact.h"
 #include "emulation/kernels/simd/targets.h"
 
@@ -120,10 +121,10 @@ namespace lockstep {
 void use_simd_compact(KernelSet& set, SimdTarget target) {
   if (target == SimdTarget::kAvx2) {
     set.compact = {compact<N_AVX2::to_codes>, expand<N_AVX2::from_codes>,
-                   compact_mask<N_AVX2::to_bits>, expand_mask<N_AVX2::from_bits>};
+                   compact_mask<N_AVX2::to_bits>, expand_mask<N_AVX2::from_bits>, round_state};
   } else {
     set.compact = {compact<N_AVX3::to_codes>, expand<N_AVX3::from_codes>,
-                   compact_mask<N_AVX3::to_bits>, expand_mask<N_AVX3::from_bits>};
+                   compact_mask<N_AVX3::to_bits>, expand_mask<N_AVX3::from_bits>, round_state};
   }
 }
 
