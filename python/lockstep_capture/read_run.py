@@ -121,14 +121,14 @@ class Run:
 
     def _prove(self, run: h5py.Group, damaged: bool) -> None:
         """Compares everything with its checksum. Throws: RunFileError; with `damaged`, fewer steps are read."""
+        if problem := description_problem(run):
+            raise RunFileError(f"{self.path}: {problem}")
         if int(self.attributes["format_version"]) < FIRST_VERSION:
             warnings.warn(
                 f"{self.path}: an earlier version wrote it, without checksums of rows: damage would go unnoticed",
                 stacklevel=5,
             )
             return
-        if problem := description_problem(run):
-            raise RunFileError(f"{self.path}: {problem}")
         self.damage, whole = first_damage(run, self.steps_complete)
         if not self.damage:
             return

@@ -89,12 +89,12 @@ def _value_checksum(path: str, value: Any, grows: bool = False) -> int:
     return int(_hash(content, h)[0])
 
 
-def _node_checksum(node: h5py.Group | h5py.Dataset, path: str, stored: str) -> int:
-    """path: with names unescaped; stored: as in the file."""
+def _node_checksum(node: h5py.Group | h5py.Dataset, path: str, stored: str, has_layout: bool) -> int:
+    """path: with names unescaped; stored: as in the file; has_layout: types and widths of rows that grow are part of it."""
     if isinstance(node, h5py.Dataset):
         parts = stored.split("/")
         grows = parts[:2] == ["", "lanes"] and not (len(parts) == 4 and parts[3] in _TEXTS)
-        checksum = _value_checksum(path, node if grows else node[()], grows)
+        checksum = 0 if grows and not has_layout else _value_checksum(path, node if grows else node[()], grows)
     else:
         checksum = int(_fnv1a(path, _one(0))[0])
     for name, value in node.attrs.items():
@@ -103,7 +103,7 @@ def _node_checksum(node: h5py.Group | h5py.Dataset, path: str, stored: str) -> i
     if isinstance(node, h5py.Group):
         for name, child in node.items():
             if path or name != "seeds":
-                checksum ^= _node_checksum(child, f"{path}/{unescape_name(name)}", f"{stored}/{name}")
+                checksum ^= _node_checksum(child, f"{path}/{unescape_name(name)}", f"{stored}/{name}", has_layout)
     return checksum
 
 
@@ -117,10 +117,15 @@ def _is_closed(run: h5py.Group) -> bool:
 
 
 def description_problem(run: h5py.Group) -> str:
-    """What is wrong with everything but the rows of lanes; "": nothing."""
-    stored = run.attrs.get("description_checksum", "")
-    if plain(stored) != f"{_node_checksum(run, '', ''):016x}":
+    """What is wrong with everything but the rows of lanes; "": nothing, or an earlier version wrote no checksum of it."""
+    version = int(run.attrs["format_version"])
+    stored = plain(run.attrs.get("description_checksum", ""))
+    if version < FIRST_VERSION and not stored:
+        return ""
+    if stored != f"{_node_checksum(run, '', '', version >= FIRST_VERSION):016x}":
         return "the checksum of its description does not fit"
+    if version < FIRST_VERSION:
+        return ""
     steps = int(run.attrs["steps_complete"])
     if plain(run.attrs.get("steps_checksum", "")) not in (steps_checksum(steps, True), steps_checksum(steps, False)):
         return f"steps_complete: {steps}; its checksum does not fit"

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "reports/writers/number_text.h"
 #include "src/core/error.h"
@@ -28,8 +29,10 @@ constexpr LiveFile kLiveFiles[] = {
 #include "embedded_live.inc"
 };
 
-// Empty: there is none.
-std::string read_snapshot(const std::string& path) {
+// Nothing: there is no such file. Empty: it cannot be read.
+std::optional<std::string> read_snapshot(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return std::nullopt;
   try {
     constexpr size_t kMostBytes = size_t{1} << 20;  // a snapshot has some kilobytes
     return read_text_file(path, kMostBytes);
@@ -54,7 +57,7 @@ bool is_snapshot(const ordered_json& json) {
          process.value("host", ordered_json("")).is_string();
 }
 
-// Null: there is none.
+// Null: it is none.
 ordered_json snapshot_of(const std::string& text) {
   if (seal_of(text) == Seal::kBroken) return nullptr;
   try {
@@ -107,10 +110,12 @@ std::string sentence_of(LiveState state, const ordered_json& snapshot, int64_t s
   return "";  // sentence_without()
 }
 
-// The sentence for a run without a snapshot.
-std::string sentence_without(const std::string& path, const std::string& text) {
-  if (seal_of(text) == Seal::kBroken) {
-    return "The snapshot next to the run is damaged: its checksum does not fit.";
+// The sentence for a run without a snapshot, or with a file that is none.
+std::string sentence_without(const std::string& path, const std::optional<std::string>& file) {
+  if (file) {
+    return fmt::format("The snapshot next to the run is damaged: {}.",
+                       seal_of(*file) == Seal::kBroken ? "its checksum does not fit"
+                                                       : "it is not as `replay` writes it");
   }
   std::error_code error;
   if (std::filesystem::exists(path, error)) {
@@ -171,7 +176,8 @@ int64_t LiveView::recorded_steps(const std::string& snapshot) {
 
 LiveNews LiveView::news() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const std::string text = read_snapshot(path_ + ".progress.json");
+  const std::optional<std::string> file = read_snapshot(path_ + ".progress.json");
+  const std::string text = file.value_or("");
   const ordered_json snapshot = snapshot_of(text);
   LiveNews news;
   int64_t stopped_at = 0;
@@ -180,7 +186,7 @@ LiveNews LiveView::news() {
     stopped_at = snapshot.value("steps_done", int64_t{0});
   }
   if (news.state == LiveState::kStopped) stopped_at = std::max(stopped_at, recorded_steps(text));
-  news.sentence = snapshot.is_null() ? sentence_without(path_, text)
+  news.sentence = snapshot.is_null() ? sentence_without(path_, file)
                                      : sentence_of(news.state, snapshot, stopped_at);
   const ordered_json json = {{"run", path_},
                              {"state", to_string(news.state)},

@@ -21,6 +21,7 @@
 #include "src/cli/terminal/terminal.h"
 #include "src/core/counted.h"
 #include "src/core/parallel.h"
+#include "src/core/sealed_text.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
@@ -333,6 +334,12 @@ std::function<int()> declare_approve(CLI::App& app) {
   return [args] {
     const std::string proposal = proposal_of(args->baseline);
     const Baseline before = read_baseline(args->baseline);
+    // A proposal is merged by nobody: another checksum is damage.
+    if (seal_of(read_text_file(proposal)) == Seal::kBroken) {
+      throw InputError(fmt::format("{} is damaged: its checksum does not fit", proposal),
+                       fmt::format("`lockstep baseline propose {}` records it anew",
+                                   shell_quoted(args->baseline)));
+    }
     Baseline proposed = read_baseline(proposal);
     if (proposed.proposed_for != text_hash(read_text_file(args->baseline))) {
       throw InputError(fmt::format("{}: proposed for another state of {}, which has changed since",

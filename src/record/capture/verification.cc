@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/core/error.h"
+#include "src/core/sealed_text.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/graph/json_text.h"
@@ -14,6 +15,16 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 constexpr std::string_view kFormat = "lockstep-verification";
+
+// Of a file without a checksum, as an earlier version wrote it.
+bool is_json(std::string_view text) {
+  try {
+    parse_json(text);
+    return true;
+  } catch (const InputError&) {
+    return false;
+  }
+}
 
 }  // namespace
 
@@ -78,18 +89,20 @@ std::optional<Verification> verification_from_json(std::string_view text, std::s
 }
 
 void write_verification(const std::string& capture, const Verification& verification) {
-  write_text_file_atomically(verification_path(capture), to_json(verification));
+  write_text_file_atomically(verification_path(capture), sealed(to_json(verification)));
 }
 
 std::optional<Verification> read_verification(const std::string& capture, std::string_view sha256) {
   const std::string path = verification_path(capture);
   std::error_code status;
   if (!std::filesystem::is_regular_file(path, status)) return std::nullopt;
-  try {
-    return verification_from_json(read_text_file(path), sha256);
-  } catch (const InputError&) {
-    return std::nullopt;
+  const std::string text = read_text_file(path);
+  const Seal seal = seal_of(text);
+  if (seal == Seal::kBroken || (seal == Seal::kMissing && !is_json(text))) {
+    throw InputError(fmt::format("'{}' is damaged: its checksum does not fit", path),
+                     fmt::format("`lockstep verify {}` writes it anew", shell_path(capture)));
   }
+  return verification_from_json(text, sha256);
 }
 
 }  // namespace lockstep

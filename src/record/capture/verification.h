@@ -36,7 +36,8 @@ std::optional<Verification> verification_from_json(std::string_view json, std::s
 
 // Throws: InputError when it cannot be written.
 void write_verification(const std::string& capture, const Verification& verification);
-// Nothing if there is no such file, or it is for another capture.
+// Nothing if there is no such file, or it is for another capture. Throws: InputError: it is
+// damaged, or cannot be read.
 std::optional<Verification> read_verification(const std::string& capture, std::string_view sha256);
 
 }  // namespace lockstep

@@ -312,7 +312,9 @@ def test_a_snapshot_of_wrong_types_is_none_and_ends_nothing(follow, tmp_path):
         snapshot.write_text(json.dumps(wrong))
         news = live.news()
         assert (news["state"], news["snapshot"]) == ("waiting", None), wrong
-        assert news["sentence"] == "The run has not begun: there is no snapshot of it yet."
+        assert news["sentence"] == "The snapshot next to the run is damaged: it is not as `replay` writes it."
+    snapshot.unlink()
+    assert live.news()["sentence"] == "The run has not begun: there is no snapshot of it yet."
     snapshot.write_text('{"state": "running", "steps": 4, "steps_done": 1, "seconds_left": null}')
     assert live.news()["sentence"] == "Running: 1 of 4 steps done."
     assert live.end() == ""
