@@ -300,6 +300,7 @@ Report read_report(const RunFile& run, ReportSeeds which, ReportPictures picture
                 .options = run.options(),
                 .verification = run.verification(),
                 .environment = run.environment(),
+                .damage = run.damage(),
                 .steps = run.steps(),
                 .unmeasured_steps = run.steps() - run.measured_steps(),
                 .last_measured = run.last_measured(run.steps() - 1),

@@ -104,6 +104,7 @@ struct Report {
   RunOptions options;
   std::optional<Verification> verification;  // of the capture that was replayed
   std::map<std::string, std::string> environment;
+  std::string damage;  // of the file, which has more steps after it; empty: none
   int64_t steps = 0;
   int64_t unmeasured_steps = 0;  // of them: without all statistics of sites
   int64_t last_measured = -1;    // the last step with statistics; -1: none

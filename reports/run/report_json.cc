@@ -45,6 +45,9 @@ const JsonObject<Report>& json_object(const Report*) {
            "`free`: every lane keeps its own weights; `synced`: every step starts from the "
            "reference's",
            {"free", "synced"}},
+          {"damage", [](auto& r) { return filled(r.damage); },
+           "with `--damaged`: the first row that is not as it was written; the report is of the "
+           "steps before it. Absent: none"},
           {"steps", &Report::steps, "recorded"},
           {"steps_asked", [](auto& r) { return r.options.steps; },
            "more than `steps` if the run was stopped"},

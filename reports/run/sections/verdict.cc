@@ -185,10 +185,17 @@ void add_ranges(const Report& report, Blocks& out) {
 }
 
 constexpr std::string_view kDoNotTrust = "Do not trust these results";
+constexpr std::string_view kDamagedFile = "The run file is damaged";
 
 Blocks write_verdict(const AdvisedReport& advised) {
   const Report& report = advised.report;
   Blocks out;
+  if (!report.damage.empty()) {
+    out.push_back(
+        paragraph(fmt::format("{}: {}. This report is of the {} before it.", kDamagedFile,
+                              report.damage, counted(static_cast<uint64_t>(report.steps), "step")),
+                  Tone::kBad, kDamagedFile.size()));
+  }
   if (report.verification && !report.verification->passed &&
       !report.verification->is_inconclusive()) {
     out.push_back(
