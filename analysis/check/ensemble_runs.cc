@@ -13,6 +13,7 @@
 #include "src/core/text.h"
 #include "src/record/capture/capture_reader.h"
 #include "src/record/run/environment.h"
+#include "src/record/run/run_end.h"
 #include "src/record/run/run_lock.h"
 #include "src/record/run/run_writer.h"
 #include "src/train/observer_thread.h"
@@ -110,9 +111,12 @@ Baseline EnsembleRuns::record(const EnsembleRequest& request) {
 
 Baseline EnsembleRuns::record_around(const std::string& run_path, const EnsembleRequest& request) {
   const RunFile run(run_path);
-  if (run.steps() < request.options.steps) {
-    throw InputError(fmt::format("{}: {} of {} steps are recorded", run_path, run.steps(),
-                                 request.options.steps),
+  if (run.steps() < request.options.steps || !has_all_steps(run)) {
+    throw InputError(fmt::format("{}: {} of {} steps are recorded{}", run_path, run.steps(),
+                                 request.options.steps,
+                                 run.steps() < request.options.steps
+                                     ? ""
+                                     : ", without the sums that are written after the last"),
                      "`lockstep replay --resume` completes it");
   }
   std::vector<RunSummary> ulps = {summarize(run)}, seeds;

@@ -24,6 +24,8 @@
 #include "src/record/run/checkpoint.h"
 #include "src/record/run/options_json.h"
 #include "src/record/run/play.h"
+#include "src/record/run/run_end.h"
+#include "src/record/run/run_lock.h"
 #include "src/record/run/run_writer.h"
 #include "src/record/run/start_from.h"
 #include "src/train/lockstep.h"
@@ -32,14 +34,15 @@
 namespace lockstep {
 namespace {
 
-// True once all steps are in the file; a file that is damaged or of another version is not, and is
-// written again.
+// True once all steps, and the sums over them, are in the file; a file that is damaged or of
+// another version is not complete, and is written again.
 bool is_complete(const std::string& path, int64_t steps) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return false;
   try {
     const RunFile run(path);
-    return run.steps() == steps && run.has_checksums() && run.prove().problems.empty();
+    return run.steps() == steps && has_all_steps(run) && run.has_checksums() &&
+           run.prove().problems.empty();
   } catch (const InputError&) {
     return false;
   }
@@ -151,32 +154,44 @@ void TrialRuns::replay(std::span<const Candidate> candidates, RunOptions options
   ++replays_;
   if (is_complete(last_path_, options.steps)) {
     ++read_again_;
-  } else {
-    std::optional<LockstepRun> run;
-    if (!options.capture_hash.empty()) {
-      run.emplace(options, read_capture(options.model, CaptureUse::kReplay));
-    } else if (options.start_from.empty()) {
-      run.emplace(options);
-    } else {
-      const auto start = read_start(options.start_from);
-      options.start_hash = start_hash(start);
-      run.emplace(options, &start);
-    }
-    std::error_code error;
-    std::filesystem::create_directories(folder_, error);
-    if (error) {
-      throw InputError(
-          fmt::format("{}: cannot be made: {}", folder_, std::strerror(error.value())),
-          "the runs of the search are kept there: begin it in a folder that can be written to");
-    }
-    RunFileWriter writer(last_path_, "lockstep recommend", /*overwrite=*/true);
-    ObserverThread writing({&writer});
-    run->add_observer(&writing);
-    const std::unique_ptr<Observer> watcher = watch_ ? watch_() : nullptr;
-    if (watcher) run->add_observer(watcher.get());
-    if (!run->run(stop_)) throw SearchStopped();
-    remove_checkpoints(last_path_);  // no run continues from them
+    return;
   }
+  std::optional<LockstepRun> run;
+  if (!options.capture_hash.empty()) {
+    run.emplace(options, read_capture(options.model, CaptureUse::kReplay));
+  } else if (options.start_from.empty()) {
+    run.emplace(options);
+  } else {
+    const auto start = read_start(options.start_from);
+    options.start_hash = start_hash(start);
+    run.emplace(options, &start);
+  }
+  if (lock_ == nullptr) {
+    lock_folder();
+    if (is_complete(last_path_, options.steps)) {  // by another search, which has ended since
+      ++read_again_;
+      return;
+    }
+  }
+  RunFileWriter writer(last_path_, "lockstep recommend", /*overwrite=*/true);
+  ObserverThread writing({&writer});
+  run->add_observer(&writing);
+  const std::unique_ptr<Observer> watcher = watch_ ? watch_() : nullptr;
+  if (watcher) run->add_observer(watcher.get());
+  if (!run->run(stop_)) throw SearchStopped();
+  remove_checkpoints(last_path_);  // no run continues from them
+}
+
+// Before the first run that is written; until the search ends.
+void TrialRuns::lock_folder() {
+  std::error_code error;
+  std::filesystem::create_directories(folder_, error);
+  if (error) {
+    throw InputError(
+        fmt::format("{}: cannot be made: {}", folder_, std::strerror(error.value())),
+        "the runs of the search are kept there: begin it in a folder that can be written to");
+  }
+  lock_ = lock_run(folder_);
 }
 
 std::vector<Trial> TrialRuns::run(std::span<const Candidate> candidates) {

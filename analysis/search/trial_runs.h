@@ -23,6 +23,8 @@
 
 namespace lockstep {
 
+class RunLock;
+
 struct Trial {
   Candidate candidate;
   LaneJudgement judgement;
@@ -63,8 +65,8 @@ class TrialRuns {
   TrialRuns(RunOptions options, std::string folder, std::string version,
             const std::atomic<bool>& stop, std::function<std::unique_ptr<Observer>()> watch);
 
-  // Runs them together with fp32 and its twin. Throws: InputError from the replay, WriteError,
-  // SearchStopped.
+  // Runs them together with fp32 and its twin. Throws: InputError from the replay, or while another
+  // search writes the folder; WriteError, SearchStopped.
   std::vector<Trial> run(std::span<const Candidate> candidates);
   // The same in a run with other options: a rewritten graph, another number of the loop.
   std::vector<Trial> run(std::span<const Candidate> candidates, const RunOptions& options);
@@ -83,9 +85,11 @@ class TrialRuns {
 
  private:
   void replay(std::span<const Candidate> candidates, RunOptions options);
+  void lock_folder();
 
   RunOptions options_;
   std::string folder_, version_, last_path_;
+  std::shared_ptr<RunLock> lock_;  // of the folder; null: every run so far was read
   const std::atomic<bool>& stop_;
   std::function<std::unique_ptr<Observer>()> watch_;
   int64_t replays_ = 0, lanes_ = 0, measured_ = 0, read_again_ = 0;

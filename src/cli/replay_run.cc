@@ -30,6 +30,7 @@
 #include "src/record/capture/capture_reader.h"
 #include "src/record/run/checkpoint.h"
 #include "src/record/run/play.h"
+#include "src/record/run/run_end.h"
 #include "src/record/run/run_lock.h"
 #include "src/record/run/run_reader.h"
 #include "src/record/run/run_writer.h"
@@ -180,21 +181,27 @@ void make_resumed_run(std::optional<LockstepRun>& run, const RunOptions& options
   run.emplace(options, &start);
 }
 
+// Whether every lane has the evaluation after its last step. A capture has no held-out data.
+bool is_evaluated(const RunFile& run) {
+  if (!run.options().capture_hash.empty()) return true;
+  for (int lane = 0; lane < static_cast<int>(run.lanes().size()); ++lane) {
+    const std::vector<Evaluation> evaluations = run.evaluations(lane);
+    if (evaluations.empty() || evaluations.back().steps_done < run.options().steps) return false;
+  }
+  return true;
+}
+
 // True if nothing is left to record: no step, no sums over the last steps, no evaluation at the end
 // (a run may be killed between any two of these).
 bool is_complete(const RunFile& run) {
-  const int64_t steps = run.options().steps;
-  if (run.steps() < steps) return false;
-  for (int lane = 0; lane < static_cast<int>(run.lanes().size()); ++lane) {
-    const std::vector<Evaluation> evaluations = run.evaluations(lane);
-    const bool is_captured = !run.options().capture_hash.empty();  // a capture has no held-out data
-    if (is_captured && run.lanes()[static_cast<size_t>(lane)].name == kCapturedLane) continue;
-    if (!is_captured && (evaluations.empty() || evaluations.back().steps_done < steps)) {
-      return false;
-    }
-    if (run.total_histogram_steps(lane) < steps) return false;
-  }
-  return true;
+  return has_all_steps(run) && is_evaluated(run);
+}
+
+// The last step from which the run can continue: a checkpoint comes after the evaluation of its
+// step.
+int64_t last_start(const RunFile& run) {
+  const bool lacks_end = run.steps() == run.options().steps && !is_evaluated(run);
+  return lacks_end ? run.steps() - 1 : run.steps();
 }
 
 // Records the seeds that the file lacks, each with the options of the first.
@@ -297,7 +304,7 @@ int resume_run(const ReplayArgs& args, const ProblemList& problems) {
     const RunFile last(path, /*allow_empty=*/true, seed);
     options = last.options();
     complete = is_complete(last);
-    if (!complete) state = read_checkpoint(path, last.steps(), last.identity());
+    if (!complete) state = read_checkpoint(path, last_start(last), last.identity());
   }
   CommandFiles files;
   files.inputs_of(options);

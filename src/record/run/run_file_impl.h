@@ -53,6 +53,7 @@ struct RunDataset {
   size_t row_bytes = 0;
   // Steps are read in order, so a narrow row is read together with those after it.
   mutable std::vector<char> held;
+  mutable std::vector<bool> held_proven;  // by row: it has its checksum
   mutable int64_t held_begin = 0, held_rows = 0;
 };
 using RunDatasets =

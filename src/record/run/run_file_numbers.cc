@@ -133,9 +133,14 @@ const char* RunFile::Impl::held_row(const RunDataset& from, int64_t row) const {
     from.held.resize(static_cast<size_t>(count) * from.row_bytes);
     read_rows(from, row, count, from.held.data());
     from.held_rows = count;
+    from.held_proven.assign(static_cast<size_t>(count), from.checksums == nullptr);
   }
-  const char* held = from.held.data() + static_cast<size_t>(row - from.held_begin) * from.row_bytes;
-  require_whole(from, row, held);
+  const auto at = static_cast<size_t>(row - from.held_begin);
+  const char* held = from.held.data() + at * from.row_bytes;
+  if (!from.held_proven[at]) {
+    require_whole(from, row, held);
+    from.held_proven[at] = true;
+  }
   return held;
 }
 
