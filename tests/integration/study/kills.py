@@ -5,21 +5,28 @@ wants the same file, and then lets it end. It holds that
 - every step that the progress snapshot had shown is still there, and `lockstep verify` finds the file whole;
 - a second program either leaves with exit code 2 and a message, or is the only one left;
 - the end result has the bits of one that was never stopped.
-For every tenth fresh run two programs start together on one file and are not killed: exactly one of them records it.
+Races: two programs start together on one file, and neither is killed; in a quarter of them one is stopped for a while
+(SIGSTOP). Exactly one of them does the work. The other is
+refused before its runs start; or it waited, a second at most, until the first had ended, and finds nothing left to do.
 """
 
+import concurrent.futures
 import dataclasses
 import json
+import os
 import pathlib
 import random
+import re
 import shutil
+import signal
 import subprocess
 import time
 
 import h5py
 from conftest import assert_same_run
 
-SMALL = ["--data", "synthetic:200", "--steps", "20", "--batch", "8", "--seed", "3"]
+STEPS = 20
+SMALL = ["--data", "synthetic:200", "--steps", str(STEPS), "--batch", "8", "--seed", "3"]
 REPLAY = [
     "replay",
     "mlp",
@@ -33,8 +40,13 @@ REPLAY = [
     "--threads",
     "1",
 ]
-OPERATIONS = ("fresh run", "resume", "run of a capture", "recommend", "baseline record")
+OPERATIONS = ("fresh run", "resume", "run of a capture", "recommend", "baseline record", "check")
+WRITERS = OPERATIONS[:-1]  # a second `check` has a folder of its own
 BUSY = "another program is writing it"
+# What the second of two says that came when the first had ended: `replay --resume`, `recommend`.
+NOTHING_LEFT = re.compile(r"nothing is left to do|(\d+)\s+of\s+\1\s+replays?\s+read\s+from")
+LOCK_SECONDS = 1.3  # a little longer than a program waits for a lock
+RUN_BEGAN = re.compile(r"run 1/|step +1/")  # lines of progress
 # What a second program may say when it came too late for the lock: the file is there.
 TOLERATED = (BUSY, "exists")
 
@@ -48,6 +60,14 @@ class Counts:
     resumed: int = 0
 
 
+@dataclasses.dataclass
+class Races:
+    ended: int = 0
+    refused: int = 0  # while the first still ran
+    exists: int = 0  # refused, because the first had recorded it
+    nothing_left: int = 0
+
+
 class Campaign:
     def __init__(self, binary_dir, folder, capture=None, seed=1):
         self.program = str(pathlib.Path(binary_dir) / "lockstep")
@@ -55,20 +75,27 @@ class Campaign:
         self.random = random.Random(seed)
         self.capture = capture
         self.counts = {name: Counts() for name in OPERATIONS}
-        self.races = 0
+        self.races = {name: Races() for name in WRITERS}
         self._whole, self._seconds = {}, {}
 
     def run(self, *args, cwd=None):
-        done = subprocess.run([self.program, *map(str, args)], capture_output=True, text=True, cwd=cwd)
+        done = subprocess.run(
+            [self.program, *map(str, args)], capture_output=True, text=True, cwd=cwd, env=environment(cwd)
+        )
         # 3: `recommend` has an answer, if none that it would give to a user: these runs are too short to learn
         assert done.returncode == 0 or (done.returncode == 3 and args[0] == "recommend"), (
             f"{args}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
         )
         return done
 
-    def start(self, *args, cwd):
+    def start(self, *args, cwd, stdout=subprocess.DEVNULL):
         return subprocess.Popen(
-            [self.program, *map(str, args)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=cwd
+            [self.program, *map(str, args)],
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=cwd,
+            env=environment(cwd),
         )
 
     def arguments(self, operation, folder):
@@ -88,6 +115,8 @@ class Campaign:
             ]
         if operation == "recommend":
             return ["recommend", "mlp", *SMALL]  # its runs are kept in mlp.recommend
+        if operation == "check":
+            return ["check", "mlp", "--baseline", self.whole("baseline record")[0] / "baseline.json", "--json", "-"]
         if operation == "baseline record":
             return ["baseline", "record", "mlp", *SMALL, "--members", "2", "-o", folder / "baseline.json"]
         return [*REPLAY, "-o", folder / "run.h5"]
@@ -103,19 +132,51 @@ class Campaign:
             self._whole[operation] = folder
         return self._whole[operation], self._seconds[operation]
 
-    def race(self, number):
+    def stopped(self):
+        """The folder of a run that was killed between its first and its last step, made once."""
+        folder = self.folder / "stopped"
+        _, seconds = self.whole("resume")
+        while not folder.exists():
+            folder.mkdir()
+            self._killed(self.start(*self.arguments("resume", folder), cwd=folder), seconds)
+            if not 0 < steps_shown(folder) < STEPS:
+                shutil.rmtree(folder)
+        return folder
+
+    def race(self, operation, number):
         """Two programs on one file, both until they end."""
-        whole, _ = self.whole("fresh run")
+        whole, seconds = self.whole(operation)
         folder = self.folder / f"race-{number}"
-        folder.mkdir()
-        args = self.arguments("fresh run", folder)
-        both = [self.start(*args, cwd=folder) for _ in range(2)]
-        ends = [(process.communicate(timeout=120)[1], process.returncode) for process in both]
-        assert sorted(code for _, code in ends) == [0, 2], ends
-        assert all(any(text in said for text in TOLERATED) for said, code in ends if code == 2), ends
-        self.run("verify", folder / "run.h5")
-        assert assert_same_run(whole / "run.h5", folder / "run.h5") > 50
-        self.races += 1
+        if operation == "resume":
+            shutil.copytree(self.stopped(), folder)
+            args = ["replay", "--resume", folder / "run.h5"]
+        else:
+            folder.mkdir()
+            args = self.arguments(operation, folder)
+        both = [self.start(*args, cwd=folder, stdout=subprocess.PIPE) for _ in range(2)]
+        if self.random.random() < 1 / 4:  # longer than the other waits for the lock
+            time.sleep(self.random.uniform(0, 0.5) * seconds)
+            both[0].send_signal(signal.SIGSTOP)
+            time.sleep(LOCK_SECONDS)
+            both[0].send_signal(signal.SIGCONT)
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            said = list(pool.map(lambda process: process.communicate(timeout=120), both))
+        ends = [(process.returncode, *texts) for process, texts in zip(both, said, strict=True)]
+        late = [end for end in ends if end[0] == 2 or NOTHING_LEFT.search(end[1])]
+        assert len(late) == 1, (operation, ends)
+        (first,) = (end for end in ends if end is not late[0])
+        assert first[0] == 0 or (first[0] == 3 and operation == "recommend"), (operation, ends)
+        code, out, error = late[0]
+        races = self.races[operation]
+        races.ended += 1
+        if code == 2:
+            assert any(text in error for text in TOLERATED), (operation, ends)
+            assert not RUN_BEGAN.search(out + error), (operation, ends)
+            races.refused += BUSY in error
+            races.exists += BUSY not in error
+        else:
+            races.nothing_left += 1
+        self.end(operation, folder, whole, shown=0)
         shutil.rmtree(folder)
 
     def kill_once(self, operation, number):
@@ -168,6 +229,11 @@ class Campaign:
             same = [self.run(*args, cwd=at).stdout.partition("\nRun:")[0] for at in (folder, whole)]
             assert same[0] == same[1]
             return
+        if operation == "check":
+            same = [self.run(*args, cwd=at).stdout for at in (folder, whole)]
+            assert same[0] == same[1]
+            assert not list(folder.iterdir()), "runs of a killed check were left"
+            return
         if operation == "baseline record":
             if not (folder / "baseline.json").exists():
                 self.run(*args, cwd=folder)
@@ -192,8 +258,19 @@ class Campaign:
         ]
         for name, c in self.counts.items():
             rows.append(f"| {name} | {c.kills} | {c.inside} | {c.contested} | {c.refused} | {c.resumed} |")
-        rows += ["", f"Races of two fresh runs to the end: {self.races}; exactly one recorded its run in each."]
+        rows += [
+            "",
+            "| two of the same at once | races | one refused while the other ran | refused as the other had ended | found nothing left to do |",
+        ]
+        rows.append("|---|---|---|---|---|")
+        for name, r in self.races.items():
+            rows.append(f"| {name} | {r.ended} | {r.refused} | {r.exists} | {r.nothing_left} |")
         return "\n".join(rows) + "\n"
+
+
+def environment(folder):
+    """`check` has its runs in the temporary folder."""
+    return os.environ | ({"TMPDIR": str(folder)} if folder else {})
 
 
 def steps_shown(folder):
@@ -213,8 +290,9 @@ def content(path, folder):
     return record
 
 
-def run_campaign(campaign, kills):
+def run_campaign(campaign, kills, races):
+    """races: of every writer."""
     for number in range(kills):
         campaign.kill_once(OPERATIONS[number % len(OPERATIONS)], number)
-        if number % (10 * len(OPERATIONS)) == 0:
-            campaign.race(number)
+    for number in range(races * len(WRITERS)):
+        campaign.race(WRITERS[number % len(WRITERS)], number)
