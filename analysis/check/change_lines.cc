@@ -131,11 +131,30 @@ class Writer {
     if (shown > kNamedChanges) change(fmt::format("+{} more ops", shown - kNamedChanges));
   }
 
+  // An op that drops elements of another shape, from batches of the same: it was moved.
+  void masks() {
+    bool has_other_inputs = false;
+    const SiteFacts* first = nullptr;
+    std::string shape;
+    match_.sites.each(base_.sites, run_.sites, [&](const SiteFacts& old, const SiteFacts& now) {
+      if (old.shape == now.shape) return;
+      has_other_inputs |= old.point == "storage" && old.role == "input";
+      if (first != nullptr || !drops_elements(now.op)) return;
+      first = &now;
+      shape = old.shape;
+    });
+    if (first == nullptr || has_other_inputs) return;
+    setting({fmt::format("{} changed: its values have the shape {} -> {}: {}", first->op, shape,
+                         first->shape, named({first->layer})),
+             first->layer, first->op, first->source_line, /*is_of_masks=*/true});
+  }
+
   void sites() {
     std::map<std::pair<std::string, std::string>, std::set<std::string>> shapes;
     match_.sites.each(base_.sites, run_.sites, [&](const SiteFacts& old, const SiteFacts& now) {
       if (old.shape != now.shape) shapes[{old.shape, now.shape}].insert(now.layer);
     });
+    masks();
     size_t shown = 0;
     for (const auto& [both, layers] : shapes) {
       if (shown++ == kNamedLayers) break;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <span>
 
 #include "analysis/check/alarm_sentence.h"
 #include "analysis/check/change_lines.h"
@@ -32,6 +33,9 @@ constexpr size_t kLocatedAlarms = 10;
 constexpr double kLeastNewError = -22;
 // The weights of two runs of one draw differ by an ulp, 2^-23 of each; their norms by less.
 constexpr double kSameDrawOctaves = 0x1p-20;
+// A rewrite rounds anew: limits of narrow lanes hold a fourth of what rounding does (baseline.cc,
+// kRoundingShare), a rewrite may do all of it.
+constexpr double kRewriteTimes = 4;
 
 class Judge {
  public:
@@ -71,6 +75,7 @@ class Judge {
       if (ensemble.is_usable()) {
         few_runs(ensemble);
         part_doubtful_pairs(ensemble);
+        part_commuted_operands(ensemble);
         judge_lanes(ensemble);
       } else {
         lacks_ensemble();
@@ -370,19 +375,43 @@ class Judge {
     for (size_t s = 0; s < match_.sites.size(); ++s) {
       if (!places_.doubtful[s]) continue;
       const auto at = static_cast<size_t>(match_.sites.after_of(s));
-      bool agrees = false;
-      if (result_.draw == Draw::kSame && lane < ensemble.lanes.size()) {
-        const Band* before = ensemble.lanes[lane].find(MetricId::kFirstMagnitude, s);
-        const Measured* after = summary_.lanes[static_cast<size_t>(lane_here_[lane])].find(
-            MetricId::kFirstMagnitude, at);
-        const double floor = metric_row(MetricId::kFirstMagnitude).floor;
-        agrees =
-            before != nullptr && after != nullptr &&
-            std::fabs(before->centre - after->value) <= std::max(floor, factor * before->spread);
+      if (result_.draw == Draw::kSame && first_values_agree(ensemble, lane, s, at, factor)) {
+        continue;
       }
-      if (agrees) continue;
       parted_.insert(s);
       --result_.sites_matched;
+    }
+  }
+  bool first_values_agree(const Ensemble& ensemble, size_t lane, size_t before_site,
+                          size_t after_site, double factor) const {
+    if (lane >= ensemble.lanes.size()) return false;
+    const Band* before = ensemble.lanes[lane].find(MetricId::kFirstMagnitude, before_site);
+    const Measured* after = summary_.lanes[static_cast<size_t>(lane_here_[lane])].find(
+        MetricId::kFirstMagnitude, after_site);
+    const double floor = metric_row(MetricId::kFirstMagnitude).floor;
+    return before != nullptr && after != nullptr &&
+           std::fabs(before->centre - after->value) <= std::max(floor, factor * before->spread);
+  }
+  // Operands that have changed places: `b + a` for `a + b`. Of an op for which the order matters,
+  // all that follows is still judged.
+  void part_commuted_operands(const Ensemble& ensemble) {
+    if (result_.draw != Draw::kSame || result_.first_other_bits < 0) return;
+    const size_t lane = reference_lane();
+    const double factor = limit_factor(ensemble.runs, options_.alpha, match_.sites.size());
+    const std::vector<SiteFacts>& sites = baseline_.run.sites;
+    for (size_t s = 0; s + 1 < sites.size(); ++s) {
+      const SiteFacts &one = sites[s], &two = sites[s + 1];
+      if (one.point != "operand" || two.point != "operand" || one.op != two.op) continue;
+      if (one.layer != two.layer) continue;
+      const int first = match_.sites.after_of(s), second = match_.sites.after_of(s + 1);
+      if (first < 0 || second < 0) continue;
+      const auto agree = [&](size_t before, int after) {
+        return first_values_agree(ensemble, lane, before, static_cast<size_t>(after), factor);
+      };
+      if (agree(s, first) || !agree(s, second) || !agree(s + 1, first)) continue;
+      for (const size_t pair : {s, s + 1}) {
+        if (parted_.insert(pair).second) --result_.sites_matched;
+      }
     }
   }
   bool is_parted(size_t site) const { return parted_.contains(site); }
@@ -391,20 +420,62 @@ class Judge {
   // roundings. What both programs share decides (shared_places.h); if it agrees, the rest is no
   // regression, and a change that is named.
   void set_aside_changed_code() {
-    if (!places_.has_changed_code) return;
+    if (!places_.has_changed_code || result_.draw != Draw::kSame) return;
     std::erase_if(result_.improvements, [this](const Alarm& alarm) { return is_inner(alarm); });
-    if (result_.alarms.empty() || !std::ranges::all_of(result_.alarms, [this](const Alarm& alarm) {
-          return is_inner(alarm);
+    // Whether a changed setting matters, the numbers decide.
+    std::vector<Alarm> alarms = result_.alarms;
+    std::erase_if(alarms, [](const Alarm& alarm) { return alarm.finding == kSetting; });
+    if (alarms.empty() || !std::ranges::all_of(alarms, [this](const Alarm& alarm) {
+          return is_inner(alarm) || is_of_new_rounding(alarm);
         })) {
       return;
     }
+    result_.alarms = std::move(alarms);
     sort_alarms();
-    result_.changes.push_back(fmt::format(
-        "{} inside of the changed code beyond their limits, the first: {}. The losses, gradients, "
-        "updates and unchanged layers of all lanes are within theirs, so that this is no "
-        "regression",
-        counted(result_.alarms.size(), "number"), alarm_sentence(result_.alarms.front())));
+    const auto boundary =
+        std::stable_partition(result_.alarms.begin(), result_.alarms.end(),
+                              [this](const Alarm& alarm) { return is_inner(alarm); });
+    const std::span<const Alarm> inner(result_.alarms.begin(), boundary),
+        rounded(boundary, result_.alarms.end());
+    if (!inner.empty()) {
+      result_.changes.push_back(fmt::format(
+          "{} inside of the changed code beyond their limits, the first: {}. The losses, "
+          "gradients, updates and unchanged layers of all lanes are within theirs, so that this is "
+          "no regression",
+          counted(inner.size(), "number"), alarm_sentence(inner.front())));
+    }
+    if (!rounded.empty()) {
+      result_.changes.push_back(fmt::format(
+          "the changed code rounds otherwise: {} of narrow lanes beyond the limits of unchanged "
+          "code, at most {:.1f} times as far (a rewrite may go {:g} times), the first: {}. FP32's "
+          "losses and gradients agree, so that this is no regression",
+          counted(rounded.size(), "number"), std::ranges::max(rounded, {}, &Alarm::times).times,
+          kRewriteTimes, alarm_sentence(rounded.front())));
+    }
     result_.alarms.clear();
+  }
+  // A loss or gradient of a lane that rounds. FP32's are the same, or there would be an alarm that
+  // nothing sets aside.
+  bool is_of_new_rounding(const Alarm& alarm) const {
+    if (!alarm.finding.empty() || alarm.times > kRewriteTimes || is_reference(alarm.lane)) {
+      return false;
+    }
+    switch (alarm.metric) {
+      case MetricId::kFirstLoss:
+      case MetricId::kEndLoss:
+      case MetricId::kLossGap:
+      case MetricId::kHeldOutLoss:
+      case MetricId::kFirstGradient:
+      case MetricId::kGradient:
+        return true;
+      default:
+        return false;
+    }
+  }
+  bool is_reference(const std::string& lane) const {
+    return std::ranges::any_of(summary_.lanes, [&](const LaneSummary& one) {
+      return one.is_reference && one.name == lane && one.name != kCapturedLane;
+    });
   }
   // Free lanes drift apart after another rounding (Adam turns the sign of a gradient near zero into
   // a whole step), and values that cancel take other exponents: both show how the rounding went.
