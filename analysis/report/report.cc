@@ -316,10 +316,10 @@ Report read_report(const RunFile& run, ReportSeeds which, ReportPictures picture
     report.seeds.push_back(seed.seed);
     if (several) report.reference_losses.push_back(seed.lanes.front().loss);
   }
-  for (const uint64_t seed : run.seeds()) {
-    if (several && std::ranges::count(report.seeds, seed) == 0) {
-      report.unfinished_seeds.push_back(seed);
-    }
+  // Those that were asked for, also where the file has lost them or never had them.
+  for (int64_t k = 0; which == ReportSeeds::kAll && k < run.options().seeds; ++k) {
+    const uint64_t seed = run.options().seed + static_cast<uint64_t>(k);
+    if (std::ranges::count(report.seeds, seed) == 0) report.unfinished_seeds.push_back(seed);
   }
   const std::vector<LaneJudgement> judged = judge_lanes(courses);
   ZeroTally zeros(run.sites().sites.size());

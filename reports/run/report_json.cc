@@ -56,7 +56,7 @@ const JsonObject<Report>& json_object(const Report*) {
            "`--statistics health`, `lanes[].layers` covers the others, too"},
           {"seeds", &Report::seeds, "those that the outcomes rest on"},
           {"unfinished_seeds", &Report::unfinished_seeds,
-           "left out, because they have fewer steps"},
+           "asked for and left out, because they have fewer steps or are missing"},
           {"environment", &Report::environment, "CPU, compiler, flags, libraries"},
           {"capture_sha256", [](auto& r) { return filled(r.options.capture_hash); },
            "of the capture that was replayed; absent: a built-in model"},

@@ -119,8 +119,15 @@ std::string seeds_text(const Report& report) {
       "Outcomes rest on {} seeds ({} to {}): mean gaps to the reference of the same seed. A lane "
       "that is no worse is called worse by its loss in {:.0f} of 100 cases at most.",
       report.seeds.size(), report.seeds.front(), report.seeds.back(), 100 * kErrorRate);
+  return text;
+}
+
+// Seeds that the file lacks, or has in part.
+std::string unfinished_text(const Report& report) {
+  std::string text;
   for (const uint64_t seed : report.unfinished_seeds) {
-    text += fmt::format(" Seed {} is unfinished and left out.", seed);
+    text += fmt::format("{}Seed {} is unfinished or missing and left out.", text.empty() ? "" : " ",
+                        seed);
   }
   return text;
 }
@@ -231,6 +238,8 @@ Blocks write_verdict(const AdvisedReport& advised) {
   const std::string basis =
       is_any_unjudged ? "" : basis_text(report, /*is_short=*/has_answer || lanes.empty());
   if (!basis.empty()) out.push_back(paragraph(basis));
+  const std::string unfinished = unfinished_text(report);
+  if (!unfinished.empty()) out.push_back(paragraph(unfinished));
   const std::string savings = savings_text(report);
   if (!savings.empty() && !has_answer) out.push_back(paragraph(savings));
   if (!has_answer) add_fix(report, lanes, out);
