@@ -1,4 +1,4 @@
-"""PyTorch's norms with a tensor as eps, so that a program shows where it comes from: torch.finfo(x.dtype).eps."""
+"""PyTorch's norms and its cosine with a tensor as eps, so that a program shows where it comes from: torch.finfo(x.dtype).eps."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import torch
 
 _LIBRARY = torch.library.Library("lockstep_capture", "FRAGMENT")
 for _name, _operands in (
-    ("layer_norm", "int[] normalized_shape, Tensor? weight, Tensor? bias"),
-    ("rms_norm", "int[] normalized_shape, Tensor? weight"),
-    ("group_norm", "int num_groups, Tensor? weight, Tensor? bias"),
+    ("layer_norm", "Tensor input, int[] normalized_shape, Tensor? weight, Tensor? bias"),
+    ("rms_norm", "Tensor input, int[] normalized_shape, Tensor? weight"),
+    ("group_norm", "Tensor input, int num_groups, Tensor? weight, Tensor? bias"),
+    ("cosine_similarity", "Tensor x1, Tensor x2, int dim"),
 ):
-    _LIBRARY.define(f"{_name}(Tensor input, {_operands}, Tensor eps) -> Tensor")
+    _LIBRARY.define(f"{_name}({_operands}, Tensor eps) -> Tensor")
 _IMPLICIT = "CompositeImplicitAutograd"  # autocast and autograd see PyTorch's own op
 
 
@@ -28,9 +29,15 @@ def _group_norm(input: torch.Tensor, groups: int, weight: Any, bias: Any, eps: t
     return torch.group_norm(input, groups, weight, bias, float(eps))
 
 
+def _cosine_similarity(x1: torch.Tensor, x2: torch.Tensor, dim: int, eps: torch.Tensor) -> torch.Tensor:
+    return torch.cosine_similarity(x1, x2, dim, float(eps))
+
+
 _LIBRARY.impl("layer_norm", _layer_norm, _IMPLICIT)
 _LIBRARY.impl("rms_norm", _rms_norm, _IMPLICIT)
 _LIBRARY.impl("group_norm", _group_norm, _IMPLICIT)
+_LIBRARY.impl("cosine_similarity", _cosine_similarity, _IMPLICIT)
 LAYER_NORM: Any = torch.ops.lockstep_capture.layer_norm.default
 RMS_NORM: Any = torch.ops.lockstep_capture.rms_norm.default
 GROUP_NORM: Any = torch.ops.lockstep_capture.group_norm.default
+COSINE_SIMILARITY: Any = torch.ops.lockstep_capture.cosine_similarity.default

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from ..ir.graph import Value
-from .context import RuleContext, rule
+from ..ir.program import Ref
+from .context import RULES, RuleContext, rule
 from .losses import reduction_of
 from .math import euclidean, norm_of
 
@@ -24,15 +25,21 @@ def _margin(c: RuleContext, x: Value, margin: float) -> Value:
 
 @rule("cosine_similarity")
 def cosine_similarity(c: RuleContext) -> Value:
-    """sum of x y / (max(|x|, eps) max(|y|, eps))"""
+    """sum of x y / (max(|x|, eps) max(|y|, eps)); eps is a number or, where it follows a dtype, a tensor."""
     x, y = c.listed("cosine_similarity", c.value("x1"), c.value("x2"))
     shape = tuple(torch.broadcast_shapes(x.shape, y.shape))
     dim = c.a["dim"] % len(shape)
 
     def unit(value: Value) -> Value:
-        return c.binary("div", value, euclidean(c, value, [dim], keepdim=True, least=float(c.a["eps"])))
+        if not isinstance(c.a["eps"], Ref):
+            return c.binary("div", value, euclidean(c, value, [dim], keepdim=True, least=float(c.a["eps"])))
+        length = euclidean(c, value, [dim], keepdim=True)
+        return c.binary("div", value, c.binary("maximum", length, c.value("eps")))
 
     return c.reduce("sum", c.binary("mul", unit(c.expand(x, shape)), unit(c.expand(y, shape))), [dim])
+
+
+RULES["lockstep_capture.cosine_similarity"] = cosine_similarity
 
 
 def _distance(c: RuleContext, x: Value, y: Value, p: float, eps: float, keepdim: bool = False) -> Value:

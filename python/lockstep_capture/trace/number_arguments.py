@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..ir.tensor_eps import GROUP_NORM, LAYER_NORM, RMS_NORM
+from ..ir.tensor_eps import COSINE_SIMILARITY, GROUP_NORM, LAYER_NORM, RMS_NORM
 
 
 def _pad(input: torch.Tensor, pad: Sequence[int], mode: str = "constant", value: Any = None) -> torch.Tensor:
@@ -50,6 +50,10 @@ def _group_norm(input: torch.Tensor, num_groups: int, weight: Any = None, bias: 
     return GROUP_NORM(input, num_groups, weight, bias, eps)
 
 
+def _cosine_similarity(x1: torch.Tensor, x2: torch.Tensor, dim: int = 1, eps: Any = 1e-8) -> Any:
+    return COSINE_SIMILARITY(x1, x2, dim, eps)
+
+
 SHOWN: dict[str, Callable[..., Any]] = {
     "pad": _pad,
     "normalize": _normalize,
@@ -59,5 +63,6 @@ SHOWN: dict[str, Callable[..., Any]] = {
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "group_norm": _group_norm,
+    "cosine_similarity": _cosine_similarity,
 }
 PARAMETERS = {name: tuple(inspect.signature(body).parameters) for name, body in SHOWN.items()}
