@@ -14,6 +14,7 @@
 
 #include "emulation/format/power_of_two.h"
 #include "emulation/format/spelling.h"
+#include "emulation/format/whole_line.h"
 #include "src/core/error.h"
 #include "src/core/find_row.h"
 #include "src/core/text.h"
@@ -53,7 +54,25 @@ BlockFormat mx_row(std::string name, std::vector<std::string> aliases, std::stri
           .source = "OCP Microscaling Formats (MX) 1.0, §5"};
 }
 
+// FP8 under power-of-two scales, in blocks other than MX's.
+BlockFormat fp8_row(std::string_view element, std::string_view blocks, int size, std::string help,
+                    std::string source) {
+  return {.name = fmt::format("{}_{}", element, blocks),
+          .aliases = {},
+          .element = &find_format(fmt::format("{}+saturate", element)),
+          .block_size = size,
+          .scale = ScaleFormat::kE8m0,
+          .rule = ScaleRule::kRceil,
+          .help = std::move(help),
+          .source = std::move(source)};
+}
+
 const std::vector<BlockFormat>& table() {
+  constexpr int kLongBlock = 128;
+  constexpr const char* kLongSource =
+      "Transformer Engine, Float8BlockScaling: scales max_finite / amax, cut to powers of two";
+  constexpr const char* kLineSource =
+      "torchao, float8 row-wise: scales max_finite / amax, rounded down to powers of two";
   static const std::vector<BlockFormat> rows = {
       mx_row("mxfp8_e4m3", {"mxfp8"}, "fp8_e4m3",
              "32 elements of 8 bits, max 448 times a power of two"),
@@ -72,6 +91,14 @@ const std::vector<BlockFormat>& table() {
                "FP32 scale of the tensor",
        .source = "NVIDIA, arXiv 2509.25149; torchao nvfp4_quantize (with its lower clamp of block "
                  "scales, 2^-6, left out)"},
+      fp8_row("fp8_e4m3", "block", kLongBlock,
+              "128 elements of 8 bits, max 448 times a power of two", kLongSource),
+      fp8_row("fp8_e5m2", "block", kLongBlock,
+              "128 elements of 8 bits, max 57344 times a power of two", kLongSource),
+      fp8_row("fp8_e4m3", "line", kWholeLine,
+              "a whole row or column of 8 bits, max 448 times a power of two", kLineSource),
+      fp8_row("fp8_e5m2", "line", kWholeLine,
+              "a whole row or column of 8 bits, max 57344 times a power of two", kLineSource),
   };
   return rows;
 }

@@ -131,7 +131,7 @@ std::optional<ScaledLinears> scaled_linears(const Policy& policy, const Graph& g
   ScaledLinears found;
   found.what = fmt::format("{} (weights: {}, gradients: {}) with {} scales", s.activation.name(),
                            s.weight.name(), s.gradient.name(), to_string(s.kind));
-  if (s.ops == FactorScaling().ops) {
+  if (s.ops == FactorScaling().ops && s.is_uniform()) {
     found.transformer_engine = transformer_engine_call(s);
     add_torchao(s, found);
   }

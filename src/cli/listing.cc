@@ -15,6 +15,7 @@
 #include "emulation/format/block_format.h"
 #include "emulation/format/format.h"
 #include "emulation/format/rounding.h"
+#include "emulation/format/whole_line.h"
 #include "emulation/kernels/active_kernels.h"
 #include "emulation/kernels/kernel_set.h"
 #include "emulation/stats/tensor_stats.h"
@@ -72,7 +73,9 @@ Listing list_blocks() {
       {}};
   for (const BlockFormat& f : block_formats()) {
     const bool is_e8m0 = f.scale == ScaleFormat::kE8m0;
-    out.rows.push_back({f.name, f.element->name, fmt::format("{}", f.block_size),
+    const std::string size =
+        f.block_size == kWholeLine ? "whole line" : fmt::format("{}", f.block_size);
+    out.rows.push_back({f.name, f.element->name, size,
                         is_e8m0 ? "e8m0, " + str(to_string(f.rule)) : "e4m3 and FP32",
                         fmt::format("{:.4g}", f.bits_per_element()), join(f.aliases, ", "), f.help,
                         f.source});

@@ -3,6 +3,8 @@
 
 #include <stdexcept>
 
+#include "src/execute/hadamard.h"
+
 namespace lockstep {
 namespace {
 
@@ -34,6 +36,11 @@ float ScaledCasts::run(const KernelSet& set, const ScaledCast& cast, std::span<c
                           cast.kind == ScalingKind::kDelayed || has_two_levels(cast);
   const Kernels<float>& kernels = set.f32;
   const auto count = static_cast<int64_t>(x.size());
+  if (cast.rotates) {
+    rotated_.resize(x.size());
+    rotate(set, x, rotated_, cast.shape);
+    x = rotated_;
+  }
   const float amax = wants_amax ? kernels.abs_max(x.data(), count) : 0;
   const float scale = scale_of(cast, amax);
   const float* scaled = x.data();

@@ -1,11 +1,13 @@
 // Which factor multiplies a scaled cast's operand, and how is it rounded? The values of scaled
 // casts are the scaled numbers, so that the sums that read them are those of the hardware.
 //
+//   0. x through a Hadamard transform, if the product has one
 //   1. s from the tensor's own amax, from earlier ones, or 1    2. x s in FP32
 //   3. q = round(x s), measured as such                         4. the amax enters the history
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "emulation/kernels/kernel_set.h"
 #include "src/execute/scaling_state.h"
@@ -32,6 +34,7 @@ class ScaledCasts {
   const FactorScaling& scaling_;
   const ScalingState* state_ = nullptr;
   ScalingState* learning_ = nullptr;
+  std::vector<float> rotated_;
 };
 
 }  // namespace lockstep

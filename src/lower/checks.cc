@@ -61,6 +61,7 @@ void LowerChecks::throw_if_any(const RuleBook& rules, const ScaledOperands& scal
     rules.report_unused(problems);
     scaled.report_unused(problems);
   }
+  scaled.report_shapes(problems);
   report_buffers(problems, builder);
   problems.throw_if_any();
 }

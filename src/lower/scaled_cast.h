@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "emulation/kernels/block_quantize.h"
 #include "src/core/error.h"
@@ -16,9 +17,13 @@
 
 namespace lockstep {
 
+inline constexpr int64_t kHadamardSize = 16;  // neighbours that a Hadamard transform mixes
+
 struct ScaledCast {
   ScalingKind kind = ScalingKind::kUnit;
   FactorFormat to;
+  // First a Hadamard transform along the sum, in BF16.
+  bool rotates = false;
   // The tensor as a matrix whose blocks run along the sum; squares are the same along both axes.
   BlockShape shape;
   // The name of a delayed scaling's history, the same in training and in evaluation: layer, op and
@@ -28,7 +33,8 @@ struct ScaledCast {
   // Two casts of one value that agree in these fields give the same numbers.
   auto sameness() const {
     const bool by_lines = to.block != nullptr && !to.square;
-    return std::tuple(to.element, to.block, to.rounding, to.square, by_lines ? shape.axis : -1);
+    const int axis = by_lines || rotates ? shape.axis : -1;
+    return std::tuple(to.element, to.block, to.rounding, to.square, rotates, axis);
   }
   // "mxfp8_e4m3+rceil, blocks down" for `explain`; "current" and the like for whole tensors.
   std::string text() const;
@@ -43,6 +49,8 @@ class ScaledOperands {
   std::optional<ScaledCast> cast_of(const Node& node, size_t operand,
                                     const std::string& forward_op);
 
+  // Adds a problem for every sum that the Hadamard transform cannot cut into groups.
+  void report_shapes(ProblemList& problems) const;
   // Adds a problem if the graph has none of the ops that the policy scales.
   void report_unused(ProblemList& problems) const;
 
@@ -50,6 +58,7 @@ class ScaledOperands {
   const Policy& policy_;
   const Graph& graph_;
   std::map<std::string, int> names_;  // how many casts had this name
+  std::vector<std::string> shape_problems_;
   bool used_ = false;
 };
 

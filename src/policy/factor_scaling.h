@@ -7,11 +7,13 @@
 //   q_a = round(a s_a)   q_b = round(b s_b)   y = (sum q_a q_b) (1/s_a) (1/s_b)
 //
 // Source: NVIDIA Transformer Engine 2.x, `common/recipe`: DelayedScaling, Float8CurrentScaling,
-// MXFP8BlockScaling, NVFP4BlockScaling; the formulas are in emulation/kernels/scaled_fp8.h and
-// emulation/format/block_format.h.
+// Float8BlockScaling, MXFP8BlockScaling, NVFP4BlockScaling; torchao float8; the formulas are in
+// emulation/kernels/scaled_fp8.h and emulation/format/block_format.h.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -48,12 +50,44 @@ struct FactorFormat {
   bool operator==(const FactorFormat&) const = default;
 };
 
+// The three products of a linear layer: y = x w^T, dx = dy w, dw = dy^T x. Other ops have the same
+// three; the gradient that reads the op's first operand is wgrad.
+enum class Product : uint8_t { kFprop, kDgrad, kWgrad };
+inline constexpr int kProducts = 3;
+struct ProductInfo {
+  Product product;
+  std::string_view name, help;
+};
+std::span<const ProductInfo> products();
+std::string_view to_string(Product product);
+
+// What a factor is.
+enum class FactorRole : uint8_t { kActivation, kWeight, kGradient };
+
+// [scaling.fprop], [scaling.dgrad], [scaling.wgrad]: where one product differs from [scaling].
+struct ProductScaling {
+  bool is_scaled = true;           // false: factors keep the formats of [autocast] and [gemm]
+  bool rotates = false;            // factors pass through a Hadamard transform before their scales
+  FactorFormat operand, gradient;  // null formats: as in [scaling]
+  std::optional<Rounding> rounding, grad_rounding;
+  std::optional<bool> weight_square;
+
+  bool operator==(const ProductScaling&) const = default;
+};
+
 struct FactorScaling {
   ScalingKind kind = ScalingKind::kNone;
   std::vector<std::string> ops = {"linear"};  // forward ops; their gradients follow
   FactorFormat activation, weight, gradient;
   CurrentScaling current;  // kCurrent
   DelayedScaling delayed;  // kDelayed
+  std::array<ProductScaling, kProducts> products;
+
+  const ProductScaling& of(Product product) const { return products[static_cast<size_t>(product)]; }
+  // What a factor of one product is rounded to. Requires: of(product).is_scaled.
+  FactorFormat factor(Product product, FactorRole role) const;
+  // Whether all three products round their factors alike.
+  bool is_uniform() const;
 };
 
 }  // namespace lockstep

@@ -162,6 +162,57 @@ TEST_CASE("block scaling: blocks run along the sum of each product") {
   CHECK(nv.op("fc1", "linear").inputs[0] != nv.op("fc1", "linear_backward_weight").inputs[0]);
 }
 
+TEST_CASE("scaling by product: each product has its own formats, blocks and transform") {
+  const auto text = [](const Lowered& net, const std::string& op, size_t i) {
+    const ScaledCast* cast = scaled(net, "fc1", op, i);
+    return cast == nullptr ? std::string("none") : cast->to.name() + ": " + cast->text();
+  };
+  const std::string dgrad = "linear_backward_input", wgrad = "linear_backward_weight";
+  const Lowered rows = lower_net(two_linears(), find_policy("fp8-rowwise"));
+  CHECK(text(rows, "linear", 0) == "fp8_e4m3_line: a scale per row");
+  CHECK(text(rows, dgrad, 0) == "fp8_e4m3_line: a scale per column");
+  CHECK(text(rows, wgrad, 1) == "fp8_e4m3_line: a scale per column");
+  const Lowered high = lower_net(two_linears(), find_policy("fp8-rowwise-bf16-wgrad"));
+  CHECK(text(high, "linear", 1) == "fp8_e4m3_line: a scale per row");
+  CHECK(text(high, dgrad, 0) == "fp8_e4m3_line squares: one scale");
+  CHECK(text(high, dgrad, 1) == "fp8_e4m3_line: a scale per row");
+  CHECK(text(high, wgrad, 0) == "none");
+  CHECK(high.reads(high.op("fc1", wgrad)) == "bf16 bf16");
+  const Lowered blocks = lower_net(two_linears(), find_policy("fp8-blockwise"));
+  CHECK(text(blocks, "linear", 1) == "fp8_e4m3_block squares: 128x128 blocks");
+  CHECK(text(blocks, wgrad, 0) == "fp8_e4m3_block: blocks of 128 down columns");
+  const Lowered backward = lower_net(two_linears(), find_policy("bf16-mxfp8-backward"));
+  CHECK(text(backward, "linear", 0) == "none");
+  CHECK(text(backward, dgrad, 1) == "mxfp8_e4m3+rceil: blocks of 32 along rows");
+}
+
+TEST_CASE("scaling by product: the Hadamard transform needs sums of multiples of 16") {
+  const auto problem = [](const std::string& preset) {
+    return testing::problems_in([&] { lower_net(two_linears(), find_policy(preset)); });
+  };
+  CHECK(has(problem("nvfp4-hadamard"),
+            "[scaling] hadamard: fc0 linear_backward_weight sums 10 products, must be a multiple"));
+  CHECK(problem("nvfp4").empty());
+}
+
+TEST_CASE("scaling by product: problems of the tables") {
+  const auto problem = [](const std::string& keys) {
+    return problems_of(small_net(), "extends = \"mxfp8\"\n" + keys);
+  };
+  CHECK(problem("[scaling.wgrad]\nkind = \"none\"\n").empty());
+  CHECK(has(problem("[scaling.wgrad]\nkind = \"block\"\n"), "must be none or same"));
+  CHECK(has(problem("[scaling.wgrad]\nkind = \"none\"\noperand = \"nvfp4\"\n"),
+            "operand has no effect: kind is none"));
+  CHECK(has(problem("[scaling.fprop]\ngrad_rounding = \"stochastic\"\n"),
+            "grad_rounding has no effect: fprop reads no gradient"));
+  CHECK(has(problem("[scaling.wgrad]\nweight_blocks = \"square\"\n"),
+            "weight_blocks has no effect: wgrad reads no weight"));
+  CHECK(
+      has(problem("[scaling.dgrad]\noperand = \"fp8_e4m3\"\n"), "kind block takes block formats"));
+  CHECK(has(problems_of(small_net(), kCurrent + "[scaling.wgrad]\nhadamard = \"fixed\"\n"),
+            "hadamard has no effect: kind is current, not block"));
+}
+
 TEST_CASE("scaling and rules: compute excludes a layer, format one factor") {
   const Lowered by_compute =
       lower_text(two_linears(), kCurrent + "[[rule]]\nlayer = \"fc2\"\ncompute = \"bf16\"\n");

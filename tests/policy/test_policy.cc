@@ -40,16 +40,16 @@ TEST_CASE("presets: the rows, and each is found by its label") {
         "apex-o0:1 apex-o1:1 apex-o2:1 apex-o3:1 as-captured-bf16:1 as-captured-bf16-cpu:1 "
         "as-captured-bf16-master:1 as-captured-bf16-master-cpu:1 as-captured-fp16:1 "
         "as-captured-fp16-cpu:1 as-captured-fp16-master:1 as-captured-fp16-master-cpu:1 "
-        "fp16-optimizer-dynamic:1 fp16-optimizer-static:1 "
-        "fp32:1 fp8-current:1 fp8-delayed:1 half:1 half-bn-fp32:1 mxfp8:1 mxnet-amp:2.0 "
-        "mxnet-amp-bf16:2.0 "
-        "mxnet-multi-precision:1 "
-        "mxnet-multi-precision-fp32-softmax:1 nvfp4:1 pure-bf16:1 pure-bf16-kahan:1 "
-        "pure-bf16-master:1 "
-        "pure-bf16-stochastic:1 pure-fp16:1 pure-fp16-kahan:1 pure-fp16-master:1 "
-        "pure-fp16-stochastic:1 tf32:1 tf32-conv:1 tf32-matmul:1 torch-autocast-bf16:2.11 "
-        "torch-autocast-bf16:2.12 torch-autocast-bf16-cpu:2.13 torch-autocast-fp16:2.11 "
-        "torch-autocast-fp16:2.12 torch-autocast-fp16-cpu:2.13");
+        "bf16-mxfp8-backward:1 fp16-optimizer-dynamic:1 fp16-optimizer-static:1 fp32:1 "
+        "fp8-blockwise:1 fp8-current:1 fp8-delayed:1 fp8-rowwise:1 fp8-rowwise-bf16-wgrad:1 "
+        "fp8-tensorwise:1 half:1 half-bn-fp32:1 mxfp8:1 mxfp8-bf16-backward:1 "
+        "mxfp8-bf16-wgrad:1 mxfp8-nvfp4-backward:1 mxnet-amp:2.0 mxnet-amp-bf16:2.0 "
+        "mxnet-multi-precision:1 mxnet-multi-precision-fp32-softmax:1 nvfp4:1 nvfp4-hadamard:1 "
+        "pure-bf16:1 pure-bf16-kahan:1 pure-bf16-master:1 pure-bf16-stochastic:1 pure-fp16:1 "
+        "pure-fp16-kahan:1 pure-fp16-master:1 pure-fp16-stochastic:1 tf32:1 tf32-conv:1 "
+        "tf32-matmul:1 torch-autocast-bf16:2.11 torch-autocast-bf16:2.12 "
+        "torch-autocast-bf16-cpu:2.13 torch-autocast-fp16:2.11 torch-autocast-fp16:2.12 "
+        "torch-autocast-fp16-cpu:2.13");
 }
 
 TEST_CASE("presets: without a version the newest, by alias too") {

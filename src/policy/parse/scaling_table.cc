@@ -30,6 +30,30 @@ constexpr ScalingKindInfo kKinds[] = {
      .help = "one scale per block of neighbours along the sum"},
 };
 
+constexpr ProductInfo kProductRows[] = {
+    {.product = Product::kFprop, .name = "fprop", .help = "y = x w^T"},
+    {.product = Product::kDgrad, .name = "dgrad", .help = "dx = dy w"},
+    {.product = Product::kWgrad, .name = "wgrad", .help = "dw = dy^T x"},
+};
+
+FactorFormat find_factor_format(const std::string& name) {
+  FactorFormat found;
+  if (names_block_format(name)) {
+    found.block = &find_block_format(name);
+    found.element = found.block->element;
+  } else {
+    found.element = &find_format(name);
+  }
+  return found;
+}
+
+// The key "weight_blocks".
+bool find_weight_blocks(const std::string& name) {
+  if (name == "line") return false;
+  if (name == "square") return true;
+  throw InputError("weight_blocks '" + name + "': unknown", "line or square");
+}
+
 class ScalingReader {
  public:
   ScalingReader(TomlTable& table, FactorScaling& scaling) : table_(table), scaling_(scaling) {}
@@ -51,6 +75,7 @@ class ScalingReader {
     read_weight_blocks();
     read_current();
     read_delayed();
+    read_products();
     table_.finish();
     if (scaling_.kind == ScalingKind::kNone) {
       for (const char* key : {"ops", "operand", "grad_operand", "rounding", "grad_rounding"}) {
@@ -58,8 +83,8 @@ class ScalingReader {
       }
       return;
     }
-    check_format("operand", scaling_.activation);
-    check_format("grad_operand", scaling_.gradient);
+    check_format(table_, "operand", scaling_.activation);
+    check_format(table_, "grad_operand", scaling_.gradient);
     for (const std::string& op : scaling_.ops) check_op(op);
   }
 
@@ -86,16 +111,6 @@ class ScalingReader {
     }
   }
 
-  static FactorFormat find_factor_format(const std::string& name) {
-    FactorFormat found;
-    if (names_block_format(name)) {
-      found.block = &find_block_format(name);
-      found.element = found.block->element;
-    } else {
-      found.element = &find_format(name);
-    }
-    return found;
-  }
   void read_formats() {
     FactorFormat operand, gradient;
     read_name(table_, "operand", find_factor_format, operand);
@@ -112,12 +127,7 @@ class ScalingReader {
   }
 
   void read_weight_blocks() {
-    const auto find = [](const std::string& name) {
-      if (name == "line") return false;
-      if (name == "square") return true;
-      throw InputError("weight_blocks '" + name + "': unknown", "line or square");
-    };
-    read_name(table_, "weight_blocks", find, scaling_.weight.square);
+    read_name(table_, "weight_blocks", find_weight_blocks, scaling_.weight.square);
     if (scaling_.kind == ScalingKind::kBlock) return;
     scaling_.weight.square = false;
     if (table_.has("weight_blocks")) report_no_effect("weight_blocks", "block");
@@ -135,6 +145,55 @@ class ScalingReader {
     if (scaling_.kind == ScalingKind::kCurrent) return;
     for (std::string_view key : {"power_of_two", "amax_epsilon"}) {
       if (table_.has(key)) report_no_effect(key, "current");
+    }
+  }
+
+  void read_products() {
+    for (const ProductInfo& row : products()) {
+      auto table = table_.table(row.name);
+      if (!table) continue;
+      ProductScaling& product = scaling_.products[static_cast<size_t>(row.product)];
+      if (scaling_.kind == ScalingKind::kNone) {
+        table_.problem(row.name, "has no effect: kind is none", "remove the table");
+        continue;
+      }
+      read_product(*table, row.product, product);
+      table->finish();
+    }
+  }
+
+  void read_product(TomlTable& table, Product at, ProductScaling& product) {
+    read_name(table, "kind", second_of("none", "same"), product.is_scaled);
+    read_name(table, "operand", find_factor_format, product.operand);
+    read_name(table, "grad_operand", find_factor_format, product.gradient);
+    read_name(table, "rounding", find_rounding, product.rounding);
+    read_name(table, "grad_rounding", find_rounding, product.grad_rounding);
+    read_name(table, "weight_blocks", find_weight_blocks, product.weight_square);
+    read_name(table, "hadamard", second_of("none", "fixed"), product.rotates);
+    const bool by_blocks = scaling_.kind == ScalingKind::kBlock;
+    const auto refuse = [&](std::string_view key, const std::string& why) {
+      if (table.has(key)) table.problem(key, "has no effect: " + why, "remove it");
+    };
+    if (!product.is_scaled) {
+      for (const char* key :
+           {"operand", "grad_operand", "rounding", "grad_rounding", "weight_blocks", "hadamard"}) {
+        refuse(key, "kind is none: the product's factors are not scaled");
+      }
+      return;
+    }
+    if (at == Product::kFprop) {
+      refuse("grad_operand", "fprop reads no gradient");
+      refuse("grad_rounding", "fprop reads no gradient");
+    }
+    if (at == Product::kWgrad) refuse("weight_blocks", "wgrad reads no weight");
+    if (!by_blocks) {
+      for (const char* key : {"weight_blocks", "hadamard"}) {
+        refuse(key, "kind is " + std::string(to_string(scaling_.kind)) + ", not block");
+      }
+    }
+    for (const auto& [key, format] :
+         {std::pair{"operand", &product.operand}, std::pair{"grad_operand", &product.gradient}}) {
+      if (format->element != nullptr && table.has(key)) check_format(table, key, *format);
     }
   }
 
@@ -161,22 +220,22 @@ class ScalingReader {
     }
   }
 
-  void check_format(std::string_view key, const FactorFormat& format) {
+  void check_format(TomlTable& table, std::string_view key, const FactorFormat& format) {
     if (format.element == nullptr) {
-      table_.problem(key, "is missing: kind " + std::string(to_string(scaling_.kind)) + " needs it",
-                     "e.g. fp8_e4m3+saturate; block formats with kind = \"block\"");
+      table.problem(key, "is missing: kind " + std::string(to_string(scaling_.kind)) + " needs it",
+                    "e.g. fp8_e4m3+saturate; block formats with kind = \"block\"");
       return;
     }
     const bool wants_block = scaling_.kind == ScalingKind::kBlock;
     if (wants_block != (format.block != nullptr)) {
-      table_.problem(key,
-                     "= '" + format.name() + "': kind " + std::string(to_string(scaling_.kind)) +
-                         (wants_block ? " takes block formats" : " takes formats without blocks"),
-                     wants_block ? "mxfp8_e4m3+rceil, nvfp4, ...; lockstep list formats"
-                                 : "fp8_e4m3+saturate, fp8_e5m2+saturate, ...");
+      table.problem(key,
+                    "= '" + format.name() + "': kind " + std::string(to_string(scaling_.kind)) +
+                        (wants_block ? " takes block formats" : " takes formats without blocks"),
+                    wants_block ? "mxfp8_e4m3+rceil, nvfp4, ...; lockstep list formats"
+                                : "fp8_e4m3+saturate, fp8_e5m2+saturate, ...");
     } else if (constexpr int kWidest = 8; format.element->storage_bits() > kWidest) {
-      table_.problem(key, "= '" + format.name() + "': must be a format of at most 8 bits",
-                     "set wider factors in [autocast] or [gemm]");
+      table.problem(key, "= '" + format.name() + "': must be a format of at most 8 bits",
+                    "set wider factors in [autocast] or [gemm]");
     }
   }
 
@@ -219,6 +278,29 @@ std::string_view to_string(ScalingKind kind) {
     if (row.kind == kind) return row.name;
   }
   return "?";
+}
+
+std::span<const ProductInfo> products() {
+  return kProductRows;
+}
+
+std::string_view to_string(Product product) {
+  return kProductRows[static_cast<size_t>(product)].name;
+}
+
+FactorFormat FactorScaling::factor(Product product, FactorRole role) const {
+  const ProductScaling& own = of(product);
+  const bool is_gradient = role == FactorRole::kGradient;
+  FactorFormat to = is_gradient ? gradient : role == FactorRole::kWeight ? weight : activation;
+  const FactorFormat& format = is_gradient ? own.gradient : own.operand;
+  if (format.element != nullptr) to.element = format.element, to.block = format.block;
+  to.rounding = (is_gradient ? own.grad_rounding : own.rounding).value_or(to.rounding);
+  if (role == FactorRole::kWeight) to.square = own.weight_square.value_or(to.square);
+  return to;
+}
+
+bool FactorScaling::is_uniform() const {
+  return std::ranges::all_of(products, [](const auto& p) { return p == ProductScaling(); });
 }
 
 std::string FactorFormat::name() const {

@@ -2,7 +2,9 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "emulation/kernels/active_kernels.h"
@@ -63,6 +65,39 @@ TEST_CASE("squares: a matrix and its transpose are rounded equally, edges includ
     CHECK(c.bits_hash == a.bits_hash);
     CHECK(c.sum_sq == a.sum_sq);
   }
+}
+
+TEST_CASE("squares: every instruction set equals the scalar kernel, statistics included") {
+  const int threads_before = thread_count();
+  int64_t cases = 0, wrong = 0;
+  for (const KernelSet* set : available_kernel_sets()) {
+    if (set->name == "scalar") continue;
+    for (const BlockFormat& format : block_formats()) {
+      for (const RoundingInfo& mode : roundings()) {
+        for (const auto& [rows, cols] : {std::pair{1, 1}, {37, 50}, {130, 300}, {16, 33}}) {
+          const BlockQuantizeSpec spec{.format = &format,
+                                       .rounding = mode.rounding,
+                                       .key = {.seed = 3, .stream = 1, .site = 4, .step = 1}};
+          std::vector<float> x = random_matrix(int64_t{rows} * cols), a(x.size()), b(x.size());
+          if (cases % 3 == 0) x.back() = std::numeric_limits<float>::infinity();
+          TensorStats expected, got;
+          set_thread_count(1);
+          scalar_quantize_block_squares(x.data(), a.data(), rows, cols, spec, &expected);
+          set_thread_count(2);
+          set->f32.quantize_block_squares(x.data(), b.data(), rows, cols, spec, &got);
+          const bool same = std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0 &&
+                            expected.bits_hash == got.bits_hash &&
+                            expected.inexact == got.inexact && expected.sum_sq == got.sum_sq &&
+                            expected.round_err_sq == got.round_err_sq;
+          wrong += !same;
+          ++cases;
+        }
+      }
+    }
+  }
+  set_thread_count(threads_before);
+  CHECK(wrong == 0);
+  if (available_kernel_sets().size() > 1) CHECK(cases >= 10 * 5 * 4);
 }
 
 TEST_CASE("squares: one row equals blocks along rows; a square shares the largest magnitude") {

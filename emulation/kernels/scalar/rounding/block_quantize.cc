@@ -101,15 +101,17 @@ void scalar_quantize_blocks(const T* before, T* after, const BlockShape& shape,
       if (out != nullptr) out[slot] = code;
     };
     const int64_t blocks = shape.blocks_along(format_size);
+    const int64_t grain =
+        std::max<int64_t>(1, kChunk / std::clamp<int64_t>(shape.along(), 1, size));
     if (shape.axis == 1) {
-      parallel_chunks(shape.rows * blocks, kChunk / size, [&](int64_t begin, int64_t end) {
+      parallel_chunks(shape.rows * blocks, grain, [&](int64_t begin, int64_t end) {
         for (int64_t slot = begin; slot < end; ++slot) {
           const int64_t row = slot / blocks, at = slot % blocks * size;
           block(row * cols + at, std::min(size, cols - at), 1, slot);
         }
       });
     } else {
-      parallel_chunks(blocks * cols, kChunk / size, [&](int64_t begin, int64_t end) {
+      parallel_chunks(blocks * cols, grain, [&](int64_t begin, int64_t end) {
         for (int64_t slot = begin; slot < end; ++slot) {
           const int64_t row = slot / cols * size, col = slot % cols;
           block(row * cols + col, std::min(size, shape.rows - row), cols, slot);

@@ -42,7 +42,7 @@ void scalar_quantize_block_squares(const T* before, T* after, int64_t rows, int6
   const bool stochastic = spec.rounding == Rounding::kStochastic;
   const StochasticArrayKey key = derive_array_key(spec.key);
   const auto round = [&](const T* x, T* y, uint8_t* codes) {
-    const int64_t grain = std::max<int64_t>(1, kElementGrain / (size * size));
+    const int64_t grain = square_grain(size, rows, cols);
     parallel_chunks(down * across, grain, [&](int64_t begin, int64_t end) {
       for (int64_t slot = begin; slot < end; ++slot) {
         const int64_t row = slot / across * size, col = slot % across * size;

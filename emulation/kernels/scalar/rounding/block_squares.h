@@ -5,10 +5,20 @@
 // two-dimensional scaling of weights.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+
 #include "emulation/kernels/args/block_spec.h"
 #include "emulation/stats/tensor_stats.h"
+#include "src/core/chunks.h"
 
 namespace lockstep {
+
+// Squares per task: about kElementGrain elements.
+inline int64_t square_grain(int64_t size, int64_t rows, int64_t cols) {
+  const int64_t elements = std::min(size, rows) * std::min(size, cols);
+  return std::max<int64_t>(1, kElementGrain / std::max<int64_t>(1, elements));
+}
 
 // after[i] = the value of element i of the row-major matrix (rows, cols); `after` may be `before`.
 // Squares at the right and lower edge are cut. `stats` may be null; its meaning is that of

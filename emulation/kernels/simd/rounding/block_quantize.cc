@@ -1,5 +1,6 @@
-// Blocks along a row: a block is two or four vectors that stay in registers between finding its
-// largest magnitude and rounding. Blocks down a column: tiles of 256 columns, one lane per block,
+// Blocks along a row: a block of 16 or 32 is two or four vectors that stay in registers between
+// finding its largest magnitude and rounding; longer ones and squares are read twice. Blocks down a
+// column: tiles of 256 columns, one lane per block,
 // read twice (the second time from the L1 cache). Elements are brought to the block's scale by a
 // multiplication (a division for nvfp4), rounded by VectorRounder, and multiplied back.
 //
@@ -9,9 +10,11 @@
 #include "emulation/kernels/simd/rounding/block_quantize.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "emulation/kernels/block_pass.h"
 #include "emulation/kernels/scalar/rounding/block_quantize.h"
+#include "emulation/kernels/scalar/rounding/block_squares.h"
 #include "emulation/kernels/simd/rounding/block_plan.h"
 #include "emulation/kernels/simd/rounding/exponent_histogram.h"
 #include "emulation/kernels/simd/targets.h"
@@ -102,7 +105,7 @@ class ElementRounding {
 };
 
 // One call's constants, and the work on some blocks. The loops work on copies of the constants, so
-// that the compiler need not assume that a store changes them.
+// that the compiler need not assume that a store changes them. kBlock 0: any size, read twice.
 template <RoundPath kPath, bool kPlain, bool kDivides, int kBlock>
 class BlockPass {
  public:
@@ -115,17 +118,28 @@ class BlockPass {
         plan_(plan),
         stochastic_(spec.rounding == Rounding::kStochastic),
         round_(plan.element),
+        size_(kBlock > 0 ? kBlock : spec.format->block_size),
         codes_(codes) {}
 
   // Blocks [begin, end) along the rows, counted row by row.
   void round_rows(int64_t begin, int64_t end) const {
-    const int64_t blocks = shape_.blocks_along(kBlock), full = shape_.cols / kBlock;
+    const int64_t blocks = shape_.blocks_along(spec_.format->block_size);
+    if constexpr (kBlock == 0) {
+      for (; begin < end; ++begin) {
+        const int64_t col = begin % blocks * size_;
+        const Part line{begin / blocks, 1, col, std::min(size_, shape_.cols - col)};
+        const uint8_t code = rounded(line);
+        if (codes_ != nullptr) codes_[begin] = code;
+      }
+      return;
+    }
+    const int64_t full = shape_.cols / size_;
     RandomRuns random(plan_.element.random, stochastic_);
     while (begin < end) {
       const int64_t row = begin / blocks, b = begin % blocks;
-      const int64_t at = row * shape_.cols + b * kBlock;
+      const int64_t at = row * shape_.cols + b * size_;
       if (b == full) {  // the shorter block at the end of the row
-        round_by_definition(at, shape_.cols - full * kBlock, 1, begin);
+        round_by_definition(at, shape_.cols - full * size_, 1, begin);
         ++begin;
       } else {
         const int64_t count = std::min(full - b, end - begin);
@@ -142,8 +156,8 @@ class BlockPass {
     const DU du;
     const auto round = round_;
     const VU sign_bit = hn::Set(du, kSignBit);
-    const int64_t cols = shape_.cols, first = block_row * kBlock;
-    const int64_t rows = std::min<int64_t>(kBlock, shape_.rows - first);
+    const int64_t cols = shape_.cols, first = block_row * size_;
+    const int64_t rows = std::min(size_, shape_.rows - first);
     const int64_t width = std::min(kTile, cols - col), whole = width - width % kLanes;
     const int64_t origin = first * cols + col;
     uint32_t largest[kTile];
@@ -181,7 +195,68 @@ class BlockPass {
     }
   }
 
+  // Squares [begin, end), counted row by row; `across` in a row. The codes are those of blocks
+  // along rows.
+  void squares(int64_t begin, int64_t end, int64_t across) const {
+    for (; begin < end; ++begin) {
+      const int64_t row = begin / across * size_, col = begin % across * size_;
+      const Part square{row, std::min(size_, shape_.rows - row), col,
+                        std::min(size_, shape_.cols - col)};
+      const uint8_t code = rounded(square);
+      if (codes_ == nullptr) continue;
+      for (int64_t r = row; r < row + square.rows; ++r) codes_[r * across + begin % across] = code;
+    }
+  }
+
  private:
+  struct Part {
+    int64_t row, rows, col, cols;
+  };
+  uint32_t largest_bits(const Part& part) const {
+    const DF df;
+    const DU du;
+    const VU sign_bit = hn::Set(du, kSignBit);
+    VU largest = hn::Zero(du);
+    uint32_t rest = 0;
+    for (int64_t r = part.row; r < part.row + part.rows; ++r) {
+      const float* x = before_ + r * shape_.cols + part.col;
+      int64_t i = 0;
+      for (; i + kLanes <= part.cols; i += kLanes) {
+        largest = hn::Max(largest, hn::AndNot(sign_bit, hn::BitCast(du, hn::LoadU(df, x + i))));
+      }
+      for (; i < part.cols; ++i) rest = std::max(rest, std::bit_cast<uint32_t>(x[i]) & ~kSignBit);
+    }
+    return std::max(rest, hn::GetLane(hn::MaxOfLanes(du, largest)));
+  }
+  // Rounds the elements of one block; returns its code.
+  uint8_t rounded(const Part& part) const {
+    const DF df;
+    const DU du;
+    const auto round = round_;
+    const uint8_t code = plan_.code_of(largest_bits(part));
+    const VF scale = hn::Set(df, plan_.scale[code]), inverse = hn::Set(df, plan_.inverse[code]);
+    const bool is_nan = code == plan_.code_of.nan_code();
+    RandomRuns random(plan_.element.random, stochastic_);
+    for (int64_t r = part.row; r < part.row + part.rows; ++r) {
+      const int64_t at = r * shape_.cols + part.col;
+      int64_t i = 0;
+      for (; i + kLanes <= part.cols; i += kLanes) {
+        const VF x = hn::LoadU(df, before_ + at + i);
+        const uint32_t* bits = random.at(static_cast<uint64_t>(at + i), kLanes);
+        const VU drawn = bits == nullptr ? hn::Zero(du) : hn::LoadU(du, bits);
+        hn::StoreU(kPlain && is_nan ? scale : round(x, scale, inverse, drawn), df, after_ + at + i);
+      }
+      for (; i < part.cols; ++i) {
+        const auto index = static_cast<uint64_t>(at + i);
+        const uint32_t drawn = stochastic_ ? stochastic_bits(plan_.element.random, index) : 0;
+        after_[at + i] = block_value(
+            block_element(before_[at + i], plan_.scale[code], *spec_.format, spec_.rounding, drawn),
+            plan_.scale[code]);
+      }
+    }
+    return code;
+  }
+
   // `count` neighbouring blocks in a row, from element `at` on.
   void whole_blocks(int64_t at, int64_t count, int64_t slot, RandomRuns& random) const {
     constexpr int kParts = kBlock / kLanes;
@@ -230,6 +305,7 @@ class BlockPass {
   const BlockPlan& plan_;
   bool stochastic_;
   ElementRounding<kPath, kPlain, kDivides> round_;
+  int64_t size_;
   uint8_t* codes_;
 };
 
@@ -238,16 +314,29 @@ void run_blocks(const float* before, float* after, const BlockShape& shape,
                 const BlockQuantizeSpec& spec, const BlockPlan& plan, uint8_t* codes) {
   using Pass = BlockPass<kPath, kPlain, kDivides, kBlock>;
   const Pass pass(before, after, shape, spec, plan, codes);
-  const int64_t blocks = shape.blocks_along(kBlock);
+  const int64_t blocks = shape.blocks_along(spec.format->block_size);
+  const int64_t size = std::clamp<int64_t>(shape.along(), 1, spec.format->block_size);
   if (shape.axis == 1) {
-    parallel_chunks(shape.rows * blocks, kChunk / kBlock,
+    parallel_chunks(shape.rows * blocks, std::max<int64_t>(1, kChunk / size),
                     [&](int64_t begin, int64_t end) { pass.round_rows(begin, end); });
     return;
   }
   const int64_t tiles = (shape.cols + Pass::kTile - 1) / Pass::kTile;
-  parallel_chunks(blocks * tiles, kChunk / (kBlock * Pass::kTile), [&](int64_t begin, int64_t end) {
+  const int64_t grain = std::max<int64_t>(1, kChunk / (size * Pass::kTile));
+  parallel_chunks(blocks * tiles, grain, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) pass.tile(t / tiles, t % tiles * Pass::kTile);
   });
+}
+
+template <RoundPath kPath, bool kPlain, bool kDivides>
+void run_squares(const float* before, float* after, const BlockShape& shape,
+                 const BlockQuantizeSpec& spec, const BlockPlan& plan, uint8_t* codes) {
+  const BlockPass<kPath, kPlain, kDivides, 0> pass(before, after, shape, spec, plan, codes);
+  const int64_t size = spec.format->block_size,
+                across = shape.blocks_along(spec.format->block_size);
+  const int64_t down = (shape.rows + size - 1) / size;
+  parallel_chunks(down * across, square_grain(size, shape.rows, shape.cols),
+                  [&](int64_t begin, int64_t end) { pass.squares(begin, end, across); });
 }
 
 // The statistics of one chunk after its rounding, in reduction blocks of the flat array.
@@ -345,23 +434,12 @@ class MeasurePass {
   std::array<uint32_t, 256> max_finite_, min_normal_;  // magnitude bits, by code
 };
 
-void quantize_blocks(const float* before, float* after, const BlockShape& shape,
-                     const BlockQuantizeSpec& spec, float tensor_scale, TensorStats* stats,
-                     uint8_t* codes) {
-  constexpr int kMxBlock = 32, kNvBlock = 16;
-  const BlockPlan plan(spec, tensor_scale);
-  const int wanted_block = plan.code_of.is_e4m3 ? kNvBlock : kMxBlock;
-  if (plan.element.path == RoundPath::kScalar || spec.format->block_size != wanted_block) {
-    return scalar_quantize_blocks(before, after, shape, spec, tensor_scale, stats, codes);
-  }
-  constexpr RoundPath kMagic = RoundPath::kMagic, kGeneric = RoundPath::kGeneric;
-  const bool magic = plan.element.path == kMagic;
-  auto* run = plan.code_of.is_e4m3 ? plan.plain ? run_blocks<kMagic, true, true, kNvBlock>
-                                     : magic    ? run_blocks<kMagic, false, true, kNvBlock>
-                                                : run_blocks<kGeneric, false, true, kNvBlock>
-              : plan.plain ? run_blocks<kMagic, true, false, kMxBlock>
-              : magic              ? run_blocks<kMagic, false, false, kMxBlock>
-                                   : run_blocks<kGeneric, false, false, kMxBlock>;
+using RunBlocks = void (*)(const float*, float*, const BlockShape&, const BlockQuantizeSpec&,
+                           const BlockPlan&, uint8_t*);
+
+void round_and_measure(const float* before, float* after, const BlockShape& shape,
+                       const BlockQuantizeSpec& spec, const BlockPlan& plan, RunBlocks run,
+                       TensorStats* stats, uint8_t* codes) {
   const auto measure = [&](const float* x, const float* y, const uint8_t* used) {
     const MeasurePass pass(x, y, shape, plan, *spec.format, used);
     *stats = TensorStats();
@@ -378,6 +456,47 @@ void quantize_blocks(const float* before, float* after, const BlockShape& shape,
       [&](const float* x, float* y, uint8_t* out) { run(x, y, shape, spec, plan, out); }, measure);
 }
 
+template <bool kDivides, int kBlock>
+RunBlocks blocks_by(const BlockPlan& plan) {
+  constexpr RoundPath kMagic = RoundPath::kMagic, kGeneric = RoundPath::kGeneric;
+  if (plan.plain) return run_blocks<kMagic, true, kDivides, kBlock>;
+  return plan.element.path == kMagic ? run_blocks<kMagic, false, kDivides, kBlock>
+                                     : run_blocks<kGeneric, false, kDivides, kBlock>;
+}
+template <bool kDivides>
+RunBlocks squares_by(const BlockPlan& plan) {
+  constexpr RoundPath kMagic = RoundPath::kMagic, kGeneric = RoundPath::kGeneric;
+  if (plan.plain) return run_squares<kMagic, true, kDivides>;
+  return plan.element.path == kMagic ? run_squares<kMagic, false, kDivides>
+                                     : run_squares<kGeneric, false, kDivides>;
+}
+
+void quantize_blocks(const float* before, float* after, const BlockShape& shape,
+                     const BlockQuantizeSpec& spec, float tensor_scale, TensorStats* stats,
+                     uint8_t* codes) {
+  constexpr int kMxBlock = 32, kNvBlock = 16;
+  const BlockPlan plan(spec, tensor_scale);
+  const bool divides = plan.code_of.is_e4m3;
+  const int size = spec.format->block_size;
+  if (plan.element.path == RoundPath::kScalar || (divides && size != kNvBlock)) {
+    return scalar_quantize_blocks(before, after, shape, spec, tensor_scale, stats, codes);
+  }
+  const RunBlocks run = divides            ? blocks_by<true, kNvBlock>(plan)
+                        : size == kMxBlock ? blocks_by<false, kMxBlock>(plan)
+                                           : blocks_by<false, 0>(plan);
+  round_and_measure(before, after, shape, spec, plan, run, stats, codes);
+}
+
+void quantize_block_squares(const float* before, float* after, int64_t rows, int64_t cols,
+                            const BlockQuantizeSpec& spec, TensorStats* stats) {
+  const BlockPlan plan(spec, /*tensor_scale=*/1);
+  if (plan.element.path == RoundPath::kScalar) {
+    return scalar_quantize_block_squares(before, after, rows, cols, spec, stats);
+  }
+  const RunBlocks run = plan.code_of.is_e4m3 ? squares_by<true>(plan) : squares_by<false>(plan);
+  round_and_measure(before, after, {rows, cols, /*axis=*/1}, spec, plan, run, stats, nullptr);
+}
+
 #endif  // LOCKSTEP_SIMD_TARGET
 }  // namespace HWY_NAMESPACE
 }  // namespace lockstep
@@ -389,6 +508,8 @@ namespace lockstep {
 void use_simd_block_quantize(KernelSet& set, SimdTarget target) {
   const bool is_avx2 = target == SimdTarget::kAvx2;
   set.f32.quantize_blocks = is_avx2 ? N_AVX2::quantize_blocks : N_AVX3::quantize_blocks;
+  set.f32.quantize_block_squares =
+      is_avx2 ? N_AVX2::quantize_block_squares : N_AVX3::quantize_block_squares;
 }
 
 }  // namespace lockstep

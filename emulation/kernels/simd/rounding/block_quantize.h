@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-// Replaces quantize_blocks of floats.
+// Replaces quantize_blocks and quantize_block_squares of floats.
 void use_simd_block_quantize(KernelSet& set, SimdTarget target);
 
 }  // namespace lockstep
