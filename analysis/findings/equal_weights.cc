@@ -67,11 +67,19 @@ EqualWeightsTally::EqualWeightsTally(int lane, const SiteTable& sites,
 void EqualWeightsTally::add(int64_t step, const LaneStep& own, const LaneStep& reference,
                             const LaneStep* twin) {
   const size_t count = sites_.sites.size();
-  if (!own.alive || !std::isfinite(own.loss) || !std::isfinite(reference.loss)) return;
+  if (!own.alive || !std::isfinite(reference.loss)) return;
+  if (!std::isfinite(own.loss)) {
+    if (not_finite_ < 0) not_finite_ = step;
+    return;
+  }
   if (own.sites.size() != count || reference.sites.size() != count) return;
   EqualStep now{.step = step, .loss = own.loss, .of_reference = reference.loss};
   const bool has_twin = twin != nullptr && twin->alive && twin->sites.size() == count;
   if (has_twin) now.of_twin = twin->loss;
+  const double of_gradients = gradient_error(sites_, own.sites);
+  const double of_twin = has_twin ? gradient_error(sites_, twin->sites) : 0;
+  const bool is_own = of_gradients > kAmplified * of_twin;
+  least_gradient_error_ = std::min(least_gradient_error_, is_own ? of_gradients : 0.0);
   const auto gap = [](const EqualStep& s) { return std::fabs(s.loss - s.of_reference); };
   if (step_.step >= 0 && !(gap(now) > gap(step_))) return;
   step_ = now;
@@ -89,8 +97,8 @@ void EqualWeightsTally::add(int64_t step, const LaneStep& own, const LaneStep& r
       errors.of_twin = relative(twin->sites[i].error.err_sq, twin->sites[i].error.ref_sq);
     }
   }
-  gradient_error_ = gradient_error(sites_, own.sites);
-  gradient_error_of_twin_ = has_twin ? gradient_error(sites_, twin->sites) : 0;
+  gradient_error_ = of_gradients;
+  gradient_error_of_twin_ = of_twin;
 }
 
 double EqualWeightsTally::limit() const {
@@ -226,7 +234,9 @@ std::optional<EqualWeightsTally::Amplifier> EqualWeightsTally::culprit(bool all_
 
 EqualStep EqualWeightsTally::judged(std::span<const double> losses) const {
   EqualStep out = step_;
+  out.not_finite = not_finite_;
   if (out.step < 0) return out;
+  out.gradient_error = least_gradient_error_;
   const double gap = std::fabs(out.loss - out.of_reference);
   const double unit = std::max(std::fabs(out.of_reference), scatter_of(losses));
   const double of_twin = std::isfinite(out.of_twin) ? std::fabs(out.of_twin - out.of_reference) : 0;

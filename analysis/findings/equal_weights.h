@@ -33,14 +33,19 @@ namespace lockstep {
 inline constexpr double kRoundoffs = 16, kLeastShare = 1.0 / 64, kMostShare = 0.25;
 inline constexpr double kWrongResult = 0.1, kAmplified = 8, kWrongGradient = 0.5;
 
-// The losses of one step that a lane began with the reference's weights.
+// The losses of one step that a lane began with the reference's weights: the one with the largest
+// difference.
 struct EqualStep {
   int64_t step = -1;  // -1: there was none with finite losses
   double loss = std::numeric_limits<double>::quiet_NaN();
   double of_reference = std::numeric_limits<double>::quiet_NaN();
   double of_twin = std::numeric_limits<double>::quiet_NaN();  // NaN: no twin
   bool has_wrong_loss = false, has_wrong_gradients = false;
+  int64_t not_finite = -1;  // the first step in which only the lane's loss is not finite; -1: none
   bool is_wrong() const { return has_wrong_loss || has_wrong_gradients; }
+  // Of all weight gradients together, the least of all steps that began with equal weights; 0 in a
+  // step that the twin explains.
+  double gradient_error = 0;
   double error() const;  // |loss - of_reference| / |of_reference|
 };
 
@@ -87,8 +92,10 @@ class EqualWeightsTally {
   const SiteTable& sites_;
   const std::vector<std::string>& formats_;
   EqualStep step_;
-  std::vector<Errors> errors_;  // by site id, of step_
-  double gradient_error_ = 0, gradient_error_of_twin_ = 0;
+  int64_t not_finite_ = -1;
+  std::vector<Errors> errors_;                              // by site id, of step_
+  double gradient_error_ = 0, gradient_error_of_twin_ = 0;  // of step_
+  double least_gradient_error_ = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace lockstep

@@ -80,6 +80,8 @@ struct Finding {
   // The warning of kLostConstant; the name of optimizer state or of a buffer; "NaN" or "infinite"
   // of kInvalid; of kDrift what moves the loss.
   std::string text = {};
+  bool is_tail = false;       // kLostUpdates: of the last steps alone
+  bool is_other_sum = false;  // kSwamping: a sum that is not one of products
   // Of the forward pass in a skipped step: a buffer that is not finite from then on; -1: none.
   int32_t spoilt_buffer = -1;
   // The sites that went wrong because of it, in execution order, one for each layer.

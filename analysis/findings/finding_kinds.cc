@@ -247,7 +247,7 @@ std::string saturated_sentence(const FindingContext& c) {
                      limit_text(c), share_text(c.finding.share));
 }
 std::string updates_sentence(const FindingContext& c) {
-  if (c.finding.text == kTail) {
+  if (c.finding.is_tail) {
     return fmt::format(
         "{}: from step {} on, updates come to nothing: {} of their energy is below half an ulp of "
         "the {} weights; fp32's move the weights",
@@ -268,7 +268,7 @@ std::string swamping_sentence(const FindingContext& c) {
                        place_text(c.site()), two_digits(c.finding.value), lost.index,
                        share_text(c.finding.share), format_of(c));
   }
-  if (c.finding.text == kOtherSums) {
+  if (c.finding.is_other_sum) {
     return fmt::format(
         "{}: sums in {} are wrong by {}: terms below half an ulp of the sum are lost",
         place_text(c.site()), format_of(c), share_text(c.finding.value));
@@ -610,6 +610,7 @@ std::string torch_name(const Site& site) {
       {"lockstep_capture.layer_norm", "aten.layer_norm"},
       {"lockstep_capture.rms_norm", "aten.rms_norm"},
       {"lockstep_capture.group_norm", "aten.group_norm"},
+      {"lockstep_capture.cosine_similarity", "aten.cosine_similarity"},
   };
   for (const auto& [recorded, written] : kCallsOfCaptures) {
     if (call == recorded) return std::string(written);
@@ -628,8 +629,12 @@ std::string place_text(const Site& site) {
   } else {
     text = parameter_of(site);
   }
+  std::string call = torch_name(site);
+  if (is_in_graph(site) && is_named_by_capture(site.layer, site.torch_op)) {
+    text = site.op == site.layer ? std::exchange(call, "") : site.op;
+  }
   std::vector<std::string> more;
-  for (const std::string& known : {torch_name(site), site.source_line}) {
+  for (const std::string& known : {call, site.source_line}) {
     if (!known.empty()) more.push_back(known);
   }
   return more.empty() ? text : text + " (" + join(more, ", ") + ")";

@@ -28,14 +28,15 @@ namespace lockstep {
 namespace {
 
 // Origins of infinities and NaN come as they happened, then the kinds in their order. A forward
-// pass that lost most of a tensor comes before the gradients that vanish or overflow because of it.
+// pass that lost most of a tensor comes before the gradients that vanish or overflow because of it,
+// and sums of the forward pass that are wrong come before lost updates.
 int order_of(const SiteTable& sites, const Finding& finding) {
   constexpr double kMost = 0.5;
   const auto is_at = [&](auto holds) {
     return finding.site >= 0 && holds(sites.sites[static_cast<size_t>(finding.site)]);
   };
   // What is kept in a buffer: its error comes late.
-  const bool of_buffer = finding.cause < 0 && finding.text != kOtherSums &&
+  const bool of_buffer = finding.cause < 0 && !finding.is_other_sum &&
                          is_at([](const Site& s) { return s.point == Point::kOutput; });
   const bool in_forward =
       !finding.backward && (finding.kind == FindingKind::kForwardUnderflow ||
@@ -45,7 +46,12 @@ int order_of(const SiteTable& sites, const Finding& finding) {
                            is_at([](const Site& s) { return s.point == Point::kAccumulator; });
   const double lost = of_products ? finding.value : finding.share;  // value: relative error
   const bool first = in_forward && lost >= kMost;
-  const FindingKind kind = first ? FindingKind::kStateUnderflow : finding.kind;
+  // Wrong sums come before the updates that are made from them.
+  const bool has_wrong_sums =
+      in_forward && finding.kind == FindingKind::kSwamping && (of_products || finding.is_other_sum);
+  const FindingKind kind = first            ? FindingKind::kStateUnderflow
+                           : has_wrong_sums ? std::min(finding.kind, FindingKind::kWrongLoss)
+                                            : finding.kind;
   return std::max(static_cast<int>(kind), static_cast<int>(FindingKind::kInvalid));
 }
 
@@ -243,6 +249,7 @@ void FindingTally::Impl::add_twin(const LaneStep& step) {
   for (size_t i = 0; i < sites.size(); ++i) {
     errors_of_twin[i] = share_of(sites[i].error.err_sq, sites[i].error.ref_sq);
   }
+  shares.add_twin(errors_of_twin);
 }
 
 FindingTally::FindingTally(const RunView& run, int lane) {

@@ -169,7 +169,7 @@ std::vector<Finding> find_lost_shares(const ShareTally& tally, const Policy& pol
         [](const SiteShares& s) { return s.lost_tail(); }, is_update, out);
     if (!out.empty() && out.back().kind == FindingKind::kLostUpdates) {
       Finding& tail = out.back();
-      tail.text = kTail;
+      tail.is_tail = true;
       tail.first_step = tally.of(tail.site).tail_first;
       tail.steps = tally.of(tail.site).tail_steps;
     }

@@ -12,11 +12,10 @@
 //                  steps with the same weights
 //   lost updates   sum dw^2 over updates that moved no weight / sum dw^2, for each parameter. Kahan
 //                  summation and stochastic rounding lose no update in the long run. A learning
-//                  rate that ends low: the same of the last steps alone, text kTail
+//                  rate that ends low: the same of the last steps alone, is_tail
 //   saturation     the loss of energy where values were cut to the largest number
 #pragma once
 
-#include <string_view>
 #include <vector>
 
 #include "analysis/findings/finding.h"
@@ -26,8 +25,6 @@
 namespace lockstep {
 
 inline constexpr double kLostUpdateLimit = 0.1;  // of a parameter's update energy: a judgement
-
-inline constexpr std::string_view kTail = "tail";
 
 std::vector<Finding> find_lost_shares(const ShareTally& tally, const Policy& policy);
 

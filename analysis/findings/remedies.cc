@@ -190,8 +190,8 @@ std::vector<Remedy> gradient_remedies(const FindingContext& c) {
                        per_tensor});
   }
   return with_wider({{"a loss scale (GradScaler)", larger_loss_scale},
-                     {"bf16", bf16_for_fp16},
-                     {"this layer in fp32", layer_in_fp32, kNotTold},
+                     {"bf16", bf16_for_fp16, /*told=*/c.finding.format != "bf16"},
+                     {"this layer in fp32", layer_in_fp32, c.finding.format == "bf16"},
                      inside,
                      per_tensor});
 }
@@ -231,7 +231,7 @@ std::vector<Remedy> swamping_remedies(const FindingContext& c) {
   if (c.finding.cause >= 0) {
     return with_wider({{"this sum in fp32", op_in_fp32}, {"a smaller other operand"}});
   }
-  if (c.site().point == Point::kAccumulator || c.finding.text == kOtherSums) return sum_remedies(c);
+  if (c.site().point == Point::kAccumulator || c.finding.is_other_sum) return sum_remedies(c);
   if (!c.finding.backward) {
     return with_wider({{"this buffer in fp32", stored_in_fp32_or_bf16}});
   }

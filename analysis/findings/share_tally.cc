@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "analysis/findings/nonfinite.h"
 #include "analysis/run/energy.h"
@@ -155,6 +156,7 @@ void ShareTally::follow_to_weights(const Site& gradient, const std::vector<doubl
 
 void ShareTally::add(int64_t step, bool skipped, bool same_weights, const StepEvidence& lane,
                      const StepEvidence& reference) {
+  noise_.clear();
   std::vector<double> to_zero(shares_.size());  // what underflow took of each site in this step
   for (size_t i = 0; i < shares_.size(); ++i) {
     const Site& site = sites_.sites[i];
@@ -228,6 +230,14 @@ void ShareTally::add(int64_t step, bool skipped, bool same_weights, const StepEv
   }
 }
 
+void ShareTally::add_twin(const std::vector<double>& errors) {
+  noise_.clear();
+  least_of_twin_.resize(errors.size(), std::numeric_limits<double>::infinity());
+  for (size_t i = 0; i < errors.size(); ++i) {
+    least_of_twin_[i] = std::min(least_of_twin_[i], errors[i]);
+  }
+}
+
 const std::string& ShareTally::format(int32_t site) const {
   static const std::string kNone;
   return formats_.empty() ? kNone : formats_[static_cast<size_t>(site)];
@@ -254,8 +264,28 @@ Finding ShareTally::finding(FindingKind kind, const Site& site, double share) co
   return f;
 }
 
-// In the reference.
 bool ShareTally::is_noise(const Site& site) const {
+  if (noise_.empty()) {
+    for (const Site& one : sites_.sites) {  // in execution order: what they read comes first
+      const auto is_known = [&](int32_t feed) { return noise_[static_cast<size_t>(feed)]; };
+      const auto is_read = [&](int32_t feed) {
+        return is_gradient(sites_.sites[static_cast<size_t>(feed)]);
+      };
+      const bool is_made_of_noise = is_gradient(one) && std::ranges::any_of(one.feeds, is_read) &&
+                                    std::ranges::all_of(one.feeds, [&](int32_t feed) {
+                                      return !is_read(feed) || is_known(feed);
+                                    });
+      noise_.push_back(is_made_of_noise || begins_noise(one));
+    }
+  }
+  return noise_[static_cast<size_t>(site.id)];
+}
+
+// In the reference.
+bool ShareTally::begins_noise(const Site& site) const {
+  constexpr double kQuarter = 0.25 * 0.25;  // an error of a quarter of the norm, as energy
+  const auto i = static_cast<size_t>(site.id);
+  if (is_gradient(site) && i < least_of_twin_.size() && least_of_twin_[i] >= kQuarter) return true;
   double largest = 0;
   const auto take = [&](int32_t id) {
     largest = std::max(largest, shares_[static_cast<size_t>(id)].ref_largest);

@@ -84,18 +84,23 @@ class ShareTally {
   void add(int64_t step, bool skipped, bool same_weights, const StepEvidence& lane,
            const StepEvidence& reference);
 
+  // Error shares of a one-ulp twin in a step, by site id.
+  void add_twin(const std::vector<double>& errors);
+
   const SiteTable& table() const { return sites_; }
   const std::vector<Site>& sites() const { return sites_.sites; }
   const SiteShares& of(const Site& site) const { return shares_[static_cast<size_t>(site.id)]; }
   const SiteShares& of(int32_t site) const { return shares_[static_cast<size_t>(site)]; }
   const std::string& format(int32_t site) const;  // "": not recorded
-  // Whether a parameter's gradient is rounding noise in the reference: far below the layer's
-  // largest gradient.
+  // Whether a gradient is rounding noise in the reference: it is far below the layer's largest
+  // gradient (of a sum: below its operands), one ulp changes a quarter of it in every step, or all
+  // gradients that it is made from are noise.
   bool is_noise(const Site& site) const;
 
   Finding finding(FindingKind kind, const Site& site, double share) const;
 
  private:
+  bool begins_noise(const Site& site) const;
   bool matters(const Site& stored, const StepEvidence& lane) const;
   double added_error(const Site& site, const StepEvidence& lane) const;
   int32_t rounded_at(int32_t operand, const std::vector<double>& lost) const;
@@ -108,6 +113,8 @@ class ShareTally {
   std::vector<double> rounding_;              // by site id: what rounding alone may take
   std::vector<std::vector<size_t>> results_;  // by storage site: forward outputs made from it
   std::vector<SiteShares> shares_;            // by site id
+  std::vector<double> least_of_twin_;         // by site id, over the steps; empty: no twin
+  mutable std::vector<bool> noise_;           // by site id; empty: to be found anew
 };
 
 // A share of energy; 0 where the whole is 0 or either is not finite.

@@ -102,7 +102,7 @@ void add_other_sums(const ShareTally& tally, const Policy& policy,
   if (worst == nullptr) return;
   Finding f = tally.finding(FindingKind::kSwamping, *worst, std::sqrt(most));
   f.value = std::sqrt(most);
-  f.text = kOtherSums;
+  f.is_other_sum = true;
   const Format& sum = *policy.reduce_accumulator->format;
   if (!contains(sum, find_format("fp32"))) f.format = sum.name;
   f.consequences = other_layers(tally, all, *worst);

@@ -10,7 +10,6 @@
 //                  which is 1 where all d are equal and 1/additions where they are noise.
 #pragma once
 
-#include <string_view>
 #include <vector>
 
 #include "analysis/findings/finding.h"
@@ -31,9 +30,6 @@ inline constexpr double kLeftBehind = 0.5, kNoneTaken = 0.9;
 // The least error share, in units of a one-ulp twin's: four times as far from the reference. A
 // judgement.
 inline constexpr double kTwinTimes = 16;
-
-// Finding::text of other sums.
-inline constexpr std::string_view kOtherSums = "sums";
 
 // All by site id, may be empty. `of_twin`: error shares of a one-ulp twin in the last step.
 std::vector<Finding> find_swamped_sums(const ShareTally& tally, const Policy& policy,

@@ -53,6 +53,11 @@ bool is_closer(const Trial& trial, const Trial& than) {
   return gap(trial) < gap(than) / 2;
 }
 
+// The share of FP32's fall; 0 where its loss rose.
+double tolerated_fall(const Trial& trial) {
+  return std::max(kToleratedShare * trial.reference_fall, 0.0);
+}
+
 // What a round may try.
 struct Choice {
   std::vector<RemedyEdit> edits;
@@ -193,6 +198,17 @@ class Fixer {
     one.grade = sound ? grade_of_loss(one.trial) : FixGrade::kNo;
   }
 
+  // Trials of the free run, accepted so far, in synced mode. Not counted in the budget.
+  void check_every_step(std::span<FixTrial> tried) {
+    for (FixTrial& one : tried) {
+      if (one.grade == FixGrade::kNo || !is_judged_at_every_step(one.trial)) continue;
+      RunOptions options = options_with(one.edits);
+      options.mode = LaneMode::kSynced;
+      one.every_step = runs_.run(std::vector{candidate(one.edits)}, options).front().equal;
+      if (is_refuted(one.trial, one.every_step)) one.grade = FixGrade::kNo;
+    }
+  }
+
   // The edits of a finding's remedies, each after those of earlier rounds.
   std::vector<Choice> choices_for(const Finding& target) {
     FixRound round{target, sentence(target), layer_of_finding(scene_->sites, target), {}};
@@ -257,12 +273,16 @@ class Fixer {
       waiting.erase(waiting.begin());
     } while (!alone && !waiting.empty() && part.size() < kLanesPerReplay &&
              !waiting.front().edits.back().changes_run());
-    for (FixTrial& one : try_all(part)) {
+    std::vector<FixTrial> ran = try_all(part);
+    for (FixTrial& one : ran) {
       judge(one, target, fix_.rounds.back().layer, round, standing);
       // If the target is not the gravest finding, the gravest must be gone as well.
       if (has(one, gravest.kind, layer_of_finding(scene_->sites, gravest))) {
         one.grade = FixGrade::kNo;
       }
+    }
+    check_every_step(ran);
+    for (FixTrial& one : ran) {
       const auto place = static_cast<int>(fix_.tried.size());
       if (one.grade == FixGrade::kTolerance && is_better(one, outcome.answer)) {
         outcome.answer = place;
@@ -332,14 +352,16 @@ class Fixer {
         ++i;
         continue;
       }
-      const std::vector<FixTrial> tried = try_all({fewer});
+      std::vector<FixTrial> tried = try_all({fewer});
       if (tried.empty()) return;
-      FixTrial one = tried.front();
+      FixTrial& one = tried.front();
       const FixRound& first = fix_.rounds.front();
       judge(one, first.target.kind, first.layer, static_cast<int>(fix_.rounds.size()) - 1,
             layers_with(first.target.kind, fix_.before, *first_scene_));
-      fix_.tried.push_back(one);
-      if (one.grade >= fix_.tried[static_cast<size_t>(fix_.chosen)].grade) {
+      check_every_step(tried);
+      const bool is_as_good = one.grade >= fix_.tried[static_cast<size_t>(fix_.chosen)].grade;
+      fix_.tried.push_back(std::move(one));
+      if (is_as_good) {
         fix_.chosen = static_cast<int>(fix_.tried.size()) - 1;
         edits_ = fewer;
       } else {
@@ -362,18 +384,35 @@ class Fixer {
 }  // namespace
 
 double tolerance_of(const Trial& trial) {
-  return std::max(kToleratedShare * trial.reference_fall, trial.judgement.chaos);
+  return std::max(tolerated_fall(trial), trial.judgement.chaos);
 }
 
 FixGrade grade_of_loss(const Trial& trial) {
   const LaneJudgement& judged = trial.judgement;
   const bool trains = judged.verdict != Verdict::kBroke && judged.verdict != Verdict::kStalled &&
                       std::isfinite(judged.tail_loss);
-  if (!trains || !trial.skips_are_rare() || trial.equal.is_wrong()) return FixGrade::kNo;
+  if (!trains || !trial.skips_are_rare() || trial.equal.is_wrong() || trial.equal.not_finite >= 0) {
+    return FixGrade::kNo;
+  }
   if (judged.gap <= tolerance_of(trial)) return FixGrade::kTolerance;
   const bool in_noise = judged.verdict == Verdict::kFine ||
                         (judged.verdict == Verdict::kTooShort && judged.gap <= judged.batch_noise);
   return in_noise ? FixGrade::kNoise : FixGrade::kNo;
+}
+
+bool is_judged_at_every_step(const Trial& trial) {
+  return std::fabs(trial.judgement.gap) > tolerated_fall(trial);
+}
+
+bool has_wrong_gradients(const Trial& trial, const EqualStep& worst) {
+  const LaneJudgement& judged = trial.judgement;
+  const double of_fp32 = std::fabs(judged.tail_loss - judged.gap);
+  return worst.gradient_error > kWrongGradient && judged.gap > kLeastShare * of_fp32;
+}
+
+bool is_refuted(const Trial& trial, const EqualStep& worst) {
+  if (worst.not_finite >= 0 || has_wrong_gradients(trial, worst)) return true;
+  return worst.has_wrong_loss && std::fabs(worst.loss - worst.of_reference) > tolerated_fall(trial);
 }
 
 Fix find_fix(TrialRuns& runs, const FixLane& lane, const SearchBudget& budget) {

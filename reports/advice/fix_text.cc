@@ -58,6 +58,7 @@ std::string verdict_of(const FixTrial& one) {
     case FixGrade::kNo:
       break;
   }
+  if (one.gone && is_refuted(one.trial, one.every_step)) return "wrong at equal weights";
   const bool gone = one.gone && one.trial.findings.empty();
   return std::string(to_string(one.trial.judgement.verdict)) + (gone ? ", finding gone" : "");
 }
@@ -126,6 +127,12 @@ std::string run_options_of(const std::vector<RemedyEdit>& edits, bool is_capture
   return join(words, " ");
 }
 
+ordered_json equal_json(const EqualStep& equal) {
+  return {{"loss", json_number(equal.loss)},
+          {"reference_loss", json_number(equal.of_reference)},
+          {"is_wrong", equal.is_wrong() || equal.not_finite >= 0}};
+}
+
 ordered_json trial_json(const Trial& trial) {
   ordered_json kinds = ordered_json::array();
   for (const Finding& finding : trial.findings) kinds.push_back(row_of(finding.kind).name);
@@ -138,10 +145,7 @@ ordered_json trial_json(const Trial& trial) {
           {"batch_noise", json_number(trial.judgement.batch_noise)},
           {"tolerance", json_number(tolerance_of(trial))},
           {"skipped_steps", trial.skips},
-          {"equal_weights",
-           {{"loss", json_number(trial.equal.loss)},
-            {"reference_loss", json_number(trial.equal.of_reference)},
-            {"is_wrong", trial.equal.is_wrong()}}},
+          {"equal_weights", equal_json(trial.equal)},
           {"findings", kinds}};
 }
 
@@ -209,6 +213,13 @@ std::string fix_text(const Fix& fix, const FixFacts& facts, const TextStyle& sty
             : fmt::format("{:g}% of the fall of fp32's loss; but within this run's noise, {}",
                           100 * kToleratedShare,
                           two_digits(std::max(judged.batch_noise, judged.chaos_bound))))));
+    if (one.every_step.step >= 0) {
+      blocks.push_back(paragraph(fmt::format(
+          "Losses at the end say little here, so it was run at equal weights: of {}, step {} "
+          "differs most: loss {}, fp32 {}.",
+          counted(static_cast<uint64_t>(one.trial.steps), "step"), one.every_step.step,
+          short_number(one.every_step.loss), short_number(one.every_step.of_reference))));
+    }
     const std::string lines = added_lines(one.edits);
     if (!lines.empty()) {
       blocks.push_back(paragraph("Lines to add to the policy (-o FILE.toml writes all of it):"));
@@ -293,6 +304,9 @@ std::string fix_json(const Fix& fix, const FixFacts& facts) {
     }
     if (one.refused.empty()) {
       row.update(trial_json(one.trial));
+      if (one.every_step.step >= 0 || one.every_step.not_finite >= 0) {
+        row["worst_step_at_equal_weights"] = equal_json(one.every_step);
+      }
     } else {
       row["refused"] = one.refused;
     }

@@ -182,8 +182,10 @@ std::string unexplained_text(const Report& report, const LaneReport& lane) {
   return text + ": replay its policy as a lane (`lockstep list presets`).";
 }
 
-// " Also: " and the sentence of the next finding of another kind at another place.
-std::string also_text(const Report& report, const LaneReport& lane, const Finding* finding) {
+// " Also: " and the sentence of the next finding of another kind at another place; short: its kind
+// and place.
+std::string also_text(const Report& report, const LaneReport& lane, const Finding* finding,
+                      bool is_short) {
   if (finding == nullptr) return "";
   const auto layer_of = [&](const Finding& f) {
     return f.site < 0 ? std::string() : report.site(f.site).layer;
@@ -192,7 +194,10 @@ std::string also_text(const Report& report, const LaneReport& lane, const Findin
     return f.site >= 0 && f.kind != finding->kind && layer_of(f) != layer_of(*finding);
   });
   if (other == lane.findings.end()) return "";
-  return fmt::format(" Also: {}.", row_of(other->kind).sentence(context_of(report, lane, *other)));
+  const FindingKindRow& row = row_of(other->kind);
+  return fmt::format(" Also: {}.", is_short ? fmt::format("{} at {}", row.name,
+                                                          place_text(report.site(other->site)))
+                                            : row.sentence(context_of(report, lane, *other)));
 }
 
 std::string sentence_with(const Report& report, const LaneReport& lane, const Finding* finding,
@@ -247,8 +252,10 @@ std::string lane_sentence(const Report& report, const LaneReport& lane) {
        {std::pair<size_t, bool>{3, true}, {1, true}, {0, true}, {1, false}}) {
     if (remedies == 0 && !has_tried) continue;  // what follows is worth less than the only remedy
     const std::string text = sentence_with(report, lane, finding, remedies, follows);
-    const std::string more = text + also_text(report, lane, finding);
-    if (fits(more)) return more;
+    for (const bool is_short : {false, true}) {
+      const std::string more = text + also_text(report, lane, finding, is_short);
+      if (fits(more)) return more;
+    }
     if (fits(text)) return text;
   }
   return sentence_with(report, lane, finding, 0, false);

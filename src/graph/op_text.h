@@ -12,4 +12,10 @@ inline std::string op_text(const std::string& layer, const std::string& op) {
   return layer == forward ? op : layer + " " + op;
 }
 
+// Whether a node outside of all modules is named after a call of the capture itself: those of an
+// autograd.Function ("lockstep_capture.custom_gradient.default").
+inline bool is_named_by_capture(const std::string& layer, const std::string& torch_op) {
+  return torch_op.starts_with("lockstep_capture." + layer + ".");
+}
+
 }  // namespace lockstep

@@ -28,7 +28,9 @@ std::string finding_steps(const Finding& f) {
 // Outside of modules the call of PyTorch: "pow", "torch.autograd.Function".
 std::string consequence_name(const Site& site) {
   constexpr std::string_view kAten = "aten.";
-  const std::string call = op_text(site.layer, site.op) == site.op ? torch_name(site) : "";
+  const bool is_outside =
+      op_text(site.layer, site.op) == site.op || is_named_by_capture(site.layer, site.torch_op);
+  const std::string call = is_outside ? torch_name(site) : "";
   if (call.empty()) return site.layer.empty() ? site.op : site.layer;
   return call.starts_with(kAten) ? call.substr(kAten.size()) : call;
 }

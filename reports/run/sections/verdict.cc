@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <tuple>
 #include <utility>
 
 #include "analysis/findings/finding_kinds.h"
@@ -191,6 +192,13 @@ void add_ranges(const Report& report, Blocks& out) {
   }
 }
 
+// Whether a lane went wrong before FP32 did, which went wrong, too: that fault is the lane's own.
+bool precedes_reference(const Report& report, const LaneReport& lane) {
+  const Finding* finding = main_finding(lane);
+  return lane.is_candidate() && finding != nullptr && row_of(finding->kind).breaks &&
+         finding->first_step < lane_break_step(report.reference());
+}
+
 constexpr std::string_view kDoNotTrust = "Do not trust these results";
 constexpr std::string_view kDamagedFile = "The run file is damaged";
 
@@ -211,13 +219,16 @@ Blocks write_verdict(const AdvisedReport& advised) {
   }
   std::vector<const LaneReport*> lanes;
   for (const LaneReport& lane : report.lanes) {
-    if (has_sentence(lane)) lanes.push_back(&lane);
+    // A twin of a reference that broke says nothing more.
+    const bool is_told = !lane.is_twin() || main_finding(report.reference()) == nullptr;
+    if (has_sentence(lane) && is_told) lanes.push_back(&lane);
   }
   // PyTorch's own run explains nothing: a lane that shows the cause comes first.
   const bool is_explained = std::ranges::any_of(
       lanes, [](const LaneReport* lane) { return main_finding(*lane) != nullptr; });
   std::ranges::stable_sort(lanes, {}, [&](const LaneReport* lane) {
-    return std::pair(is_explained && lane->is_captured(), rank(lane->judgement.verdict));
+    return std::tuple(is_explained && lane->is_captured(), !precedes_reference(report, *lane),
+                      rank(lane->judgement.verdict));
   });
   // The answer of `recommend` is above. It covers the candidate, layers, loss scale, proof and
   // cost, which are not repeated.

@@ -88,6 +88,27 @@ TEST_CASE("cancellation: the op, how much smaller its result is, and the roundin
         "result of fc1 linear to bf16; loss 1.2, fp32 1");
 }
 
+TEST_CASE("the first loss that is not finite, and the least error of the gradients, of all steps") {
+  const SiteTable sites = difference();
+  const std::vector<std::string> formats(kSites, "bf16");
+  EqualWeightsTally tally(1, sites, formats);
+  Step step;
+  set_error(step.own.sites[6], 3);
+  tally.add(0, step.own, step.reference, &step.twin);
+  CHECK(tally.judged(std::vector<double>{1}).not_finite == -1);
+  set_error(step.own.sites[6], 0.7);
+  tally.add(1, step.own, step.reference, &step.twin);
+  step.own.loss = NAN;
+  for (const int64_t later : {2, 3}) tally.add(later, step.own, step.reference, &step.twin);
+  EqualStep judged = tally.judged(std::vector<double>{1, 1, 1, 1});
+  CHECK(judged.not_finite == 2);
+  CHECK(judged.gradient_error == doctest::Approx(0.7));
+  step.own.loss = 1;
+  set_error(step.twin.sites[6], 0.1);  // more than an eighth: one ulp does as much
+  tally.add(4, step.own, step.reference, &step.twin);
+  CHECK(tally.judged(std::vector<double>(5, 1)).gradient_error == 0);
+}
+
 TEST_CASE("a result of its operands' size: the op amplifies") {
   Step step;
   step.cancel();

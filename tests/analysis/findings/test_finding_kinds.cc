@@ -97,6 +97,11 @@ TEST_CASE("a place names PyTorch's call where Lockstep's op has another name") {
   CHECK(place("linear_backward_input", "aten.linear.default", "") == "fc2 linear_backward_input");
   CHECK(place("matmul_backward_a", "aten.bmm.default", "") == "fc2 matmul_backward_a (aten.bmm)");
   CHECK(place("linear", "", "") == "fc2 linear");
+  // Outside of modules: the nodes of an autograd.Function.
+  site.layer = "custom_gradient";
+  const char* function = "lockstep_capture.custom_gradient.default";
+  CHECK(place("mul", function, "net.py:7") == "mul (torch.autograd.Function, net.py:7)");
+  CHECK(place("custom_gradient", function, "net.py:7") == "torch.autograd.Function (net.py:7)");
 }
 
 TEST_CASE("two digits, however small the number") {

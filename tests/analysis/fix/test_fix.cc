@@ -46,9 +46,33 @@ TEST_CASE("a loss is FP32's within the tolerance, or within noise") {
   Trial wrong = trial(0, 2, 0);
   wrong.equal = {.step = 0, .loss = 1.2, .of_reference = 1, .has_wrong_loss = true};
   CHECK(grade_of_loss(wrong) == FixGrade::kNo);
+  Trial not_finite = trial(0, 2, 0);
+  not_finite.equal.not_finite = 0;
+  CHECK(grade_of_loss(not_finite) == FixGrade::kNo);
   Trial skips = trial(0, 2, 0);
   skips.late_skips = 5;
   CHECK(grade_of_loss(skips) == FixGrade::kNo);
+}
+
+TEST_CASE("a loss that differs at the end is judged at equal weights, above and below") {
+  CHECK_FALSE(is_judged_at_every_step(trial(0.03, 2, 0)));
+  CHECK(is_judged_at_every_step(trial(0.05, 2, 1)));
+  CHECK(is_judged_at_every_step(trial(-0.05, 2, 1)));
+  CHECK(is_judged_at_every_step(trial(0.001, -1, 1)));
+  const Trial one = trial(0.5, 2, 1);
+  EqualStep worst = {.step = 3, .loss = 1.1, .of_reference = 1};
+  CHECK_FALSE(is_refuted(one, worst));
+  worst.has_wrong_loss = true;
+  CHECK(is_refuted(one, worst));
+  CHECK_FALSE(is_refuted(trial(0.5, 20, 1), worst));  // 0.1 is tolerated of a fall by 20
+  worst = {.step = 3, .loss = 1, .of_reference = 1, .not_finite = 2};
+  CHECK(is_refuted(one, worst));
+  worst = {.step = 3, .loss = 1, .of_reference = 1, .gradient_error = 0.6};
+  CHECK(is_refuted(one, worst));
+  CHECK_FALSE(is_refuted(trial(0.01, -1, 1), worst));  // noise near a minimum
+  CHECK_FALSE(is_refuted(trial(-0.5, 2, 1), worst));
+  worst.gradient_error = 0.4;
+  CHECK_FALSE(is_refuted(one, worst));
 }
 
 TEST_CASE("a lane's text behaves as the lane does, and lanes without a policy are refused") {

@@ -264,6 +264,15 @@ def test_the_lane_that_shows_the_cause_comes_before_pytorchs_own_run(binary_dir,
     assert "captured broke" in found.text and "may show the cause." in found.text.replace("\n", " "), found.text
 
 
+def test_a_lane_that_goes_wrong_before_fp32_comes_first(binary_dir, tmp_path):
+    """exp(15) is beyond FP16, exp(100) beyond FP32, in the last step alone."""
+    batches = [(torch.ones(4, 4), torch.tensor(power)) for power in (15.0, 15.0, 15.0, 100.0)]
+    made = torch.nn.Linear(4, 4), batches, lambda m, b: (0.01 * m(b[0]) + b[1]).exp().mean()
+    found, _ = debugged(made, binary_dir / "lockstep", "half", tmp_path)
+    assert found.text.startswith("half") and "fp16 ends at 65504" in found.text.partition("\n\n")[0], found.text
+    assert "\n\nfp32 broke at step 3." in found.text and "twin broke" not in found.text, found.text
+
+
 def test_gradients_that_cancel_but_for_rounding_have_not_vanished(binary_dir, tmp_path):
     """The largest logit is subtracted and added again: its gradient is 1 less a sum of 1."""
     model = torch.nn.Linear(8, 16)
@@ -274,6 +283,21 @@ def test_gradients_that_cancel_but_for_rounding_have_not_vanished(binary_dir, tm
         return (largest + (logits - largest[:, None]).exp().sum(1).log() - logits[:, 0]).mean()
 
     batches = [(torch.randn(16, 8),) for _ in range(STEPS)]
+    found, told = debugged((model, batches, loss), binary_dir / "lockstep", "torch-autocast-bf16", tmp_path)
+    assert told["findings"] == [], found.text
+
+
+def test_what_is_made_of_rounding_alone_has_not_vanished(binary_dir, tmp_path):
+    """The same of products, whose gradient adds that of the largest one: a sum with nothing but rounding in it."""
+    users, goods = torch.nn.Embedding(50, 16), torch.nn.Embedding(80, 16)
+    model = torch.nn.ModuleList([users, goods])
+
+    def loss(m, b):
+        scores = 7.5 * m[0](b[0]) @ m[1].weight.t()
+        shift = scores.amax(1)
+        return (shift + torch.log(torch.exp(scores - shift[:, None]).sum(1))).mean()
+
+    batches = [(torch.randint(50, (32,)),) for _ in range(STEPS)]
     found, told = debugged((model, batches, loss), binary_dir / "lockstep", "torch-autocast-bf16", tmp_path)
     assert told["findings"] == [], found.text
 

@@ -283,3 +283,34 @@ def test_the_module_is_imported_by_the_name_of_its_file(lockstep, tmp_path, monk
         names = {}
         exec(said.replace("\\", ""), names)
         assert names["amp"].DTYPE is torch.float16
+
+
+class Attention(nn.Module):
+    """Large scores: the product of queries and keys exceeds FP16, and the gradients of its saturated softmax are lost in BF16."""
+
+    def __init__(self, width=32):
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, width, 3, padding=1), nn.BatchNorm2d(width)
+        self.qkv, self.head = nn.Conv2d(width, 3 * width, 1), nn.Conv2d(width, 4, 1)
+        self.factor = width**-0.5
+        with torch.no_grad():
+            self.norm.weight.fill_(130.0), self.head.weight.mul_(0.02)
+
+    def forward(self, x):
+        query, key, value = self.qkv(self.norm(self.stem(x))).flatten(2).chunk(3, 1)
+        scores = (query.transpose(-2, -1) @ key) * self.factor
+        return self.head((value @ F.softmax(scores, -1).transpose(-2, -1))[..., None]).squeeze(-1)
+
+
+def test_a_remedy_that_leaves_wrong_gradients_is_no_fix(lockstep, tmp_path):
+    """bf16 ends the overflow, and its loss is right at equal weights; but its training goes elsewhere."""
+    batches = [(torch.randn(8, 3, 8, 8), torch.randint(4, (8, 64))) for _ in range(8)]
+    net = written(tmp_path, Attention(), batches, lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+    run = replayed(lockstep, tmp_path, net, "torch-autocast-fp16")
+    found = json.loads(lockstep("recommend", run, "--fix", "torch-autocast-fp16", "--json").stdout)
+    bf16 = [one for one in found["tried"] if "without a loss scale" in one["edits"][-1]["words"]]
+    assert bf16 and bf16[0]["gone"] and not bf16[0]["findings"], found["tried"]
+    assert bf16[0]["grade"] == "no" and not bf16[0]["worst_step_at_equal_weights"]["is_wrong"], bf16
+    assert bf16[0]["gap"] > 0.1 * bf16[0]["reference_loss"], bf16
+    screen = first_screen(lockstep("report", run, "--try").stdout)
+    assert "without a loss scale removes the fault" not in screen, screen

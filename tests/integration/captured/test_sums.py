@@ -172,6 +172,14 @@ def test_indexed_sums_in_16_bits(lockstep, tmp_path, name):
     assert not indexed(lockstep, tmp_path, name, wide)
 
 
+def test_a_wrong_sum_comes_before_the_updates_made_from_it(lockstep, tmp_path):
+    ids = [TABLE * (torch.rand(1000) < 0.1) for _ in "ab"]
+    model = Indexed("index_add").bfloat16()
+    loss = lambda m, i: m(i).float().mean()
+    found = findings(lockstep, tmp_path, model, ids, loss, ["pure-bf16"], steps=2, lr=1e-6)[0]
+    assert [finding["kind"] for finding in found][:2] == ["swamping", "lost updates"], sentences(found)
+
+
 def duplicated(lockstep, tmp_path, model, lane, tokens=4096):
     torch.manual_seed(0)
     ids = [torch.where(torch.rand(tokens) < 0.95, 0.0, torch.randint(1, 20, (tokens,)).float()).long() for _ in "ab"]

@@ -7,6 +7,7 @@ first runs of the other groups, which the grades are of, came afterwards.
 
     python tests/integration/study/world_reports.py NAME...           runs these reports and prints what is said
     python tests/integration/study/world_reports.py --page            the page of the outcomes that were kept, run or not today
+    python tests/integration/study/world_reports.py --today           a short page of the same: what is said now, after the first runs
     python tests/integration/study/world_reports.py --screens FOLDER  what a reader grades: NAME.txt, NAME.healthy.txt and
                                                                       NAME.answer.txt of the outcomes without a grade
 """
@@ -266,6 +267,43 @@ def page(outcomes):
     return "\n".join(rows).rstrip() + "\n"
 
 
+def page_of_today(outcomes):
+    """What the program says now. The first runs, which the grades are of, stay in reports.md."""
+    seconds = [said.seconds for pair in outcomes.values() for said in pair]
+    rows = [
+        "# Reports from the world: today's program",
+        "",
+        "Written by `python tests/integration/study/world_reports.py --today` from the last runs. The first runs, which "
+        "a reader graded, are in [reports.md](reports.md).",
+        "The analysis has been changed since with some of these reports in view, so this table is no independent "
+        "evidence; *right* is computed as there.",
+        "",
+        f"- median time of a `debug()` call: {statistics.median(seconds):.1f} s, longest {max(seconds):.1f} s "
+        f"({len(seconds)} calls)",
+        "",
+    ]
+    for group in GROUPS:
+        reports = [report for report in REPORTS if report.group == group and report.name in outcomes]
+        if not reports:
+            continue
+        rows += [f"## Group {group}", "", *[row for row in summary(reports, outcomes) if "graded" not in row], ""]
+        rows.append("| report | first run, graded | what is said today | right | remedy tried | healthy counterpart |")
+        rows.append("|---" * 6 + "|")
+        for report in reports:
+            said, healthy = outcomes[report.name]
+            cells = [
+                f"`{report.name}`",
+                report.graded.partition(":")[0] or "-",
+                said.error or said.first_lines(),
+                "yes" if said.right else "no",
+                " ".join(said.tried) or "-",
+                of_healthy(report, healthy),
+            ]
+            rows.append("| " + " | ".join(map(escaped, cells)) + " |")
+        rows.append("")
+    return "\n".join(rows).rstrip() + "\n"
+
+
 def write_screens(folder):
     """What a reader grades, who has seen neither the network nor the kinds that its row accepts."""
     outcomes = outcomes_kept()
@@ -282,8 +320,9 @@ def main():
     if sys.argv[1:2] == ["--screens"]:
         write_screens(sys.argv[2])
         return
-    if sys.argv[1:] == ["--page"]:
-        print(page(outcomes_kept()), end="")
+    if sys.argv[1:] in (["--page"], ["--today"]):
+        write = page if sys.argv[1] == "--page" else page_of_today
+        print(write(outcomes_kept()), end="")
         return
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "python"))
     for name in sys.argv[1:] or [report.name for report in REPORTS]:
