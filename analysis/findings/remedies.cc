@@ -8,6 +8,7 @@
 #include "analysis/findings/nonfinite.h"
 #include "analysis/findings/remedy_edits.h"
 #include "analysis/findings/swamped_sums.h"
+#include "emulation/format/format.h"
 #include "src/graph/op.h"
 #include "src/graph/op_text.h"
 
@@ -189,9 +190,12 @@ std::vector<Remedy> gradient_remedies(const FindingContext& c) {
                        inside,
                        per_tensor});
   }
+  const std::string& format = c.finding.format;
+  const int of_fp32 = find_format("fp32").emin;
+  const bool is_wide = !format.empty() && find_format(format).emin <= of_fp32;  // as bf16 is
   return with_wider({{"a loss scale (GradScaler)", larger_loss_scale},
-                     {"bf16", bf16_for_fp16, /*told=*/c.finding.format != "bf16"},
-                     {"this layer in fp32", layer_in_fp32, c.finding.format == "bf16"},
+                     {"bf16", bf16_for_fp16, /*told=*/!is_wide},
+                     {"this layer in fp32", layer_in_fp32, /*told=*/is_wide},
                      inside,
                      per_tensor});
 }

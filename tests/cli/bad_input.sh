@@ -94,14 +94,14 @@ for text in "--seed -1: a whole number, 0 <= N <= 2^64-1" \
   "--steps 99999999999999999999: a whole number, 1 <= N <= 2^63-1" \
   "--batch 1e3: a whole number" "--threads 0: a whole number, 1 <= N <= 256" \
   "did you mean 'free'?" "--lr fast: a number required" "--lanes fp32,,tf32: a name" \
-  "--momentum 0.5: only sgd and rmsprop have it"; do
+  "--momentum 0.5: only sgd, rmsprop and muon have it"; do
   errs "$text"
 done
 expect 2 replay mlp --seed 18446744073709551616 -o bad.h5
 errs "--seed 18446744073709551616: a whole number"
 expect 2 replay mlp --optimizer sgd --beta1 0.5 --eps 1e-3 -o bad.h5
 errs "--beta1 0.5: only adam, adamw and lion have it"
-errs "--eps 1e-3: only adam, adamw, adagrad and rmsprop have it"
+errs "--eps 1e-3: only adam, adamw, adagrad, rmsprop and muon have it"
 for option in --data -o --lanes --simd; do
   expect 2 replay mlp $option ""
   errs "'': empty, a word required"
