@@ -18,7 +18,7 @@ void transpose(const T* from, int64_t rows, int64_t columns, T* to) {
   }
 }
 
-// One matrix with its short side first, and what an iteration needs beside it.
+// One matrix with its short side first, and the buffers of an iteration.
 template <typename T>
 class Iteration {
  public:

@@ -1,3 +1,4 @@
+// See run_end.h.
 #include "src/record/run/run_end.h"
 
 #include <cstdint>

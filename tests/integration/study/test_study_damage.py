@@ -23,7 +23,7 @@ def test_study_damage(binary_dir, tmp_path):
         text = (
             f"# Files damaged by chance\n\n`./dev study damage`: {READINGS} readings of a file of which a bit was flipped, "
             "the end cut off, a page of 4096 bytes set to zero (64 in small files), or two pages swapped. Exit code and "
-            "output are compared with those of the whole file. A crash, or another answer without a word, ends the "
+            "output are compared with those of the whole file. A crash, or a different answer with no error, ends the "
             "study.\n\n"
             "- *same answer*: the reader does not read the bytes that changed, or makes anew what they held.\n"
             "- *part named*: the message names the dataset, the attribute or the step.\n"

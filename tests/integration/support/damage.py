@@ -6,7 +6,7 @@ exit code and output with those of the whole file:
 - named: refused, with a message that names the part of the file;
 - refused: refused with a message that names the file alone, as where HDF5 cannot open it;
 - noted: another answer, and a note that the file is not as it was written (baselines alone: merged ones are read);
-- silent: another answer without a word;
+- silent: a different answer with no error;
 - crash: the reader ended in any other way, or not at all.
 """
 
