@@ -140,7 +140,7 @@ ComputedStep CapturedStepRunner::run_nodes(const CapturedStep& step, const Tenso
     for (const auto& [name, id] : of_graph.graph.gradients) {
       const auto [entry, is_first] = out.gradients.try_emplace(name);
       if (is_first) entry->second = Tensor(runner.gradient(name).shape(), container);
-      runner.add_gradient(name, /*pass=*/0, is_first, entry->second);
+      runner.add_gradient(name, /*pass=*/0, is_first, runner.parameter_format(name), entry->second);
     }
     runner.take_mutations(held);
   }

@@ -14,10 +14,13 @@ from .ir.attributes import Attribute
 from .ir.program import Names
 from .masters import Masters, find_masters
 
-REPLAYED_OPTIMIZERS = ("SGD", "Adam", "AdamW")  # of torch.optim
+REPLAYED_OPTIMIZERS = ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop")  # of torch.optim
 _RULES = ("step", "_init_group")  # of their methods, those that decide what an update is
 _WRAPPERS = {"accelerate", "lightning", "pytorch_lightning"}  # whose optimizers call the inner one's step() and no more
-_STATE_KEYS = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
+_STATE_KEYS = (
+    *("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer"),
+    *("sum", "square_avg", "grad_avg"),
+)
 
 
 _SHARDED = {"FullyShardedDataParallel", "FSDPModule"}

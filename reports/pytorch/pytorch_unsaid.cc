@@ -119,9 +119,7 @@ void add_update(const Policy& p, const Policy& torch, std::vector<std::string>& 
           is_bf16 ? "; optimi.AdamW(..., kahan_sum=True) of torch-optimi 0.3 compensates" : ""));
       break;
   }
-  if (p.all_reduce.format != torch.all_reduce.format ||
-      p.all_reduce.divides_before != torch.all_reduce.divides_before ||
-      p.all_reduce.order != torch.all_reduce.order) {
+  if (p.all_reduce != torch.all_reduce) {
     unsaid.push_back(
         "Gradients of several workers are combined by the policy's [all_reduce]: choose the "
         "communication hook of DistributedDataParallel yourself.");

@@ -141,9 +141,8 @@ int32_t StepRunner::gradient_site(const std::string& parameter, size_t pass) con
 }
 
 UpdateRecord StepRunner::add_gradient(const std::string& parameter, size_t pass, bool first,
-                                      Tensor& total, bool measure) const {
+                                      const Format* format, Tensor& total, bool measure) const {
   const Tensor& g = gradient(parameter, pass);
-  const Format* format = parameter_format(parameter);
   UpdateRecord record;
   const auto add = [&]<typename T>(T) {
     T* sum = total.as<T>().data();
@@ -153,6 +152,8 @@ UpdateRecord StepRunner::add_gradient(const std::string& parameter, size_t pass,
       std::copy_n(addend, g.size(), sum);
     } else {
       kernels().of<T>().add(sum, addend, sum, g.size());
+    }
+    if (!first || !contains(*format, *parameter_format(parameter))) {
       quantize<T>(kernels(), total.as<T>(), total.as<T>(), {format}, nullptr);
     }
     if (!measure) return;

@@ -66,10 +66,10 @@ class StepRunner {
   double loss() const;
   double loss(const std::string& name) const;  // one of loss_names()
   const Tensor& gradient(const std::string& parameter, size_t pass = 0) const;
-  // As torch's p.grad += g: the sum is rounded to the weight's format. `first`: total = gradient.
-  // Returns what the rounded sum took of g if `measure`.
-  UpdateRecord add_gradient(const std::string& parameter, size_t pass, bool first, Tensor& total,
-                            bool measure = false) const;
+  // As torch's p.grad += g: the sum is rounded to `format`. `first`: total = gradient. Returns what
+  // the rounded sum took of g if `measure`.
+  UpdateRecord add_gradient(const std::string& parameter, size_t pass, bool first,
+                            const Format* format, Tensor& total, bool measure = false) const;
   // The site at which the parameter's gradient leaves its op, -1: none.
   int32_t gradient_site(const std::string& parameter, size_t pass) const;
   // buffers[name] becomes its new value from the forward pass.

@@ -52,12 +52,22 @@ enum class UpdateRounding : uint8_t {
 // [all_reduce]: how the gradients of W workers are combined. All roundings are to nearest even.
 struct AllReduce {
   enum class Order : uint8_t {
-    kRing,  // W chunks; the sum of chunk c runs over the workers c + 1, c + 2, ..., c modulo W
-    kTree,  // worker r adds r + 1, then r + 2, r + 4, ...: halves in pairs
+    kRing,       // W chunks; the sum of chunk c runs over the workers c + 1, c + 2, ..., c modulo W
+    kTree,       // worker r adds r + 1, then r + 2, r + 4, ...: halves in pairs
+    kAllGather,  // every worker gets all gradients, and adds them up from worker 0 on
+  };
+  enum class Divide : uint8_t {
+    kBefore,  // each worker's gradient, by W
+    kAfter,   // the sum, by W
+    kBoth,    // by about the root of W each: FSDP2's way with FP16
   };
   const Format* format = nullptr;  // of every addend and every sum; null: the gradient's own
   Order order = Order::kRing;
-  bool divides_before = true;  // divides each worker's gradient by W; else their sum
+  Divide divide = Divide::kBefore;
+  const Format* result = nullptr;  // of the reduced gradient; null: the gradient's own
+  std::optional<int64_t> workers;  // W; absent: the run's
+
+  bool operator==(const AllReduce&) const = default;
 };
 
 // [[rule]]: an exception for matching places, by globs. Later rules win over earlier ones.
@@ -159,6 +169,8 @@ struct Policy {
   OptimizerSteps optimizer_steps = OptimizerSteps::kElementary;
   UpdateRounding update_rounding = UpdateRounding::kStorage;
 
+  // [accumulate]: of the sum of a gradient over micro-batches; null: the gradient's own.
+  const Format* gradient_sum = nullptr;
   AllReduce all_reduce;
 
   LossScaleSpec loss_scale;

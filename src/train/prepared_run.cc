@@ -86,7 +86,7 @@ PreparedRun::PreparedRun(RunOptions wanted, const std::map<std::string, Tensor>*
     problems.add(fmt::format("batch {}: at most the {} training examples of '{}'", options.batch,
                              data->train_count(), options.data));
   }
-  description.lanes = describe_lanes(options, problems);
+  description.lanes = describe_lanes(options, /*is_capture=*/false, problems);
 
   const ModelShape shape{options.batch / options.workers, data->image_shape(), data->class_count(),
                          sizes};
@@ -127,7 +127,7 @@ PreparedRun::PreparedRun(RunOptions wanted, Capture captured)
   });
   if (problems.empty()) check_run_numbers(options, problems);
   std::erase(options.lanes, std::string(kCapturedLane));  // always there
-  description.lanes = describe_lanes(options, problems);
+  description.lanes = describe_lanes(options, /*is_capture=*/true, problems);
   std::vector<Graph> forward;
   for (const size_t number : loop.graphs) forward.push_back(captured_graph(from, number));
   for (Graph& one : forward) {

@@ -63,6 +63,34 @@ void refuse_equal_lanes(const std::vector<LaneDescription>& lanes, ProblemList& 
   }
 }
 
+// A policy may say how many workers it is for. All lanes of a run have as many, and all that say a
+// number say the same. Batches of captures are those of one worker.
+void settle_workers(const std::vector<LaneDescription>& lanes, bool is_capture, RunOptions& options,
+                    ProblemList& problems) {
+  const auto option = option_name(&RunOptions::workers);
+  std::string from = options.workers == 1 ? "" : fmt::format("{} {}", option, options.workers);
+  for (const LaneDescription& lane : lanes) {
+    const std::optional<int64_t>& stated = lane.policy.all_reduce.workers;
+    if (!stated) continue;
+    const std::string what =
+        fmt::format("lane '{}': [all_reduce] workers = {}", lane.name, *stated);
+    if (is_capture && *stated != 1) {
+      problems.add(what + ": a capture holds the batches of one worker", "leave workers out");
+    } else if (from.empty()) {
+      options.workers = *stated;
+      from = what;
+    } else if (*stated != options.workers) {
+      problems.add(fmt::format("{} and {}: a run has one number of workers", what, from),
+                   "replay the policies in runs of their own");
+    }
+  }
+  if (options.workers > 1 && options.batch % options.workers != 0) {
+    problems.add(fmt::format("batch {}, workers {}: batch divisible by workers required",
+                             options.batch, options.workers),
+                 "batch is the global batch; every worker gets an equal part");
+  }
+}
+
 // With delayed scaling, workers share the largest magnitude of every tensor over all workers.
 void refuse_shared_amax(const std::vector<LaneDescription>& lanes, ProblemList& problems) {
   for (const LaneDescription& lane : lanes) {
@@ -90,11 +118,6 @@ void refuse_separate_scalers(const std::vector<LaneDescription>& lanes, ProblemL
 
 void check_run_numbers(const RunOptions& options, ProblemList& problems) {
   for (const RunOption& row : run_options()) check_option(row, options, problems);
-  if (options.workers > 1 && options.batch % options.workers != 0) {
-    problems.add(fmt::format("batch {}, workers {}: batch divisible by workers required",
-                             options.batch, options.workers),
-                 "batch is the global batch; every worker gets an equal part");
-  }
 }
 
 void refuse_options_of_captures(const RunOptions& options, ProblemList& problems) {
@@ -113,7 +136,8 @@ void refuse_options_of_captures(const RunOptions& options, ProblemList& problems
   }
 }
 
-std::vector<LaneDescription> describe_lanes(RunOptions& options, ProblemList& problems) {
+std::vector<LaneDescription> describe_lanes(RunOptions& options, bool is_capture,
+                                            ProblemList& problems) {
   std::vector<LaneDescription> lanes;
   options.lanes = order_lanes(options.lanes, problems);
   for (const std::string& lane : options.lanes) {
@@ -124,6 +148,7 @@ std::vector<LaneDescription> describe_lanes(RunOptions& options, ProblemList& pr
     });
   }
   refuse_equal_lanes(lanes, problems);
+  settle_workers(lanes, is_capture, options, problems);
   if (options.workers > 1) refuse_shared_amax(lanes, problems);
   if (!options.backward_per_loss) refuse_separate_scalers(lanes, problems);
   problems.throw_if_any();

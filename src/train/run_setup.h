@@ -18,9 +18,11 @@ namespace lockstep {
 void check_run_numbers(const RunOptions& options, ProblemList& problems);
 // Options that only a capture takes: a built-in model would ignore them silently.
 void refuse_options_of_captures(const RunOptions& options, ProblemList& problems);
-// The lanes in run order, the reference first; `options` is changed to this order.
+// The lanes in run order, the reference first; `options` is changed to this order, and gets the
+// number of workers that a policy states.
 // Throws: InputError with all problems found so far.
-std::vector<LaneDescription> describe_lanes(RunOptions& options, ProblemList& problems);
+std::vector<LaneDescription> describe_lanes(RunOptions& options, bool is_capture,
+                                            ProblemList& problems);
 // Replaces fresh weights and buffers by given ones: all of them, by name and shape.
 void take_start(const std::map<std::string, Tensor>& start, std::map<std::string, Tensor>& initial,
                 ProblemList& problems);

@@ -37,7 +37,8 @@ class Rounded {
     *stats_ = here;
     any_ = true;
   }
-  void divide(Tensor& tensor, int64_t by) {
+  void divide(Tensor& tensor, double by) {
+    if (by == 1) return;
     T* x = tensor.as<T>().data();
     kernels_.of<T>().divide(x, static_cast<T>(by), x, tensor.size());
     round(tensor);
@@ -70,7 +71,7 @@ void take_stage(const std::vector<Tensor>& workers, int64_t k, Tensor& addends) 
 
 template <typename T>
 void reduce(const KernelSet& kernels, const AllReduce& how, const Format& format,
-            const Format& gradient_format, std::vector<Tensor>& workers, Tensor& result,
+            const Format& result_format, std::vector<Tensor>& workers, Tensor& result,
             TensorStats* stats) {
   const auto count = static_cast<int64_t>(workers.size());
   Rounded<T> rounded(kernels, format, stats);
@@ -81,6 +82,9 @@ void reduce(const KernelSet& kernels, const AllReduce& how, const Format& format
       take_stage<T>(workers, k, addends);
       rounded.add(addends, result);
     }
+  } else if (how.order == AllReduce::Order::kAllGather) {
+    std::ranges::copy(workers[0].as<T>(), result.as<T>().begin());
+    for (size_t r = 1; r < workers.size(); ++r) rounded.add(workers[r], result);
   } else {
     for (int64_t distance = 1; distance < count; distance *= 2) {
       for (int64_t r = 0; r + distance < count; r += 2 * distance) {
@@ -89,29 +93,44 @@ void reduce(const KernelSet& kernels, const AllReduce& how, const Format& format
     }
     std::ranges::copy(workers[0].as<T>(), result.as<T>().begin());
   }
-  if (!how.divides_before) rounded.divide(result, count);
-  if (!contains(gradient_format, format)) rounded.round(result, gradient_format);
+  rounded.divide(result, static_cast<double>(count) / divisor_before(how, count));
+  if (!contains(result_format, format)) rounded.round(result, result_format);
 }
 
 }  // namespace
+
+double divisor_before(const AllReduce& how, int64_t workers) {
+  int64_t by = 1;
+  switch (how.divide) {
+    case AllReduce::Divide::kBefore:
+      by = workers;
+      break;
+    case AllReduce::Divide::kAfter:
+      break;
+    case AllReduce::Divide::kBoth:
+      while (workers % by == 0 && workers > by * by) by *= 2;
+      break;
+  }
+  return static_cast<double>(by);
+}
 
 void enter_all_reduce(const KernelSet& kernels, const AllReduce& how, const Format& format,
                       int64_t workers, Tensor& gradient, TensorStats* stats) {
   const auto enter = [&]<typename T>(T) {
     Rounded<T> rounded(kernels, format, stats);
     rounded.round(gradient);
-    if (how.divides_before) rounded.divide(gradient, workers);
+    rounded.divide(gradient, divisor_before(how, workers));
   };
   gradient.container() == Container::kF64 ? enter(double()) : enter(float());
 }
 
 void all_reduce(const KernelSet& kernels, const AllReduce& how, const Format& format,
-                const Format& gradient_format, std::vector<Tensor>& workers, Tensor& result,
+                const Format& result_format, std::vector<Tensor>& workers, Tensor& result,
                 TensorStats* stats) {
   if (result.container() == Container::kF64) {
-    reduce<double>(kernels, how, format, gradient_format, workers, result, stats);
+    reduce<double>(kernels, how, format, result_format, workers, result, stats);
   } else {
-    reduce<float>(kernels, how, format, gradient_format, workers, result, stats);
+    reduce<float>(kernels, how, format, result_format, workers, result, stats);
   }
 }
 

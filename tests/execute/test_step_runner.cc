@@ -81,14 +81,14 @@ TEST_CASE("gradients of two passes add up, rounded to the weight's format") {
   // dw = 2 (11 - target) (1, 2): first (2048, 4096), then (2, 4), whose sums FP16 may lack.
   linear.begin(11 - 1024);
   runner.run_all();
-  runner.add_gradient("fc.weight", 0, /*first=*/true, total);
+  runner.add_gradient("fc.weight", 0, /*first=*/true, runner.parameter_format("fc.weight"), total);
   CHECK(at(total, 0) == 2048);
   for (int repeats = 0; repeats < 2; ++repeats) {
     linear.begin(10, 1, 2);
     runner.run_all();
     CHECK(at(runner.gradient("fc.weight"), 0) == 1);
     const UpdateRecord added =
-        runner.add_gradient("fc.weight", 0, /*first=*/false, total, /*measure=*/true);
+        runner.add_gradient("fc.weight", 0, /*first=*/false, runner.parameter_format("fc.weight"), total, /*measure=*/true);
     REQUIRE(added.measured);  // 2048 + 1 and 4096 + 2 are ties to even
     CHECK(added.stats.count == 2);
     CHECK(added.stats.stagnant == 2);
@@ -317,10 +317,10 @@ TEST_CASE("a runner's own set rounds its inputs and seed and adds up its gradien
   CHECK(quantized == 3);  // x, target and the seed
   runner.run_all();
   Tensor total({1, 2}, Container::kF32);
-  runner.add_gradient("fc.weight", 0, /*first=*/true, total);
+  runner.add_gradient("fc.weight", 0, /*first=*/true, runner.parameter_format("fc.weight"), total);
   const int before = quantized;
   CHECK(added == 0);
-  runner.add_gradient("fc.weight", 0, /*first=*/false, total);
+  runner.add_gradient("fc.weight", 0, /*first=*/false, runner.parameter_format("fc.weight"), total);
   CHECK(added == 1);
   CHECK(quantized == before + 1);
   CHECK(at(total, 0) == 2 * at(runner.gradient("fc.weight"), 0));

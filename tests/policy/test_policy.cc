@@ -42,7 +42,8 @@ TEST_CASE("presets: the rows, and each is found by its label") {
         "as-captured-fp16-cpu:1 as-captured-fp16-master:1 as-captured-fp16-master-cpu:1 "
         "bf16-mxfp8-backward:1 fp16-optimizer-dynamic:1 fp16-optimizer-static:1 fp32:1 "
         "fp8-blockwise:1 fp8-current:1 fp8-delayed:1 fp8-rowwise:1 fp8-rowwise-bf16-wgrad:1 "
-        "fp8-tensorwise:1 half:1 half-bn-fp32:1 mxfp8:1 mxfp8-bf16-backward:1 "
+        "fp8-tensorwise:1 fsdp2-bf16:1 fsdp2-bf16-param-reduce:2.14 "
+        "fsdp2-bf16-param-reduce:2.15 half:1 half-bn-fp32:1 mxfp8:1 mxfp8-bf16-backward:1 "
         "mxfp8-bf16-wgrad:1 mxfp8-nvfp4-backward:1 mxnet-amp:2.0 mxnet-amp-bf16:2.0 "
         "mxnet-multi-precision:1 mxnet-multi-precision-fp32-softmax:1 nvfp4:1 nvfp4-hadamard:1 "
         "pure-bf16:1 pure-bf16-kahan:1 pure-bf16-master:1 pure-bf16-stochastic:1 pure-fp16:1 "
@@ -69,7 +70,7 @@ TEST_CASE("presets: unknown names and versions") {
   CHECK(has(message("fp16"),
             "no such preset; presets of fp16: as-captured-fp16, pure-fp16, torch-autocast-fp16"));
   CHECK(has(message("bf16"),
-            "presets of bf16: as-captured-bf16, mxnet-amp-bf16, pure-bf16, torch-autocast-bf16"));
+            "presets of bf16: as-captured-bf16, fsdp2-bf16, mxnet-amp-bf16, pure-bf16, torch-autocast-bf16"));
   CHECK(has(message("fp64"), "'fp64': this is a lane, not a policy"));
   CHECK(has(message("twin"), "--lanes fp32,twin"));
   CHECK(has(message("tf32@hopper"), "only a lane has a target, not a policy; leave '@hopper' out"));
@@ -343,10 +344,11 @@ TEST_CASE("policy files: every mistake has a line, a constraint and a hint") {
       {"[loss_scale]\nkind = 'apex'\nreplay_limit = 3", {"replay is false"}},
       {"[loss_scale]\nclip = 'before_unscale'", {"has no effect: kind is none"}},
       {"[all_reduce]\norder = 'star'",
-       {"line 2: [all_reduce] order: 'star': must be ring or tree"}},
-      {"[all_reduce]\ndivide = 'never'", {"'never': must be before or after"}},
+       {"line 2: [all_reduce] order", "order 'star': unknown"}},
+      {"[all_reduce]\ndivide = 'never'", {"divide 'never': unknown"}},
       {"[all_reduce]\nformat = 'fp64'", {"must fit in fp32"}},
-      {"[all_reduce]\nworkers = 4", {"line 2: [all_reduce] workers"}},
+      {"[all_reduce]\nworkers = 0", {"line 2: [all_reduce] workers = 0: must be in 1..4096"}},
+      {"[accumulate]\nformat = 'fp64'", {"must fit in fp32"}},
       {"[cuda]\nworkspace_mib = -1", {"line 2: [cuda] workspace_mib = -1: must be in 0..4096"}},
       {"[cuda]\nresults = 'fp16'", {"line 2: [cuda] results: 'fp16': must be fp32 or factors"}},
       {"[cuda]\nreduced_precision_reduction = false",
@@ -505,13 +507,19 @@ TEST_CASE("[all_reduce]: DistributedDataParallel's by default; each key alone") 
   const AllReduce torch = parse_policy("", "mine.toml").all_reduce;
   CHECK(torch.format == nullptr);
   CHECK(torch.order == AllReduce::Order::kRing);
-  CHECK(torch.divides_before);
+  CHECK(torch.divide == AllReduce::Divide::kBefore);
+  CHECK(torch.result == nullptr);
+  CHECK_FALSE(torch.workers.has_value());
   const AllReduce other =
-      parse_policy("[all_reduce]\nformat = 'bf16'\norder = 'tree'\ndivide = 'after'", "mine.toml")
+      parse_policy("[all_reduce]\nformat = 'bf16'\norder = 'tree'\ndivide = 'after'\n"
+                   "result = 'fp32'\nworkers = 4",
+                   "mine.toml")
           .all_reduce;
   CHECK(other.format == &find_format("bf16"));
   CHECK(other.order == AllReduce::Order::kTree);
-  CHECK_FALSE(other.divides_before);
+  CHECK(other.divide == AllReduce::Divide::kAfter);
+  CHECK(other.result == &find_format("fp32"));
+  CHECK(other.workers == 4);
 }
 
 TEST_CASE("[optimizer]: masters' format and how updates are rounded") {

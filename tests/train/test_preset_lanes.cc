@@ -74,6 +74,8 @@ const std::map<std::string, std::pair<std::string, std::string>> kSameOnLenet = 
     {"apex-o0:1", {"fp32", "O0 is FP32 training"}},
     {"as-captured-bf16:1", {"pure-bf16:1", "a built-in model names no formats"}},
     {"as-captured-fp16:1", {"half:1", "a built-in model names no formats"}},
+    {"fsdp2-bf16-param-reduce:2.14", {"fsdp2-bf16:1", "one worker and micro-batch: no sum"}},
+    {"fsdp2-bf16-param-reduce:2.15", {"fsdp2-bf16:1", "as reduce_dtype=float32"}},
     {"fp8-tensorwise:1", {"fp8-current:1", "the least amax of torchao is below every tensor's"}},
     {"torch-autocast-fp16:2.12", {"torch-autocast-fp16:2.11", "2.12 moved rms_norm alone"}},
     {"torch-autocast-bf16:2.12", {"torch-autocast-bf16:2.11", "2.12 moved rms_norm alone"}},

@@ -1,5 +1,6 @@
 // Data parallel runs: workers' batches, the sites of their all-reduce, and refused options.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <limits>
 
@@ -10,6 +11,7 @@
 #include "src/graph/builder.h"
 #include "src/models/model.h"
 #include "src/train/lane/lane.h"
+#include "src/train/prepared_run.h"
 #include "src/update/all_reduce.h"
 #include "tests/train/small_runs.h"
 
@@ -264,4 +266,30 @@ TEST_CASE("refused workers: an uneven batch, no worker, a common amax") {
   CHECK(text.find("lane 'fp8-delayed': delayed scaling with several workers") != std::string::npos);
   options.workers = 0;
   CHECK(problems_of(options).find("workers 0: at least 1 required") != std::string::npos);
+}
+
+TEST_CASE("workers of a policy: all lanes have them, and two numbers are refused") {
+  const auto with = [](const std::vector<int>& workers) {
+    std::vector<std::string> lanes = {"fp32"};
+    std::map<std::string, std::string> texts;
+    for (const int w : workers) {
+      lanes.push_back(fmt::format("policies/{}.toml", w));
+      texts[lanes.back()] = fmt::format("extends = 'pure-bf16'\n[all_reduce]\nworkers = {}\n", w);
+    }
+    RunOptions options = small_run(lanes, 1);
+    options.policy_texts = texts;
+    return options;
+  };
+  RunOptions options = with({4});
+  CHECK(PreparedRun(options, nullptr).options.workers == 4);
+  options.workers = 4;
+  CHECK(PreparedRun(options, nullptr).options.workers == 4);
+  options.workers = 2;
+  CHECK(problems_of(options).find("[all_reduce] workers = 4 and --workers 2: a run has one number") !=
+        std::string::npos);
+  CHECK(problems_of(with({4, 2})).find("workers = 2 and lane 'policies/4.toml'") !=
+        std::string::npos);
+  options = with({4});
+  options.batch = 6;
+  CHECK(problems_of(options).find("batch 6, workers 4: batch divisible") != std::string::npos);
 }

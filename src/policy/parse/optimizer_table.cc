@@ -1,6 +1,8 @@
 // Reads how gradients are combined between workers and used in the update of the weights.
 #include "src/policy/parse/optimizer_table.h"
 
+#include <fmt/format.h>
+
 #include "src/core/find_row.h"
 #include "src/core/text.h"
 #include "src/policy/parse/keys.h"
@@ -28,12 +30,42 @@ constexpr UpdateRoundingName kUpdateRoundings[] = {
     {"kahan", UpdateRounding::kKahan},
 };
 
+struct OrderName {
+  std::string_view name;
+  AllReduce::Order order;
+};
+constexpr OrderName kOrders[] = {
+    {"ring", AllReduce::Order::kRing},
+    {"tree", AllReduce::Order::kTree},
+    {"all_gather", AllReduce::Order::kAllGather},
+};
+
+struct DivideName {
+  std::string_view name;
+  AllReduce::Divide divide;
+};
+constexpr DivideName kDivides[] = {
+    {"before", AllReduce::Divide::kBefore},
+    {"after", AllReduce::Divide::kAfter},
+    {"both", AllReduce::Divide::kBoth},
+};
+
 OptimizerSteps find_steps(const std::string& name) {
   return find_row("steps", name, kSteps).steps;
 }
 
 UpdateRounding find_update_rounding(const std::string& name) {
   return find_row("update_rounding", name, kUpdateRoundings).rounding;
+}
+
+void read_workers(TomlTable& table, AllReduce& reduce) {
+  const auto workers = table.integer("workers");
+  if (!workers) return;
+  constexpr int64_t kMost = 4096;  // that of `replay --workers`
+  if (*workers < 1 || *workers > kMost) {
+    table.problem("workers", fmt::format("= {}: must be in 1..{}", *workers, kMost));
+  }
+  reduce.workers = *workers;
 }
 
 void check_masters(TomlTable& table, const Policy& policy) {
@@ -77,12 +109,21 @@ void read_optimizer(TomlTable& table, Policy& policy) {
 void read_all_reduce(TomlTable& table, Policy& policy) {
   AllReduce& reduce = policy.all_reduce;
   read_format_or_none(table, "format", reduce.format, policy.notes);
-  bool is_tree = reduce.order == AllReduce::Order::kTree;
-  read_name(table, "order", second_of("ring", "tree"), is_tree);
-  reduce.order = is_tree ? AllReduce::Order::kTree : AllReduce::Order::kRing;
-  bool divides_after = !reduce.divides_before;
-  read_name(table, "divide", second_of("before", "after"), divides_after);
-  reduce.divides_before = !divides_after;
+  read_name(
+      table, "order",
+      [](const std::string& name) { return find_row("order", name, kOrders).order; },
+      reduce.order);
+  read_name(
+      table, "divide",
+      [](const std::string& name) { return find_row("divide", name, kDivides).divide; },
+      reduce.divide);
+  read_format_or_none(table, "result", reduce.result, policy.notes);
+  read_workers(table, reduce);
+  table.finish();
+}
+
+void read_accumulate(TomlTable& table, Policy& policy) {
+  read_format_or_none(table, "format", policy.gradient_sum, policy.notes);
   table.finish();
 }
 

@@ -101,6 +101,7 @@ class PolicyReader {
     if (auto t = root.table("scaling")) read_factor_scaling(*t, policy_.scaling);
     if (auto t = root.table("reduce")) read_reduce(*t, policy_);
     if (auto t = root.table("optimizer")) read_optimizer(*t, policy_);
+    if (auto t = root.table("accumulate")) read_accumulate(*t, policy_);
     if (auto t = root.table("all_reduce")) read_all_reduce(*t, policy_);
     if (auto t = root.table("loss_scale")) {
       read_loss_scale(*t, policy_.loss_scale, policy_.loss_scale_use);

@@ -12,6 +12,13 @@
 
 namespace lockstep {
 
+// What a parameter's gradient is rounded to after the backward pass.
+struct GradientFormats {
+  const Format* sum;      // over micro-batches
+  const Format* sent;     // by each worker, and sums over workers
+  const Format* reduced;  // as the scaler, clipping and the optimizer find it, still scaled
+};
+
 struct LaneFrame {
   const LaneContext& context;
   LaneDescription description;
@@ -33,6 +40,9 @@ struct LaneFrame {
   }
 
   ExecutionKey key() const;  // of the micro-batch in progress
+  // `own`: of the gradient as the backward pass leaves it, the weight's. [accumulate] acts only in
+  // runs with several micro-batches, [all_reduce] only with several workers.
+  GradientFormats gradient_formats(const Format* own) const;
   QuantizeSpec rounding_to(const Format* format, int32_t site) const;
   // Sets what is measured of `values`, whose rounding had these statistics. The error is that
   // against `reference` (FP32), null: this is the reference. `scale`: the values are multiplied by

@@ -68,7 +68,11 @@ bool LaneGradients::is_reached(const LaneParameter& p, size_t pass) const {
 // Unscaled gradients go to the updated tensor: masters receive them in their own format; without
 // masters they stay in p.grad, as in GradScaler.unscale_.
 const Format* LaneGradients::unscaled_format(const LaneParameter& p) const {
-  return p.master.empty() ? p.format : frame_.policy().master;
+  return p.master.empty() ? reduced_format(p) : frame_.policy().master;
+}
+
+const Format* LaneGradients::reduced_format(const LaneParameter& p) const {
+  return frame_.gradient_formats(p.format).reduced;
 }
 
 void LaneGradients::add(int64_t micro_batch, int64_t worker, LaneStep& record) {
@@ -94,7 +98,8 @@ void LaneGradients::keep(size_t i, bool first, int64_t worker, LaneStep& record)
     const bool adds_up = frame_.context.micro_batches(frame_.step) > 1;
     const bool measure = frame_.measures() && adds_up && site >= 0;
     const UpdateRecord added =
-        frame_.runner->add_gradient(p.name, pass, first && (k == pass || !begun), sum, measure);
+        frame_.runner->add_gradient(p.name, pass, first && (k == pass || !begun),
+                                    frame_.gradient_formats(p.format).sum, sum, measure);
     if (measure) record.sites[static_cast<size_t>(site)].update.merge(added);
     begun = true;
   }
@@ -118,7 +123,7 @@ void LaneGradients::add_up_losses() {
 // scale they stay scaled, as in p.grad.
 void LaneGradients::add_up_losses(const LaneParameter& p, Gradient& g) {
   const bool unscales = scalers_.is_per_loss();
-  const Format* format = unscales ? unscaled_format(p) : p.format;
+  const Format* format = unscales ? unscaled_format(p) : reduced_format(p);
   bool begun = false;
   for (size_t pass = 0; pass < g.of_losses.size(); ++pass) {
     const Tensor& from = g.of_losses[pass];
@@ -143,11 +148,11 @@ void LaneGradients::enter_all_reduce(const LaneGradients* reference, LaneStep& r
   const bool measures = frame_.measures();
   for (size_t i = 0; i < gradients_.size(); ++i) {
     const LaneParameter& p = parameters_[i];
-    const Format& format = how.format == nullptr ? *p.format : *how.format;
+    const Format& format = *frame_.gradient_formats(p.format).sent;
     auto& of_workers = gradients_[i].of_workers;
     for (size_t k = 0; k < of_workers.size(); ++k) {
-      const double scale = scalers_.scale(scalers_.of_pass(k)) *
-                           (how.divides_before ? 1 : static_cast<double>(workers));
+      const double scale = scalers_.scale(scalers_.of_pass(k)) * static_cast<double>(workers) /
+                           divisor_before(how, workers);
       SiteRecord all;
       for (size_t w = 0; w < of_workers[k].size(); ++w) {
         TensorStats stats;
@@ -169,16 +174,16 @@ void LaneGradients::all_reduce(const LaneGradients* reference, LaneStep& record)
   const AllReduce& how = frame_.policy().all_reduce;
   for (size_t i = 0; i < gradients_.size(); ++i) {
     const LaneParameter& p = parameters_[i];
+    const GradientFormats formats = frame_.gradient_formats(p.format);
     Gradient& g = gradients_[i];
     for (size_t k = 0; k < g.of_workers.size(); ++k) {
       if (g.of_workers[k].empty()) continue;
       TensorStats stats;
-      lockstep::all_reduce(frame_.kernels(), how, how.format == nullptr ? *p.format : *how.format,
-                           *p.format, g.of_workers[k], g.sum_of(k),
-                           frame_.measures() ? &stats : nullptr);
+      lockstep::all_reduce(frame_.kernels(), how, *formats.sent, *formats.reduced,
+                           g.of_workers[k], g.sum_of(k), frame_.measures() ? &stats : nullptr);
       if (!frame_.measures()) continue;
       SiteRecord& out = record.sites[p.sites->reduced[k]] = {};
-      frame_.fill(out, g.sum_of(k), stats, *p.format,
+      frame_.fill(out, g.sum_of(k), stats, *formats.reduced,
                   reference == nullptr ? nullptr : &reference->gradients_[i].sum_of(k),
                   scalers_.scale(scalers_.of_pass(k)));
     }
@@ -250,7 +255,7 @@ double LaneGradients::clip(const std::vector<size_t>& groups) {
   for (size_t i = 0; i < gradients_.size(); ++i) {
     const LaneParameter& p = parameters_[i];
     if (!has(i) || std::ranges::count(groups, p.sites->group) == 0) continue;
-    gradients.push_back({&gradients_[i].sum, clips_scaled ? p.format : unscaled_format(p)});
+    gradients.push_back({&gradients_[i].sum, clips_scaled ? reduced_format(p) : unscaled_format(p)});
   }
   const auto unscale_all = [&] {
     if (scalers_.is_per_loss() || !scalers_.unscaling_changes(0)) return;  // or add_up_losses did

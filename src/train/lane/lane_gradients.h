@@ -26,8 +26,8 @@ class LaneGradients {
   void add(int64_t micro_batch, int64_t worker, LaneStep& record);
   // With several workers. The reference's gradients must have entered, but not been reduced:
   // entering ones are compared with them. A worker's share of the mean is g / W. Values that are
-  // divided only after the sum are W times as large. The reference, which has the default policy,
-  // divides before.
+  // divided by less before the sum are that much larger. The reference, which has the default
+  // policy, divides before.
   void enter_all_reduce(const LaneGradients* reference, LaneStep& record);
   void all_reduce(const LaneGradients* reference, LaneStep& record);
   FoundInf found_inf() const;
@@ -60,6 +60,7 @@ class LaneGradients {
   bool is_reached(const LaneParameter& parameter, size_t pass) const;
   const Tensor& current(size_t parameter) const;
   const Format* unscaled_format(const LaneParameter& parameter) const;
+  const Format* reduced_format(const LaneParameter& parameter) const;  // still scaled
   void keep(size_t parameter, bool first, int64_t worker, LaneStep& record);
   void add_up_losses();
   void add_up_losses(const LaneParameter& parameter, Gradient& gradient);

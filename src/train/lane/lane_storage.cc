@@ -122,10 +122,9 @@ void LaneStorage::describe_formats(std::vector<std::string>& formats) const {
     note(site, frame_.runner->values().external_format(value));
   }
   for (const LaneParameter& p : parameters_) {
-    const Format* exchanged =
-        policy.all_reduce.format == nullptr ? p.format : policy.all_reduce.format;
-    for (const int32_t site : p.sites->entering) note(site, exchanged);
-    for (const int32_t site : p.sites->reduced) note(site, p.format);
+    const GradientFormats gradient = frame_.gradient_formats(p.format);
+    for (const int32_t site : p.sites->entering) note(site, gradient.sent);
+    for (const int32_t site : p.sites->reduced) note(site, gradient.reduced);
     note(p.sites->update, policy.update_of(p.format));
     for (const int32_t site : p.sites->states) note(site, policy.state_of(p.format));
     if (!p.master.empty()) note(p.sites->master, policy.master);

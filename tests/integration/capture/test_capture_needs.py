@@ -28,7 +28,7 @@ OPTIMIZERS = {
     "amsgrad": lambda p: torch.optim.Adam(p, amsgrad=True),
     "sgd": lambda p: torch.optim.SGD(p, 0.1),
     "momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
-    "others": torch.optim.RMSprop,
+    "others": torch.optim.Adamax,
 }
 
 

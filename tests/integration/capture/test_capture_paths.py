@@ -42,7 +42,7 @@ def program(binary_dir):
 
 
 @pytest.mark.parametrize(
-    "make", [lambda p: torch.optim.RMSprop(p, 1e-3), lambda p: UnknownOptimizer(p, 1e-3)], ids=["rmsprop", "unknown"]
+    "make", [lambda p: torch.optim.Adamax(p, 1e-3), lambda p: UnknownOptimizer(p, 1e-3)], ids=["adamax", "unknown"]
 )
 def test_an_optimizer_that_is_not_modelled(program, tmp_path, make):
     path = captured(tmp_path / "a.lscap.h5", make)

@@ -174,11 +174,19 @@ def test_every_gate_passes(lockstep, tmp_path, fp32_tree, amp_tree):
     assert gates(lockstep("verify", bf16).stdout)["V7"] == "PASS"
 
 
+def test_a_policy_of_several_workers_is_refused(lockstep, tmp_path):
+    policy = tmp_path / "four.toml"
+    policy.write_text('extends = "pure-bf16"\n[all_reduce]\nworkers = 4\n')
+    capture = tiny.write(tmp_path / "net.h5", tiny.make())
+    refused = lockstep("replay", capture, "--lanes", f"fp32,{policy}", "-o", tmp_path / "run.h5", code=2).stderr
+    assert "[all_reduce] workers = 4: a capture holds the batches of one worker" in refused
+
+
 def test_an_optimizer_that_is_not_modelled_leaves_the_gradients(lockstep, tmp_path):
-    capture = tiny.write(tmp_path / "net.h5", tiny.make(optimizer="Adagrad"))
+    capture = tiny.write(tmp_path / "net.h5", tiny.make(optimizer="Adamax"))
     found = gates(lockstep("verify", capture).stdout)
     assert (found["V1"], found["V3"], found["V5"]) == ("PASS", "PASS", "n/a")
-    assert "Adagrad" in lockstep("replay", capture, "-o", tmp_path / "run.h5", code=2).stderr
+    assert "Adamax" in lockstep("replay", capture, "-o", tmp_path / "run.h5", code=2).stderr
 
 
 def test_reports_show_the_verification(lockstep, tmp_path, fp32_tree):

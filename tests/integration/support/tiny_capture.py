@@ -190,7 +190,7 @@ def make(
         "AdamW": {"lr": 1e-2},
         "Adam": {"lr": 1e-2},
         "SGD": {"lr": 0.1, "momentum": 0.9},
-        "Adagrad": {"lr": 0.1},
+        "Adamax": {"lr": 0.1},
     }[optimizer]
     opt = getattr(torch.optim, optimizer)(model.parameters(), **settings)
     schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda k: 1 / (1 + 0.25 * k))
@@ -339,7 +339,7 @@ def make(
         created_utc="2026-01-01T00:00:00Z",
         model_class="Net",
         n_steps=np.int32(steps),
-        replay_mode="full" if optimizer != "Adagrad" else "gradients-only",
+        replay_mode="full" if optimizer != "Adamax" else "gradients-only",
         v0="bit-exact",
         complete=np.uint8(1),
     )
