@@ -1,8 +1,8 @@
 // Steps of one optimizer on gradients from a raw file, so that another program (PyTorch, NumPy) can
 // be compared with it. Knows no network.
 //
-//   lockstep_optimizer_tool NAME[:K=V,...] SCHEDULE FORMAT STEPS DIR [ROWS]
-//     ROWS: of the weight as a matrix [1]
+//   lockstep_optimizer_tool NAME[:K=V,...] SCHEDULE FORMAT STEPS DIR [ROWS [CODES]]
+//     ROWS: of the weight as a matrix [1]; CODES: how an FP32 optimizer keeps its states
 //     reads  DIR/w.f64 (N) and DIR/g.f64 (STEPS,N)
 //     writes DIR/out.f64 (N), DIR/lr.f64 (STEPS) and every state, DIR/state_NAME.f64 (N)
 //   lockstep_optimizer_tool CODES signed|unsigned DIR
@@ -42,9 +42,21 @@ void write_raw(const std::string& path, const std::vector<double>& values) {
   if (!file) throw InputError("'" + path + "': cannot be written");
 }
 
+void encode(const std::vector<OptimizerState>& rows, const StateCodes& codes,
+            std::vector<std::vector<float>>& states) {
+  for (size_t k = 0; k < states.size(); ++k) {
+    active_kernels().compact.round_state(states[k].data(), static_cast<int64_t>(states[k].size()),
+                                         codes, /*is_signed=*/!rows[k].divides, nullptr);
+  }
+}
+void encode(const std::vector<OptimizerState>&, const StateCodes&,
+            std::vector<std::vector<double>>&) {
+  throw InputError("codes: only of FP32 states");
+}
+
 template <typename T>
 void run(const OptimizerSpec& spec, const HyperChoice& schedule, const Format& format,
-         int64_t steps, const std::string& directory, int64_t rows) {
+         int64_t steps, const std::string& directory, int64_t rows, const StateCodes* codes) {
   check_optimizer_spec(spec);
   check_schedule(schedule);
   const Optimizer& optimizer = find_optimizer(spec.name);
@@ -80,6 +92,7 @@ void run(const OptimizerSpec& spec, const HyperChoice& schedule, const Format& f
     arrays.step = step + 1;
     rates.push_back(scheduled_lr(schedule, numbers["lr"], step, steps));
     optimizer_step(active_kernels(), optimizer, numbers, rates.back(), arrays, nullptr);
+    if (codes != nullptr) encode(optimizer.states(numbers), *codes, states);
   }
   write_raw(directory + "/out.f64", {w.begin(), w.end()});
   write_raw(directory + "/lr.f64", rates);
@@ -110,8 +123,10 @@ int main(int argc, char** argv) {
   using namespace lockstep;
   const std::vector<std::string> args(argv + 1, argv + argc);
   const bool is_codes = args.size() == 3 && (args[1] == "signed" || args[1] == "unsigned");
-  if (!is_codes && args.size() != 5 && args.size() != 6) {
-    std::cerr << "usage: lockstep_optimizer_tool NAME[:K=V,...] SCHEDULE FORMAT STEPS DIR [ROWS]\n"
+  constexpr size_t kFewest = 5, kMost = 7;
+  if (!is_codes && (args.size() < kFewest || args.size() > kMost)) {
+    std::cerr << "usage: lockstep_optimizer_tool NAME[:K=V,...] SCHEDULE FORMAT STEPS DIR "
+                 "[ROWS [CODES]]\n"
                  "       lockstep_optimizer_tool CODES signed|unsigned DIR\n";
     return 2;
   }
@@ -120,13 +135,14 @@ int main(int argc, char** argv) {
       run_codes(args[0], args[1] == "signed", args[2]);
       return 0;
     }
-    const int64_t rows = args.size() == 6 ? std::atoll(args[5].c_str()) : 1;
+    const int64_t rows = args.size() > kFewest ? std::atoll(args[kFewest].c_str()) : 1;
+    const StateCodes* codes = args.size() == kMost ? &find_state_codes(args.back()) : nullptr;
     const HyperChoice spec = parse_schedule(args[0]), schedule = parse_schedule(args[1]);
     const int64_t steps = std::atoll(args[3].c_str());
     if (args[2] == "fp64") {
-      run<double>(spec, schedule, find_format("fp64"), steps, args[4], rows);
+      run<double>(spec, schedule, find_format("fp64"), steps, args[4], rows, codes);
     } else {
-      run<float>(spec, schedule, find_format(args[2]), steps, args[4], rows);
+      run<float>(spec, schedule, find_format(args[2]), steps, args[4], rows, codes);
     }
   } catch (const InputError& error) {
     std::cerr << error.what() << '\n';

@@ -33,11 +33,12 @@ def data(precision, seed=0, count=COUNT):
     return start, gradients
 
 
-def ours(binary_dir, folder, spec, schedule, precision, start, gradients, steps=STEPS, rows=1):
+def ours(binary_dir, folder, spec, schedule, precision, start, gradients, steps=STEPS, rows=1, codes=None):
     start.astype("<f8").tofile(folder / "w.f64")
     gradients.astype("<f8").tofile(folder / "g.f64")
     done = subprocess.run(
-        [str(binary_dir / "lockstep_optimizer_tool"), spec, schedule, precision, str(steps), str(folder)] + [str(rows)],
+        [str(binary_dir / "lockstep_optimizer_tool"), spec, schedule, precision, str(steps), str(folder), str(rows)]
+        + [codes] * (codes is not None),
         capture_output=True,
         text=True,
     )
@@ -289,6 +290,42 @@ def test_states_in_codes_equal_torchao_s(binary_dir, tmp_path, codes, kind):
     )
     got = np.fromfile(tmp_path / "out.f64", "<f8").astype(np.float32)
     np.testing.assert_array_equal(got, made.dequantize().numpy())
+
+
+CODED_STEPS, CODED = 100, 8192  # values of a weight: at least 4096 have codes
+# A block's scale carries the roundings of all steps: values of the same code agree to 16 u a step. One on the other
+# side of a midpoint between two levels is a level off, percents: a few of 8192 are in 100 steps.
+SAME_CODE = CODED_STEPS * ULPS * U["fp32"]
+SAME_STATES, SAME_WAY = 0.999, 0.005
+
+
+@pytest.mark.parametrize("codes,optimizer", [("dynamic8", "AdamW8bit"), ("dynamic4", "AdamW4bit"), ("fp8_e4m3", "AdamWFp8")])
+def test_adam_with_states_in_codes_follows_torchao(binary_dir, tmp_path, monkeypatch, codes, optimizer):
+    """A hundred steps of torchao's own optimizer, not compiled, in FP32. Weights: as a share of what the codes change."""
+    optim = pytest.importorskip("torchao.optim", reason="torchao is not installed")
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    start, gradients = data("fp32", count=CODED)
+    gradients = np.concatenate([gradients * np.float32(1 + k) for k in range(CODED_STEPS // STEPS)])
+
+    def trained(make):
+        parameter = torch.nn.Parameter(torch.tensor(start))
+        made = make([parameter], lr=0.01, weight_decay=0.1)
+        for gradient in gradients:
+            parameter.grad = torch.tensor(gradient)
+            made.step()
+        return parameter.detach().numpy(), made.state[parameter]
+
+    (coded, states), (plain, _) = trained(getattr(optim, optimizer)), trained(O.AdamW)
+    spec = "adamw:lr=0.01,weight_decay=0.1"
+    got, _ = ours(binary_dir, tmp_path, spec, "constant", "fp32", start, gradients, CODED_STEPS, codes=codes)
+    same = {}
+    for name in ("exp_avg", "exp_avg_sq"):
+        mine = np.fromfile(tmp_path / f"state_{name}.f64", "<f8").astype(np.float32)
+        theirs = states[name].dequantize().numpy()
+        same[name] = np.mean(np.abs(mine - theirs) <= SAME_CODE * np.abs(theirs))
+    apart, way = np.linalg.norm(got - coded), np.linalg.norm(coded - plain)
+    print(f"{codes}: equal states {same}; weights {apart:.3g} apart, {way:.3g} from AdamW in FP32")
+    assert min(same.values()) >= SAME_STATES and way > 0 and apart <= SAME_WAY * way
 
 
 S = torch.optim.lr_scheduler
