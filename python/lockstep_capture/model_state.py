@@ -16,6 +16,12 @@ from .masters import Masters, find_masters
 
 REPLAYED_OPTIMIZERS = ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop")  # of torch.optim
 _RULES = ("step", "_init_group")  # of their methods, those that decide what an update is
+_OF_TORCHAO = {  # of torchao.optim: the rule in torch.optim, [optimizer] state_codes
+    f"Adam{decay}{width}": (f"Adam{decay}", codes)
+    for decay in ("", "W")
+    for width, codes in (("8bit", "dynamic8"), ("4bit", "dynamic4"), ("Fp8", "fp8_e4m3"))
+}
+_BLOCKS = {"dynamic8": 256, "dynamic4": 128, "fp8_e4m3": 256}  # torchao's own sizes, which policies have
 _WRAPPERS = {"accelerate", "lightning", "pytorch_lightning"}  # whose optimizers call the inner one's step() and no more
 _STATE_KEYS = (
     *("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer"),
@@ -115,12 +121,28 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.coalesce().to_dense() if tensor.is_sparse else tensor
 
 
+def state_codes(optimizer: Any) -> str:
+    """How torchao keeps the states of this optimizer between two steps, as policies name it; "": as they are."""
+    own = type(optimizer)
+    for kind in own.__mro__:
+        if kind.__module__.startswith("torchao.optim") and kind.__name__ in _OF_TORCHAO:
+            codes = _OF_TORCHAO[kind.__name__][1]
+            same = inspect.unwrap(own.step) is inspect.unwrap(kind.step)
+            others = any(group.get("amsgrad") for group in optimizer.param_groups) or optimizer.bf16_stochastic_round
+            return codes if same and not others and optimizer.block_size == _BLOCKS[codes] else ""
+    return ""
+
+
 def rule_of(optimizer: Any) -> type[torch.optim.Optimizer] | None:
     """The class of torch.optim whose update this optimizer makes, if a replay knows it: its own, or that of a parent
     whose rule it leaves as it is."""
     own = type(optimizer)
     if optimizer is not None and any(group.get("maximize") for group in optimizer.param_groups):
         return None
+    if state_codes(optimizer):
+        name = next(kind.__name__ for kind in own.__mro__ if kind.__name__ in _OF_TORCHAO)
+        rule: type[torch.optim.Optimizer] = getattr(torch.optim, _OF_TORCHAO[name][0])
+        return rule
     for kind in own.__mro__:
         if kind.__module__.startswith("torch.optim"):
             if kind.__name__ not in REPLAYED_OPTIMIZERS:
@@ -335,6 +357,8 @@ class Subject:
             kept = {}
             for key, value in state.items():
                 if key in _STATE_KEYS and value is not None:
+                    if hasattr(value, "codes"):  # torchao's
+                        value = value.dequantize()
                     kept[key] = host(dense(value)) if isinstance(value, torch.Tensor) else torch.tensor(float(value))
             if kept and id(parameter) in self.paths:
                 found[self.paths[id(parameter)]] = kept

@@ -120,6 +120,7 @@ struct Capture {
   std::string optimizer_class;                   // as PyTorch calls it
   std::vector<std::vector<std::string>> groups;  // the parameters of each
   bool master_weights = false;  // the optimizer holds FP32 copies of narrower weights
+  std::string state_codes;  // in which the loop kept large states between two steps; "": in full
   CapturedState start;
   CapturedAmp amp;
   CapturedScaler scaler;

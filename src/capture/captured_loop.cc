@@ -165,6 +165,7 @@ CapturedLoop make_captured_loop(const Capture& capture, int64_t steps) {
   }
   problems.throw_if_any();
   loop.clips_scaled = capture.steps.front().clip.scaled;
+  loop.state_codes = capture.state_codes;
   if (capture.scaler.enabled) loop.scaler = capture.scaler;
   return loop;
 }

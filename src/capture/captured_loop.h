@@ -27,6 +27,7 @@ struct CapturedLoop {
   std::vector<std::map<std::string, RecordedUpdate>> updates;
   bool clips_scaled = false;
   std::optional<CapturedScaler> scaler;
+  std::string state_codes;    // of the first state, as Capture::state_codes
   bool lacks_scaler = false;  // autocast to a format of small range, without a GradScaler
 
   std::vector<size_t> order;  // RunOptions::captured_order

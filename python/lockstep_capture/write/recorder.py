@@ -10,7 +10,7 @@ import torch
 
 from ..ir.graph import Graph
 from ..ir.program import Autocast
-from ..model_state import State, Subject, as_real, rule_of, world_size
+from ..model_state import State, Subject, as_real, rule_of, state_codes, world_size
 from ..needs import give_back_memory
 from ..trace.traced import Traced
 from ..version import __version__
@@ -126,6 +126,12 @@ class Recorder:
             self.writer.attributes(f"optimizer/groups/{number}", {"params": paths, "hyper": json_text(values)})
         if subject.replays_optimizer:
             self.writer.optimizer_state("optimizer/state", initial.optimizer)
+        if codes := state_codes(optimizer):
+            self.writer.attributes("optimizer", {"state_codes": codes})
+            self._notes["codes"] = (
+                f"{type(optimizer).__name__} keeps its states in codes: so do lanes whose policy has "
+                f'[optimizer] state_codes = "{codes}", the others keep them in full'
+            )
 
     def _amp(self, autocast: tuple[str, torch.dtype] | None, region: Autocast | None, initial: State) -> None:
         """region: a block of the model, which gives the dtype if the loop has none."""

@@ -87,6 +87,7 @@ void read_optimizer(const StoredFields& root, Capture& capture) {
   const StoredFields optimizer = root.child("optimizer");
   capture.optimizer_class = optimizer.text("class");
   capture.master_weights = optimizer.flag("master_weights", false, /*required=*/false);
+  capture.state_codes = optimizer.text("state_codes", /*required=*/false);
   const Optimizer* row = row_of_class(capture.optimizer_class);
   const std::string mode = root.text("replay_mode", /*required=*/false);
   const bool is_recorded = mode == "recorded";

@@ -83,7 +83,12 @@ void LaneStorage::start_parameter(LaneParameter& p, const Shape& shape,
       if (given != initial.end()) start = given->second.to(container);
       store(frame_.kernels(), start, p.states.emplace_back(shape, container),
             {frame_.policy().state_of(p.format), Rounding::kNearestEven, {}});
-      if (given != initial.end()) encode_state(p, p.states.size() - 1, nullptr);
+      if (given == initial.end()) continue;
+      // Encoding is not idempotent: a block whose largest state is negative shrinks once more.
+      const StateCodes* codes = codes_of(p);
+      const bool is_decoded = codes != nullptr && frame_.context.loop != nullptr &&
+                              frame_.context.loop->state_codes == codes->name;
+      if (!is_decoded) encode_state(p, p.states.size() - 1, nullptr);
     }
   }
   if (has_master(p)) p.master = Tensor(shape, container);

@@ -120,6 +120,53 @@ def test_adagrad_and_rmsprop_are_replayed_by_their_rules(lockstep, tmp_path, rul
         assert abs(changed["lanes/fp32/loss"][()] / captured - 1).max() > 1e-5
 
 
+class Wide(torch.nn.Module):
+    """A weight large enough for states in codes."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(32, 256), torch.nn.Linear(256, 4)
+
+    def forward(self, x):
+        return self.down(torch.tanh(self.up(x)))
+
+
+def squares(model, batch):
+    return model(batch).square().mean()
+
+
+@pytest.mark.parametrize(
+    "name,codes", [("AdamW8bit", "dynamic8"), ("Adam4bit", "dynamic4"), ("AdamWFp8", "fp8_e4m3"), ("AdamW8bit", "")]
+)
+def test_torchao_s_adam_is_replayed_by_its_rule_and_its_codes(lockstep, tmp_path, monkeypatch, name, codes):
+    """A lane with these codes follows the loop, one without does not. Blocks that policies do not have: recorded."""
+    optim = pytest.importorskip("torchao.optim", reason="torchao is not installed")
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    torch.manual_seed(0)
+    model, path, run = Wide(), tmp_path / "a.h5", tmp_path / "run.h5"
+    options = {} if codes else {"block_size": 512}
+    optimizer = getattr(optim, name)(model.parameters(), lr=0.002, **options)
+    batches = list(torch.randn(8, 16, 32))
+    train(model, optimizer, squares, batches[:2])
+    capture(path, model, optimizer, batches, squares, steps=8, verify=[0, 5])
+    with h5py.File(path) as file:
+        kind = file["optimizer"].attrs["class"]
+        assert (kind, file.attrs["replay_mode"]) == (("Adam" + "W" * ("W" in name), "full") if codes else (name, "recorded"))
+    if not codes:
+        return
+    verified = lockstep("verify", path).stdout
+    assert re.search(r"^V5 +PASS ", verified, re.M)
+    assert f'[optimizer] state_codes = "{codes}"' in " ".join(verified.split())
+    policy = tmp_path / "codes.toml"
+    policy.write_text(f'extends = "fp32"\n[optimizer]\nstate_codes = "{codes}"\n')
+    lockstep("replay", path, "--lanes", f"fp32,{policy}", "-o", run, "--quiet")
+    with h5py.File(run) as file:
+        lanes = {k.replace("%2F", "/"): v["loss"][()] for k, v in file["lanes"].items()}
+    off = {k: abs(v / lanes["captured"] - 1).max() for k, v in lanes.items()}
+    print({k: abs(v / lanes["captured"] - 1) for k, v in lanes.items()})
+    assert off[str(policy)] < 1e-5 < off["fp32"] / 10
+
+
 class Around(torch.optim.Optimizer):
     """One around another, which never calls Optimizer.__init__ (Lookahead of torch-optimizer): its step() does more than
     the other's."""
