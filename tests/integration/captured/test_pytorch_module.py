@@ -1,4 +1,4 @@
-"""The module of `recommend --emit-pytorch` on captured models: formats, bits, names, copies, trainers.
+"""The module of `recommend --emit pytorch` on captured models: formats, bits, names, copies, trainers.
 
 It is written for a capture's graph and applied to the model that was captured.
 """
@@ -449,13 +449,13 @@ def test_hostile_names_stay_inert(binary_dir, tmp_path, small, name):
 def test_recommend_writes_the_module_and_replaces_no_file(lockstep, tmp_path):
     run, out = tmp_path / 'run """\n\\x.h5', tmp_path / "amp.py"
     lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 2, "--batch", 4, "-o", run, "--quiet")
-    lockstep("recommend", run, "--emit-pytorch", out)
+    lockstep("recommend", run, "--emit", "pytorch", out)
     amp = load(out)
     assert amp.DTYPE is torch.float16 and amp.SCALER and "Evidence: exponent histograms" in amp.__doc__
     text = out.read_text()
-    assert "exists" in lockstep("recommend", run, "--emit-pytorch", out, code=2).stderr
-    assert "ends in .py" in lockstep("recommend", run, "--emit-pytorch", tmp_path / "amp.txt", code=2).stderr
-    lockstep("recommend", run, "--formats", "bf16", "--emit-pytorch", out, "--overwrite")
+    assert "exists" in lockstep("recommend", run, "--emit", "pytorch", out, code=2).stderr
+    assert "ends in .py" in lockstep("recommend", run, "--emit", "pytorch", tmp_path / "amp.txt", code=2).stderr
+    lockstep("recommend", run, "--formats", "bf16", "--emit", "pytorch", out, "--overwrite")
     assert load(out).DTYPE is torch.bfloat16 and out.read_text() != text
 
 
@@ -472,7 +472,8 @@ def test_what_was_run_is_the_evidence(lockstep, tmp_path):
         "--formats",
         "bf16",
         "--quiet",
-        "--emit-pytorch",
+        "--emit",
+        "pytorch",
         "amp.py",
         cwd=tmp_path,
     )
