@@ -40,13 +40,14 @@ struct RecipeFlags {
   std::string_view recipe;  // a class of Transformer Engine
   std::string_view flags;
   bool is_fp4, takes_blocks;
+  bool is_fast;  // forward products use fast accumulation
 };
 constexpr RecipeFlags kRecipes[] = {
-    {"DelayedScaling", "--fp8-recipe delayed", false, false},
-    {"Float8CurrentScaling", "--fp8-recipe tensorwise", false, true},
-    {"MXFP8BlockScaling", "--fp8-recipe mxfp8", false, true},
-    {"Float8BlockScaling", "--fp8-recipe blockwise", false, true},
-    {"NVFP4BlockScaling", "--fp4-recipe nvfp4", true, true},
+    {"DelayedScaling", "--fp8-recipe delayed", false, false, true},
+    {"Float8CurrentScaling", "--fp8-recipe tensorwise", false, true, true},
+    {"MXFP8BlockScaling", "--fp8-recipe mxfp8", false, true, false},
+    {"Float8BlockScaling", "--fp8-recipe blockwise", false, true, false},
+    {"NVFP4BlockScaling", "--fp4-recipe nvfp4", true, true, false},
 };
 
 std::string unquoted(std::string_view literal) {
@@ -185,6 +186,8 @@ void add_recipe(const EmitFacts& facts, const std::string& module, Flags& flags,
                                        : "--fp8-format e4m3");
   if (is_own) {
     flags.emplace_back(row->flags);
+    if (row->is_fast)
+      unsaid.emplace_back("Forward products, and no others, use fast accumulation in Megatron.");
     for (const auto& [key, flag] : {std::pair{"margin", "--fp8-margin"},
                                     std::pair{"amax_history_len", "--fp8-amax-history-len"},
                                     std::pair{"amax_compute_algo", "--fp8-amax-compute-algo"}}) {

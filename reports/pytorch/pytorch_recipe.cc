@@ -84,9 +84,11 @@ PytorchRecipe pytorch_recipe(const Policy& policy, const Graph& graph, const Pyt
   recipe.tf32 = tf32_switches(policy, graph, unsaid);
   add_layers(policy, graph, recipe, unsaid);
   if (target.is_sharded) recipe.sharded = sharded_precision(policy, graph, unsaid);
-  add_unsaid_numerics(target.is_sharded ? without_sharded_words(policy, torch) : policy, torch,
-                      unsaid);
   recipe.scaled = scaled_linears(policy, graph, target.library, unsaid);
+  Policy rest = target.is_sharded ? without_sharded_words(policy, torch) : policy;
+  if (recipe.scaled && recipe.scaled->call.says_sums)
+    rest.gemm_accumulator = torch.gemm_accumulator;
+  add_unsaid_numerics(rest, torch, unsaid);
   recipe.scaler = grad_scaler(policy.loss_scale);
   add_unsaid_loss_scale(policy, unsaid);
   return recipe;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "emulation/accumulator/accumulator.h"
 #include "reports/pytorch/pytorch_layers.h"
 #include "reports/pytorch/pytorch_torchao.h"
 #include "reports/pytorch/pytorch_transformer_engine.h"
@@ -17,7 +18,7 @@ namespace {
 struct LibraryRow {
   ScalingLibrary library;
   std::string_view kind, name;  // of --emit, and as it is printed
-  std::optional<LibraryCall> (*call)(const FactorScaling& scaling);
+  std::optional<LibraryCall> (*call)(const FactorScaling& scaling, bool has_fast_sums);
 };
 constexpr LibraryRow kLibraries[] = {
     {ScalingLibrary::kTorchao, "torchao", "torchao 0.18", torchao_call},
@@ -61,11 +62,16 @@ std::string described(const FactorScaling& s) {
   return out;
 }
 
-// "; --emit torchao does so" or "".
+bool has_fast_sums(const Policy& policy) {
+  static const Accumulator* fast = &find_accumulator("hopper_fp8");
+  return policy.gemm_accumulator == fast;
+}
+
+// "; --emit torchao does" or "".
 std::string others_that_can(const FactorScaling& scaling, ScalingLibrary library) {
   std::vector<std::string> kinds;
   for (const LibraryRow& row : kLibraries) {
-    if (row.library != library && row.call(scaling))
+    if (row.library != library && row.call(scaling, /*has_fast_sums=*/false))
       kinds.push_back(fmt::format("--emit {}", row.kind));
   }
   if (kinds.empty()) return "";
@@ -107,7 +113,7 @@ std::optional<ScaledLinears> scaled_linears(const Policy& policy, const Graph& g
   const bool is_linear = s.ops == FactorScaling().ops;
   const bool is_known = row != std::end(kLibraries);
   if (is_linear && is_known) {
-    if (const std::optional<LibraryCall> call = row->call(s)) {
+    if (const std::optional<LibraryCall> call = row->call(s, has_fast_sums(policy))) {
       ScaledLinears found = find_scaled_layers(policy, graph, &unsaid);
       found.library = row->name;
       found.call = *call;

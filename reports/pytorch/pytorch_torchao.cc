@@ -99,7 +99,7 @@ std::string recipe_name(const Casts& casts, bool power_of_two) {
   return "";
 }
 
-std::optional<LibraryCall> float8_call(const FactorScaling& s) {
+std::optional<LibraryCall> float8_call(const FactorScaling& s, bool has_fast_sums) {
   const bool is_current = s.kind == ScalingKind::kCurrent;
   if (!is_current && s.kind != ScalingKind::kBlock) return std::nullopt;
   if (is_current && s.current.amax_epsilon != 0 && s.current.amax_epsilon != kLeastAmax)
@@ -120,6 +120,9 @@ std::optional<LibraryCall> float8_call(const FactorScaling& s) {
   call.facts.push_back({"cast_config_<key> of Float8LinearConfig: granularity and format.", "CASTS",
                         "", std::move(table)});
   call.facts.push_back({"", "POWER_OF_TWO_SCALES", python_bool(power_of_two), {}});
+  call.facts.push_back(
+      {"use_fast_accum of the three products.", "FAST_SUMS", python_bool(has_fast_sums), {}});
+  call.says_sums = has_fast_sums;
   const std::string name = recipe_name(casts, power_of_two);
   call.facts.push_back(
       {"Of torchao's recipe with these casts, for other programs; it adds fast accumulation in "
@@ -152,7 +155,7 @@ bool is_plain(const FactorScaling& s, size_t place, const BlockFormat& block) {
          factor->rounding == Rounding::kNearestEven;
 }
 
-std::optional<LibraryCall> mxfp8_call(const FactorScaling& s) {
+std::optional<LibraryCall> mxfp8_call(const FactorScaling& s, bool /*has_fast_sums*/) {
   if (s.kind != ScalingKind::kBlock || !s.of(Product::kFprop).is_scaled ||
       !s.of(Product::kDgrad).is_scaled)
     return std::nullopt;
@@ -182,7 +185,7 @@ std::optional<LibraryCall> mxfp8_call(const FactorScaling& s) {
 
 // nvfp4 in all products: weights in squares, gradients stochastic, wgrad after a Hadamard
 // transform.
-std::optional<LibraryCall> nvfp4_call(const FactorScaling& s) {
+std::optional<LibraryCall> nvfp4_call(const FactorScaling& s, bool /*has_fast_sums*/) {
   const Nvfp4Recipe recipe = nvfp4_recipe(s);
   if (!recipe.is_nvfp4 || !recipe.rotates_wgrad || !recipe.is_stochastic || !recipe.squares_weights)
     return std::nullopt;
@@ -197,9 +200,9 @@ std::optional<LibraryCall> nvfp4_call(const FactorScaling& s) {
 
 }  // namespace
 
-std::optional<LibraryCall> torchao_call(const FactorScaling& scaling) {
+std::optional<LibraryCall> torchao_call(const FactorScaling& scaling, bool has_fast_sums) {
   for (auto* call : {float8_call, mxfp8_call, nvfp4_call}) {
-    if (std::optional<LibraryCall> found = call(scaling)) return found;
+    if (std::optional<LibraryCall> found = call(scaling, has_fast_sums)) return found;
   }
   return std::nullopt;
 }

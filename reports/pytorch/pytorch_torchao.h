@@ -11,7 +11,8 @@
 
 namespace lockstep {
 
-// Absent: torchao has none that rounds so.
-std::optional<LibraryCall> torchao_call(const FactorScaling& scaling);
+// has_fast_sums: FP8 products are summed in 14 bits on Hopper. Absent: torchao has none that rounds
+// so.
+std::optional<LibraryCall> torchao_call(const FactorScaling& scaling, bool has_fast_sums);
 
 }  // namespace lockstep

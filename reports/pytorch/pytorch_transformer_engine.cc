@@ -115,7 +115,7 @@ PythonTable delayed_recipe(const FactorScaling& s) {
 }
 
 // One of the library's own recipes; empty: it has none.
-PythonTable own_recipe(const FactorScaling& s) {
+PythonTable own_recipe(const FactorScaling& s, bool has_fast_sums) {
   if (const Nvfp4Recipe nvfp4 = nvfp4_recipe(s); nvfp4.is_nvfp4) {
     return {{"class", quoted("NVFP4BlockScaling")},
             {"disable_rht", python_bool(!nvfp4.rotates_wgrad)},
@@ -131,7 +131,8 @@ PythonTable own_recipe(const FactorScaling& s) {
       // Other numbers are set by environment variables or by private fields.
       if (s.current.power_of_two || s.current.amax_epsilon != 0) return {};
       return {{"class", quoted("Float8CurrentScaling")},
-              {"fp8_format", quoted(s.gradient.element == &e4m3() ? "E4M3" : "HYBRID")}};
+              {"fp8_format", quoted(s.gradient.element == &e4m3() ? "E4M3" : "HYBRID")},
+              {"use_split_accumulator", python_bool(!has_fast_sums)}};
     case ScalingKind::kDelayed:
       return delayed_recipe(s);
     case ScalingKind::kBlock:
@@ -158,7 +159,7 @@ int multiple_of(const FactorScaling& s) {
 
 }  // namespace
 
-std::optional<LibraryCall> transformer_engine_call(const FactorScaling& s) {
+std::optional<LibraryCall> transformer_engine_call(const FactorScaling& s, bool has_fast_sums) {
   const bool is_delayed = s.kind == ScalingKind::kDelayed;
   if (is_delayed && !(is_fp8_forward(s) && s.is_uniform())) return std::nullopt;
   PythonTable quantizers;
@@ -171,7 +172,7 @@ std::optional<LibraryCall> transformer_engine_call(const FactorScaling& s) {
                    .multiple = multiple_of(s),
                    .facts = {},
                    .remark = "Lockstep never ran Transformer Engine."};
-  const PythonTable recipe = own_recipe(s);
+  const PythonTable recipe = own_recipe(s, has_fast_sums);
   call.facts.push_back({"A class of transformer_engine.common.recipe, and the arguments.", "RECIPE",
                         "",
                         recipe.empty() ? PythonTable{{"class", quoted("CustomRecipe")}} : recipe});
@@ -179,8 +180,10 @@ std::optional<LibraryCall> transformer_engine_call(const FactorScaling& s) {
     call.facts.push_back({"A quantizer for each tensor, along rows and along columns; None: none.",
                           "QUANTIZERS", "", std::move(quantizers)});
   }
-  if (!recipe.empty() && s.kind == ScalingKind::kCurrent)
-    call.remark += " Its forward products use fast accumulation, the policy's do not.";
+  const bool is_tensorwise = s.kind == ScalingKind::kCurrent || is_delayed;
+  if (is_tensorwise && (is_delayed || recipe.empty()))
+    call.remark += " Its forward products, and no others, use fast accumulation.";
+  call.says_sums = has_fast_sums && s.kind == ScalingKind::kCurrent && !recipe.empty();
   return call;
 }
 

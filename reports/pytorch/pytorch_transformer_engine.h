@@ -12,7 +12,9 @@
 
 namespace lockstep {
 
-// Absent: it has no quantizers that round so.
-std::optional<LibraryCall> transformer_engine_call(const FactorScaling& scaling);
+// has_fast_sums: FP8 products are summed in 14 bits on Hopper. Absent: it has no quantizers that
+// round so.
+std::optional<LibraryCall> transformer_engine_call(const FactorScaling& scaling,
+                                                   bool has_fast_sums);
 
 }  // namespace lockstep

@@ -44,7 +44,8 @@ struct LibraryCall {
   std::string region;  // of templates/amp.py
   int multiple = 1;    // of the sizes of weights
   std::vector<PythonFact> facts;
-  std::string remark;  // how its numbers may differ from the policy's; whole sentences
+  std::string remark;      // how its numbers may differ from the policy's; whole sentences
+  bool says_sums = false;  // of its products, as the policy has them
 };
 
 struct ScaledLinears {

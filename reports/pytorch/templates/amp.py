@@ -39,6 +39,7 @@ CASTS = {
     "input": ("TENSORWISE", torch.float8_e4m3fn),
 }
 POWER_OF_TWO_SCALES = False
+FAST_SUMS = False
 RECIPE_NAME = "tensorwise"
 MX_SCALES = "RCEIL"
 WGRAD_WITH_HP = False
@@ -502,9 +503,12 @@ def torchao_config(emulate: bool = False) -> Any:
         else:
             made = CastConfig(scaling_granularity=ScalingGranularity[granularity], target_dtype=dtype)
             casts[f"cast_config_{name}"] = made
+    sums = Float8GemmConfig(use_fast_accum=FAST_SUMS)
     return Float8LinearConfig(
         **casts,
-        gemm_config_output=Float8GemmConfig(use_fast_accum=False),
+        gemm_config_output=sums,
+        gemm_config_grad_input=sums,
+        gemm_config_grad_weight=sums,
         round_scales_to_power_of_2=POWER_OF_TWO_SCALES,
         emulate=emulate,
     )
@@ -656,6 +660,9 @@ def transformer_engine_recipe() -> Any:
         return made(qfactory=quantizer_factory)
     if "fp8_format" in arguments:
         arguments["fp8_format"] = getattr(recipe.Format, arguments["fp8_format"])
+    if "use_split_accumulator" in arguments:
+        sums = recipe.MMParams(use_split_accumulator=arguments.pop("use_split_accumulator"))
+        arguments |= {f"fp8_gemm_{product}": sums for product in ("fprop", "dgrad", "wgrad")}
     return made(**arguments)
 
 

@@ -5,9 +5,11 @@ version 2.20, transformer_engine/common/recipe/__init__.py, pytorch/tensor/*.py,
 pytorch/quantization.py.
 """
 
+import argparse
 import contextlib
 import copy
 import re
+import subprocess
 import sys
 import types
 
@@ -48,7 +50,12 @@ def autocast(enabled=True, calibrating=False, recipe=None, amax_reduction_group=
 # What each class takes: the defaults of its source.
 RECIPES = {
     "DelayedScaling": {"margin": 0, "fp8_format": "hybrid", "amax_history_len": 1024, "amax_compute_algo": "max"},
-    "Float8CurrentScaling": {"fp8_format": "hybrid"},
+    "Float8CurrentScaling": {
+        "fp8_format": "hybrid",
+        "fp8_gemm_fprop": "fast",
+        "fp8_gemm_dgrad": "split",
+        "fp8_gemm_wgrad": "split",
+    },
     "Float8BlockScaling": {"fp8_format": "e4m3"},
     "MXFP8BlockScaling": {"fp8_format": "e4m3"},
     "NVFP4BlockScaling": {
@@ -105,6 +112,7 @@ def stand_in(name, known):
 def transformer_engine(monkeypatch):
     recipes = {name: stand_in(name, known) for name, known in RECIPES.items()}
     recipe = types.SimpleNamespace(Format=types.SimpleNamespace(HYBRID="hybrid", E4M3="e4m3"), **recipes)
+    recipe.MMParams = lambda use_split_accumulator: "split" if use_split_accumulator else "fast"
     contents = {
         "transformer_engine": {},
         "transformer_engine.common": {"recipe": recipe},
@@ -134,7 +142,7 @@ def module_of(binary_dir, folder, capture, preset, *rules):
 # The recipe of each preset: a class and what differs from its defaults.
 RECIPE_OF = {
     "fp8-delayed": ("DelayedScaling", {}),
-    "fp8-current": ("Float8CurrentScaling", {}),
+    "fp8-current": ("Float8CurrentScaling", {"fp8_gemm_fprop": "split"}),
     "fp8-blockwise": ("Float8BlockScaling", {}),
     "mxfp8": ("MXFP8BlockScaling", {}),
     "nvfp4": ("NVFP4BlockScaling", {"disable_rht": True}),
@@ -263,6 +271,16 @@ def test_delayed_scales_are_requested(binary_dir, tmp_path, wide_capture, transf
     assert amp.quantizer_factory(role) == ("IdentityQuantizer", {})
 
 
+def test_fast_sums_are_those_of_the_recipe(binary_dir, tmp_path, wide_capture, transformer_engine):  # noqa: F811
+    fast = '[gemm]\naccumulator = "hopper_fp8"\n'
+    amp = module_of(binary_dir, tmp_path, wide_capture, "fp8-current", fast)
+    name, arguments = amp.transformer_engine_recipe()
+    assert {arguments[f"fp8_gemm_{product}"] for product in ("fprop", "dgrad", "wgrad")} == {"fast"}
+    assert "hopper_fp8" not in amp.__doc__
+    delayed = module_of(binary_dir, tmp_path, wide_capture, "fp8-delayed", fast)
+    assert "accumulator hopper_fp8" in " ".join(delayed.__doc__.split())
+
+
 def test_a_recipe_that_it_lacks_is_listed(binary_dir, tmp_path, wide_capture):  # noqa: F811
     amp = module_of(binary_dir, tmp_path, wide_capture, "fp8-rowwise")
     said = " ".join(amp.__doc__.split())
@@ -311,3 +329,75 @@ def test_a_debug_file_without_exceptions_has_no_section(binary_dir, tmp_path, wi
     assert debug_file(binary_dir, tmp_path, wide_capture, "mxfp8")[0] == {}
     sections, unsaid, _ = debug_file(binary_dir, tmp_path, wide_capture, "torch-autocast-bf16:2.12", rule("up", "fp32"))
     assert sections == {} and "No factors are scaled" in unsaid
+
+
+# ---- megatron: megatron/core/transformer/transformer_config.py and megatron/training/arguments.py
+
+MEGATRON = {
+    "--bf16": None,
+    "--fp16": None,
+    "--fp8-format": ["e4m3", "hybrid"],
+    "--fp8-recipe": ["tensorwise", "delayed", "mxfp8", "blockwise", "custom"],
+    "--fp8-margin": int,
+    "--fp8-amax-history-len": int,
+    "--fp8-amax-compute-algo": ["most_recent", "max"],
+    "--fp8-quantizer-factory": str,
+    "--fp4-format": ["e2m1"],
+    "--fp4-recipe": ["nvfp4", "custom"],
+    "--fp4-quantizer-factory": str,
+    "--first-last-layers-bf16": None,
+    "--num-layers-at-start-in-bf16": int,
+    "--num-layers-at-end-in-bf16": int,
+    "--loss-scale": float,
+    "--initial-loss-scale": float,
+    "--min-loss-scale": float,
+    "--loss-scale-window": float,
+    "--hysteresis": int,
+    "--attention-softmax-in-fp32": None,
+    "--accumulate-allreduce-grads-in-fp32": None,
+    "--grad-reduce-in-bf16": None,
+}
+
+
+def flags(folder):
+    """What bash makes of the file, as Megatron's parser reads it."""
+    command = 'source "$1" && printf "%s\\n" "${LOCKSTEP_FLAGS[@]}"'
+    done = subprocess.run(
+        ["bash", "-euc", command, "bash", folder / "mine.sh"], capture_output=True, text=True, check=True
+    )
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    for flag, kind in MEGATRON.items():
+        if kind is None:
+            parser.add_argument(flag, action="store_true")
+        elif isinstance(kind, list):
+            parser.add_argument(flag, choices=kind)
+        else:
+            parser.add_argument(flag, type=kind)
+    words = [word for word in done.stdout.split("\n") if word]
+    return {name: value for name, value in vars(parser.parse_args(words)).items() if value not in (None, False)}
+
+
+@pytest.mark.parametrize("preset", [*RECIPE_OF, "torch-autocast-fp16", "pure-bf16-master", "apex-o2", "fp32"])
+def test_megatron_knows_the_flags(lockstep, tmp_path, preset):
+    policy = "" if preset in ("fp32", "apex-o2") else rule("h.0.*", "bf16", "linear")
+    (tmp_path / "policy.toml").write_text(f'extends = "{preset}"\n{policy}')
+    said = lockstep("explain", "gpt", "--policy", tmp_path / "policy.toml", "--emit", "megatron", tmp_path / "mine.sh")
+    found = flags(tmp_path)
+    name, arguments = RECIPE_OF.get(preset, (None, {}))
+    if name is None:
+        assert not any(flag.startswith(("fp8", "fp4")) for flag in found)
+    else:
+        keys = {"CustomRecipe": "custom", "DelayedScaling": "delayed", "Float8CurrentScaling": "tensorwise"}
+        keys |= {"Float8BlockScaling": "blockwise", "MXFP8BlockScaling": "mxfp8"}
+        if name == "NVFP4BlockScaling":
+            assert found["fp4_recipe"] == ("custom" if arguments else "nvfp4") and found["fp4_format"] == "e2m1"
+        else:
+            assert found["fp8_recipe"] == keys[name] and found["fp8_format"]
+        assert ("num_layers_at_start_in_bf16" in found) == (name != "DelayedScaling")
+    assert ("fp16" in found, "bf16" in found) == (
+        preset in ("torch-autocast-fp16", "apex-o2"),
+        name is not None or preset == "pure-bf16-master",
+    )
+    text = " ".join((tmp_path / "mine.sh").read_text().replace("\n#", "").split())
+    for line in said.stderr.splitlines():
+        assert " ".join(line.partition("cannot do: ")[2].replace("\\", "").split()) in text.replace(" -  ", " ")

@@ -249,7 +249,7 @@ def test_torchao_gets_the_layers_and_the_formats(binary_dir, tmp_path, wide_capt
         "cast_config_weight_for_grad_input": e4m3,
         "cast_config_grad_output": e5m2,
         "cast_config_grad_output_for_grad_weight": e5m2,
-        "gemm_config_output": {"use_fast_accum": False},
+        **{f"gemm_config_{product}": {"use_fast_accum": False} for product in ("output", "grad_input", "grad_weight")},
         "round_scales_to_power_of_2": False,
     }
     assert torchao == [(config | {"emulate": False}, ["down"])]

@@ -148,6 +148,10 @@ def test_a_named_recipe_is_the_configuration(amp_of, preset, recipe):
     assert (
         dataclasses.replace(theirs, gemm_config_output=amp.torchao_config().gemm_config_output) == amp.torchao_config()
     )
+    fast = amp_of(preset, KEPT + '[gemm]\naccumulator = "hopper_fp8"\n')
+    sums = fast.torchao_config()
+    products = (sums.gemm_config_output, sums.gemm_config_grad_input, sums.gemm_config_grad_weight)
+    assert all(product.use_fast_accum for product in products) and "hopper_fp8" not in fast.__doc__
     other = amp_of(preset, KEPT + '[scaling.dgrad]\nkind = "none"\n')
     assert other.RECIPE_NAME is None and other.torchao_config() != amp.torchao_config()
 

@@ -92,6 +92,24 @@ TEST_CASE("every kind writes every preset, and its first lines carry what it can
                        InputError);
 }
 
+TEST_CASE("names of unknown origin stay in comments and literals") {
+  EmitFacts facts{.policy = parse_policy("extends = \"mxfp8\"\n", "p.toml"),
+                  .graph = {},
+                  .model = "a\nevil: 1",
+                  .evidence = "b\nevil: 2"};
+  facts.graph.nodes = {node("linear", "h.0.fc\nevil: 3"), node("linear", "h.1.\"fc\"$(evil)")};
+  facts.policy = parse_policy("extends = \"mxfp8\"\n" + in_bf16("h.0*"), "p.toml");
+  for (const EmitKind& kind : emit_kinds()) {
+    CAPTURE(kind.name);
+    std::vector<std::string> unsaid;
+    const std::string text = kind.write(facts, "x;evil\nevil: 4", unsaid);
+    CHECK(text.find("evil") != std::string::npos);
+    CHECK(text.find("\nevil") == std::string::npos);
+    if (kind.extension != std::string_view(".sh")) continue;
+    CHECK(text.substr(text.find("LOCKSTEP_FLAGS=(\n")).find("evil") == std::string::npos);
+  }
+}
+
 TEST_CASE("Megatron has a flag for each recipe of Transformer Engine") {
   const std::string plain = "--bf16  --attention-softmax-in-fp32";
   const std::string reduced = "  --accumulate-allreduce-grads-in-fp32";
@@ -116,6 +134,8 @@ TEST_CASE("Megatron has a flag for each recipe of Transformer Engine") {
     const Written out = megatron(fmt::format("extends = \"{}\"\n", c.preset));
     CHECK(out.flags == "  " + plain + c.flags + reduced);
     CHECK(out.has("head: rounded in the policy") == !std::string(c.flags).empty());
+    CHECK(out.has("use fast accumulation") == (out.flags.find("tensorwise") != std::string::npos ||
+                                               out.flags.find("delayed") != std::string::npos));
     CHECK(out.has("no operation is cast by itself; in the policy these are in FP32: softmax"));
   }
   CHECK(megatron("extends = \"fp8-rowwise\"\n").has("--emit torchao does"));
