@@ -32,7 +32,7 @@ lockstep_integration_tests(capture everyday capture_torch capture_ops capture_ca
 lockstep_integration_tests(capture slow capture_memory capture_wrappers capture_models capture_trainers
   pytorch_guide capture_kernels capture_decisions capture_unsupported capture_shapes capture_gradients)
 lockstep_integration_tests(captured everyday recommend_next captured_losses equal_weights sums pytorch_scaled watched
-  remedies_tried)
+  remedies_tried emitted_transformer_engine emitted_fsdp2)
 lockstep_integration_tests(captured slow recommend_search findings recommend_sensitivity recommend_fix
   pytorch_module check_edits threads captures)
 lockstep_integration_tests(check everyday check_own)
@@ -45,7 +45,7 @@ lockstep_integration_tests(run slow kill_resume syscall_faults mnist report_mode
   report_formats printed_commands demo)
 lockstep_integration_tests(compare everyday torch_models torch_ops_shapes torch_ops_nn torch_optimizers
   torch_casts torch_attention torch_bf16_recurrent torch_loss_scale torch_loss_passes torch_recipe
-  torch_cuda_parts ml_dtypes scaled_linear torchao_recipes)
+  torch_cuda_parts ml_dtypes scaled_linear torchao_recipes emitted_torchao)
 lockstep_integration_tests(compare slow torch_bf16 torch_fsdp torch_ops_elementwise)
 lockstep_integration_tests(study everyday recipes torch_api)
 lockstep_integration_tests(study slow learning diagnosis fixes zoo zoo_recipes kills torch_versions)

@@ -11,6 +11,7 @@
 #include "reports/advice/advice_charts.h"
 #include "reports/advice/advice_tables.h"
 #include "reports/pytorch/pytorch_module.h"
+#include "reports/pytorch/torch_dtype.h"
 #include "reports/words/range_text.h"
 #include "reports/writers/number_text.h"
 #include "src/core/text.h"
@@ -70,7 +71,7 @@ std::string scale_sentence(const Trial& trial, const RangeTable& ranges) {
 }
 
 // What to paste. Layers in FP32, and scales that GradScaler needs arguments for, come from the
-// module that --emit-pytorch writes.
+// module that --emit pytorch writes.
 std::string snippet(const Trial& trial, const std::string& module) {
   const Candidate& candidate = trial.candidate;
   const ScaleChoice& scale = candidate.scale;
@@ -79,7 +80,7 @@ std::string snippet(const Trial& trial, const std::string& module) {
                      (!scale.scales || (scale.dynamic && scale.start == kGradScalerStart));
   std::string text =
       plain ? ""
-            : fmt::format("  {}  # written by --emit-pytorch {}.py\n  model = amp.apply(model)\n",
+            : fmt::format("  {}  # written by --emit pytorch {}.py\n  model = amp.apply(model)\n",
                           import_line(module), module);
   if (scale.scales) {
     text += plain ? fmt::format("  scaler = torch.amp.GradScaler(\"{}\")\n", kDevice)

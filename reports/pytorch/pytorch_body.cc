@@ -19,28 +19,54 @@ constexpr TemplateFile kTemplates[] = {
 #include "embedded_pytorch.inc"
 };
 
-bool has_torchao(const PytorchRecipe& recipe, ScaledLinears::Torchao kind) {
-  return recipe.scaled && recipe.scaled->torchao == kind;
+bool has_call(const PytorchRecipe& recipe, std::string_view region) {
+  return recipe.scaled && recipe.scaled->call.region == region;
 }
 
+// What the text of one region is for; is_kept gets the region's own name, too.
 struct Region {
   std::string_view name;
-  bool (*is_kept)(const PytorchRecipe& recipe);
+  bool (*is_kept)(const PytorchRecipe& recipe, std::string_view name);
 };
-using Torchao = ScaledLinears::Torchao;
+constexpr auto kNever = [](const PytorchRecipe&, std::string_view) { return false; };
+constexpr auto kIsScaled = [](const PytorchRecipe& r, std::string_view) {
+  return r.scaled.has_value();
+};
+constexpr auto kHasTf32 = [](const PytorchRecipe& r, std::string_view) {
+  return r.tf32.has_value();
+};
 constexpr Region kRegions[] = {
-    {.name = "sample", .is_kept = [](const PytorchRecipe&) { return false; }},
-    {.name = "facts", .is_kept = [](const PytorchRecipe&) { return false; }},
-    {.name = "tf32", .is_kept = [](const PytorchRecipe& r) { return r.tf32.has_value(); }},
-    {.name = "no tf32", .is_kept = [](const PytorchRecipe& r) { return !r.tf32.has_value(); }},
-    {.name = "scaled", .is_kept = [](const PytorchRecipe& r) { return r.scaled.has_value(); }},
-    {.name = "float8",
-     .is_kept = [](const PytorchRecipe& r) { return has_torchao(r, Torchao::kFloat8); }},
-    {.name = "mxfp8",
-     .is_kept = [](const PytorchRecipe& r) { return has_torchao(r, Torchao::kMxfp8); }},
+    {.name = "sample", .is_kept = kNever},
+    {.name = "facts", .is_kept = kNever},
+    {.name = "tf32", .is_kept = kHasTf32},
+    {.name = "no tf32",
+     .is_kept = [](const PytorchRecipe& r, std::string_view) { return !r.tf32.has_value(); }},
+    {.name = "sharded",
+     .is_kept = [](const PytorchRecipe& r, std::string_view) { return r.sharded.has_value(); }},
+    {.name = "scaled", .is_kept = kIsScaled},
+    {.name = "emulation",
+     .is_kept = [](const PytorchRecipe& r,
+                   std::string_view) { return has_call(r, "float8") || has_call(r, "mxfp8"); }},
+    {.name = "no emulation",
+     .is_kept =
+         [](const PytorchRecipe& r, std::string_view) {
+           return r.scaled && !has_call(r, "float8") && !has_call(r, "mxfp8");
+         }},
+    {.name = "torchao",
+     .is_kept =
+         [](const PytorchRecipe& r, std::string_view) {
+           return has_call(r, "float8") || has_call(r, "mxfp8") || has_call(r, "nvfp4");
+         }},
+    {.name = "float8", .is_kept = has_call},
+    {.name = "mxfp8", .is_kept = has_call},
+    {.name = "nvfp4", .is_kept = has_call},
     {.name = "transformer_engine",
      .is_kept =
-         [](const PytorchRecipe& r) { return r.scaled && !r.scaled->transformer_engine.empty(); }},
+         [](const PytorchRecipe& r, std::string_view) {
+           return has_call(r, "te_delayed") || has_call(r, "te_quantizers");
+         }},
+    {.name = "te_delayed", .is_kept = has_call},
+    {.name = "te_quantizers", .is_kept = has_call},
 };
 
 const Region& find_region(std::string_view name) {
@@ -69,7 +95,7 @@ std::string pytorch_body(const PytorchRecipe& recipe, const std::string& facts) 
       if (is_kept) out += line + "\n";
       continue;
     }
-    is_kept = tag.front() == '/' || find_region(tag).is_kept(recipe);
+    is_kept = tag.front() == '/' || find_region(tag).is_kept(recipe, tag);
     if (tag == "facts") out += facts;
   }
   out.resize(out.find_last_not_of('\n') + 1);  // the blank lines between the regions

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "reports/pytorch/pytorch_module.h"
+#include "reports/pytorch/torch_dtype.h"
 #include "src/core/text.h"
 #include "src/graph/op_text.h"
 

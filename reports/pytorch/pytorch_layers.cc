@@ -191,6 +191,10 @@ Policy nearest_torch_preset(const Policy& policy, const Format& low,
   return nearest != nullptr ? *nearest : find_policy(kReferenceLane);
 }
 
+bool has_torch_autocast(const Format& format) {
+  return nearest_torch_preset(find_policy(kReferenceLane), format, {}).low == &format;
+}
+
 const Format* compute_format(const Policy& policy, const std::string& layer,
                              const std::string& op) {
   const Format* format = nullptr;

@@ -19,6 +19,8 @@ namespace lockstep {
 // several versions the newest comes first. FP32, where torch has no autocast to `low`.
 Policy nearest_torch_preset(const Policy& policy, const Format& low,
                             const std::set<std::string>& ops);
+// Whether torch has an autocast to it.
+bool has_torch_autocast(const Format& format);
 // Fills fp32_layers and low_layers. Requires: recipe.format and recipe.tf32.
 void add_layers(const Policy& policy, const Graph& graph, PytorchRecipe& recipe,
                 std::vector<std::string>& unsaid);

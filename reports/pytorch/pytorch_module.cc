@@ -1,5 +1,6 @@
 // The docstring and the constants say what the recipe is; all else is pytorch_body.h's.
 #include "reports/pytorch/pytorch_module.h"
+#include "reports/pytorch/torch_dtype.h"
 
 #include <fmt/format.h>
 
@@ -8,16 +9,11 @@
 
 #include "reports/pytorch/pytorch_body.h"
 #include "src/core/text.h"
-#include "src/graph/json.h"
 
 namespace lockstep {
 namespace {
 
-using Torchao = ScaledLinears::Torchao;
-
 constexpr size_t kLineWidth = 100;
-// What the products of torchao and Transformer Engine take; MXFP8 has blocks of 32.
-constexpr int kFp8Multiple = 16, kMxfp8Multiple = 32;
 
 constexpr std::string_view kInference = R"(
     model = amp.apply(model)  # before torch.compile
@@ -35,22 +31,9 @@ constexpr std::string_view kTraining = R"(
         scaler.update()
         optimizer.zero_grad()
 )";
-
-// Words in lines of at most kLineWidth columns; `first` begins the first line, `rest` all others.
-std::string wrapped(std::string_view text, const std::string& first, const std::string& rest) {
-  std::string out, line = first;
-  bool is_empty = true;
-  for (const std::string& word : split(text, ' ')) {
-    if (!is_empty && line.size() + 1 + word.size() > kLineWidth) {
-      out += line + "\n";
-      line = rest;
-      is_empty = true;
-    }
-    line += (is_empty ? "" : " ") + word;
-    is_empty = false;
-  }
-  return out + line + "\n";
-}
+constexpr std::string_view kSharding =
+    "    model = amp.shard(model, blocks=model.layers)  # after "
+    "torch.distributed.init_process_group\n";
 
 // For a docstring in triple quotes.
 std::string docstring_text(std::string_view text) {
@@ -87,19 +70,21 @@ std::string tf32_sentence(const PytorchRecipe& recipe) {
 std::string scaled_sentence(const PytorchRecipe& recipe) {
   if (!recipe.scaled) return "";
   const ScaledLinears& s = *recipe.scaled;
-  const bool is_torchao = s.torchao != Torchao::kNone;
-  std::string out = fmt::format(
-      " The factors of {} linear layer{} are rounded to {}, by {}: apply(model{}). All other "
-      "products "
-      "are those of autocast.",
-      s.layers.size(), s.layers.size() == 1 ? "" : "s", s.what,
-      is_torchao ? "torchao 0.18" : "Transformer Engine 2.20",
-      is_torchao && !s.transformer_engine.empty()
-          ? "), or by Transformer Engine 2.20: apply(model, library=\"transformer_engine\""
-          : "");
-  if (is_torchao) out += " torchao adds a bias after the product is rounded, the policy before.";
-  if (!s.transformer_engine.empty()) out += " Lockstep never ran Transformer Engine.";
-  return out;
+  return fmt::format(
+      " The factors of {} linear layer{} are rounded to {}, by {}. All other products are those of "
+      "autocast.{}{}",
+      s.layers.size(), s.layers.size() == 1 ? "" : "s", s.what, s.library,
+      s.call.remark.empty() ? "" : " ", s.call.remark);
+}
+
+std::string sharded_sentence(const PytorchRecipe& recipe) {
+  if (!recipe.sharded) return "";
+  const ShardedPrecision& s = *recipe.sharded;
+  return fmt::format(
+      " shard() calls FSDP2's fully_shard with param_dtype={}, reduce_dtype={}{}; blocks are yours "
+      "to name.",
+      s.param_dtype, s.reduce_dtype,
+      s.modules.empty() ? "" : ", and with others for the modules of SHARDED_DTYPES");
 }
 
 std::string layers_sentence(const PytorchRecipe& recipe, bool says_all) {
@@ -137,12 +122,13 @@ std::string scaler_sentence(const PytorchRecipe& recipe) {
 std::string docstring(const PytorchRecipe& recipe, const std::vector<std::string>& unsaid) {
   const std::string model = recipe.model.empty() ? "a model" : docstring_text(recipe.model);
   std::string out = "\"\"\"";
-  out += wrapped(fmt::format("Mixed precision for {}, written by `lockstep recommend`.", model), "",
-                 "");
+  out += wrapped(fmt::format("Mixed precision for {}, written by Lockstep.", model), "", "");
   out += "\n    " + docstring_text(import_line(recipe.name)) + "\n";
-  out += recipe.trains ? kTraining : kInference;
+  std::string use(recipe.trains ? kTraining : kInference);
+  if (recipe.sharded) use.insert(use.find('\n', 1) + 1, kSharding);
+  out += use;
   out += "\n" + wrapped(autocast_sentence(recipe) + tf32_sentence(recipe) +
-                            docstring_text(scaled_sentence(recipe)) +
+                            docstring_text(scaled_sentence(recipe) + sharded_sentence(recipe)) +
                             layers_sentence(recipe, unsaid.empty()) + scaler_sentence(recipe),
                         "", "");
   if (!recipe.evidence.empty()) {
@@ -189,18 +175,25 @@ std::string scaled_facts(const PytorchRecipe& recipe) {
   const ScaledLinears& s = *recipe.scaled;
   std::string out = "# nn.Linear modules whose factors are scaled and rounded.\n";
   out += list_of("SCALED_LAYERS", s.layers);
-  out += fmt::format("SCALED_MULTIPLE = {}  # of the sizes of their weights\n",
-                     s.torchao == Torchao::kMxfp8 ? kMxfp8Multiple : kFp8Multiple);
-  out += fmt::format("LIBRARY = \"{}\"  # unless apply() is told otherwise\n",
-                     s.torchao != Torchao::kNone ? "torchao" : "transformer_engine");
-  if (s.torchao == Torchao::kFloat8) {
-    out +=
-        fmt::format("# For torchao.\nGRADIENT_DTYPE = torch.float8_{}\nPOWER_OF_TWO_SCALES = {}\n",
-                    s.gradient_dtype, python_bool(s.power_of_two));
+  out += "# Others, which stay as they are.\n" + list_of("KEPT_LAYERS", s.kept);
+  out += fmt::format("SCALED_MULTIPLE = {}  # of the sizes of their weights\n", s.call.multiple);
+  for (const PythonFact& fact : s.call.facts) {
+    if (!fact.comment.empty()) out += "# " + fact.comment + "\n";
+    out += fact.value.empty() ? table_of(fact.name, fact.table)
+                              : fmt::format("{} = {}\n", fact.name, fact.value);
   }
-  if (s.transformer_engine.empty()) return out;
-  return out + "# For Transformer Engine: a class of its module `recipe`, and the arguments.\n" +
-         table_of("RECIPE", s.transformer_engine);
+  return out;
+}
+
+std::string sharded_facts(const PytorchRecipe& recipe) {
+  if (!recipe.sharded) return "";
+  const ShardedPrecision& s = *recipe.sharded;
+  return fmt::format(
+             "# Of FSDP2's MixedPrecisionPolicy.\nPARAM_DTYPE: torch.dtype | None = {}\n"
+             "REDUCE_DTYPE = {}\nOUTPUT_DTYPE: torch.dtype | None = {}\n"
+             "CAST_FORWARD_INPUTS = {}\n# param_dtype of modules that are sharded by themselves.\n",
+             s.param_dtype, s.reduce_dtype, s.output_dtype, python_bool(s.cast_forward_inputs)) +
+         table_of("SHARDED_DTYPES", s.modules);
 }
 
 std::string facts(const PytorchRecipe& recipe) {
@@ -213,7 +206,7 @@ std::string facts(const PytorchRecipe& recipe) {
   for (const auto& [layer, format] : recipe.low_layers)
     low.emplace_back(layer, torch_dtype(format));
   out += "# Modules under an autocast of their own.\n" + table_of("LOW_LAYERS", low);
-  out += tf32_facts(recipe) + scaled_facts(recipe);
+  out += tf32_facts(recipe) + scaled_facts(recipe) + sharded_facts(recipe);
   out += "# Arguments of GradScaler; None: no loss scale.\n";
   if (!recipe.scaler) return out + "SCALER = None\n";
   const GradScalerArguments& s = *recipe.scaler;
@@ -225,13 +218,30 @@ std::string facts(const PytorchRecipe& recipe) {
 
 }  // namespace
 
+bool is_python_name(std::string_view name) {
+  return !name.empty() && !std::isdigit(static_cast<unsigned char>(name.front())) &&
+         std::ranges::all_of(name, [](unsigned char c) { return std::isalnum(c) || c == '_'; });
+}
+
 std::string import_line(std::string_view name) {
   if (name == "amp") return "import amp";
-  const bool is_identifier =
-      !name.empty() && !std::isdigit(static_cast<unsigned char>(name.front())) &&
-      std::ranges::all_of(name, [](unsigned char c) { return std::isalnum(c) || c == '_'; });
-  if (is_identifier) return fmt::format("import {} as amp", name);
+  if (is_python_name(name)) return fmt::format("import {} as amp", name);
   return fmt::format("import importlib; amp = importlib.import_module({})", python_string(name));
+}
+
+std::string wrapped(std::string_view text, const std::string& first, const std::string& rest) {
+  std::string out, line = first;
+  bool is_empty = true;
+  for (const std::string& word : split(text, ' ')) {
+    if (!is_empty && line.size() + 1 + word.size() > kLineWidth) {
+      out += line + "\n";
+      line = rest;
+      is_empty = true;
+    }
+    line += (is_empty ? "" : " ") + word;
+    is_empty = false;
+  }
+  return out + line + "\n";
 }
 
 std::string python_string(std::string_view text) {
@@ -245,18 +255,6 @@ std::string python_string(std::string_view text) {
 
 std::string pytorch_module(const PytorchRecipe& recipe, const std::vector<std::string>& unsaid) {
   return docstring(recipe, unsaid) + pytorch_body(recipe, facts(recipe));
-}
-
-std::string pytorch_module(const RunFile& run, const Policy& policy, const std::string& evidence,
-                           const std::string& name, std::vector<std::string>& unsaid) {
-  PytorchRecipe recipe = pytorch_recipe(policy, graph_from_json(run.graph_json()), unsaid);
-  recipe.model = run.options().model;
-  recipe.evidence = evidence;
-  recipe.name = name;
-  recipe.trains = std::ranges::any_of(run.sites().sites, [](const Site& site) {
-    return site.role == Role::kGradWeight || site.role == Role::kGradActivation;
-  });
-  return pytorch_module(recipe, unsaid);
 }
 
 }  // namespace lockstep

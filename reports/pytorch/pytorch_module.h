@@ -9,20 +9,21 @@
 #include <vector>
 
 #include "reports/pytorch/pytorch_recipe.h"
-#include "src/record/run/run_reader.h"
 
 namespace lockstep {
 
 // apply(model), autocast(device_type), scaler(device), callbacks for two Trainers; `unsaid` goes
 // into the docstring.
 std::string pytorch_module(const PytorchRecipe& recipe, const std::vector<std::string>& unsaid);
-// For `policy` on the model of a run; `evidence` is what it rests on, `name` that of the module.
-// `unsaid`: gets what the module does not do.
-std::string pytorch_module(const RunFile& run, const Policy& policy, const std::string& evidence,
-                           const std::string& name, std::vector<std::string>& unsaid);
 
 // "import amp", "import mine as amp", or a call of importlib for what is not a Python name.
 std::string import_line(std::string_view name);
+
+// Whether `import name` is Python.
+bool is_python_name(std::string_view name);
+
+// Words in lines of at most 100 columns; `first` begins the first line, `rest` all others.
+std::string wrapped(std::string_view text, const std::string& first, const std::string& rest);
 
 // A Python string literal whose value is `text`, in one line of printable characters. Bytes that
 // are not UTF-8 mean the character of the same number.

@@ -10,6 +10,7 @@
 
 #include "reports/pytorch/pytorch_layers.h"
 #include "reports/pytorch/pytorch_scaling.h"
+#include "reports/pytorch/pytorch_sharded.h"
 #include "reports/pytorch/pytorch_unsaid.h"
 #include "src/graph/composed_ops.h"
 #include "src/graph/op.h"
@@ -63,12 +64,7 @@ std::optional<GradScalerArguments> grad_scaler(const LossScaleSpec& spec) {
 
 }  // namespace
 
-// The first alias of these formats is torch's name.
-std::string torch_dtype(const std::string& format) {
-  return "torch." + find_format(format).aliases.front();
-}
-
-PytorchRecipe pytorch_recipe(const Policy& policy, const Graph& graph,
+PytorchRecipe pytorch_recipe(const Policy& policy, const Graph& graph, const PythonTarget& target,
                              std::vector<std::string>& unsaid) {
   PytorchRecipe recipe;
   recipe.model = graph.name;
@@ -87,8 +83,12 @@ PytorchRecipe pytorch_recipe(const Policy& policy, const Graph& graph,
   }
   recipe.tf32 = tf32_switches(policy, graph, unsaid);
   add_layers(policy, graph, recipe, unsaid);
-  add_unsaid_numerics(policy, torch, unsaid);
-  recipe.scaled = scaled_linears(policy, graph, unsaid);
+  if (target.is_sharded) recipe.sharded = sharded_precision(policy, graph, unsaid);
+  recipe.scaled = scaled_linears(policy, graph, target.library, unsaid);
+  Policy rest = target.is_sharded ? without_sharded_words(policy, torch) : policy;
+  if (recipe.scaled && recipe.scaled->call.says_sums)
+    rest.gemm_accumulator = torch.gemm_accumulator;
+  add_unsaid_numerics(rest, torch, unsaid);
   recipe.scaler = grad_scaler(policy.loss_scale);
   add_unsaid_loss_scale(policy, unsaid);
   return recipe;

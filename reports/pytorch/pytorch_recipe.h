@@ -14,13 +14,10 @@
 
 namespace lockstep {
 
-// "torch.float16", "torch.bfloat16". Requires: fp16 or bf16.
-std::string torch_dtype(const std::string& format);
-
-// Everything that torch can say of `policy`; one sentence for everything else goes into `unsaid`.
-// `graph`: of the model, with the layers that rules may name. What the policy says about ops and
-// layers that the graph lacks is left out. `evidence` is the caller's to fill.
-PytorchRecipe pytorch_recipe(const Policy& policy, const Graph& graph,
+// Everything that `target` can say of `policy`; one sentence for everything else goes into
+// `unsaid`. `graph`: of the model, with the layers that rules may name. What the policy says about
+// ops and layers that the graph lacks is left out. `evidence` is the caller's to fill.
+PytorchRecipe pytorch_recipe(const Policy& policy, const Graph& graph, const PythonTarget& target,
                              std::vector<std::string>& unsaid);
 
 }  // namespace lockstep

@@ -1,8 +1,5 @@
-// [scaling] of a policy in the words of torchao and Transformer Engine.
-// Both have linear layers that scale and round the factors of their products; a policy can be said
-// where one of them rounds as it asks. Nothing here was run on a GPU.
-// Source: torchao 0.18.0, torchao/float8/config.py and torchao/prototype/moe_training/config.py;
-// Transformer Engine 2.20, transformer_engine/common/recipe/__init__.py.
+// [scaling] of a policy in the words of a library with scaled linear layers.
+// A policy can be said where the library rounds as it asks. Nothing here was run on a GPU.
 #pragma once
 
 #include <optional>
@@ -15,9 +12,16 @@
 
 namespace lockstep {
 
-// Absent: nothing is scaled, or neither library rounds so, which becomes a sentence. Layers that no
-// library can replace, since their product is not that of an nn.Linear, become sentences, too.
+// The linear layers whose factors are scaled, and those that a `compute` rule keeps out. A product
+// that is not that of an nn.Linear becomes a sentence if `unsaid` is not null.
+ScaledLinears find_scaled_layers(const Policy& policy, const Graph& graph,
+                                 std::vector<std::string>* unsaid);
+
+// Absent: nothing is scaled, or the library does not round so, which becomes a sentence that names
+// the libraries that do. Layers that no library can replace, since their product is not that of an
+// nn.Linear, become sentences, too.
 std::optional<ScaledLinears> scaled_linears(const Policy& policy, const Graph& graph,
+                                            ScalingLibrary library,
                                             std::vector<std::string>& unsaid);
 
 }  // namespace lockstep

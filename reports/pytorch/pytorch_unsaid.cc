@@ -17,11 +17,16 @@ void add_storage(const Policy& p, const Policy& torch, std::vector<std::string>&
     unsaid.push_back(
         "Weights, buffers and inputs keep the formats that the captured model gave them: convert "
         "the model itself.");
-  } else if (p.weight != torch.weight || p.buffer != torch.buffer || p.input != torch.input) {
-    unsaid.push_back(fmt::format(
-        "Weights are stored in {}, buffers in {}, inputs in {}: convert the model and its inputs; "
-        "autocast expects FP32 weights.",
-        p.weight->name, p.buffer->name, p.input->name));
+  } else {
+    std::vector<std::string> stored;
+    if (p.weight != torch.weight) stored.push_back("weights in " + p.weight->name);
+    if (p.buffer != torch.buffer) stored.push_back("buffers in " + p.buffer->name);
+    if (p.input != torch.input) stored.push_back("inputs in " + p.input->name);
+    if (!stored.empty()) {
+      unsaid.push_back(
+          fmt::format("Stored are {}: convert the model and its inputs{}.", join(stored, ", "),
+                      p.weight != torch.weight ? "; autocast expects FP32 weights" : ""));
+    }
   }
   if (!p.keep_fp32.empty()) {
     unsaid.push_back(

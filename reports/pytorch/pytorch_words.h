@@ -30,16 +30,43 @@ inline std::string python_bool(bool value) {
   return value ? "True" : "False";
 }
 
-// How libraries round the scaled operands of linear layers; at least one of the two calls is there.
+// A constant of an emitted module: one literal, or a dict of `table`.
+struct PythonFact {
+  std::string comment, name, value;
+  PythonTable table;
+};
+
+// Who computes the products of scaled operands.
+enum class ScalingLibrary : uint8_t { kNone, kTorchao, kTransformerEngine };
+
+// How the library is called.
+struct LibraryCall {
+  std::string region;  // of templates/amp.py
+  int multiple = 1;    // of the sizes of weights
+  std::vector<PythonFact> facts;
+  std::string remark;      // how its numbers may differ from the policy's; whole sentences
+  bool says_sums = false;  // of its products, as the policy has them
+};
+
 struct ScaledLinears {
   std::vector<std::string> layers;  // module paths, in the graph's order
-  std::string what;  // "fp8_e4m3+saturate, gradients fp8_e5m2+saturate, current scales"
-  enum class Torchao : uint8_t { kNone, kFloat8, kMxfp8 } torchao = Torchao::kNone;
-  // Of torchao's Float8LinearConfig: "e4m3fn" or "e5m2", and whether scales are powers of two.
-  std::string gradient_dtype;
-  bool power_of_two = false;
-  // A "class" of Transformer Engine's module `recipe` and its arguments; empty: it has none.
-  PythonTable transformer_engine;
+  std::vector<std::string> kept;    // linear layers that rules keep out
+  std::string what;     // "fp8_e4m3+saturate (weights: ..., gradients: ...) with current scales"
+  std::string library;  // "torchao 0.18"
+  LibraryCall call;
+};
+
+// FSDP2's MixedPrecisionPolicy, as literals of Python.
+struct ShardedPrecision {
+  std::string param_dtype, reduce_dtype, output_dtype;
+  bool cast_forward_inputs = false;
+  PythonTable modules;  // module path -> param_dtype, where it differs
+};
+
+// What an emitted module may use besides torch's own autocast.
+struct PythonTarget {
+  ScalingLibrary library = ScalingLibrary::kNone;
+  bool is_sharded = false;  // by FSDP2
 };
 
 struct PytorchRecipe {
@@ -52,6 +79,7 @@ struct PytorchRecipe {
   std::optional<Tf32Switches> tf32;           // absent: torch's settings stay
   std::optional<GradScalerArguments> scaler;  // absent: none needed
   std::optional<ScaledLinears> scaled;
+  std::optional<ShardedPrecision> sharded;
   std::string model, evidence;  // for the module's first lines
   std::string name = "amp";     // of the module's file, without .py
   bool trains = true;           // false: inference, without a loss scale

@@ -1,4 +1,5 @@
-// lockstep explain: a model lowered by a policy, as text or as JSON.
+// lockstep explain: a model lowered by a policy, as text or as JSON, or the policy for other
+// programs.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -8,7 +9,9 @@
 #include "src/capture/captured_loop.h"
 #include "src/cli/arguments/arguments.h"
 #include "src/cli/arguments/capture_argument.h"
+#include "src/cli/arguments/emit_arguments.h"
 #include "src/cli/command.h"
+#include "src/cli/command_files.h"
 #include "src/cli/terminal/terminal.h"
 #include "src/core/error.h"
 #include "src/data/dataset.h"
@@ -28,13 +31,15 @@ struct ExplainArgs {
   RunOptions options;
   std::string policy;
   int64_t graph = 0;
-  bool json = false;
+  EmitWords emitted;
+  bool json = false, overwrite = false;
 };
 
 // The graph to lower, and the text printed before it.
 struct Explained {
   Graph forward;
   std::string about;
+  bool trains = true;
 };
 
 constexpr int kOptimizerStates = 1;  // momentum; the number of states changes no op of the program
@@ -50,7 +55,7 @@ Explained built_in(const ExplainArgs& args) {
   const auto data = open_data_set(spec, request);
   return {model.build({args.options.batch, data->image_shape(), data->class_count(), sizes},
                       /*training=*/true),
-          ""};
+          "", /*trains=*/true};
 }
 
 // "graph 1: batches of [2, 1, 8, 8], [2], 1 of 8 micro-batches"
@@ -80,7 +85,7 @@ Explained captured(const ExplainArgs& args) {
   for (size_t k = 0; k < capture.graphs.size(); ++k) {
     about += graph_line(capture, k) + (k == number ? ": below\n" : "\n");
   }
-  return {captured_graph(capture, number), about + "\n"};
+  return {captured_graph(capture, number), about + "\n", !is_inference(capture)};
 }
 
 int explain(const ExplainArgs& args, ProblemList& problems) {
@@ -90,6 +95,11 @@ int explain(const ExplainArgs& args, ProblemList& problems) {
     explained = is_capture(args.options.model) ? captured(args) : built_in(args);
   });
   collect_problems(problems, [&] { lane = describe_lane(args.policy); });
+  CommandFiles files;
+  files.input("MODEL", args.options.model);
+  files.input("--policy", args.policy);
+  check_emit(args.emitted, args.overwrite, files, problems);
+  files.check(problems);
   problems.throw_if_any();
   const Graph step = args.options.backward_per_loss ? differentiate_per_loss(explained.forward)
                                                     : differentiate(explained.forward);
@@ -97,6 +107,16 @@ int explain(const ExplainArgs& args, ProblemList& problems) {
   const Policy& policy = lane.policy;
   for (const std::string& note : policy.notes) print_note("note: " + note);
   const Program program = lower(step, sites, policy, container_of(lane) == Container::kF64);
+  if (!args.emitted.empty()) {
+    emit(args.emitted,
+         {.policy = policy,
+          .graph = explained.forward,
+          .model = args.options.model,
+          .evidence = "",
+          .trains = explained.trains},
+         /*quiet=*/false);
+    return kExitFine;
+  }
   if (args.json) {
     print_text(to_json(program, step) + "\n");
     return kExitFine;
@@ -140,6 +160,8 @@ std::function<int()> declare_explain(CLI::App& app) {
   checks.whole(graph, 0, kLargestCount);
   declare(args->options.backward_per_loss, nullptr);
   app.add_flag("--json", args->json, "print JSON instead of a table");
+  declare_emit(app, args->emitted)->excludes("--json");
+  app.add_flag("--overwrite", args->overwrite, "replace FILE of --emit if it exists");
   return [args, checks, options, of_models, graph] {
     ProblemList& problems = checks.problems();
     if (is_capture(args->options.model)) {

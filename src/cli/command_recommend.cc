@@ -12,11 +12,12 @@
 #include "analysis/search/recommend.h"
 #include "analysis/search/search.h"
 #include "reports/advice/advice_text.h"
-#include "reports/pytorch/pytorch_module.h"
+#include "reports/emit/emit_kinds.h"
 #include "reports/run/report_format.h"
 #include "reports/words/range_text.h"
 #include "src/cli/arguments/arguments.h"
 #include "src/cli/arguments/capture_argument.h"
+#include "src/cli/arguments/emit_arguments.h"
 #include "src/cli/arguments/search_arguments.h"
 #include "src/cli/command.h"
 #include "src/cli/command_files.h"
@@ -29,6 +30,7 @@
 #include "src/core/parallel.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
+#include "src/graph/json.h"
 #include "src/models/model.h"
 #include "src/policy/find_policy.h"
 #include "src/record/capture/capture_reader.h"
@@ -40,13 +42,14 @@
 namespace lockstep {
 namespace {
 
-constexpr std::string_view kPolicyExtension = ".toml", kPythonExtension = ".py";
+constexpr std::string_view kPolicyExtension = ".toml";
 constexpr int64_t kSearchSteps = 60;
 
 struct RecommendArgs {
   RunOptions options;  // of the replays; its model is MODEL, a capture or a run file
   SearchWords search;
-  std::string fix, output, emit_pytorch, report;
+  std::string fix, output, report;
+  EmitWords emitted;
   double tolerance = kToleratedShare;
   int threads = 0;
   bool prove = false, overwrite = false, all = false, json = false, quiet = false;
@@ -71,37 +74,18 @@ std::string free_name(const std::string& stem) {
   return name;
 }
 
-// `name`: empty if the option was not given.
-void check_text_output(const std::string& option, const std::string& name,
-                       std::string_view extension, bool overwrite, ProblemList& problems) {
-  if (name.empty()) return;
-  if (name != kStandardOutput && !name.ends_with(extension)) {
-    problems.add(fmt::format("{} {}: a name that ends in {} required", option, name, extension),
-                 fmt::format("{} {}{}", option, name, extension));
-  }
-  check_output(name, overwrite ? Replace::kText : Replace::kNothing,
-               fmt::format("{} OTHER, or --overwrite", option), problems, option);
-}
-
-// "mine" of "out/mine.py".
-std::string module_name(const std::string& file) {
-  return file.empty() ? "amp" : std::filesystem::path(file).stem().string();
-}
-
-// --emit-pytorch: the policy as a Python module, for the model of `run`.
-void emit_pytorch(const RecommendArgs& args, const RunFile& run, const std::string& policy,
-                  const std::string& evidence) {
-  if (args.emit_pytorch.empty()) return;
-  std::vector<std::string> unsaid;
-  const std::string text = pytorch_module(run, parse_policy(policy, "the policy"), evidence,
-                                          module_name(args.emit_pytorch), unsaid);
-  write_text_file_atomically(args.emit_pytorch, text);
-  for (const std::string& sentence : unsaid) {
-    print_note(fmt::format("note: {} cannot do: {}", args.emit_pytorch, sentence));
-  }
-  if (args.json) return;
-  fmt::print("\n");
-  print_line(fmt::format("Wrote {}: its first lines say how to use it.", args.emit_pytorch));
+// For the model of `run`, --emit's files.
+void emit_policy(const RecommendArgs& args, const RunFile& run, const std::string& policy,
+                 const std::string& evidence) {
+  if (args.emitted.empty()) return;
+  EmitFacts facts{.policy = parse_policy(policy, "the policy"),
+                  .graph = graph_from_json(run.graph_json()),
+                  .model = run.options().model,
+                  .evidence = evidence};
+  facts.trains = std::ranges::any_of(run.sites().sites, [](const Site& site) {
+    return site.role == Role::kGradWeight || site.role == Role::kGradActivation;
+  });
+  emit(args.emitted, facts, args.json);
 }
 
 // From the ranges of a recorded run: nothing is run.
@@ -120,10 +104,10 @@ int recommend_from_run(const RecommendArgs& args, const std::vector<std::string>
     return kExitInconclusive;
   }
   const Recommendation found = recommend(run, formats.front());
-  emit_pytorch(args, run, found.candidate.toml,
-               fmt::format("exponent histograms of the fp32 lane of {}, {} steps of {}; nothing "
-                           "was run",
-                           run.path(), run.measured_steps(), run.options().model));
+  emit_policy(args, run, found.candidate.toml,
+              fmt::format("exponent histograms of the fp32 lane of {}, {} steps of {}; nothing "
+                          "was run",
+                          run.path(), run.measured_steps(), run.options().model));
   if (!args.output.empty()) write_text_file_atomically(args.output, found.candidate.toml);
   const std::vector<ScaleCourse> courses = scale_courses(run);
   if (args.json) {
@@ -234,7 +218,7 @@ int recommend_by_running(RecommendArgs& args, const SearchOptions& wanted) {
   facts.read_again = runs.read_again();
   facts.not_tested = not_tested(*advice);
   facts.all = args.all;
-  facts.module = module_name(args.emit_pytorch);
+  facts.module = emitted_module(args.emitted);
   if (!args.report.empty()) {
     try {
       write_advice_report(args.report, runs, *advice, facts);
@@ -249,18 +233,18 @@ int recommend_by_running(RecommendArgs& args, const SearchOptions& wanted) {
   }
   const bool refuted = facts.proof && facts.proof->result == Proof::Result::kFail;
   if (!advice->chosen || refuted) {
-    if (!args.output.empty() || !args.emit_pytorch.empty()) {
+    if (!args.output.empty() || !args.emitted.empty()) {
       fmt::print(stderr, "lockstep: note: there is no policy to write\n");
     }
     const bool is_answer = advice->answer == Advice::Answer::kFp32;
     return refuted ? kExitRegression : is_answer ? kExitFine : kExitInconclusive;
   }
   const Candidate& chosen = advice->chosen->candidate;
-  emit_pytorch(args, RunFile(runs.last_path()), policy_text(chosen),
-               fmt::format("{} in {} steps of {}",
-                           advice->is_too_short ? "agreed with fp32, which did not learn itself,"
-                                                : "trained as fp32 did",
-                           advice->steps, args.run()));
+  emit_policy(args, RunFile(runs.last_path()), policy_text(chosen),
+              fmt::format("{} in {} steps of {}",
+                          advice->is_too_short ? "agreed with fp32, which did not learn itself,"
+                                               : "trained as fp32 did",
+                          advice->steps, args.run()));
   if (!args.output.empty()) {
     write_text_file_atomically(args.output, policy_text(chosen));
     if (!args.json) print_line("Wrote " + args.output + ".");
@@ -334,15 +318,13 @@ int run_recommend(RecommendArgs& args, const RecommendOptions& options, ProblemL
   const std::vector<std::string>& formats = wanted.formats;
   check_recommend_options(args, options, formats, problems);
   check_text_output("-o", args.output, kPolicyExtension, args.overwrite, problems);
-  check_text_output("--emit-pytorch", args.emit_pytorch, kPythonExtension, args.overwrite,
-                    problems);
   check_report_output(args, problems);
   CommandFiles files;
   files.inputs_of(args.options);
   files.input("MODEL", args.run());
   if (args.fix.ends_with(kPolicyExtension)) files.input("--fix", args.fix);
   files.output("-o", args.output);
-  files.output("--emit-pytorch", args.emit_pytorch);
+  check_emit(args.emitted, args.overwrite, files, problems);
   files.output("--report", args.report);
   files.check(problems);
   std::error_code error;
@@ -440,10 +422,8 @@ std::function<int()> declare_recommend(CLI::App& app) {
 
   app.add_option("-o,--output", args->output, "write the policy here, NAME.toml")
       ->type_name("FILE");
-  app.add_option("--emit-pytorch", args->emit_pytorch,
-                 "write the advice here as a Python module for PyTorch, NAME.py")
-      ->type_name("FILE");
-  options.not_of_fix.push_back(app.get_option("--emit-pytorch"));
+  options.not_of_fix.push_back(declare_emit(app, args->emitted));
+  refuse_emit_pytorch(app, checks.problems());
   of_runs(app.add_option("--report", args->report,
                          "write a report here: the answer with its charts, then plain autocast and "
                          "what is recommended, run together; NAME.html, NAME.md"),

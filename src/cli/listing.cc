@@ -21,6 +21,7 @@
 #include "emulation/stats/tensor_stats.h"
 #include "reports/advice/advice_keys.h"
 #include "reports/check/check_json.h"
+#include "reports/emit/emit_kinds.h"
 #include "reports/pair/pair_json.h"
 #include "reports/run/report_json.h"
 #include "reports/writers/glossary.h"
@@ -322,6 +323,15 @@ Listing list_findings() {
   return out;
 }
 
+Listing list_emit() {
+  Listing out{{"kind", "file", "what it is", "what it can say of a policy"}, {}};
+  for (const EmitKind& kind : emit_kinds()) {
+    out.rows.push_back(
+        {str(kind.name), "NAME" + str(kind.extension), str(kind.help), str(kind.says)});
+  }
+  return out;
+}
+
 Listing list_words() {
   Listing out{{"word", "meaning"}, {}};
   for (const GlossaryWord& word : glossary()) {
@@ -403,6 +413,7 @@ constexpr std::array kTopics = {
     ListTopic{"quantities", "what is recorded of a lane: the datasets of a run file",
               list_quantities},
     ListTopic{"findings", "what can go wrong in a lane, and how it is decided", list_findings},
+    ListTopic{"emit", "kinds of files that `--emit KIND FILE` writes", list_emit},
     ListTopic{"words", "what words mean here", list_words},
     ListTopic{"gpus", "GPUs that `recommend` estimates times for, with their peak rates",
               list_gpus},

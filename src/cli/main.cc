@@ -94,9 +94,12 @@ void add_usage_problem(const CLI::ParseError& error, const CLI::App& command,
   if (is_flag) {
     problems.add(name + ": takes no value", help);
   } else if (code == CLI::ExitCodes::ArgumentMismatch) {
-    problems.add(name + (option->count() == 0 ? ": a value required, none given"
-                                              : fmt::format(": one value required, {} given",
-                                                            option->results().size())),
+    const int size = option->get_type_size();
+    const std::string needed =
+        size > 1 ? fmt::format("{} required", option->get_type_name()) : "one value required";
+    problems.add(name + (option->count() == 0 && size == 1
+                             ? ": a value required, none given"
+                             : fmt::format(": {}, {} given", needed, option->results().size())),
                  help);
   } else {
     problems.add(fmt::format("{} {}: cannot be understood", name, join(option->results(), " ")),

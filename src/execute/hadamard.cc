@@ -13,13 +13,13 @@ using Matrix = std::array<float, kHadamardSize * kHadamardSize>;
 
 // m[i][j] = s_i h_ij / 4
 Matrix make_matrix() {
-  constexpr int kSigns[kHadamardSize] = {1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1};
   constexpr float kNorm = 0.25f;  // 1 / sqrt(16)
   Matrix m;
   for (uint32_t i = 0; i < kHadamardSize; ++i) {
     for (uint32_t j = 0; j < kHadamardSize; ++j) {
       const bool is_odd = std::popcount(i & j) % 2 == 1;
-      m[i * kHadamardSize + j] = kNorm * static_cast<float>(is_odd ? -kSigns[i] : kSigns[i]);
+      m[i * kHadamardSize + j] =
+          kNorm * static_cast<float>(is_odd ? -kHadamardSigns.at(i) : kHadamardSigns.at(i));
     }
   }
   return m;

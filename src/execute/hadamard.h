@@ -9,6 +9,7 @@
 // 2509.25149, section on random Hadamard transforms; torchao, nvfp4_training/hadamard_utils.py.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -16,6 +17,9 @@
 #include "src/lower/scaled_cast.h"
 
 namespace lockstep {
+
+inline constexpr std::array<int, kHadamardSize> kHadamardSigns = {1,  1,  1,  -1, 1,  -1, -1, -1,
+                                                                  -1, -1, -1, 1,  -1, 1,  -1, -1};
 
 // Requires: shape.along() is a multiple of 16; y does not overlap x.
 void rotate(const KernelSet& set, std::span<const float> x, std::span<float> y,

@@ -168,11 +168,20 @@ expect 2 report good.h5 -o - --format csv
 errs "--table NAME for one of them"
 expect 2 verify --hardware --json -
 errs "--json -: is standard output, a file required; --json FILE"
-for option in -o --emit-pytorch --report; do
+for option in -o "--emit pytorch" --report; do
   expect 2 recommend good.h5 $option -
   errs "$option -: is standard output, a file required; $option FILE"
   that test "$(grep -c "ends in\|ending" err.txt)" = 0
 done
+expect 2 recommend good.h5 --emit-pytorch amp.py
+errs "--emit-pytorch amp.py: is now --emit KIND FILE; --emit pytorch amp.py"
+expect 2 explain mlp --policy mxfp8 --emit torcho amp.py
+errs "--emit 'torcho': unknown; did you mean 'torchao'?"
+expect 2 explain mlp --policy mxfp8 --emit torchao
+errs "--emit: KIND FILE required, 1 given"
+expect 2 explain mlp --policy mxfp8 --emit torchao same.py --emit fsdp2 same.py
+errs "same.py"
+that test ! -e same.py
 expect 2 replay mlp "${quick[@]}" --at fc1:y --save-values - -o saved.h5
 errs "--save-values -: is standard output, a file required; --save-values FILE"
 expect 2 baseline record mlp -o -

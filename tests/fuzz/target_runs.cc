@@ -106,7 +106,7 @@ void recommend_of_run(std::string_view input, const Place& place) {
   const std::string policy = place.file("policy.toml"), module = place.file("policy.py");
   fs::remove(policy);
   fs::remove(module);
-  run_program({"recommend", path, "-o", policy, "--emit-pytorch", module}, place);
+  run_program({"recommend", path, "-o", policy, "--emit", "pytorch", module}, place);
   std::error_code error;
   if (!fs::exists(policy, error)) return;
   try {

@@ -1,8 +1,9 @@
 # <sample>
-"""The module that `lockstep recommend --emit-pytorch` writes, with everything that a recipe can need.
+"""The modules that `lockstep recommend --emit` writes, with everything that a recipe can need.
 
 Lines from `# <tf32>` to `# </tf32>` are written for recipes with TF32 switches, and so on by the names in
-reports/pytorch/pytorch_module.cc, which writes the docstring and the facts in place of the samples here.
+reports/pytorch/pytorch_body.cc. reports/pytorch/pytorch_module.cc writes the docstring and the facts in place of the
+samples here.
 """
 # </sample>
 
@@ -30,13 +31,36 @@ TF32 = (True, True)
 SCALED_LAYERS = [
     "up",
 ]
+KEPT_LAYERS = [
+    "head",
+]
 SCALED_MULTIPLE = 16
-LIBRARY = "torchao"
-GRADIENT_DTYPE = torch.float8_e5m2
+CASTS = {
+    "input": ("TENSORWISE", torch.float8_e4m3fn),
+}
 POWER_OF_TWO_SCALES = False
+FAST_SUMS = False
+RECIPE_NAME = "tensorwise"
+MX_SCALES = "RCEIL"
+WGRAD_WITH_HP = False
+HADAMARD_SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
 RECIPE = {
     "class": "Float8CurrentScaling",
     "fp8_format": "HYBRID",
+}
+QUANTIZERS = {
+    "input.rowwise": {
+        "class": "MXFP8Quantizer",
+        "fp8_dtype": "kFloat8E4M3",
+    },
+    "input.columnwise": None,
+}
+PARAM_DTYPE: torch.dtype | None = torch.bfloat16
+REDUCE_DTYPE = torch.float32
+OUTPUT_DTYPE: torch.dtype | None = None
+CAST_FORWARD_INPUTS = False
+SHARDED_DTYPES = {
+    "norm": torch.float32,
 }
 SCALER = {
     "init_scale": 65536.0,
@@ -60,10 +84,9 @@ def scaler(device: str = "cuda") -> torch.amp.GradScaler:
 
 def apply(
     model: torch.nn.Module,
-    # <scaled>
-    library: str = LIBRARY,
+    # <emulation>
     emulate: bool = False,
-    # </scaled>
+    # </emulation>
 ) -> torch.nn.Module:
     """Makes the listed layers compute as the policy says, and returns the model.
 
@@ -75,18 +98,24 @@ def apply(
     # <scaled>
     Layers of SCALED_LAYERS: nn.Linear modules are replaced by those of the library, with the same
     parameters (those in MXFP8 stay, and get another forward()). Register hooks on them afterwards.
-    emulate: with torchao, on devices without such products.
 
     # </scaled>
+    # <emulation>
+    emulate: on devices without such products.
+
+    # </emulation>
     # <tf32>
     Sets torch.backends.cuda.matmul.allow_tf32 and torch.backends.cudnn.allow_tf32.
 
     # </tf32>
     Does not fit nn.DataParallel, nor torch.utils.checkpoint called by the code of a listed layer.
     """
-    # <scaled>
-    _scale_factors(model, library, emulate)
-    # </scaled>
+    # <emulation>
+    _scale_factors(model, emulate)
+    # </emulation>
+    # <no emulation>
+    _scale_factors(model)
+    # </no emulation>
     modules = dict(model.named_modules(remove_duplicate=False))
     _check(modules)
     # <tf32>
@@ -347,11 +376,95 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 # </tf32>
+# <sharded>
+def precision(dtype: torch.dtype | None = PARAM_DTYPE, output_dtype: torch.dtype | None = None) -> Any:
+    """The MixedPrecisionPolicy of one call of fully_shard."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    return MixedPrecisionPolicy(
+        param_dtype=dtype,
+        reduce_dtype=REDUCE_DTYPE,
+        output_dtype=output_dtype,
+        cast_forward_inputs=CAST_FORWARD_INPUTS and dtype is PARAM_DTYPE,
+    )
+
+
+def shard(model: torch.nn.Module, blocks: Iterable[torch.nn.Module] = (), **arguments: Any) -> torch.nn.Module:
+    """Calls fully_shard for the modules of SHARDED_DTYPES, then for `blocks`, then for the model, and returns it.
+
+    arguments: others of fully_shard, such as mesh. Modules that share a parameter are sharded together.
+    """
+    from torch.distributed.fsdp import fully_shard
+
+    shard_any: Any = fully_shard
+    for group, dtype in _shared(model):
+        shard_any(group if len(group) > 1 else group[0], mp_policy=precision(dtype), **arguments)
+    for block in blocks:
+        shard_any(block, mp_policy=precision(), **arguments)
+    shard_any(model, mp_policy=precision(output_dtype=OUTPUT_DTYPE), **arguments)
+    return model
+
+
+def _shared(model: torch.nn.Module) -> list[tuple[list[torch.nn.Module], torch.dtype]]:
+    modules = dict(model.named_modules(remove_duplicate=False))
+    _raise([_missing(name, modules) for name in SHARDED_DTYPES if name not in modules])
+    groups: list[tuple[list[torch.nn.Module], torch.dtype]] = []
+    seen: set[int] = set()
+    for name, dtype in SHARDED_DTYPES.items():
+        if id(modules[name]) in seen:
+            continue
+        own = {id(p) for p in modules[name].parameters()}
+        others = [m for m in modules.values() if own & {id(p) for p in m.parameters(recurse=False)}]
+        inside = {id(m) for m in modules[name].modules()}
+        group = [modules[name], *{id(m): m for m in others if id(m) not in inside}.values()]
+        seen.update(id(m) for m in group)
+        groups.append((group, dtype))
+    return groups
+
+
+# </sharded>
 # <scaled>
-_LIBRARIES: dict[str, Callable[..., None]] = {}
+def module_filter_fn(module: torch.nn.Module, name: str) -> bool:
+    """Whether the factors of this module are scaled: the filter of torchao's functions."""
+    return name in SCALED_LAYERS
 
 
-def _scale_factors(model: torch.nn.Module, library: str, emulate: bool) -> None:
+def filter_fqns(model: torch.nn.Module) -> list[str]:
+    """The other linear layers, for programs that leave out a layer if its name contains one of these (torchtitan)."""
+    linears = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    kept = [name for name in linears if name not in SCALED_LAYERS]
+    _raise([f"{name!r}: is part of {other!r}" for name in kept for other in SCALED_LAYERS if name in other])
+    return kept
+
+
+# </scaled>
+# <emulation>
+def _scale_factors(model: torch.nn.Module, emulate: bool) -> None:
+    chosen, names = _chosen(model, SCALED_MULTIPLE if not emulate else 1)
+    if names:
+        _replace_products(model, chosen, names, emulate)
+    _mark(model, names)
+
+
+# </emulation>
+# <no emulation>
+def _scale_factors(model: torch.nn.Module) -> None:
+    chosen, names = _chosen(model, SCALED_MULTIPLE)
+    if names:
+        _replace_products(model, chosen, names)
+    _mark(model, names)
+
+
+# </no emulation>
+# <scaled>
+def _mark(model: torch.nn.Module, names: Iterable[str]) -> None:
+    layer: Any
+    for layer in map(model.get_submodule, names):
+        layer.amp_is_scaled = True
+
+
+def _chosen(model: torch.nn.Module, multiple: int) -> tuple[dict[int, torch.nn.Linear], list[str]]:
+    """The modules to replace by id, and all their names. multiple: of the sizes of their weights."""
     import warnings
 
     modules = dict(model.named_modules(remove_duplicate=False))
@@ -365,22 +478,15 @@ def _scale_factors(model: torch.nn.Module, library: str, emulate: bool) -> None:
         if not isinstance(module, torch.nn.Linear) or type(module).forward is not torch.nn.Linear.forward:
             others.append(f"{name} ({type(module).__name__})")
             continue
-        if not emulate and (module.in_features % SCALED_MULTIPLE or module.out_features % SCALED_MULTIPLE):
+        if module.in_features % multiple or module.out_features % multiple:
             shape = f"{module.out_features} x {module.in_features}"
-            sizes.append(f"{name!r}: {shape} weights, must be multiples of {SCALED_MULTIPLE}")
+            sizes.append(f"{name!r}: {shape} weights, must be multiples of {multiple}")
         chosen[id(module)] = module
     _raise(sizes)
     if others:
         text = "not an nn.Linear, so its factors keep the format of autocast"
-        warnings.warn(f"amp.py: {text}: {', '.join(others)}", stacklevel=3)
-    names = [name for name, module in modules.items() if id(module) in chosen]
-    if library not in _LIBRARIES:
-        raise ValueError(f"amp.py: library={library!r}, must be one of {sorted(_LIBRARIES)}")
-    if names:
-        _LIBRARIES[library](model, chosen, names, emulate)
-    layer: Any
-    for layer in map(model.get_submodule, names):
-        layer.amp_is_scaled = True
+        warnings.warn(f"amp.py: {text}: {', '.join(others)}", stacklevel=4)
+    return chosen, [name for name, module in modules.items() if id(module) in chosen]
 
 
 # </scaled>
@@ -388,18 +494,29 @@ def _scale_factors(model: torch.nn.Module, library: str, emulate: bool) -> None:
 def torchao_config(emulate: bool = False) -> Any:
     """For torchao.float8.convert_to_float8_training. emulate: on devices without FP8 products."""
     from torchao.float8 import CastConfig, Float8GemmConfig, Float8LinearConfig
+    from torchao.float8.config import ScalingGranularity, ScalingType
 
+    casts: dict[str, Any] = {}
+    for name, (granularity, dtype) in CASTS.items():
+        if granularity == "DISABLED":
+            casts[f"cast_config_{name}"] = CastConfig(scaling_type=ScalingType.DISABLED, target_dtype=dtype)
+        else:
+            made = CastConfig(scaling_granularity=ScalingGranularity[granularity], target_dtype=dtype)
+            casts[f"cast_config_{name}"] = made
+    sums = Float8GemmConfig(use_fast_accum=FAST_SUMS)
     return Float8LinearConfig(
-        cast_config_input=CastConfig(target_dtype=torch.float8_e4m3fn),
-        cast_config_weight=CastConfig(target_dtype=torch.float8_e4m3fn),
-        cast_config_grad_output=CastConfig(target_dtype=GRADIENT_DTYPE),
-        gemm_config_output=Float8GemmConfig(use_fast_accum=False),
+        **casts,
+        gemm_config_output=sums,
+        gemm_config_grad_input=sums,
+        gemm_config_grad_weight=sums,
         round_scales_to_power_of_2=POWER_OF_TWO_SCALES,
         emulate=emulate,
     )
 
 
-def _to_float8(model: torch.nn.Module, chosen: Mapping[int, torch.nn.Linear], names: list[str], emulate: bool) -> None:
+def _replace_products(
+    model: torch.nn.Module, chosen: Mapping[int, torch.nn.Linear], names: list[str], emulate: bool
+) -> None:
     from torchao.float8 import convert_to_float8_training
 
     def is_chosen(module: torch.nn.Module, name: str) -> bool:
@@ -408,37 +525,129 @@ def _to_float8(model: torch.nn.Module, chosen: Mapping[int, torch.nn.Linear], na
     convert_to_float8_training(model, config=torchao_config(emulate), module_filter_fn=is_chosen)
 
 
-_LIBRARIES["torchao"] = _to_float8
-
-
 # </float8>
 # <mxfp8>
-def _to_mxfp8(model: torch.nn.Module, chosen: Mapping[int, torch.nn.Linear], names: list[str], emulate: bool) -> None:
-    linear: Any
-    for linear in chosen.values():
-        linear.forward = functools.partial(_mxfp8_linear, linear, emulate)
-
-
-def _mxfp8_linear(linear: torch.nn.Linear, emulate: bool, x: torch.Tensor) -> torch.Tensor:
-    """Factors are BF16 numbers before they are rounded to MXFP8, the weight, too. A prototype of torchao 0.18.
-
-    Its quantize_() with an MXFP8TrainingOpConfig does not fit autocast: it leaves out biases, and its kernels take
-    16-bit weights only.
-    """
-    from torchao.prototype.moe_training.mxfp8_linear import _to_mxfp8_then_scaled_mm
+def torchao_config(emulate: bool = False) -> Any:
+    """For torchao.quantization.quantize_ with module_filter_fn, on BF16 models without biases: it leaves biases out."""
+    from torchao.prototype.moe_training.config import MXFP8TrainingOpConfig
     from torchao.prototype.mx_formats.config import ScaleCalculationMode
     from torchao.quantization.quantize_.common import KernelPreference
 
-    kernels = KernelPreference.EMULATED if emulate else KernelPreference.AUTO
-    y = _to_mxfp8_then_scaled_mm(x.to(DTYPE), linear.weight.to(DTYPE), kernels, ScaleCalculationMode.RCEIL)
+    return MXFP8TrainingOpConfig(
+        kernel_preference=KernelPreference.EMULATED if emulate else KernelPreference.AUTO,
+        wgrad_with_hp=WGRAD_WITH_HP,
+        scale_calculation_mode=ScaleCalculationMode[MX_SCALES],
+    )
+
+
+def _replace_products(
+    model: torch.nn.Module, chosen: Mapping[int, torch.nn.Linear], names: list[str], emulate: bool
+) -> None:
+    linear: Any
+    for linear in chosen.values():
+        linear.forward = functools.partial(_mxfp8_linear, linear, torchao_config(emulate))
+
+
+def _mxfp8_linear(linear: torch.nn.Linear, config: Any, x: torch.Tensor) -> torch.Tensor:
+    """Factors are BF16 numbers before they are rounded to MXFP8, the weight, too. A prototype of torchao 0.18.
+
+    Its quantize_() does not fit autocast: it leaves out biases, and its kernels take 16-bit weights only.
+    """
+    from torchao.prototype.moe_training.mxfp8_linear import _to_mxfp8_then_scaled_mm
+
+    y = _to_mxfp8_then_scaled_mm(
+        x.to(DTYPE),
+        linear.weight.to(DTYPE),
+        config.kernel_preference,
+        config.scale_calculation_mode,
+        config.wgrad_with_hp,
+    )
     y = y if linear.bias is None else y + linear.bias.to(y.dtype)
     return y if _autocasts() else y.to(x.dtype)
 
 
-_LIBRARIES["torchao"] = _to_mxfp8
-
-
 # </mxfp8>
+# <nvfp4>
+def torchao_config() -> Any:
+    """For torchao.quantization.quantize_ with module_filter_fn."""
+    from torchao.prototype.moe_training.nvfp4_training.nvfp4_training import NVFP4TrainingConfig
+
+    return NVFP4TrainingConfig(rht_sign_vector=HADAMARD_SIGNS)
+
+
+def _replace_products(model: torch.nn.Module, chosen: Mapping[int, torch.nn.Linear], names: list[str]) -> None:
+    from torchao.quantization import quantize_
+
+    def is_chosen(module: torch.nn.Module, name: str) -> bool:
+        return id(module) in chosen
+
+    quantize_(model, torchao_config(), filter_fn=is_chosen)
+
+
+# </nvfp4>
+# <te_delayed>
+def quantizer_factory(role: Any) -> Any:
+    """For transformer_engine.common.recipe.CustomRecipe. role: a QuantizerRole, or None."""
+    from transformer_engine.common import recipe
+    from transformer_engine.pytorch.quantization import DelayedScalingRequest
+    from transformer_engine.pytorch.tensor.identity_tensor import IdentityQuantizer
+
+    if role is not None and role.name in KEPT_LAYERS:
+        return IdentityQuantizer()
+    arguments: dict[str, Any] = {key: value for key, value in RECIPE.items() if key != "class"}
+    arguments["fp8_format"] = getattr(recipe.Format, arguments["fp8_format"])
+    return DelayedScalingRequest(**arguments)
+
+
+# </te_delayed>
+# <te_quantizers>
+def quantizer_factory(role: Any) -> Any:
+    """For transformer_engine.common.recipe.CustomRecipe and Megatron's --fp8-quantizer-factory.
+
+    role: a QuantizerRole, or None. Layers of KEPT_LAYERS, by the name that they were made with, and whatever is not a
+    factor of a linear layer are not rounded.
+    """
+    from transformer_engine.pytorch.tensor.hybrid_tensor import HybridQuantizer
+
+    is_linear = role is not None and role.module_type in ("linear", "grouped_linear")
+    if not is_linear or role.name in KEPT_LAYERS or f"{role.tensor_type}.rowwise" not in QUANTIZERS:
+        return _quantizer(None)
+    rows, columns = QUANTIZERS[f"{role.tensor_type}.rowwise"], QUANTIZERS[f"{role.tensor_type}.columnwise"]
+    if _without_transform(rows) == _without_transform(columns):  # the transform is that of columns in any case
+        return _quantizer(columns)
+    return HybridQuantizer(
+        rowwise_quantizer=_quantizer(rows), columnwise_quantizer=_quantizer(columns), columnwise_source="original"
+    )
+
+
+def _without_transform(arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {key: value for key, value in (arguments or {}).items() if "rht" not in key}
+
+
+def _quantizer(arguments: Mapping[str, Any] | None) -> Any:
+    from transformer_engine.pytorch.constants import DType
+    from transformer_engine.pytorch.tensor.float8_blockwise_tensor import Float8BlockQuantizer
+    from transformer_engine.pytorch.tensor.float8_tensor import Float8CurrentScalingQuantizer
+    from transformer_engine.pytorch.tensor.identity_tensor import IdentityQuantizer
+    from transformer_engine.pytorch.tensor.mxfp8_tensor import MXFP8Quantizer
+    from transformer_engine.pytorch.tensor.nvfp4_tensor import NVFP4Quantizer
+
+    if arguments is None:
+        return IdentityQuantizer()
+    numbers: dict[str, Any] = dict(arguments)
+    made = numbers.pop("class")
+    if "fp8_dtype" in numbers:
+        numbers["fp8_dtype"] = getattr(DType, numbers["fp8_dtype"])
+    if made == "MXFP8Quantizer":
+        return MXFP8Quantizer(**numbers)
+    if made == "NVFP4Quantizer":
+        return NVFP4Quantizer(**numbers)
+    if made == "Float8BlockQuantizer":
+        return Float8BlockQuantizer(rowwise=True, columnwise=True, **numbers)
+    return Float8CurrentScalingQuantizer(device=torch.device("cuda"), **numbers)
+
+
+# </te_quantizers>
 # <transformer_engine>
 @functools.cache
 def transformer_engine_recipe() -> Any:
@@ -447,31 +656,33 @@ def transformer_engine_recipe() -> Any:
 
     arguments: dict[str, Any] = dict(RECIPE)
     made = getattr(recipe, arguments.pop("class"))
+    if not arguments:
+        return made(qfactory=quantizer_factory)
     if "fp8_format" in arguments:
         arguments["fp8_format"] = getattr(recipe.Format, arguments["fp8_format"])
+    if "use_split_accumulator" in arguments:
+        sums = recipe.MMParams(use_split_accumulator=arguments.pop("use_split_accumulator"))
+        arguments |= {f"fp8_gemm_{product}": sums for product in ("fprop", "dgrad", "wgrad")}
     return made(**arguments)
 
 
-def _to_transformer_engine(
-    model: torch.nn.Module, chosen: Mapping[int, torch.nn.Linear], names: list[str], emulate: bool
-) -> None:
+def _replace_products(model: torch.nn.Module, chosen: Mapping[int, torch.nn.Linear], names: list[str]) -> None:
     import transformer_engine.pytorch as te
 
-    if emulate:
-        raise ValueError("amp.py: Transformer Engine does not emulate")
-    made = {}
-    for key, linear in chosen.items():
-        has_bias = linear.bias is not None
-        sizes = (linear.in_features, linear.out_features)
-        made[key] = te.Linear(*sizes, bias=has_bias, params_dtype=linear.weight.dtype, device="meta")
-        made[key].weight = linear.weight
-        if has_bias:
-            made[key].bias = linear.bias
     modules = dict(model.named_modules(remove_duplicate=False))
-    keys = {name: id(modules[name]) for name in names}
+    made: dict[int, Any] = {}
     for name in names:
+        linear = modules[name]
+        if id(linear) not in made:
+            sizes = (linear.in_features, linear.out_features)
+            has_bias = linear.bias is not None
+            new = te.Linear(*sizes, bias=has_bias, params_dtype=linear.weight.dtype, device="meta", name=name)
+            new.weight = linear.weight
+            if has_bias:
+                new.bias = linear.bias
+            made[id(linear)] = new
         parent, _, own = name.rpartition(".")
-        setattr(model.get_submodule(parent), own, made[keys[name]])
+        setattr(model.get_submodule(parent), own, made[id(linear)])
     for name, module in modules.items():  # your own layers of Transformer Engine that are not listed
         is_theirs = type(module).__module__.startswith("transformer_engine.") and not list(module.children())
         if is_theirs and name not in SCALED_LAYERS:
@@ -492,5 +703,4 @@ def _in_fp8(enabled: bool, forward: _Forward, *args: Any, **kwargs: Any) -> Any:
         return forward(*args, **kwargs)
 
 
-_LIBRARIES["transformer_engine"] = _to_transformer_engine
 # </transformer_engine>

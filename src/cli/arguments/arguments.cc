@@ -50,6 +50,17 @@ CLI::Option* declare_threads(CLI::App& app, const ArgumentChecks& checks, int& t
   return option;
 }
 
+void check_text_output(const std::string& option, const std::string& name,
+                       std::string_view extension, bool overwrite, ProblemList& problems) {
+  if (name.empty()) return;
+  if (name != kStandardOutput && !name.ends_with(extension)) {
+    problems.add(fmt::format("{} {}: a name that ends in {} required", option, name, extension),
+                 fmt::format("{} {}{}", option, name, extension));
+  }
+  check_output(name, overwrite ? Replace::kText : Replace::kNothing,
+               fmt::format("{} OTHER, or --overwrite", option), problems, option);
+}
+
 bool is_same_file(const std::string& a, const std::string& b) {
   std::error_code error;
   if (std::filesystem::equivalent(a, b, error)) return true;

@@ -52,6 +52,11 @@ enum class Replace : uint8_t {
 void check_output(const std::string& path, Replace replace, const std::string& hint,
                   ProblemList& problems, std::string_view option = "-o");
 
+// The same for a text file, whose name must end in `extension`. `name`: empty if the option was not
+// given.
+void check_text_output(const std::string& option, const std::string& name,
+                       std::string_view extension, bool overwrite, ProblemList& problems);
+
 // Two names of one file, which need not exist yet.
 bool is_same_file(const std::string& a, const std::string& b);
 

@@ -1,4 +1,4 @@
-"""The module of `recommend --emit-pytorch` on captured models: formats, bits, names, copies, trainers.
+"""The module of `recommend --emit pytorch` on captured models: formats, bits, names, copies, trainers.
 
 It is written for a capture's graph and applied to the model that was captured.
 """
@@ -449,14 +449,40 @@ def test_hostile_names_stay_inert(binary_dir, tmp_path, small, name):
 def test_recommend_writes_the_module_and_replaces_no_file(lockstep, tmp_path):
     run, out = tmp_path / 'run """\n\\x.h5', tmp_path / "amp.py"
     lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 2, "--batch", 4, "-o", run, "--quiet")
-    lockstep("recommend", run, "--emit-pytorch", out)
+    lockstep("recommend", run, "--emit", "pytorch", out)
     amp = load(out)
     assert amp.DTYPE is torch.float16 and amp.SCALER and "Evidence: exponent histograms" in amp.__doc__
     text = out.read_text()
-    assert "exists" in lockstep("recommend", run, "--emit-pytorch", out, code=2).stderr
-    assert "ends in .py" in lockstep("recommend", run, "--emit-pytorch", tmp_path / "amp.txt", code=2).stderr
-    lockstep("recommend", run, "--formats", "bf16", "--emit-pytorch", out, "--overwrite")
+    assert "exists" in lockstep("recommend", run, "--emit", "pytorch", out, code=2).stderr
+    assert "ends in .py" in lockstep("recommend", run, "--emit", "pytorch", tmp_path / "amp.txt", code=2).stderr
+    lockstep("recommend", run, "--formats", "bf16", "--emit", "pytorch", out, "--overwrite")
     assert load(out).DTYPE is torch.bfloat16 and out.read_text() != text
+
+
+def test_several_files_are_written_and_explain_writes_the_same(lockstep, tmp_path):
+    run, policy = tmp_path / "r.h5", tmp_path / "policy.toml"
+    lockstep("replay", "mlp", "--data", "synthetic:100", "--steps", 2, "--batch", 4, "-o", run, "--quiet")
+    kinds = {"pytorch": "one.py", "fsdp2": "two.py", "megatron": "three.sh", "te-debug": "four.yaml"}
+    words = [word for kind, file in kinds.items() for word in ("--emit", kind, tmp_path / file)]
+    said = lockstep("recommend", run, "-o", policy, *words).stdout
+    texts = {file: (tmp_path / file).read_text() for file in kinds.values()}
+    assert all(f"Wrote {tmp_path / file}" in said.replace("\n", "") for file in texts)
+    assert "exists" in lockstep("explain", "mlp", "--policy", policy, *words, code=2).stderr
+    lockstep("explain", "mlp", "--policy", policy, *words, "--overwrite")
+    for file, text in texts.items():
+        again = (tmp_path / file).read_text()
+        cut = "\nEvidence" if file.endswith(".py") else "# Evidence"
+        assert cut in text and cut not in again
+        lines, evidence = text.splitlines(), text.count("\n") - again.count("\n")
+        start = next(i for i, (a, b) in enumerate(zip(lines, again.splitlines())) if a != b)
+        assert 2 <= evidence <= 4 and lines[:start] + lines[start + evidence :] == again.splitlines()
+    lost = tmp_path / "bad.toml"
+    lost.write_text('[[rule]]\nlayer = "nowhere"\ncompute = "bf16"\n')
+    assert (
+        "nowhere"
+        in lockstep("explain", "mlp", "--policy", lost, "--emit", "pytorch", tmp_path / "bad.py", code=2).stderr
+    )
+    assert not (tmp_path / "bad.py").exists()
 
 
 def test_what_was_run_is_the_evidence(lockstep, tmp_path):
@@ -472,7 +498,8 @@ def test_what_was_run_is_the_evidence(lockstep, tmp_path):
         "--formats",
         "bf16",
         "--quiet",
-        "--emit-pytorch",
+        "--emit",
+        "pytorch",
         "amp.py",
         cwd=tmp_path,
     )

@@ -1,10 +1,8 @@
-"""The module of `recommend --emit-pytorch` beyond one autocast: other 16-bit formats, TF32, torchao, Transformer Engine.
+"""The modules of `--emit KIND` beyond one autocast: other 16-bit formats, TF32, torchao.
 
-torchao and Transformer Engine are not installed: stand-ins record what they are asked for. Where torchao is there, the
-emitted module runs with it, and its losses are compared with those of Lockstep's lane.
+A stand-in records what torchao is asked for. Real torchao: test_emitted_torchao.py.
 """
 
-import contextlib
 import copy
 import json
 import pathlib
@@ -14,7 +12,6 @@ import types
 
 import pytest
 import torch
-from lockstep_capture import read_run
 from recipes_in_torch import Products, captured_graph, emit, products_of_policy
 from test_pytorch_module import NETWORKS, STEPS, made, train
 
@@ -123,17 +120,22 @@ def test_an_error_restores_the_switches(binary_dir, tmp_path, captures):
 
 
 # What a policy needs of the module: nothing, regions in 16 bits, TF32, each library.
+SCALED = {
+    "torchao": ["fp8-current", "fp8-rowwise", "fp8-rowwise-bf16-wgrad", "mxfp8", "nvfp4-hadamard"],
+    "transformer-engine": ["fp8-delayed", "fp8-tensorwise", "mxfp8-nvfp4-backward", "nvfp4"],
+    "fsdp2": ["torch-autocast-bf16", "pure-bf16-master"],
+}
 VARIANTS = [
-    "",
-    *(policy for name, policy, _ in POLICIES.values() if name == "cnn"),
-    *(f'extends = "{preset}:1"\n' for preset in ("fp8-delayed", "fp8-current", "mxfp8", "nvfp4")),
+    ("pytorch", ""),
+    *(("pytorch", policy) for name, policy, _ in POLICIES.values() if name == "cnn"),
+    *((kind, f'extends = "{preset}"\n') for kind, presets in SCALED.items() for preset in presets),
 ]
 
 
-@pytest.mark.parametrize("policy", VARIANTS)
-def test_the_module_is_formatted_and_knows_all_its_names(binary_dir, tmp_path, captures, policy):
+@pytest.mark.parametrize("kind,policy", VARIANTS)
+def test_the_module_is_formatted_and_knows_all_its_names(binary_dir, tmp_path, captures, kind, policy):
     pytest.importorskip("ruff", reason="ruff is not installed")
-    emit(binary_dir, tmp_path, policy, captured_graph(captures["cnn"]))
+    emit(binary_dir, tmp_path, policy, captured_graph(captures["cnn"]), kind)
     for check in (["format", "--diff"], ["check"]):
         done = subprocess.run(
             [sys.executable, "-m", "ruff", *check, "--config", SOURCE / ".ruff.toml", tmp_path / "amp.py"],
@@ -177,8 +179,8 @@ def wide_capture(tmp_path_factory):
     return path
 
 
-def amp_of(binary_dir, folder, capture, preset, *rules):
-    return emit(binary_dir, folder, f'extends = "{preset}"\n' + "".join(rules), captured_graph(capture))
+def amp_of(binary_dir, folder, capture, preset, *rules, kind="torchao"):
+    return emit(binary_dir, folder, f'extends = "{preset}"\n' + "".join(rules), captured_graph(capture), kind)
 
 
 @pytest.fixture
@@ -194,8 +196,8 @@ def torchao(monkeypatch):
         ]
         calls.append((config, chosen))
 
-    def product(x, weight, kernels, scales):
-        calls.append((tuple(x.shape), x.dtype, weight.dtype, kernels, scales))
+    def product(x, weight, kernels, scales, wgrad_with_hp):
+        calls.append((tuple(x.shape), x.dtype, weight.dtype, kernels, scales, wgrad_with_hp))
         return nn.functional.linear(x, weight)
 
     def keep(**arguments):
@@ -208,8 +210,15 @@ def torchao(monkeypatch):
             "Float8LinearConfig": keep,
             "convert_to_float8_training": convert,
         },
+        "torchao.float8.config": {
+            "ScalingGranularity": {"TENSORWISE": "tensorwise", "AXISWISE": "axiswise"},
+            "ScalingType": types.SimpleNamespace(DISABLED="disabled"),
+        },
+        "torchao.prototype.moe_training.config": {
+            "MXFP8TrainingOpConfig": lambda **arguments: types.SimpleNamespace(**arguments)
+        },
         "torchao.prototype.moe_training.mxfp8_linear": {"_to_mxfp8_then_scaled_mm": product},
-        "torchao.prototype.mx_formats.config": {"ScaleCalculationMode": types.SimpleNamespace(RCEIL="rceil")},
+        "torchao.prototype.mx_formats.config": {"ScaleCalculationMode": {"RCEIL": "rceil", "FLOOR": "floor"}},
         "torchao.quantization.quantize_.common": {
             "KernelPreference": types.SimpleNamespace(AUTO="auto", EMULATED="emulated")
         },
@@ -229,12 +238,18 @@ def test_torchao_gets_the_layers_and_the_formats(binary_dir, tmp_path, wide_capt
     assert amp.SCALED_LAYERS == ["down"] and amp.FP32_LAYERS == ["up"] and amp.DTYPE is torch.bfloat16
     model = made(wide)[0]
     assert amp.apply(model) is model
-    e4m3, e5m2 = {"target_dtype": torch.float8_e4m3fn}, {"target_dtype": torch.float8_e5m2}
+    e4m3, e5m2 = (
+        {"scaling_granularity": "tensorwise", "target_dtype": dtype}
+        for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)
+    )
     config = {
         "cast_config_input": e4m3,
+        "cast_config_input_for_grad_weight": e4m3,
         "cast_config_weight": e4m3,
+        "cast_config_weight_for_grad_input": e4m3,
         "cast_config_grad_output": e5m2,
-        "gemm_config_output": {"use_fast_accum": False},
+        "cast_config_grad_output_for_grad_weight": e5m2,
+        **{f"gemm_config_{product}": {"use_fast_accum": False} for product in ("output", "grad_input", "grad_weight")},
         "round_scales_to_power_of_2": False,
     }
     assert torchao == [(config | {"emulate": False}, ["down"])]
@@ -242,8 +257,6 @@ def test_torchao_gets_the_layers_and_the_formats(binary_dir, tmp_path, wide_capt
     assert torchao[1:] == [(config | {"emulate": True}, ["down"])], "the second call changes nothing"
     said = " ".join(amp.__doc__.split())
     assert "torchao 0.18" in said and "attn: factors of linear are rounded to" in said and "head" not in said
-    with pytest.raises(ValueError, match="library='fbgemm', must be one of"):
-        amp.apply(made(wide)[0], library="fbgemm")
 
 
 def test_powers_of_two_and_e4m3_gradients_are_torchaos_too(binary_dir, tmp_path, wide_capture, torchao):
@@ -282,7 +295,7 @@ def test_mxfp8_of_torchao_under_autocast(binary_dir, tmp_path, wide_capture, tor
         loss_of(model, batches[0]).backward()
         assert model.up(x).dtype == torch.bfloat16
     kernels = "emulated" if emulate else "auto"
-    low = (torch.bfloat16, torch.bfloat16, kernels, "rceil")
+    low = (torch.bfloat16, torch.bfloat16, kernels, "rceil", False)
     assert torchao == [((4, 8, 32), *low), ((4, 8, 64), *low), ((4, 8, 32), *low)]
     assert model.up.weight.grad.dtype == model.up(x).dtype == torch.float32
     by_hand = nn.functional.linear(x.bfloat16(), plain.up.weight.bfloat16()) + plain.up.bias.bfloat16()
@@ -291,141 +304,3 @@ def test_mxfp8_of_torchao_under_autocast(binary_dir, tmp_path, wide_capture, tor
         other.up.weight.zero_()
     assert torch.equal(model.up(x), by_hand.float()) and not torch.equal(other.up(x), model.up(x))
     assert list(model.state_dict()) == list(plain.state_dict())
-
-
-def own_outputs():
-    """Targets are the outputs of the untrained model in FP32, so the first loss is the error of the formats alone."""
-    model, batches, loss_of = wide()
-    with torch.no_grad():
-        return model, [(x, model(x)) for x, _ in batches], loss_of
-
-
-def test_the_real_torchao_computes_as_the_lane(lockstep, binary_dir, tmp_path):
-    """Emulated on the CPU. It adds biases after a rounding, and in MXFP8 the weight is in BF16 first: 0.990 and 0.999 of the lane's loss."""
-    pytest.importorskip("torchao", reason="torchao is not installed")
-    path, run = tmp_path / "own.h5", tmp_path / "run.h5"
-    model, batches, loss_of = made(own_outputs)
-    train(model, batches, loss_of, None, capture=path)
-    for preset in ("fp8-current:1", "mxfp8:1"):
-        amp = amp_of(binary_dir, tmp_path, path, preset, rule("head", "bf16"), rule("attn", "bf16", "linear"))
-        model, batches, loss_of = made(own_outputs)
-        amp.apply(model, emulate=True)
-        theirs = float(train(model, batches, loss_of, lambda: autocast_of_torchao(amp))[0])
-        lockstep(
-            "replay",
-            path,
-            "--lanes",
-            f"fp32,torch-autocast-bf16,{tmp_path / 'policy.toml'}",
-            "-o",
-            run,
-            "--overwrite",
-            "--quiet",
-        )
-        first = dict(read_run(str(run)).steps["loss"].unstack("lane").iloc[0])
-        bf16 = first["torch-autocast-bf16"]
-        ours = next(
-            loss for name, loss in first.items() if name not in ("fp32", "twin", "captured", "torch-autocast-bf16")
-        )
-        print(f"{preset}: loss {theirs:.3e} by torchao, {ours:.3e} in the lane, {bf16:.3e} in BF16")
-        assert ours > 10 * bf16 and abs(theirs - ours) < 0.1 * ours
-
-
-@contextlib.contextmanager
-def autocast_of_torchao(amp):
-    """Float8Linear asks for CUDA's autocast, whatever the device."""
-    torch.set_autocast_enabled("cuda", True)
-    torch.set_autocast_dtype("cuda", amp.DTYPE)
-    try:
-        with amp.autocast("cpu"):
-            yield
-    finally:
-        torch.set_autocast_enabled("cuda", False)
-
-
-# ---- Transformer Engine
-
-
-class StandIn(nn.Linear):
-    """transformer_engine.pytorch.Linear: keeps what it was made with, and whether FP8 was on when it ran."""
-
-    __module__ = "transformer_engine.pytorch.module.linear"
-    fp8 = None  # (enabled, recipe) of the innermost autocast
-
-    def __init__(self, in_features, out_features, bias, params_dtype, device):
-        super().__init__(in_features, out_features, bias, device, params_dtype)
-        self.ran_in = []
-
-    def forward(self, x):
-        self.ran_in.append(StandIn.fp8)
-        return super().forward(x)
-
-
-@contextlib.contextmanager
-def stand_in_autocast(enabled, recipe):
-    before, StandIn.fp8 = StandIn.fp8, (enabled, recipe if enabled else None)
-    yield
-    StandIn.fp8 = before
-
-
-@pytest.fixture
-def transformer_engine(monkeypatch):
-    def named(name):
-        return lambda **numbers: (name, tuple(sorted(numbers.items())))
-
-    recipe = types.SimpleNamespace(
-        Format=types.SimpleNamespace(HYBRID="hybrid", E4M3="e4m3"),
-        **{
-            name: named(name)
-            for name in ("DelayedScaling", "Float8CurrentScaling", "MXFP8BlockScaling", "NVFP4BlockScaling")
-        },
-    )
-    contents = {
-        "transformer_engine": {},
-        "transformer_engine.common": {"recipe": recipe},
-        "transformer_engine.pytorch": {"Linear": StandIn, "autocast": stand_in_autocast},
-    }
-    for name, content in contents.items():
-        module = types.ModuleType(name)
-        vars(module).update(content)
-        monkeypatch.setitem(sys.modules, name, module)
-    sys.modules["transformer_engine"].pytorch = sys.modules["transformer_engine.pytorch"]
-
-
-RECIPES = {
-    "fp8-delayed:1": (
-        "DelayedScaling",
-        (("amax_compute_algo", "max"), ("amax_history_len", 1024), ("fp8_format", "hybrid"), ("margin", 0)),
-    ),
-    "fp8-current:1": ("Float8CurrentScaling", (("fp8_format", "hybrid"),)),
-    "mxfp8:1": ("MXFP8BlockScaling", (("fp8_format", "e4m3"),)),
-    "nvfp4:1": (
-        "NVFP4BlockScaling",
-        (("disable_2d_quantization", False), ("disable_rht", True), ("disable_stochastic_rounding", False)),
-    ),
-}
-
-
-@pytest.mark.parametrize("preset", RECIPES)
-def test_transformer_engine_gets_the_layers_and_the_recipe(
-    binary_dir, tmp_path, wide_capture, transformer_engine, preset
-):
-    amp = amp_of(binary_dir, tmp_path, wide_capture, preset, rule("up", "fp32"))
-    model, batches, loss_of = made(wide)
-    plain = copy.deepcopy(model)
-    model.attn.extra = StandIn(4, 4, False, torch.float32, "cpu")  # the user's own, not in the policy
-    weight = model.down.weight
-    library = {} if preset in ("fp8-delayed:1", "nvfp4:1") else {"library": "transformer_engine"}
-    amp.apply(amp.apply(model, **library), **library)
-    assert [name for name, module in model.named_modules() if isinstance(module, StandIn)] == [
-        "attn.extra",
-        "down",
-        "head",
-    ]
-    assert model.down.weight is weight and model.down.bias is None and model.head.bias is not None
-    with amp.autocast("cpu"):
-        loss_of(model, batches[0])
-    assert model.down.ran_in == model.head.ran_in == [(True, RECIPES[preset])]
-    model.attn.extra(torch.ones(1, 4))
-    assert model.attn.extra.ran_in == [(False, None)] and StandIn.fp8 is None
-    assert amp.FP32_LAYERS == ["up"] and torch.equal(model(batches[0][0]), plain(batches[0][0]))
-    assert "Lockstep never ran Transformer Engine" in " ".join(amp.__doc__.split())

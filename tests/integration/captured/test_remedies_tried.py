@@ -260,7 +260,7 @@ def test_inference_needs_no_word_on_loss_scales(lockstep, tmp_path):
     lockstep_capture.capture(path, model, None, batches, lambda m, b: m(b[0]).square().mean(), steps=STEPS, quiet=True)
     run = replayed(lockstep, tmp_path, path, "torch-autocast-fp16")
     module = tmp_path / "cast_rules.py"
-    advice = lockstep("recommend", run, "--emit-pytorch", module).stdout
+    advice = lockstep("recommend", run, "--emit", "pytorch", module).stdout
     for text in (first_screen(lockstep("report", run).stdout).partition(" Findings")[0], advice):
         assert "a loss scale of" not in text and "needs no loss scale" not in text, text
     first = module.read_text().partition("\nimport")[0]
@@ -275,7 +275,7 @@ def test_the_module_is_imported_by_the_name_of_its_file(lockstep, tmp_path, monk
         ("rules_of_mine.py", "import rules_of_mine as amp"),
         ("my-rules.py", 'import importlib; amp = importlib.import_module("my-rules")'),
     ):
-        lockstep("recommend", tmp_path / "r.h5", "--emit-pytorch", tmp_path / file)
+        lockstep("recommend", tmp_path / "r.h5", "--emit", "pytorch", tmp_path / file)
         (said,) = [
             text.strip() for text in (tmp_path / file).read_text().split("\n") if "import" in text and "amp" in text
         ][:1]

@@ -1,4 +1,4 @@
-"""`recommend --emit-pytorch`: under the module, the twins of the built-in models run each op in the policy's format."""
+"""`recommend --emit pytorch`: under the module, the twins of the built-in models run each op in the policy's format."""
 
 import h5py
 import pytest

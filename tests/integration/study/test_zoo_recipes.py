@@ -1,4 +1,4 @@
-"""Networks of the zoo under the module of `recommend --emit-pytorch`, with layers in FP32: every product's format, and V7.
+"""Networks of the zoo under the module of `recommend --emit pytorch`, with layers in FP32: every product's format, and V7.
 
 A network of each of these kinds: zoo/recipe.py says what is checked. Minutes. A network whose package is absent is
 skipped. `python -m zoo.runner --recipe bfloat16` runs the whole zoo.

@@ -47,16 +47,22 @@ def load(path):
     return module
 
 
-def emit(binary_dir, folder, policy, graph):
-    """The module that Lockstep writes for a policy (TOML text) and a graph (JSON text)."""
+def write(binary_dir, folder, policy, graph, kind, file):
+    """Writes a policy (TOML text) for a graph (JSON text) as `--emit KIND FILE` does: what the file cannot do, as text."""
     (folder / "policy.toml").write_text(policy)
     (folder / "graph.json").write_text(graph)
     done = subprocess.run(
-        [binary_dir / "lockstep_recipe_tool", folder / "policy.toml", folder / "graph.json", folder / "amp.py"],
+        [binary_dir / "lockstep_recipe_tool", folder / "policy.toml", folder / "graph.json", kind, folder / file],
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def emit(binary_dir, folder, policy, graph, kind="pytorch"):
+    """The module of that kind."""
+    write(binary_dir, folder, policy, graph, kind, "amp.py")
     return load(folder / "amp.py")
 
 

@@ -40,9 +40,12 @@ Graph small_graph() {
   return graph;
 }
 
+constexpr PythonTarget kTorch, kTorchao{.library = ScalingLibrary::kTorchao},
+    kEngine{.library = ScalingLibrary::kTransformerEngine};
+
 Said said(const std::string& toml) {
   Said out;
-  out.recipe = pytorch_recipe(parse_policy(toml, "p.toml"), small_graph(), out.unsaid);
+  out.recipe = pytorch_recipe(parse_policy(toml, "p.toml"), small_graph(), kTorch, out.unsaid);
   return out;
 }
 
@@ -55,7 +58,7 @@ TEST_CASE("every preset of torch's autocast is said in full") {
     if (!preset.name.starts_with("torch-autocast-")) continue;
     CAPTURE(preset.label());
     std::vector<std::string> unsaid;
-    const PytorchRecipe recipe = pytorch_recipe(preset, small_graph(), unsaid);
+    const PytorchRecipe recipe = pytorch_recipe(preset, small_graph(), kTorch, unsaid);
     CHECK(recipe.format == preset.low->name);
     CHECK(unsaid.empty());
     CHECK(recipe.fp32_layers.empty());
@@ -75,16 +78,16 @@ TEST_CASE("every preset of torch's autocast is said in full") {
 TEST_CASE("every other preset says what torch and its libraries do not do") {
   for (const Policy& preset : presets()) {
     const bool is_fp32 = preset.name == kReferenceLane || preset.name == "apex-o0";
-    const bool is_said =
-        preset.gemm_operand != nullptr || preset.scaling.kind != ScalingKind::kNone;
+    const bool is_said = preset.gemm_operand != nullptr;
     if (is_fp32 || is_said || preset.name.starts_with("torch-autocast-")) continue;
     CAPTURE(preset.label());
     std::vector<std::string> unsaid;
-    pytorch_recipe(preset, small_graph(), unsaid);
+    pytorch_recipe(preset, small_graph(), kTorch, unsaid);
     CHECK_FALSE(unsaid.empty());
   }
   std::vector<std::string> unsaid;
-  const PytorchRecipe fp32 = pytorch_recipe(find_policy(kReferenceLane), small_graph(), unsaid);
+  const PytorchRecipe fp32 =
+      pytorch_recipe(find_policy(kReferenceLane), small_graph(), kTorch, unsaid);
   CHECK(fp32.format.empty());
   CHECK_FALSE(fp32.scaler);
   CHECK(unsaid.empty());
@@ -149,7 +152,7 @@ TEST_CASE("what torch cannot say is one sentence each") {
       {"[gemm]\naccumulator = \"fp16\"\n", "summed in the accumulator fp16"},
       {"[reduce]\naccumulator = \"fp16\"\n", "formed in the accumulator fp16"},
       {"[storage]\nrounding = \"stochastic\"\n", "rounded to stochastic"},
-      {"[storage]\nweight = \"bf16\"\n", "Weights are stored in bf16"},
+      {"[storage]\nweight = \"bf16\"\n", "Stored are weights in bf16: convert"},
       {"[optimizer]\nstate = \"bf16\"\n", "state is kept in bf16"},
       {"[optimizer]\nupdate_rounding = \"stochastic\"\n", "round to nearest even."},
       {"[optimizer]\nupdate_rounding = \"kahan\"\n", "add them plainly."},
@@ -184,7 +187,7 @@ TEST_CASE("a layer in another 16-bit format runs under an autocast of its own") 
     std::vector<std::string> unsaid;
     const Policy policy =
         parse_policy(base + "[[rule]]\nlayer = \"fc\"\ncompute = \"bf16\"\n", "p");
-    const PytorchRecipe recipe = pytorch_recipe(policy, graph, unsaid);
+    const PytorchRecipe recipe = pytorch_recipe(policy, graph, kTorch, unsaid);
     CHECK(recipe.low_layers == std::vector{fc});
     CHECK(recipe.fp32_layers.empty());
     REQUIRE(unsaid.size() == (base == kFp16 ? 0 : 1));
@@ -214,7 +217,7 @@ TEST_CASE("TF32 is two switches, with layers that keep FP32") {
   std::vector<std::string> unsaid;
   const Policy one =
       parse_policy("extends = \"tf32:1\"\n[gemm]\noperand_ops = [\"linear\"]\n", "p");
-  CHECK_FALSE(pytorch_recipe(one, graph, unsaid).tf32);
+  CHECK_FALSE(pytorch_recipe(one, graph, kTorch, unsaid).tf32);
   CHECK(unsaid.size() == 1);
 }
 
@@ -243,75 +246,115 @@ Graph linear_graph() {
   return graph;
 }
 
-Said said_of_linears(const std::string& toml) {
+Said said_of_linears(const std::string& toml, const PythonTarget& target) {
   Said out;
-  out.recipe = pytorch_recipe(parse_policy(toml, "p.toml"), linear_graph(), out.unsaid);
+  out.recipe = pytorch_recipe(parse_policy(toml, "p.toml"), linear_graph(), target, out.unsaid);
   return out;
 }
 
-std::string arguments_text(const PythonTable& table) {
-  std::vector<std::string> rows;
-  for (const auto& [name, value] : table) rows.push_back(name + "=" + value);
-  return fmt::format("{}", fmt::join(rows, ", "));
+// "class="MXFP8BlockScaling", fp8_format="E4M3"" of the fact with this name; "" of none.
+std::string fact_text(const Said& found, const std::string& name) {
+  if (!found.recipe.scaled) return "";
+  for (const PythonFact& fact : found.recipe.scaled->call.facts) {
+    if (fact.name != name) continue;
+    if (!fact.value.empty()) return fact.value;
+    std::vector<std::string> rows;
+    for (const auto& [key, value] : fact.table) rows.push_back(key + "=" + value);
+    return fmt::format("{}", fmt::join(rows, ", "));
+  }
+  return "";
 }
 
 TEST_CASE("scaled operands of linear layers become calls of torchao and Transformer Engine") {
-  using Torchao = ScaledLinears::Torchao;
   const std::string e4m3 = "[scaling]\ngrad_operand = \"fp8_e4m3+saturate\"\n";
   const struct {
-    std::string toml, call;
-    Torchao torchao;
+    std::string toml, recipe, region, fact, value;  // of Transformer Engine; of torchao
   } kCases[] = {
-      {"extends = \"fp8-delayed:1\"\n",
+      {"extends = \"fp8-delayed\"\n",
        "class=\"DelayedScaling\", fp8_format=\"HYBRID\", margin=0, amax_history_len=1024, "
        "amax_compute_algo=\"max\"",
-       Torchao::kNone},
-      {"extends = \"fp8-current:1\"\n", "class=\"Float8CurrentScaling\", fp8_format=\"HYBRID\"",
-       Torchao::kFloat8},
-      {"extends = \"fp8-current:1\"\n" + e4m3,
-       "class=\"Float8CurrentScaling\", fp8_format=\"E4M3\"", Torchao::kFloat8},
-      {"extends = \"fp8-current:1\"\n[scaling]\npower_of_two = true\n", "", Torchao::kFloat8},
-      {"extends = \"mxfp8:1\"\n", "class=\"MXFP8BlockScaling\", fp8_format=\"E4M3\"",
-       Torchao::kMxfp8},
-      {"extends = \"nvfp4:1\"\n",
+       "", "", ""},
+      {"extends = \"fp8-current\"\n",
+       "class=\"Float8CurrentScaling\", fp8_format=\"HYBRID\", use_split_accumulator=True",
+       "float8", "RECIPE_NAME", "\"tensorwise\""},
+      {"extends = \"fp8-tensorwise\"\n", "class=\"CustomRecipe\"", "float8", "RECIPE_NAME",
+       "\"tensorwise\""},
+      {"extends = \"fp8-current\"\n" + e4m3,
+       "class=\"Float8CurrentScaling\", fp8_format=\"E4M3\", use_split_accumulator=True", "float8",
+       "RECIPE_NAME", "None"},
+      {"extends = \"fp8-current\"\n[scaling]\npower_of_two = true\n", "class=\"CustomRecipe\"",
+       "float8", "POWER_OF_TWO_SCALES", "True"},
+      {"extends = \"fp8-rowwise\"\n", "", "float8", "RECIPE_NAME", "\"rowwise\""},
+      {"extends = \"fp8-rowwise-bf16-wgrad\"\n", "", "float8", "RECIPE_NAME",
+       "\"rowwise_with_gw_hp\""},
+      {"extends = \"fp8-blockwise\"\n", "class=\"Float8BlockScaling\", fp8_format=\"E4M3\"", "", "",
+       ""},
+      {"extends = \"mxfp8\"\n", "class=\"MXFP8BlockScaling\", fp8_format=\"E4M3\"", "mxfp8",
+       "WGRAD_WITH_HP", "False"},
+      {"extends = \"mxfp8-bf16-wgrad\"\n", "class=\"CustomRecipe\"", "mxfp8", "WGRAD_WITH_HP",
+       "True"},
+      {"extends = \"mxfp8\"\n[scaling]\noperand = \"mxfp8_e4m3+floor\"\ngrad_operand = "
+       "\"mxfp8_e4m3+floor\"\n",
+       "", "mxfp8", "MX_SCALES", "\"FLOOR\""},
+      {"extends = \"mxfp8-bf16-backward\"\n", "class=\"CustomRecipe\"", "", "", ""},
+      {"extends = \"nvfp4\"\n",
        "class=\"NVFP4BlockScaling\", disable_rht=True, disable_stochastic_rounding=False, "
        "disable_2d_quantization=False",
-       Torchao::kNone},
-      {"extends = \"nvfp4:1\"\n[scaling]\ngrad_rounding = \"nearest_even\"\n",
+       "", "", ""},
+      {"extends = \"nvfp4\"\n[scaling]\ngrad_rounding = \"nearest_even\"\n",
        "class=\"NVFP4BlockScaling\", disable_rht=True, disable_stochastic_rounding=True, "
        "disable_2d_quantization=False",
-       Torchao::kNone},
+       "", "", ""},
+      {"extends = \"nvfp4-hadamard\"\n",
+       "class=\"NVFP4BlockScaling\", disable_rht=False, disable_stochastic_rounding=False, "
+       "disable_2d_quantization=False",
+       "nvfp4", "HADAMARD_SIGNS", "(1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)"},
+      {"extends = \"mxfp8-nvfp4-backward\"\n", "class=\"CustomRecipe\"", "", "", ""},
   };
   for (const auto& c : kCases) {
     CAPTURE(c.toml);
-    const Said found = said_of_linears(
-        c.toml + "[[rule]]\nlayer = \"fc1\"\ncompute = \"bf16\"\n[[rule]]\nlayer = \"head\"\n" +
-        "compute = \"fp32\"\n");
-    REQUIRE(found.recipe.scaled);
-    CHECK(arguments_text(found.recipe.scaled->transformer_engine) == c.call);
-    CHECK(found.recipe.scaled->torchao == c.torchao);
-    CHECK(found.recipe.scaled->layers == std::vector<std::string>{"fc2"});
-    CHECK(found.recipe.fp32_layers == std::vector<std::string>{"head"});
-    CHECK(found.recipe.low_layers.empty());
-    CHECK(found.unsaid.size() == 1);
-    CHECK(found.has("attn: factors of linear are rounded to"));
+    const std::string toml = c.toml + "[[rule]]\nlayer = \"fc1\"\ncompute = \"bf16\"\n" +
+                             "[[rule]]\nlayer = \"head\"\ncompute = \"fp32\"\n";
+    const Said engine = said_of_linears(toml, kEngine), torchao = said_of_linears(toml, kTorchao);
+    CHECK(fact_text(engine, "RECIPE") == c.recipe);
+    CHECK(torchao.recipe.scaled.has_value() == !c.region.empty());
+    CHECK(fact_text(torchao, c.fact) == c.value);
+    if (torchao.recipe.scaled) CHECK(torchao.recipe.scaled->call.region == c.region);
+    for (const Said* found : {&engine, &torchao}) {
+      CHECK(found->unsaid.size() == 1);
+      CHECK(found->recipe.fp32_layers == std::vector<std::string>{"head"});
+      CHECK(found->recipe.low_layers.empty());
+      if (!found->recipe.scaled) continue;
+      CHECK(found->recipe.scaled->layers == std::vector<std::string>{"fc2"});
+      CHECK(found->recipe.scaled->kept == std::vector<std::string>{"fc1", "head"});
+      CHECK(found->has("attn: factors of linear are rounded to"));
+    }
+    const Said plain = said_of_linears(toml, kTorch);
+    CHECK_FALSE(plain.recipe.scaled);
+    CHECK(plain.has("autocast has no such formats; --emit "));
+    CHECK(plain.has("--emit torchao") == !c.region.empty());
+    CHECK(plain.has("--emit transformer-engine") == !c.recipe.empty());
   }
-  CHECK(said_of_linears("extends = \"fp8-current:1\"\n").recipe.scaled->layers ==
+  CHECK(said_of_linears("extends = \"fp8-current:1\"\n", kTorchao).recipe.scaled->layers ==
         std::vector<std::string>{"fc1", "fc2", "head"});
 }
 
 TEST_CASE("scaled operands that neither library has are a sentence") {
-  for (const std::string more : {"fp8-delayed:1\"\n[scaling]\nops = [\"linear\", \"conv2d\"]\n",
-                                 "fp8-current:1\"\n[scaling]\nkind = \"unit\"\noperand = "
-                                 "\"fp8_e4m3+saturate\"\ngrad_operand = \"fp8_e5m2+saturate\"\n",
-                                 "fp8-current:1\"\n[scaling]\namax_epsilon = 0.5\n",
-                                 "fp8-current:1\"\n[scaling]\nrounding = \"stochastic\"\n",
-                                 "mxfp8:1\"\n[scaling]\nweight_blocks = \"square\"\n"}) {
+  for (const std::string more :
+       {"fp8-delayed\"\n[scaling]\nops = [\"linear\", \"conv2d\"]\n",
+        "fp8-current\"\n[scaling]\nkind = \"unit\"\noperand = "
+        "\"fp8_e4m3+saturate\"\ngrad_operand = \"fp8_e5m2+saturate\"\n",
+        "fp8-current\"\n[scaling]\namax_epsilon = 0.5\nrounding = \"stochastic\"\n",
+        "fp8-current\"\n[scaling]\nrounding = \"stochastic\"\n",
+        "fp8-rowwise\"\n[scaling.wgrad]\nhadamard = \"fixed\"\n",
+        "mxfp8\"\n[scaling]\nweight_blocks = \"square\"\n"}) {
     CAPTURE(more);
-    const Said found = said_of_linears("extends = \"" + more);
-    CHECK_FALSE(found.recipe.scaled);
-    CHECK(found.unsaid.size() == 1);
-    CHECK(found.has("no configuration of torchao or Transformer Engine"));
+    for (const PythonTarget& target : {kTorchao, kEngine}) {
+      const Said found = said_of_linears("extends = \"" + more, target);
+      CHECK_FALSE(found.recipe.scaled);
+      CHECK(found.unsaid.size() == 1);
+      CHECK(found.has(" is known to be the same."));
+    }
   }
   CHECK_FALSE(said(kBf16).recipe.scaled);
 }

@@ -1,4 +1,4 @@
-"""One network under the module of `recommend --emit-pytorch`: does every product run in the policy's format?
+"""One network under the module of `recommend --emit pytorch`: does every product run in the policy's format?
 
 Two policies keep layers in FP32: the first and the last with products, and every third. Under each, products are
 recorded in PyTorch, forward and backward, and compared with `lockstep explain`. With BF16, a run under the second one is

@@ -2,7 +2,7 @@
 
     python -m zoo.runner --program build/ci/lockstep --results FOLDER [--autocast] [--only NAME,...] [--failed] [--all]
 
---recipe bfloat16|float16 examines the module of `recommend --emit-pytorch` (recipe.py) instead of a capture.
+--recipe bfloat16|float16 examines the module of `recommend --emit pytorch` (recipe.py) instead of a capture.
 
 Results that exist are kept: only missing ones run, --failed repeats those that are not perfect, --all everything.
 Processes are forked from one that has imported PyTorch and the package, which saves seconds for each network.

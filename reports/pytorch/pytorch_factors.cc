@@ -1,0 +1,57 @@
+// See pytorch_factors.h.
+#include "reports/pytorch/pytorch_factors.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "src/execute/hadamard.h"
+
+namespace lockstep {
+
+std::optional<FactorFormat> factor_at(const FactorScaling& scaling, size_t place) {
+  const auto& [role, product] = kFactors.at(place);
+  if (scaling.kind == ScalingKind::kNone || !scaling.of(product).is_scaled) return std::nullopt;
+  return scaling.factor(product, role);
+}
+
+bool rotates_at(const FactorScaling& scaling, size_t place) {
+  return scaling.of(kFactors.at(place).product).rotates;
+}
+
+bool is_nvfp4(const FactorFormat& factor) {
+  static const BlockFormat* nvfp4 = &find_block_format("nvfp4");
+  return factor.block == nvfp4;
+}
+
+Nvfp4Recipe nvfp4_recipe(const FactorScaling& scaling) {
+  if (scaling.kind != ScalingKind::kBlock) return {};
+  Nvfp4Recipe found{.is_nvfp4 = true};
+  std::optional<bool> stochastic, squares;
+  // Whether both products agree.
+  const auto agrees = [](std::optional<bool>& before, bool now) {
+    const bool is_same = before.value_or(now) == now;
+    before = now;
+    return is_same;
+  };
+  for (size_t place = 0; place < kFactorPlaces; ++place) {
+    const auto& [role, product] = kFactors.at(place);
+    const std::optional<FactorFormat> factor = factor_at(scaling, place);
+    if (!factor || !is_nvfp4(*factor)) return {};
+    const bool is_gradient = role == FactorRole::kGradient, is_weight = role == FactorRole::kWeight;
+    const bool is_random = factor->rounding == Rounding::kStochastic;
+    if (!is_random && factor->rounding != Rounding::kNearestEven) return {};
+    if (is_gradient ? !agrees(stochastic, is_random) : is_random) return {};
+    if (is_weight ? !agrees(squares, factor->square) : factor->square) return {};
+    if (rotates_at(scaling, place) && product != Product::kWgrad) return {};
+  }
+  found.is_stochastic = stochastic.value_or(false);
+  found.squares_weights = squares.value_or(false);
+  found.rotates_wgrad = scaling.of(Product::kWgrad).rotates;
+  return found;
+}
+
+std::string hadamard_signs_text() {
+  return fmt::format("({})", fmt::join(kHadamardSigns, ", "));
+}
+
+}  // namespace lockstep
