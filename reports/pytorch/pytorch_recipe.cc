@@ -13,6 +13,7 @@
 #include "reports/pytorch/pytorch_unsaid.h"
 #include "src/graph/composed_ops.h"
 #include "src/graph/op.h"
+#include "src/lower/model_places.h"
 #include "src/policy/find_policy.h"
 
 namespace lockstep {
@@ -68,8 +69,9 @@ std::string torch_dtype(const std::string& format) {
   return "torch." + find_format(format).aliases.front();
 }
 
-PytorchRecipe pytorch_recipe(const Policy& policy, const Graph& graph,
+PytorchRecipe pytorch_recipe(const Policy& stated, const Graph& graph,
                              std::vector<std::string>& unsaid) {
+  const Policy policy = with_layers_for_places(stated, graph);
   PytorchRecipe recipe;
   recipe.model = graph.name;
   const std::set<std::string> ops = listed_names(graph);

@@ -5,16 +5,19 @@
 #include <memory>
 
 #include "reports/writers/number_text.h"
+#include "reports/writers/recipe_svg.h"
 #include "src/capture/captured_loop.h"
 #include "src/cli/arguments/arguments.h"
 #include "src/cli/arguments/capture_argument.h"
 #include "src/cli/command.h"
 #include "src/cli/terminal/terminal.h"
 #include "src/core/error.h"
+#include "src/core/text_file.h"
 #include "src/data/dataset.h"
 #include "src/data/sources.h"
 #include "src/graph/autodiff.h"
 #include "src/lower/lower.h"
+#include "src/lower/product_recipe.h"
 #include "src/lower/program_text.h"
 #include "src/models/model.h"
 #include "src/record/capture/capture_reader.h"
@@ -29,6 +32,7 @@ struct ExplainArgs {
   std::string policy;
   int64_t graph = 0;
   bool json = false;
+  std::string svg;  // a file, or ""
 };
 
 // The graph to lower, and the text printed before it.
@@ -97,6 +101,11 @@ int explain(const ExplainArgs& args, ProblemList& problems) {
   const Policy& policy = lane.policy;
   for (const std::string& note : policy.notes) print_note("note: " + note);
   const Program program = lower(step, sites, policy, container_of(lane) == Container::kF64);
+  if (!args.svg.empty()) {
+    write_text_file_atomically(args.svg,
+                               recipe_svg(product_recipes(program, step),
+                                          fmt::format("linear layers under {}", policy.label())));
+  }
   if (args.json) {
     print_text(to_json(program, step) + "\n");
     return kExitFine;
@@ -140,6 +149,9 @@ std::function<int()> declare_explain(CLI::App& app) {
   checks.whole(graph, 0, kLargestCount);
   declare(args->options.backward_per_loss, nullptr);
   app.add_flag("--json", args->json, "print JSON instead of a table");
+  app.add_option("--svg", args->svg,
+                 "also draw the three products of a linear layer into this file")
+      ->type_name("FILE");
   return [args, checks, options, of_models, graph] {
     ProblemList& problems = checks.problems();
     if (is_capture(args->options.model)) {
