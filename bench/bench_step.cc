@@ -5,6 +5,7 @@
 //   An FP32 step without measurements
 //   What one emulated lane adds to a step of FP32, both with all statistics and errors
 //   The same lane against QPyTorch, which rounds at layer borders and measures nothing
+//   A lane of each recipe of scaled factors against a lane of plain FP8, both in one run
 //   FP32 and three emulated lanes with all statistics and errors, in every step or every tenth;
 //   also against four plain FP32 steps
 // Only Lockstep's steps include drawing the batch. Memory is the peak above the resident memory
@@ -198,6 +199,7 @@ class Steps {
   double seconds() {
     return bench::seconds_of([&] { step(); });
   }
+  void observe(Observer& observer) { run_->add_observer(&observer); }
 
  private:
   std::unique_ptr<LockstepRun> run_;
@@ -213,6 +215,54 @@ class LaneSteps {
 
  private:
   Steps with_, without_;
+};
+
+// The time of two lanes of one run, of which FP32 is the reference.
+class TwoLanes {
+ public:
+  TwoLanes(const Case& of, const std::string& first, const std::string& second)
+      : steps_(of, {"fp32", first, second}) {
+    steps_.observe(times_);
+  }
+  // A step; the first lane's part of it.
+  double first() {
+    steps_.step();
+    return times_.of_lane.at(1);
+  }
+  double second() const { return times_.of_lane.at(2); }  // of the same step
+
+ private:
+  struct LaneTimes : Observer {
+    std::vector<double> of_lane;
+    void on_step(const StepRecord& step) override {
+      of_lane.clear();
+      for (const LaneStep& lane : step.lanes) of_lane.push_back(lane.seconds);
+    }
+  };
+  Steps steps_;
+  LaneTimes times_;
+};
+
+struct RecipeCost {
+  const char* preset;
+  double target;  // against fp8-current; 0: sums of hardware, which cost more on any CPU
+};
+constexpr double kRecipeTarget = 1.3, kHadamardTarget = 1.5;
+const RecipeCost kRecipes[] = {
+    {"fp8-delayed", kRecipeTarget},
+    {"fp8-tensorwise", kRecipeTarget},
+    {"fp8-rowwise", kRecipeTarget},
+    {"fp8-rowwise-bf16-wgrad", kRecipeTarget},
+    {"fp8-blockwise", kRecipeTarget},
+    {"fp8-blockwise-torchao", kRecipeTarget},
+    {"deepseek-v3", 0},
+    {"mxfp8", kRecipeTarget},
+    {"mxfp8-bf16-wgrad", kRecipeTarget},
+    {"nvfp4", kRecipeTarget},
+    {"fp8-current-bf16-ends", kRecipeTarget},
+    {"nvfp4-hadamard", kHadamardTarget},
+    {"nvfp4-hadamard-drawn", kHadamardTarget},
+    {"nvfp4-bf16-ends", kHadamardTarget},
 };
 
 const std::vector<std::string> kLanes = {"fp32", "torch-autocast-fp16", "torch-autocast-bf16",
@@ -314,6 +364,20 @@ void measure_against_emulators(const Case& of, const bench::Options& options, be
   }
 }
 
+// Both lanes take the same step, so that a turn is one step.
+void measure_recipes(const Case& of, bench::Table& table) {
+  if (of.model != "gpt") return;
+  for (const RecipeCost& recipe : kRecipes) {
+    const bench::Row row = row_of(of, std::string("lane ") + recipe.preset,
+                                  "the lane fp8-current", recipe.target);
+    if (!table.wants(row)) continue;
+    TwoLanes lanes(of, "fp8-current", recipe.preset);
+    lanes.first();  // allocates
+    table.measure_timed(
+        row, [&] { return lanes.first(); }, [&] { return lanes.second(); });
+  }
+}
+
 void measure_lanes(const Case& of, bench::Table& table) {
   const bench::Row lanes = row_of(of, "FP32 + 3 lanes, all statistics", "4 FP32 steps");
   if (!table.wants(lanes) || of.lanes_target == 0) return;
@@ -357,6 +421,7 @@ int main(int argc, char** argv) {
     measure_health(of, table);
     measure_against_emulators(of, options, table);
     measure_lanes(of, table);
+    measure_recipes(of, table);
   }
   table.print();
   return has_torch ? 0 : kNoTorch;

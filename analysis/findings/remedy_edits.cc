@@ -17,7 +17,7 @@
 namespace lockstep {
 namespace {
 
-using Place = std::pair<std::string, std::string>;  // layer, forward op
+using LayerOp = std::pair<std::string, std::string>;  // layer, forward op
 
 const Node* node_of(const EditContext& c, const std::string& id) {
   const auto node = std::ranges::find(c.step.nodes, id, &Node::id);
@@ -45,13 +45,13 @@ bool can_name(const std::string& layer) {
   return !layer.empty() && layer.find_first_of("*?") == std::string::npos;
 }
 
-Place place_of(const EditContext& c, const Node& forward) {
+LayerOp place_of(const EditContext& c, const Node& forward) {
   return {layer_of(c.step, forward), forward.op};
 }
 
 // What computes in the forward pass with a node's results.
-std::set<Place> readers_of(const EditContext& c, const std::set<std::string>& values) {
-  std::set<Place> places;
+std::set<LayerOp> readers_of(const EditContext& c, const std::set<std::string>& values) {
+  std::set<LayerOp> places;
   for (const Node& node : c.step.nodes) {
     if (node.is_backward()) continue;
     const bool reads = std::ranges::any_of(
@@ -67,7 +67,7 @@ std::set<std::string> results_of(const Node& node) {
   return values;
 }
 
-std::string compute_rules(const std::set<Place>& places, const std::string& format) {
+std::string compute_rules(const std::set<LayerOp>& places, const std::string& format) {
   std::string text;
   for (const auto& [layer, op] : places) {
     if (!can_name(layer)) return "";
@@ -97,7 +97,7 @@ std::vector<RemedyEdit> op_in(const EditContext& c, const Format& in) {
   if (node == nullptr) return edits;
   const auto [layer, op] = place_of(c, *node);
   const std::string pytorch = in.is_fp32() ? region_of(c, layer) : "";
-  std::set<Place> places = {{layer, op}};
+  std::set<LayerOp> places = {{layer, op}};
   add_edit(edits, {fmt::format("{} in {}", op_text(layer, op), format),
                    compute_rules(places, format), pytorch});
   const Finding& f = c.found.finding;
@@ -105,12 +105,12 @@ std::vector<RemedyEdit> op_in(const EditContext& c, const Format& in) {
   const Node* lost =
       cause == nullptr || is_storage(*cause) ? nullptr : forward_of(c, node_of(c, cause->node));
   if (lost != nullptr && lost != node) {
-    std::set<Place> both = places;
+    std::set<LayerOp> both = places;
     both.insert(place_of(c, *lost));
     add_edit(edits, {fmt::format("{} and {} in {}", op_text(layer, op), lost->op, format),
                      compute_rules(both, format), pytorch});
   }
-  const std::set<Place> readers = readers_of(c, results_of(*node));
+  const std::set<LayerOp> readers = readers_of(c, results_of(*node));
   places.insert(readers.begin(), readers.end());
   add_edit(edits, {fmt::format("{} and what reads its result in {}", op_text(layer, op), format),
                    compute_rules(places, format), pytorch});
@@ -131,8 +131,8 @@ std::vector<RemedyEdit> layer_in(const EditContext& c, const Format& in) {
   for (const Node& one : c.step.nodes) {
     if (!one.is_backward() && layer_of(c.step, one) == layer) values.merge(results_of(one));
   }
-  std::set<Place> readers = readers_of(c, values);
-  std::erase_if(readers, [&](const Place& place) { return place.first == layer; });
+  std::set<LayerOp> readers = readers_of(c, values);
+  std::erase_if(readers, [&](const LayerOp& place) { return place.first == layer; });
   const std::string more = compute_rules(readers, format);
   if (!more.empty()) {
     add_edit(edits, {fmt::format("{} and what reads its results in {}", layer, format), toml + more,
@@ -158,13 +158,13 @@ class NodesBefore {
     }
     now_ = std::move(before);
   }
-  const std::set<Place>& places() const { return places_; }        // of the levels so far
+  const std::set<LayerOp>& places() const { return places_; }      // of the levels so far
   const std::set<std::string>& values() const { return values_; }  // that were read
 
  private:
   const EditContext& c_;
   std::set<const Node*> now_;
-  std::set<Place> places_;
+  std::set<LayerOp> places_;
   std::set<std::string> values_;
 };
 
@@ -174,8 +174,8 @@ std::vector<RemedyEdit> joined(std::vector<RemedyEdit> edits, std::vector<Remedy
 }
 
 // The forward ops on the ways from these values to `end`, itself included.
-std::set<Place> places_between(const EditContext& c, std::set<std::string> values,
-                               const Node& end) {
+std::set<LayerOp> places_between(const EditContext& c, std::set<std::string> values,
+                                 const Node& end) {
   std::vector<const Node*> after;  // of the values
   for (const Node& node : c.step.nodes) {
     if (node.is_backward()) continue;
@@ -186,7 +186,7 @@ std::set<Place> places_between(const EditContext& c, std::set<std::string> value
     values.merge(results_of(node));
     if (&node == &end) break;
   }
-  std::set<Place> places;
+  std::set<LayerOp> places;
   std::set<std::string> leading(end.inputs.begin(), end.inputs.end());
   for (size_t i = after.size(); i-- > 0;) {
     const std::set<std::string> results = results_of(*after[i]);
@@ -281,7 +281,7 @@ std::vector<RemedyEdit> operands_in_fp32(const EditContext& c) {
     before.go_up();
     if (d != told) continue;
     told *= 2;
-    std::set<Place> places = before.places();
+    std::set<LayerOp> places = before.places();
     places.insert({layer, op});
     std::string toml = compute_rules(places, "fp32");
     if (toml.empty()) continue;
@@ -307,7 +307,7 @@ std::vector<RemedyEdit> rounded_in_fp32(const EditContext& c) {
   if (f.rounded < 0) return {};
   const Site& rounded = c.found.sites.sites[static_cast<size_t>(f.rounded)];
   std::string name, text;
-  std::set<Place> places;
+  std::set<LayerOp> places;
   std::set<std::string> values;
   if (is_storage(rounded)) {
     if (!can_name(rounded.layer)) return {};
@@ -317,7 +317,7 @@ std::vector<RemedyEdit> rounded_in_fp32(const EditContext& c) {
   } else {
     const Node* node = forward_of(c, node_of(c, rounded.node));
     if (node == nullptr) return {};
-    const Place place = place_of(c, *node);
+    const LayerOp place = place_of(c, *node);
     name = op_text(place.first, place.second);
     places.insert(place);
     values = results_of(*node);
@@ -327,7 +327,7 @@ std::vector<RemedyEdit> rounded_in_fp32(const EditContext& c) {
                    places.empty() ? "" : region_of(c, places.begin()->first)});
   const Node* end = forward_node(c);
   if (end == nullptr) return edits;
-  const std::set<Place> between = places_between(c, values, *end);
+  const std::set<LayerOp> between = places_between(c, values, *end);
   places.insert(between.begin(), between.end());
   const std::string rules = compute_rules(places, "fp32");
   const auto [layer, op] = place_of(c, *end);
@@ -381,8 +381,8 @@ std::vector<RemedyEdit> stored_in_fp32_or_bf16(const EditContext& c) {
   if (!is_storage(site) && !has_buffers) return edits;
   const std::string name = is_storage(site) ? stored_name(site) : "buffers of " + site.layer;
   const Role role = is_storage(site) ? site.role : Role::kBuffer;
-  const std::set<Place> readers =
-      is_storage(site) ? readers_of(c, {site.value}) : std::set<Place>{};
+  const std::set<LayerOp> readers =
+      is_storage(site) ? readers_of(c, {site.value}) : std::set<LayerOp>{};
   for (const Format* in : {&find_format("fp32"), &find_format("bf16")}) {
     const std::string& format = in->name;
     const std::string rule = storage_rule(site.layer, role, format);

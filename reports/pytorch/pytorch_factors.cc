@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "src/execute/hadamard.h"
+#include "src/lower/scaled_cast.h"
 
 namespace lockstep {
 
@@ -15,7 +15,7 @@ std::optional<FactorFormat> factor_at(const FactorScaling& scaling, size_t place
 }
 
 bool rotates_at(const FactorScaling& scaling, size_t place) {
-  return scaling.of(kFactors.at(place).product).rotates;
+  return scaling.of(kFactors.at(place).product).hadamard != Hadamard::kNone;
 }
 
 bool is_nvfp4(const FactorFormat& factor) {
@@ -43,15 +43,20 @@ Nvfp4Recipe nvfp4_recipe(const FactorScaling& scaling) {
     if (is_gradient ? !agrees(stochastic, is_random) : is_random) return {};
     if (is_weight ? !agrees(squares, factor->square) : factor->square) return {};
     if (rotates_at(scaling, place) && product != Product::kWgrad) return {};
+    if (scaling.of(product).hadamard == Hadamard::kDrawn) return {};
   }
   found.is_stochastic = stochastic.value_or(false);
   found.squares_weights = squares.value_or(false);
-  found.rotates_wgrad = scaling.of(Product::kWgrad).rotates;
+  found.rotates_wgrad = scaling.of(Product::kWgrad).hadamard != Hadamard::kNone;
   return found;
 }
 
 std::string hadamard_signs_text() {
-  return fmt::format("({})", fmt::join(kHadamardSigns, ", "));
+  std::vector<int> signs;
+  for (uint32_t i = 0; i < kHadamardSize; ++i) {
+    signs.push_back((kFixedHadamardSigns >> i) % 2 == 1 ? -1 : 1);
+  }
+  return fmt::format("({})", fmt::join(signs, ", "));
 }
 
 }  // namespace lockstep

@@ -57,7 +57,7 @@ std::string described(const FactorScaling& s) {
     if (!is_wgrad) factors.push_back(s.factor(info.product, FactorRole::kWeight).name());
     if (!is_fprop) factors.push_back(s.factor(info.product, FactorRole::kGradient).name());
     out += fmt::format(", {} of {}{}", info.name, join(factors, " and "),
-                       own.rotates ? " after a Hadamard transform" : "");
+                       own.hadamard == Hadamard::kNone ? "" : " after a Hadamard transform");
   }
   return out;
 }

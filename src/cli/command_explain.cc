@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "reports/writers/number_text.h"
+#include "reports/writers/recipe_svg.h"
 #include "src/capture/captured_loop.h"
 #include "src/cli/arguments/arguments.h"
 #include "src/cli/arguments/capture_argument.h"
@@ -14,10 +15,12 @@
 #include "src/cli/command_files.h"
 #include "src/cli/terminal/terminal.h"
 #include "src/core/error.h"
+#include "src/core/text_file.h"
 #include "src/data/dataset.h"
 #include "src/data/sources.h"
 #include "src/graph/autodiff.h"
 #include "src/lower/lower.h"
+#include "src/lower/product_recipe.h"
 #include "src/lower/program_text.h"
 #include "src/models/model.h"
 #include "src/record/capture/capture_reader.h"
@@ -33,6 +36,7 @@ struct ExplainArgs {
   int64_t graph = 0;
   EmitWords emitted;
   bool json = false, overwrite = false;
+  std::string svg;  // a file, or ""
 };
 
 // The graph to lower, and the text printed before it.
@@ -107,6 +111,11 @@ int explain(const ExplainArgs& args, ProblemList& problems) {
   const Policy& policy = lane.policy;
   for (const std::string& note : policy.notes) print_note("note: " + note);
   const Program program = lower(step, sites, policy, container_of(lane) == Container::kF64);
+  if (!args.svg.empty()) {
+    write_text_file_atomically(args.svg,
+                               recipe_svg(product_recipes(program, step),
+                                          fmt::format("linear layers under {}", policy.label())));
+  }
   if (!args.emitted.empty()) {
     emit(args.emitted,
          {.policy = policy,
@@ -162,6 +171,9 @@ std::function<int()> declare_explain(CLI::App& app) {
   app.add_flag("--json", args->json, "print JSON instead of a table");
   declare_emit(app, args->emitted)->excludes("--json");
   app.add_flag("--overwrite", args->overwrite, "replace FILE of --emit if it exists");
+  app.add_option("--svg", args->svg,
+                 "also draw the three products of a linear layer into this file")
+      ->type_name("FILE");
   return [args, checks, options, of_models, graph] {
     ProblemList& problems = checks.problems();
     if (is_capture(args->options.model)) {

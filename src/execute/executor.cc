@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "emulation/kernels/quantize.h"
+#include "src/execute/block_products.h"
 #include "src/execute/other_sums.h"
 #include "src/execute/storage.h"
 
@@ -33,6 +34,7 @@ void Executor::find_instructions() {
       throw std::logic_error("program: the instructions of a node are not in one piece");
     }
     node.end = i + 1;
+    sums_by_blocks_ = sums_by_blocks_ || instructions[i].sum_block > 0;
   }
 }
 
@@ -158,8 +160,10 @@ void Executor::run_cast(const Instruction& cast, Measurer* measurer) {
   spec.counts_only = probe.counts_only;
   if (cast.scaled_cast >= 0) {
     const ScaledCast& how = program_.scaled_casts[static_cast<size_t>(cast.scaled_cast)];
-    values_.set_scale(
-        value, scaled_casts_.run(kernels(), how, x.as<float>(), y.as<float>(), spec, probe.stats));
+    FactorScales* blocks =
+        sums_by_blocks_ && how.to.block != nullptr ? &factor_scales_[value] : nullptr;
+    values_.set_scale(value, scaled_casts_.run(kernels(), how, x.as<float>(), y.as<float>(), spec,
+                                               probe.stats, blocks));
   } else {
     spec.comparison = &probe.comparison;
     round_factor<T>(cast, x, y, spec, probe.stats);
@@ -201,6 +205,13 @@ void Executor::divide_out_scales(const Instruction& op) {
   const auto sums = values_.writable(op.outputs.at(0)).as<float>();
   kernels().f32.scale_in_double(sums.data(), inverse, sums.data(),
                                 static_cast<int64_t>(sums.size()));
+}
+
+void Executor::run_kernels(const Instruction& op, const OpCall& call) {
+  const OpDef& def = *nodes_[static_cast<size_t>(op.node)].op;
+  if (op.sum_block == 0) return def.run(call);
+  run_block_products(call, def.sums.axes, op.sum_block, factor_scales_.at(op.inputs[0]),
+                     factor_scales_.at(op.inputs[1]));
 }
 
 // 1. the op's kernels   2. the accumulator's statistics   3. each output rounded in place, measured
@@ -255,13 +266,13 @@ void Executor::run_op(const Instruction& op, const Executor* reference, Measurer
   }
   FillRange fill;
   call.output_fill = &fill;
-  nodes_[node].op->run(call);
+  run_kernels(op, call);
   const bool has_independent_elements = static_cast<bool>(fill);
   if (fill && (first_step.how.spec.format == nullptr || first_step.probe.keeps())) {
     std::exchange(fill, nullptr)(0, outputs[0]->size());
   }
   if (call.kernels.take_device_work != nullptr) note_device_work(op.node);
-  if (probe.sums_again && !has_independent_elements)
+  if (probe.sums_again && !has_independent_elements && op.sum_block == 0)
     probe.other_sums = other_sums(*nodes_[node].op, call);
   if (measurer != nullptr) measurer->after_op(op, probe);
   if (sums_pending) finish_sums(/*is_output=*/true);

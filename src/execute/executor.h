@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -101,6 +102,7 @@ class Executor {
   void finish_output(const Instruction& op, size_t output, OutputStep& step, bool is_rounded,
                      const FillRange* fill, Measurer* measurer);
   void divide_out_scales(const Instruction& op);
+  void run_kernels(const Instruction& op, const OpCall& call);
   // The mask that this executor's node used, for an executor that would draw the same one; null
   // otherwise.
   const Tensor* mask_for(size_t node, const ExecutionKey& key) const;
@@ -113,6 +115,8 @@ class Executor {
   std::vector<NodeState> nodes_;
   ValueStore values_;
   ScaledCasts scaled_casts_;
+  bool sums_by_blocks_ = false;                // some op does
+  std::map<int, FactorScales> factor_scales_;  // by program value, if some op sums by blocks
   FullMeasurer full_;
   CountMeasurer counts_;
   Measurer* measurer_ = &full_;  // of this step, one of the two; null: it measures nothing

@@ -12,14 +12,14 @@ namespace {
 using Matrix = std::array<float, kHadamardSize * kHadamardSize>;
 
 // m[i][j] = s_i h_ij / 4
-Matrix make_matrix() {
+Matrix make_matrix(uint32_t signs) {
   constexpr float kNorm = 0.25f;  // 1 / sqrt(16)
   Matrix m;
   for (uint32_t i = 0; i < kHadamardSize; ++i) {
     for (uint32_t j = 0; j < kHadamardSize; ++j) {
       const bool is_odd = std::popcount(i & j) % 2 == 1;
-      m[i * kHadamardSize + j] =
-          kNorm * static_cast<float>(is_odd ? -kHadamardSigns.at(i) : kHadamardSigns.at(i));
+      const bool is_negated = (signs >> i) % 2 == 1;
+      m[i * kHadamardSize + j] = is_odd == is_negated ? kNorm : -kNorm;
     }
   }
   return m;
@@ -28,12 +28,12 @@ Matrix make_matrix() {
 }  // namespace
 
 void rotate(const KernelSet& set, std::span<const float> x, std::span<float> y,
-            const BlockShape& shape) {
+            const BlockShape& shape, uint16_t signs) {
   if (shape.along() % kHadamardSize != 0) {
     throw std::logic_error("hadamard: " + std::to_string(shape.along()) +
                            " elements along the sum, must be a multiple of 16");
   }
-  static const Matrix matrix = make_matrix();
+  const Matrix matrix = make_matrix(signs);
   static const Format& bf16 = find_format("bf16");
   const bool by_rows = shape.axis == 1;
   GemmArgs<float> gemm{.k = kHadamardSize, .accumulator = &find_accumulator("fp32_fused")};

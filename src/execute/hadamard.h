@@ -5,7 +5,7 @@
 //
 //   y_j = bf16(sum over i of x_i s_i h_ij / 4)    h_ij = -1 where i & j has an odd number of bits
 //
-// Groups of 16 follow each other along the axis; s are fixed signs. Source: NVIDIA, arXiv
+// Groups of 16 follow each other along the axis; s are the signs of the cast. Source: NVIDIA, arXiv
 // 2509.25149, section on random Hadamard transforms; torchao, nvfp4_training/hadamard_utils.py.
 #pragma once
 
@@ -18,11 +18,9 @@
 
 namespace lockstep {
 
-inline constexpr std::array<int, kHadamardSize> kHadamardSigns = {1,  1,  1,  -1, 1,  -1, -1, -1,
-                                                                  -1, -1, -1, 1,  -1, 1,  -1, -1};
-
+// Bit i of `signs`: s_i = -1.
 // Requires: shape.along() is a multiple of 16; y does not overlap x.
 void rotate(const KernelSet& set, std::span<const float> x, std::span<float> y,
-            const BlockShape& shape);
+            const BlockShape& shape, uint16_t signs);
 
 }  // namespace lockstep

@@ -31,14 +31,15 @@ float ScaledCasts::scale_of(const ScaledCast& cast, float amax) const {
 }
 
 float ScaledCasts::run(const KernelSet& set, const ScaledCast& cast, std::span<const float> x,
-                       std::span<float> y, const QuantizeSpec& spec, TensorStats* stats) {
+                       std::span<float> y, const QuantizeSpec& spec, TensorStats* stats,
+                       FactorScales* blocks) {
   const bool wants_amax = cast.kind == ScalingKind::kCurrent ||
                           cast.kind == ScalingKind::kDelayed || has_two_levels(cast);
   const Kernels<float>& kernels = set.f32;
   const auto count = static_cast<int64_t>(x.size());
   if (cast.rotates) {
     rotated_.resize(x.size());
-    rotate(set, x, rotated_, cast.shape);
+    rotate(set, x, rotated_, cast.shape, cast.signs);
     x = rotated_;
   }
   const float amax = wants_amax ? kernels.abs_max(x.data(), count) : 0;
@@ -56,18 +57,33 @@ float ScaledCasts::run(const KernelSet& set, const ScaledCast& cast, std::span<c
                       .counts_only = spec.counts_only},
                      stats);
   } else {
-    const BlockQuantizeSpec blocks{cast.to.block, cast.to.rounding, spec.key};
-    if (cast.to.square) {
-      kernels.quantize_block_squares(scaled, y.data(), cast.shape.rows, cast.shape.cols, blocks,
-                                     stats);
+    const std::span<const float> from(scaled, x.size());
+    const bool has_own = cast.to.has_own_scales();
+    FactorScales scales;
+    if (blocks != nullptr || has_own) scales = find_scales(cast, from);
+    if (has_own) {
+      quantize_with_scales(set, cast, scales, from, y, spec, stats);
     } else {
-      // The values do not contain the tensor's scale: it is divided out of the sums.
-      kernels.quantize_blocks(scaled, y.data(), cast.shape, blocks, /*tensor_scale=*/1, stats,
-                              nullptr);
+      round_blocks(set, cast, from, y, spec, stats);
     }
+    if (blocks != nullptr) *blocks = std::move(scales);
   }
   if (cast.kind == ScalingKind::kDelayed && learning_ != nullptr) learning_->update(cast, amax);
   return scale;
+}
+
+void ScaledCasts::round_blocks(const KernelSet& set, const ScaledCast& cast,
+                               std::span<const float> x, std::span<float> y,
+                               const QuantizeSpec& spec, TensorStats* stats) {
+  const BlockQuantizeSpec how{cast.to.block, cast.to.rounding, spec.key};
+  if (cast.to.square) {
+    set.f32.quantize_block_squares(x.data(), y.data(), cast.shape.rows, cast.shape.cols, how,
+                                   stats);
+  } else {
+    // The values do not contain the tensor's scale: it is divided out of the sums.
+    set.f32.quantize_blocks(x.data(), y.data(), cast.shape, how, /*tensor_scale=*/1, stats,
+                            nullptr);
+  }
 }
 
 }  // namespace lockstep

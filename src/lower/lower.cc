@@ -26,7 +26,9 @@ struct Lowered {
   std::vector<int> value = {};               // program value that the op reads
   std::vector<const Format*> gradient = {};  // the operand's format by the op's class
   std::vector<const Format*> seen = {};      // Operand::seen
-  std::vector<const Format*> inner = {};     // OpCall::inner_formats
+  // Of scaled factors, the format in which a product reads them that does not scale them.
+  std::vector<const Format*> unscaled = {};
+  std::vector<const Format*> inner = {};  // OpCall::inner_formats
   const Format* compute = nullptr;  // the op's format by rule or inside a composed op, or null
 };
 
@@ -156,6 +158,8 @@ class Lowering {
       inputs.push_back(operand.value);
       used.value.push_back(operand.unscaled >= 0 ? operand.unscaled : operand.value);
       used.seen.push_back(operand.seen);
+      const bool is_scaled = operand.unscaled >= 0;
+      used.unscaled.push_back(is_scaled ? unscaled_format(formats, i) : nullptr);
     }
     if (!autocast) checks_.check_region(node, op, used.gradient);
     scales_.set_forward(node, rules_.loss_scale(node));
@@ -180,11 +184,13 @@ class Lowering {
         if (!is_intermediate(id, node)) from.target = output_format(forward, id);
       } else if (is_saved) {
         from.value = used.value[place];
+        from.target = used.unscaled[place];
       }
       const Operand operand = ops_.read(node, op, i, from, used.compute);
       inputs.push_back(operand.value);
       // A saved operand is read as in the forward op, unless a rule casts it anew.
-      const bool as_saved = is_saved && !operand.by_rule && operand.unscaled < 0;
+      const bool as_saved =
+          is_saved && !operand.by_rule && operand.unscaled < 0 && used.unscaled[place] == nullptr;
       seen.push_back(as_saved ? used.seen[place] : operand.seen);
       operands.push_back(from.target != nullptr ? from.target : builder_.format_of(from.value));
     }
@@ -216,6 +222,12 @@ class Lowering {
     }
     ops_.add(node, op, std::move(inputs), {formats.outputs, seen, formats.inner, compute});
     scales_.set_backward(node, scales_.of_node(node.forward_node));
+  }
+
+  // The format of an operand before [scaling] narrows it.
+  static const Format* unscaled_format(const NodeFormats& formats, size_t operand) {
+    const Format* cast = formats.operands[operand];
+    return cast != nullptr ? cast : formats.stored[operand];
   }
 
   // The index of the node's operand that is this value; the number of operands: none is.

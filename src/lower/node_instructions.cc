@@ -85,13 +85,15 @@ Operand OpLowering::read_float(const Node& node, size_t operand, const OperandSo
 }
 
 // A weight is scaled in its stored format, all other values in autocast's. The accumulator reads
-// block formats as the FP32 numbers that they represent.
+// block formats as the FP32 numbers that they represent, unless it sums block by block.
 Operand OpLowering::read_scaled(const Node& node, size_t operand, const OperandSource& from,
                                 const ScaledCast& cast, int32_t site) {
   const bool is_parameter = in_.graph.parameter_of(node.inputs[operand]) != nullptr;
-  const int unscaled = builder_.read(from.value, is_parameter ? nullptr : from.target,
-                                     in_.policy.rounding, /*site=*/-1, ~site);
-  const Format* seen = cast.to.block != nullptr ? &find_format("fp32") : cast.to.element;
+  const int unscaled = is_parameter ? from.original
+                                    : builder_.read(from.value, from.target, in_.policy.rounding,
+                                                    /*site=*/-1, ~site);
+  const bool reads_blocks = cast.to.block != nullptr && !cast.keeps_scales;
+  const Format* seen = reads_blocks ? &find_format("fp32") : cast.to.element;
   return {builder_.read_scaled(unscaled, cast, site), seen, /*by_rule=*/false, unscaled};
 }
 
@@ -129,8 +131,13 @@ void OpLowering::add(const Node& node, const OpDef& op, std::vector<int> inputs,
     if (own != nullptr) run.reduce_accumulator = own;
   }
   if (!op.sums.of_products) return;
-  const Accumulator* by_rule = rules_.accumulator(node, forward_op_of(in_.graph, node));
+  const std::string forward_op = forward_op_of(in_.graph, node);
+  const Accumulator* by_rule = rules_.accumulator(node, forward_op);
+  if (by_rule == nullptr && scaled_factors(run.inputs) == 2) {
+    by_rule = scaled_.accumulator_of(node, forward_op);
+  }
   if (by_rule != nullptr) run.gemm_accumulator = by_rule;
+  run.sum_block = sum_block_of(node, run.inputs);
   set_unit(node, op, run, formats.seen, by_rule != nullptr);
   if (!contains(*run.gemm_accumulator->format, *in_.container)) {
     run.accumulator_site = in_.sites.find(node.id, Point::kAccumulator, 0);
@@ -145,7 +152,8 @@ void OpLowering::set_unit(const Node& node, const OpDef& op, Instruction& run,
   const AccumulatorChoice choice =
       choose_accumulator(in_.policy, *run.gemm_accumulator, by_rule, *seen.at(a), *seen.at(b));
   if (const BlockFormat* block = block_format_among(run.inputs);
-      block != nullptr && in_.policy.hardware != nullptr && !in_.policy.hardware->runs_other_sums) {
+      block != nullptr && run.sum_block == 0 && in_.policy.hardware != nullptr &&
+      !in_.policy.hardware->runs_other_sums) {
     checks_.add_sum_problem(node, "no accumulator of " + std::string(in_.policy.hardware->name) +
                                       " models products of " + block->name);
   }
@@ -157,6 +165,32 @@ void OpLowering::set_unit(const Node& node, const OpDef& op, Instruction& run,
   run.factor_formats.assign(run.inputs.size(), nullptr);
   run.factor_formats[a] = choice.a;
   run.factor_formats[b] = choice.b;
+}
+
+// How many of these values are scaled casts.
+int OpLowering::scaled_factors(const std::vector<int>& values) {
+  return static_cast<int>(std::ranges::count_if(
+      values, [&](int v) { return builder_.program().values[v].scaled_cast >= 0; }));
+}
+
+// Instruction::sum_block. Both factors must be cut at the same places.
+int64_t OpLowering::sum_block_of(const Node& node, const std::vector<int>& values) {
+  const Program& program = builder_.program();
+  std::vector<int64_t> blocks;
+  for (const int v : values) {
+    const int cast = program.values[v].scaled_cast;
+    if (cast < 0) continue;
+    const ScaledCast& how = program.scaled_casts[static_cast<size_t>(cast)];
+    if (how.keeps_scales)
+      blocks.push_back(std::min<int64_t>(how.to.block->block_size, how.shape.along()));
+  }
+  if (blocks.empty()) return 0;
+  if (blocks.size() == 1 || blocks[0] != blocks[1]) {
+    checks_.add_sum_problem(node,
+                            "[scaling] accumulator and block_scale = \"fp32\" sum block by block: "
+                            "both factors must be scaled in blocks of one size");
+  }
+  return blocks[0];
 }
 
 // The block format of some scaled operand, or null.

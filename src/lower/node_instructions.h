@@ -59,6 +59,8 @@ class OpLowering {
                             const Format* seen) const;
   void set_unit(const Node& node, const OpDef& op, Instruction& run,
                 const std::vector<const Format*>& seen, bool by_rule);
+  int scaled_factors(const std::vector<int>& values);
+  int64_t sum_block_of(const Node& node, const std::vector<int>& values);
   const BlockFormat* block_format_among(const std::vector<int>& values);
 
   const LowerInputs& in_;

@@ -58,6 +58,9 @@ struct Instruction {
   // kCast: one of Program::scaled_casts, or -1. An op that reads such values has their scales
   // divided out of its sums of products.
   int scaled_cast = -1;
+  // kOp: the products of each block of scaled factors are summed from zero in gemm_accumulator,
+  // and the block's sum times both scales is added in FP32; see src/execute/block_products.h.
+  int64_t sum_block = 0;          // the length of a block along the sum; 0: one sum
   int32_t accumulator_site = -1;  // measured only if the accumulator is not the container's own
 };
 

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/graph/op.h"
+#include "src/lower/product_recipe.h"
 #include "src/lower/program_text.h"
 
 namespace lockstep {
@@ -32,6 +33,21 @@ ordered_json op_json(const Program& program, const Instruction& i, const Node& n
   return op;
 }
 
+ordered_json recipe_json(const ProductRecipe& recipe) {
+  ordered_json factors = ordered_json::array();
+  for (const FactorRecipe& f : recipe.factors) {
+    factors.push_back({{"operand", f.operand},
+                       {"format", f.format},
+                       {"granularity", f.granularity},
+                       {"scale", f.scale},
+                       {"rounding", f.rounding},
+                       {"transform", f.transform}});
+  }
+  return {{"op", recipe.op},         {"product", std::string(to_string(recipe.product))},
+          {"factors", factors},      {"sum", recipe.sum},
+          {"result", recipe.result}, {"layers", recipe.layers}};
+}
+
 }  // namespace
 
 std::string to_json(const Program& program, const Graph& step) {
@@ -42,7 +58,13 @@ std::string to_json(const Program& program, const Graph& step) {
   for (const Instruction& i : program.instructions) {
     if (i.kind == InstructionKind::kOp) ops.push_back(op_json(program, i, step.nodes[i.node]));
   }
-  return ordered_json{{"model", step.name}, {"values", values}, {"ops", ops}}.dump(1);
+  ordered_json products = ordered_json::array();
+  for (const ProductRecipe& recipe : product_recipes(program, step)) {
+    products.push_back(recipe_json(recipe));
+  }
+  return ordered_json{
+      {"model", step.name}, {"values", values}, {"ops", ops}, {"products", products}}
+      .dump(1);
 }
 
 }  // namespace lockstep

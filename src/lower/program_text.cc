@@ -9,6 +9,7 @@
 
 #include "src/core/text.h"
 #include "src/graph/op.h"
+#include "src/lower/product_recipe.h"
 #include "src/lower/program_text.h"
 
 namespace lockstep {
@@ -44,7 +45,8 @@ class ProgramText {
       }
       add_op(i, node);
     }
-    return summary() + "\n" + table();
+    const std::string recipes = recipe_table(product_recipes(program_, graph_));
+    return summary() + "\n" + (recipes.empty() ? "" : recipes + "\n") + table();
   }
 
  private:

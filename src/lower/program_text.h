@@ -25,6 +25,7 @@ std::string to_text(const Program& program, const Graph& step, const SiteTable& 
 // "as" is the format the value is read in, after any cast; "values" holds the formats stored
 // between steps. "accumulator" is absent if an op sums no products. "inside" is the format to which
 // an op rounds between its parts, if it does.
+// "products": the rows of product_recipe.h, with the same words.
 std::string to_json(const Program& program, const Graph& step);
 
 }  // namespace lockstep

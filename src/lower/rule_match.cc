@@ -23,6 +23,7 @@ std::string listed(const std::set<std::string>& names) {
 
 std::string quoted(const PolicyRule& rule) {
   std::string text = "layer = \"" + rule.layer + "\"";
+  if (rule.place) text += ", place = \"" + to_string(*rule.place) + "\"";
   if (rule.op != "*") text += ", op = \"" + rule.op + "\"";
   if (rule.role != "*") text += ", role = \"" + rule.role + "\"";
   if (rule.point != "*") text += ", point = \"" + rule.point + "\"";
@@ -32,14 +33,39 @@ std::string quoted(const PolicyRule& rule) {
 }  // namespace
 
 RuleBook::RuleBook(const Policy& policy, const Graph& graph, const SiteTable& sites)
-    : policy_(policy), graph_(graph), sites_(sites), used_(policy.rules.size()) {}
+    : policy_(policy), graph_(graph), sites_(sites), used_(policy.rules.size()) {
+  const bool has_places =
+      std::ranges::any_of(policy.rules, [](const PolicyRule& r) { return r.place.has_value(); });
+  if (has_places) places_.emplace(graph);
+}
+
+// Whether the rule's layer and place have this node.
+bool RuleBook::is_at(const PolicyRule& rule, const Node& node) const {
+  return glob_match(rule.layer, layer_of(graph_, node)) &&
+         (!rule.place || places_->has(*rule.place, node));
+}
+
+// The same for a site, which may be a stored value's.
+bool RuleBook::is_at(const PolicyRule& rule, const Site& site) const {
+  if (!glob_match(rule.layer, site.layer)) return false;
+  if (!rule.place) return true;
+  const Node* node = is_in_graph(site) ? node_of(site) : nullptr;
+  return node != nullptr ? places_->has(*rule.place, *node)
+                         : places_->has_layer(*rule.place, site.layer);
+}
+
+// The site's node in this graph, or null.
+const Node* RuleBook::node_of(const Site& site) const {
+  const auto found =
+      std::ranges::find_if(graph_.nodes, [&](const Node& node) { return node.id == site.node; });
+  return found == graph_.nodes.end() ? nullptr : &*found;
+}
 
 const Format* RuleBook::compute(const Node& forward) {
   const Format* format = nullptr;
   for (size_t i = 0; i < policy_.rules.size(); ++i) {
     const PolicyRule& rule = policy_.rules[i];
-    if (rule.compute == nullptr || !glob_match(rule.layer, layer_of(graph_, forward)) ||
-        !glob_match(rule.op, forward.op)) {
+    if (rule.compute == nullptr || !is_at(rule, forward) || !glob_match(rule.op, forward.op)) {
       continue;
     }
     used_[i] = true;
@@ -52,10 +78,7 @@ bool RuleBook::autocast_off(const Node& forward) {
   bool off = false;
   for (size_t i = 0; i < policy_.rules.size(); ++i) {
     const PolicyRule& rule = policy_.rules[i];
-    if (!rule.autocast_off || !glob_match(rule.layer, layer_of(graph_, forward)) ||
-        !glob_match(rule.op, forward.op)) {
-      continue;
-    }
+    if (!rule.autocast_off || !is_at(rule, forward) || !glob_match(rule.op, forward.op)) continue;
     used_[i] = off = true;
   }
   return off;
@@ -65,7 +88,7 @@ const Accumulator* RuleBook::accumulator(const Node& node, const std::string& fo
   const Accumulator* accumulator = nullptr;
   for (size_t i = 0; i < policy_.rules.size(); ++i) {
     const PolicyRule& rule = policy_.rules[i];
-    if (rule.accumulator == nullptr || !glob_match(rule.layer, layer_of(graph_, node)) ||
+    if (rule.accumulator == nullptr || !is_at(rule, node) ||
         !(glob_match(rule.op, node.op) || glob_match(rule.op, forward_op))) {
       continue;
     }
@@ -79,10 +102,7 @@ double RuleBook::loss_scale(const Node& forward) {
   double scale = 1;
   for (size_t i = 0; i < policy_.rules.size(); ++i) {
     const PolicyRule& rule = policy_.rules[i];
-    if (!rule.loss_scale || !glob_match(rule.layer, layer_of(graph_, forward)) ||
-        !glob_match(rule.op, forward.op)) {
-      continue;
-    }
+    if (!rule.loss_scale || !is_at(rule, forward) || !glob_match(rule.op, forward.op)) continue;
     used_[i] = true;
     scale = *rule.loss_scale;
   }
@@ -99,8 +119,8 @@ RuleBook::SiteRule RuleBook::at_site(int32_t site) {
     // What is stored matches only rules that name the point, never "*".
     const bool of_storage = rule.point == to_string(Point::kStorage);
     if (of_storage != (s.point == Point::kStorage)) continue;
-    if (!glob_match(rule.layer, s.layer) || !glob_match(rule.op, s.op) ||
-        !glob_match(rule.role, to_string(s.role)) || !glob_match(rule.point, to_string(s.point))) {
+    if (!glob_match(rule.op, s.op) || !glob_match(rule.role, to_string(s.role)) ||
+        !glob_match(rule.point, to_string(s.point)) || !is_at(rule, s)) {
       continue;
     }
     used_[i] = true;
@@ -111,12 +131,18 @@ RuleBook::SiteRule RuleBook::at_site(int32_t site) {
 }
 
 std::string RuleBook::hint(const PolicyRule& rule) const {
+  if (rule.place && places_->is_empty(*rule.place)) {
+    return rule.place->part == PlacePart::kBlocks
+               ? "blocks are numbered modules with weights in their products (h.0, layers.3): the "
+                 "model has none; name its layers"
+               : "the model has no product of weights";
+  }
   std::set<std::string> layers, ops_there, roles_there;
   for (const Node& node : graph_.nodes) {
     layers.insert(layer_of(graph_, node));
     const bool forward_only =
         rule.compute != nullptr || rule.autocast_off || rule.loss_scale.has_value();
-    if (glob_match(rule.layer, layer_of(graph_, node)) && !(forward_only && node.is_backward())) {
+    if (is_at(rule, node) && !(forward_only && node.is_backward())) {
       ops_there.insert(node.op);
     }
   }
@@ -135,8 +161,8 @@ std::string RuleBook::hint(const PolicyRule& rule) const {
   }
   if (rule.accumulator != nullptr) return "no op there has a sum of products";
   for (const Site& site : sites_.sites) {
-    if (site.point != Point::kAccumulator && is_in_graph(site) &&
-        glob_match(rule.layer, site.layer) && glob_match(rule.op, site.op)) {
+    if (site.point != Point::kAccumulator && is_in_graph(site) && is_at(rule, site) &&
+        glob_match(rule.op, site.op)) {
       roles_there.insert(std::string(to_string(site.role)) + " " +
                          std::string(to_string(site.point)));
     }
@@ -148,6 +174,7 @@ std::string RuleBook::hint(const PolicyRule& rule) const {
 // Steps of a capture may take several ways through a model; all their graphs share one table of
 // sites. A site of another graph has no node here.
 bool RuleBook::is_for_another_graph(const PolicyRule& rule) const {
+  if (rule.place && places_->is_empty(*rule.place)) return false;
   std::set<std::string> nodes;
   for (const Node& node : graph_.nodes) nodes.insert(node.id);
   return std::ranges::any_of(sites_.sites, [&](const Site& site) {

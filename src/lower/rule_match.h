@@ -10,6 +10,7 @@
 #include "src/core/error.h"
 #include "src/graph/ir.h"
 #include "src/graph/site.h"
+#include "src/lower/model_places.h"
 #include "src/policy/policy.h"
 
 namespace lockstep {
@@ -37,6 +38,9 @@ class RuleBook {
   void report_unused(ProblemList& problems) const;
 
  private:
+  bool is_at(const PolicyRule& rule, const Node& node) const;
+  bool is_at(const PolicyRule& rule, const Site& site) const;
+  const Node* node_of(const Site& site) const;
   bool is_for_another_graph(const PolicyRule& rule) const;
   std::string hint(const PolicyRule& rule) const;
 
@@ -44,6 +48,7 @@ class RuleBook {
   const Graph& graph_;
   const SiteTable& sites_;
   std::vector<bool> used_;
+  std::optional<ModelPlaces> places_;  // if a rule has a place
 };
 
 }  // namespace lockstep

@@ -4,19 +4,33 @@
 #include <algorithm>
 
 #include "emulation/format/whole_line.h"
+#include "src/core/philox.h"
 #include "src/core/text.h"
+#include "src/core/text_hash.h"
 #include "src/graph/infer.h"
 #include "src/graph/op.h"
+#include "src/lower/product_of_node.h"
 
 namespace lockstep {
 
 namespace {
 
-// Which of an op's three products this node computes.
-Product product_of(const Graph& graph, const Node& node) {
-  if (!node.is_backward()) return Product::kFprop;
-  const std::string& first = graph.node(node.forward_node).inputs.at(0);
-  return std::ranges::count(node.inputs, first) > 0 ? Product::kWgrad : Product::kDgrad;
+// Drawn once for a layer, so that both factors have the same in every step. Source: torchao,
+// nvfp4_training: each layer keeps its own vector of random signs.
+uint16_t drawn_signs(uint64_t seed, std::string_view layer) {
+  constexpr uint32_t kPurpose = 0x48414441;  // "HADA": no RandomPurpose has this number
+  constexpr int kHalf = 32;
+  const uint64_t hash = fnv1a(layer);
+  const auto words =
+      philox4x32({static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> kHalf)},
+                 {static_cast<uint32_t>(hash), static_cast<uint32_t>(hash >> kHalf), kPurpose, 0});
+  return static_cast<uint16_t>(words[0]);
+}
+
+// Whether the product's sums are formed block by block.
+bool sums_by_blocks(const FactorScaling& scaling, Product product) {
+  return scaling.kind == ScalingKind::kBlock &&
+         (scaling.of(product).accumulator != nullptr || scaling.activation.fp32_scale);
 }
 
 }  // namespace
@@ -37,13 +51,23 @@ std::string ScaledCast::text() const {
   return transform + "blocks of " + size + (shape.axis == 1 ? " along rows" : " down columns");
 }
 
+bool ScaledOperands::is_scaled_op(const std::string& forward_op) const {
+  const FactorScaling& scaling = policy_.scaling;
+  return scaling.kind != ScalingKind::kNone &&
+         std::ranges::find(scaling.ops, forward_op) != scaling.ops.end();
+}
+
+const Accumulator* ScaledOperands::accumulator_of(const Node& node,
+                                                  const std::string& forward_op) const {
+  if (!is_scaled_op(forward_op)) return nullptr;
+  const ProductScaling& product = policy_.scaling.of(product_of(graph_, node));
+  return product.is_scaled ? product.accumulator : nullptr;
+}
+
 std::optional<ScaledCast> ScaledOperands::cast_of(const Node& node, size_t operand,
                                                   const std::string& forward_op) {
   const FactorScaling& scaling = policy_.scaling;
-  if (scaling.kind == ScalingKind::kNone ||
-      std::find(scaling.ops.begin(), scaling.ops.end(), forward_op) == scaling.ops.end()) {
-    return std::nullopt;
-  }
+  if (!is_scaled_op(forward_op)) return std::nullopt;
   used_ = true;
   const Product product = product_of(graph_, node);
   if (!scaling.of(product).is_scaled) return std::nullopt;
@@ -53,7 +77,13 @@ std::optional<ScaledCast> ScaledOperands::cast_of(const Node& node, size_t opera
   cast.to = scaling.factor(product, is_gradient(graph_, id)              ? FactorRole::kGradient
                                     : graph_.parameter_of(id) != nullptr ? FactorRole::kWeight
                                                                          : FactorRole::kActivation);
-  cast.rotates = scaling.of(product).rotates;
+  cast.keeps_scales = sums_by_blocks(scaling, product);
+  const Hadamard hadamard = scaling.of(product).hadamard;
+  cast.rotates = hadamard != Hadamard::kNone;
+  if (hadamard == Hadamard::kFixed) cast.signs = kFixedHadamardSigns;
+  if (hadamard == Hadamard::kDrawn) {
+    cast.signs = drawn_signs(scaling.hadamard_seed, layer_of(graph_, node));
+  }
   if (cast.to.block != nullptr || cast.rotates) {
     const Shape shape = graph_.type_of(id).shape;
     cast.shape.cols = shape.back();
@@ -79,6 +109,14 @@ void ScaledOperands::report_shapes(ProblemList& problems) const {
 
 void ScaledOperands::report_unused(ProblemList& problems) const {
   if (policy_.scaling.kind == ScalingKind::kNone || used_) return;
+  const auto is_scaled = [&](const Node& node) { return is_scaled_op(node.op); };
+  if (std::ranges::any_of(graph_.nodes, is_scaled)) {
+    problems.add("[scaling]: rules exclude every " + join(policy_.scaling.ops, ", ") +
+                     " of the model: nothing is scaled",
+                 "a model of few layers may have no layer besides its head and the blocks that "
+                 "rules keep wide");
+    return;
+  }
   problems.add(
       "[scaling] ops: the model has no " + join(policy_.scaling.ops, ", ") + ": nothing is scaled",
       "`lockstep explain` lists the model's ops");

@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "emulation/accumulator/accumulator.h"
 #include "emulation/format/block_format.h"
 #include "emulation/kernels/scaled_fp8.h"
 
@@ -45,7 +46,14 @@ struct FactorFormat {
   Rounding rounding = Rounding::kNearestEven;
   // Blocks of a weight are squares: the rounded weight is the same along either axis of the sum.
   bool square = false;
+  // Scales of FP8 blocks that differ from the format's own (emulation/format/block_format.h):
+  //   s = fp32(max_finite / amax), the quotient in FP64, an amax below amax_epsilon counts as it
+  // and its fraction bits are cut unless fp32_scale. Source: torchao, float8/float8_utils.py and
+  // prototype/blockwise_fp8_training/kernels.py.
+  bool fp32_scale = false;
+  float amax_epsilon = 0;
 
+  bool has_own_scales() const { return fp32_scale || amax_epsilon > 0; }
   std::string name() const;  // "fp8_e4m3+saturate", "mxfp8_e4m3+rceil", "nvfp4, squares"
   bool operator==(const FactorFormat&) const = default;
 };
@@ -61,16 +69,26 @@ struct ProductInfo {
 std::span<const ProductInfo> products();
 std::string_view to_string(Product product);
 
+// A Hadamard transform of both factors of a product, along the sum, before their scales are found.
+enum class Hadamard : uint8_t {
+  kNone,
+  kFixed,  // with the signs of NVFP4's recipe
+  kDrawn,  // with signs drawn from FactorScaling::hadamard_seed, the same in every step
+};
+
 // What a factor is.
 enum class FactorRole : uint8_t { kActivation, kWeight, kGradient };
 
 // [scaling.fprop], [scaling.dgrad], [scaling.wgrad]: where one product differs from [scaling].
 struct ProductScaling {
-  bool is_scaled = true;           // false: factors keep the formats of [autocast] and [gemm]
-  bool rotates = false;            // factors pass through a Hadamard transform before their scales
+  bool is_scaled = true;  // false: factors keep the formats of [autocast] and [gemm]
+  Hadamard hadamard = Hadamard::kNone;
   FactorFormat operand, gradient;  // null formats: as in [scaling]
   std::optional<Rounding> rounding, grad_rounding;
   std::optional<bool> weight_square;
+  // How the rounded numbers are summed; null: as [gemm] says. With blocks, each block's elements
+  // are summed this way from zero, times both scales, and added to an FP32 register.
+  const Accumulator* accumulator = nullptr;
 
   bool operator==(const ProductScaling&) const = default;
 };
@@ -82,6 +100,7 @@ struct FactorScaling {
   CurrentScaling current;  // kCurrent
   DelayedScaling delayed;  // kDelayed
   std::array<ProductScaling, kProducts> products;
+  uint64_t hadamard_seed = 0;  // Hadamard::kDrawn
 
   const ProductScaling& of(Product product) const { return products[static_cast<size_t>(product)]; }
   // What a factor of one product is rounded to. Requires: of(product).is_scaled.

@@ -20,6 +20,7 @@
 #include "src/graph/cast_class.h"
 #include "src/policy/factor_scaling.h"
 #include "src/policy/loss_scale.h"
+#include "src/policy/place.h"
 
 namespace lockstep {
 
@@ -71,6 +72,7 @@ struct AllReduce {
 };
 
 // [[rule]]: an exception for matching places, by globs. Later rules win over earlier ones.
+//   place        only in a part of the model that is found by its order, see place.h
 //   compute      the matching ops run with operands and output in this format, forward and backward
 //                (an autocast-disabled region when it is fp32); matched by layer and op
 //   autocast_off  the matching ops are on no list and follow their operands, as in torch's
@@ -81,6 +83,7 @@ struct AllReduce {
 //                        multiplied by it; they are multiplied on entry and divided on exit
 struct PolicyRule {
   std::string layer = "*", op = "*", role = "*", point = "*";
+  std::optional<Place> place;
   const Format* compute = nullptr;
   bool autocast_off = false;
   const Format* format = nullptr;

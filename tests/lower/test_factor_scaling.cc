@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "src/lower/product_recipe.h"
 #include "src/policy/find_policy.h"
 #include "src/policy/hardware_policy.h"
 #include "tests/lower/lowered.h"
@@ -195,6 +196,28 @@ TEST_CASE("scaling by product: the Hadamard transform needs sums of multiples of
   CHECK(problem("nvfp4").empty());
 }
 
+TEST_CASE("scaling: rules that exclude every layer are an error of their own") {
+  GraphBuilder b("one");
+  b.set_loss(b.op("mse_loss",
+                  {b.linear("fc", b.input("x", {{4, 6}}), 3), b.input("target", {{4, 3}})}, {},
+                  "loss"));
+  CHECK(has(problems_of(b.finish(), "extends = \"deepseek-v3\"\n"),
+            "rules exclude every linear of the model"));
+}
+
+TEST_CASE("scaling by product: what one product scales, another reads as autocast casts it") {
+  const Lowered forward = lower_text(two_linears(), "extends = \"mxfp8-bf16-backward\"\n");
+  CHECK(forward.reads(forward.op("fc1", "linear_backward_input")) == "bf16 bf16");
+  CHECK(forward.op("fc1", "linear_backward_input").factor_formats[0]->name == "bf16");
+  CHECK(forward.reads(forward.op("fc1", "linear_backward_weight")) == "bf16 bf16");
+  CHECK(forward.op("fc1", "linear_backward_weight").factor_formats[0]->name == "bf16");
+  // A weight is rounded from its stored form, whatever fprop reads.
+  const Lowered backward = lower_text(two_linears(), "extends = \"bf16-mxfp8-backward\"\n");
+  CHECK(backward.reads(backward.op("fc1", "linear")) == "bf16 bf16 bf16");
+  const int weight = backward.op("fc1", "linear_backward_input").inputs[0];
+  CHECK(source_format(backward, weight)->name == "fp32");
+}
+
 TEST_CASE("scaling by product: problems of the tables") {
   const auto problem = [](const std::string& keys) {
     return problems_of(small_net(), "extends = \"mxfp8\"\n" + keys);
@@ -211,6 +234,116 @@ TEST_CASE("scaling by product: problems of the tables") {
       has(problem("[scaling.dgrad]\noperand = \"fp8_e4m3\"\n"), "kind block takes block formats"));
   CHECK(has(problems_of(small_net(), kCurrent + "[scaling.wgrad]\nhadamard = \"fixed\"\n"),
             "hadamard has no effect: kind is current, not block"));
+}
+
+TEST_CASE("scaling by product: an accumulator sums blocks by themselves, or a whole tensor") {
+  const Lowered blocks = lower_text(two_linears(),
+                                    "extends = \"fp8-blockwise\"\n[scaling.dgrad]\n"
+                                    "accumulator = \"hopper_fp8\"\n");
+  const Instruction& dgrad = blocks.op("fc1", "linear_backward_input");
+  CHECK(dgrad.gemm_accumulator->name == "hopper_fp8");
+  CHECK(dgrad.sum_block == 3);  // fc1 has 3 outputs: one block
+  CHECK(dgrad.factor_formats[0]->name == "fp8_e4m3");
+  CHECK(blocks.op("fc1", "linear").gemm_accumulator->name == "fp32_fused");
+  CHECK(blocks.op("fc1", "linear").sum_block == 0);
+  const Lowered whole =
+      lower_text(two_linears(), kCurrent +
+                                    "[scaling.fprop]\naccumulator = \"hopper_fp8\"\n"
+                                    "[scaling.wgrad]\naccumulator = \"hopper_fp8_promoted\"\n");
+  CHECK(whole.op("fc1", "linear").gemm_accumulator->name == "hopper_fp8");
+  CHECK(whole.op("fc1", "linear").sum_block == 0);
+  CHECK(whole.op("fc1", "linear_backward_input").gemm_accumulator->name == "fp32_fused");
+  CHECK(whole.op("fc1", "linear_backward_weight").gemm_accumulator->name == "hopper_fp8_promoted");
+  // A rule wins.
+  const Lowered by_rule =
+      lower_text(two_linears(), kCurrent +
+                                    "[scaling.fprop]\naccumulator = \"hopper_fp8\"\n"
+                                    "[[rule]]\nlayer = \"fc1\"\naccumulator = \"fp32_pairwise\"\n");
+  CHECK(by_rule.op("fc1", "linear").gemm_accumulator->name == "fp32_pairwise");
+  CHECK(by_rule.op("fc2", "linear").gemm_accumulator->name == "hopper_fp8");
+  // BF16 products of a layer that a rule excludes stay chains.
+  const Lowered excluded =
+      lower_text(two_linears(), kCurrent +
+                                    "[scaling.fprop]\naccumulator = \"hopper_fp8\"\n"
+                                    "[[rule]]\nlayer = \"fc1\"\ncompute = \"bf16\"\n");
+  CHECK(excluded.op("fc1", "linear").gemm_accumulator->name == "fp32_fused");
+  CHECK(has(problems_of(two_linears(),
+                        "extends = \"nvfp4\"\n[scaling.fprop]\n"
+                        "accumulator = \"hopper_fp8\"\n"),
+            "accumulator hopper_fp8 does not take fp4_e2m1"));
+}
+
+TEST_CASE("scaling: FP32 scales and a least amax of blocks") {
+  const FactorScaling own = find_policy("fp8-blockwise-torchao").scaling;
+  CHECK(own.weight.fp32_scale);
+  CHECK(own.gradient.amax_epsilon == 1e-12f);
+  CHECK(own.is_uniform());
+  const auto problem = [](const std::string& preset, const std::string& keys) {
+    return problems_of(two_linears(), "extends = \"" + preset + "\"\n[scaling]\n" + keys);
+  };
+  CHECK(problem("fp8-rowwise", "amax_epsilon = 1e-12\n").empty());
+  CHECK(has(problem("fp8-blockwise", "block_scale = \"fp32\"\n"), "must be at least 1e-30"));
+  CHECK(has(problem("fp8-blockwise", "amax_epsilon = 1e-40\n"), "must be at least 1e-30"));
+  CHECK(has(problem("fp8-blockwise", "block_scale = \"fp16\"\n"), "must be format or fp32"));
+  CHECK(has(problem("nvfp4", "block_scale = \"fp32\"\namax_epsilon = 1e-12\n"),
+            "with nvfp4: needs FP8 blocks"));
+  CHECK(has(problem("fp8-blockwise",
+                    "block_scale = \"fp32\"\namax_epsilon = 1e-12\n"
+                    "[scaling.wgrad]\noperand = \"nvfp4\"\n"),
+            "with nvfp4: needs FP8 blocks"));
+  CHECK(has(problem("fp8-current", "block_scale = \"fp32\"\n"), "block_scale has no effect"));
+  CHECK(has(problem("fp8-delayed", "amax_epsilon = 1e-12\n"), "amax_epsilon has no effect"));
+}
+
+TEST_CASE(
+    "scaling: signs of a drawn Hadamard transform, both factors alike, layers by themselves") {
+  GraphBuilder b("rows");
+  const Value h = b.linear("fc1", b.input("x", {{16, 6}}), 3);
+  b.set_loss(b.op("mse_loss", {b.linear("fc2", h, 3), b.input("target", {{16, 3}})}, {}, "loss"));
+  const Graph graph = b.finish();
+  const auto signs = [&](const std::string& keys, const std::string& layer, size_t operand) {
+    const Lowered net = lower_text(graph, "extends = \"nvfp4-hadamard-drawn\"\n" + keys);
+    return scaled(net, layer, "linear_backward_weight", operand)->signs;
+  };
+  const std::string seed = "[scaling]\nhadamard_seed = 7\n";
+  CHECK(signs("", "fc1", 0) == signs("", "fc1", 1));
+  CHECK(signs("", "fc1", 0) != signs("", "fc2", 0));
+  CHECK(signs("", "fc1", 0) != signs(seed, "fc1", 0));
+  CHECK(signs(seed, "fc1", 0) == signs(seed, "fc1", 0));
+  CHECK(
+      has(problems_of(graph, "extends = \"nvfp4-hadamard\"\n" + seed), "no product has hadamard"));
+  CHECK(has(problems_of(graph, "extends = \"nvfp4\"\n[scaling.wgrad]\nhadamard = \"random\"\n"),
+            "fixed"));
+}
+
+TEST_CASE("recipes of products: a row for each, layers with the same recipe together") {
+  const auto rows = [](const std::string& toml) {
+    const Lowered net = lower_text(two_linears(), toml);
+    return product_recipes(net.program, net.graph);
+  };
+  const std::vector<ProductRecipe> found = rows(
+      "extends = \"fp8-blockwise\"\n[scaling.wgrad]\nkind = \"none\"\n"
+      "[[rule]]\nlayer = \"fc2\"\ncompute = \"bf16\"\n");
+  INFO(recipe_table(found));
+  REQUIRE(found.size() == 5);  // wgrad of fc2 is that of the others
+  CHECK(found[0].product == Product::kFprop);
+  CHECK(join(found[0].layers, " ") == "fc0 fc1");
+  CHECK(found[0].factors[0].operand == "x");
+  CHECK(found[0].factors[0].granularity == "1x128");
+  CHECK(found[0].factors[1].operand == "w");
+  CHECK(found[0].factors[1].granularity == "128x128");
+  CHECK(found[0].factors[1].scale == "2^n, rceil");
+  CHECK(found[0].result == "bf16");
+  CHECK(join(found[1].layers, " ") == "fc2");
+  CHECK_FALSE(found[1].is_scaled());
+  CHECK(found[4].product == Product::kWgrad);
+  CHECK(found[4].factors[0].operand == "dy");
+  CHECK(found[4].factors[0].format == "bf16");
+  CHECK(found[4].layers.size() == 3);
+  const std::string table = recipe_table(found);
+  CHECK(has(table, "fc0 and 1 more"));
+  CHECK(has(recipe_table(rows("extends = \"deepseek-v3\"\n")), "hopper_fp8 per 6, added in fp32"));
+  CHECK(recipe_table(rows("extends = \"torch-autocast-bf16\"\n")).empty());
 }
 
 TEST_CASE("scaling and rules: compute excludes a layer, format one factor") {

@@ -1,5 +1,5 @@
-// Every preset as a lane: two steps of lenet. State between steps is in the preset's formats, batch
-// norms kept in FP32 included; no preset is without effect.
+// Every preset as a lane: two steps of lenet, or of gpt where a rule names blocks. State between
+// steps is in the preset's formats, batch norms kept in FP32 included; no preset is without effect.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -20,16 +20,42 @@ bool is_in(const Tensor& tensor, const Format& format) {
   return rounded.same_bits(tensor);
 }
 
-TEST_CASE("presets: every one trains, and keeps its weights in its formats") {
+// Lenet has no numbered modules.
+bool names_blocks(const Policy& policy) {
+  return std::ranges::any_of(policy.rules, [](const PolicyRule& rule) {
+    return rule.place && rule.place->part == PlacePart::kBlocks;
+  });
+}
+
+// "fp32", then the presets that run on lenet, or on gpt alone with what they extend.
+std::vector<std::string> preset_lanes(bool on_gpt) {
   std::vector<std::string> lanes = {"fp32"};
+  const auto add = [&](const std::string& lane) {
+    if (std::ranges::count(lanes, lane) == 0) lanes.push_back(lane);
+  };
   for (const Policy& preset : presets()) {
-    if (preset.name != "fp32") lanes.push_back(preset.label());
+    if (preset.name == "fp32" || names_blocks(preset) != on_gpt) continue;
+    add(preset.label());
+    if (on_gpt) add(preset.extends);
   }
-  RunOptions options = small_run(lanes, 2);
-  options.model = "lenet";
+  return lanes;
+}
+
+RunOptions preset_run(bool on_gpt) {
+  RunOptions options = small_run(preset_lanes(on_gpt), 2);
+  options.model = on_gpt ? "gpt" : "lenet";
+  if (on_gpt) {
+    options.data = "grammar";
+    options.sizes = {{"layers", 3}, {"width", 32}, {"heads", 2}, {"context", 16}};
+  }
   options.batch = 16;  // Hadamard transforms run on groups of 16 rows
+  return options;
+}
+
+TEST_CASE("presets: every one trains, and keeps its weights in its formats") {
+  const std::vector<std::string> lanes = preset_lanes(/*on_gpt=*/false);
   Recorder recorder;
-  const RunState end = run(options, recorder);
+  const RunState end = run(preset_run(/*on_gpt=*/false), recorder);
   REQUIRE(end.lanes.size() == lanes.size());
   const Format &fp32 = find_format("fp32"), &fp16 = find_format("fp16");
   for (size_t i = 0; i < lanes.size(); ++i) {
@@ -98,16 +124,10 @@ struct Recorded {
   }
 };
 
-TEST_CASE("presets: each differs from FP32 and from what it extends, except those declared equal") {
-  std::vector<std::string> lanes = {"fp32"};
-  for (const Policy& preset : presets()) {
-    if (preset.name != "fp32") lanes.push_back(preset.label());
-  }
-  RunOptions options = small_run(lanes, 2);
-  options.model = "lenet";
-  options.batch = 16;  // Hadamard transforms run on groups of 16 rows
+std::map<std::string, Recorded> recorded_presets(bool on_gpt) {
+  const std::vector<std::string> lanes = preset_lanes(on_gpt);
   Recorder recorder;
-  const RunState end = run(options, recorder);
+  const RunState end = run(preset_run(on_gpt), recorder);
   std::map<std::string, Recorded> recorded;
   for (size_t i = 0; i < lanes.size(); ++i) {
     Recorded& lane = recorded[lanes[i]];
@@ -119,9 +139,16 @@ TEST_CASE("presets: each differs from FP32 and from what it extends, except thos
       }
     }
   }
+  return recorded;
+}
+
+TEST_CASE("presets: each differs from FP32 and from what it extends, except those declared equal") {
+  const auto on_lenet = recorded_presets(/*on_gpt=*/false);
+  const auto on_gpt = recorded_presets(/*on_gpt=*/true);
   size_t same = 0, compared = 0;
   for (const Policy& preset : presets()) {
     if (preset.name == "fp32") continue;
+    const auto& recorded = names_blocks(preset) ? on_gpt : on_lenet;
     const std::string label = preset.label();
     std::vector<std::string> others = {"fp32"};
     if (!preset.extends.empty()) others.push_back(preset.extends);

@@ -7,6 +7,7 @@
 #include "src/cli/terminal/terminal.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
+#include "src/lower/model_places.h"
 
 namespace lockstep {
 namespace {
@@ -39,7 +40,8 @@ void check_emit(const EmitWords& words, bool overwrite, CommandFiles& files,
   }
 }
 
-void emit(const EmitWords& words, const EmitFacts& facts, bool quiet) {
+void emit(const EmitWords& words, EmitFacts facts, bool quiet) {
+  facts.policy = with_layers_for_places(facts.policy, facts.graph);
   for (const auto& [name, file] : words) {
     const EmitKind& kind = find_emit_kind(name);
     std::vector<std::string> unsaid;

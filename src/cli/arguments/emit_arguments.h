@@ -19,7 +19,7 @@ CLI::Option* declare_emit(CLI::App& app, EmitWords& words);
 // Adds a problem for every kind, name or file that cannot be.
 void check_emit(const EmitWords& words, bool overwrite, CommandFiles& files, ProblemList& problems);
 // Writes the files and prints, for each, what it does not do. `quiet`: without "Wrote ...".
-void emit(const EmitWords& words, const EmitFacts& facts, bool quiet);
+void emit(const EmitWords& words, EmitFacts facts, bool quiet);
 // The name by which the first Python module is imported; "amp" if there is none.
 std::string emitted_module(const EmitWords& words);
 

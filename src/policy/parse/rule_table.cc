@@ -32,6 +32,7 @@ void read_place(TomlTable& table, PolicyRule& rule) {
   rule.op = table.text("op").value_or(rule.op);
   rule.role = table.text("role").value_or(rule.role);
   rule.point = table.text("point").value_or(rule.point);
+  read_name(table, "place", find_place, rule.place);
   check_literal(table, "op", rule.op, [](const std::string& name) { find_op(name); });
   check_literal(table, "role", rule.role, [](const std::string& name) { find_role(name); });
   check_literal(table, "point", rule.point, [](const std::string& name) { find_point(name); });

@@ -1,6 +1,8 @@
 // Reads the keys one by one, then checks them together.
 #include "src/policy/parse/scaling_table.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -54,6 +56,18 @@ bool find_weight_blocks(const std::string& name) {
   throw InputError("weight_blocks '" + name + "': unknown", "line or square");
 }
 
+struct HadamardInfo {
+  Hadamard hadamard;
+  std::string_view name;
+};
+constexpr HadamardInfo kHadamards[] = {
+    {Hadamard::kNone, "none"}, {Hadamard::kFixed, "fixed"}, {Hadamard::kDrawn, "drawn"}};
+
+// The key "hadamard".
+Hadamard find_hadamard(const std::string& name) {
+  return find_row("hadamard", name, kHadamards).hadamard;
+}
+
 class ScalingReader {
  public:
   ScalingReader(TomlTable& table, FactorScaling& scaling) : table_(table), scaling_(scaling) {}
@@ -76,9 +90,12 @@ class ScalingReader {
     read_current();
     read_delayed();
     read_products();
+    read_block_scales();
+    read_hadamard_seed();
     table_.finish();
     if (scaling_.kind == ScalingKind::kNone) {
-      for (const char* key : {"ops", "operand", "grad_operand", "rounding", "grad_rounding"}) {
+      for (const char* key : {"ops", "operand", "grad_operand", "rounding", "grad_rounding",
+                              "block_scale", "hadamard_seed"}) {
         if (table_.has(key)) report_no_effect(key, "unit, current, delayed or block");
       }
       return;
@@ -143,8 +160,64 @@ class ScalingReader {
       }
     }
     if (scaling_.kind == ScalingKind::kCurrent) return;
-    for (std::string_view key : {"power_of_two", "amax_epsilon"}) {
-      if (table_.has(key)) report_no_effect(key, "current");
+    if (table_.has("power_of_two")) report_no_effect("power_of_two", "current");
+    if (scaling_.kind != ScalingKind::kBlock && table_.has("amax_epsilon")) {
+      report_no_effect("amax_epsilon", "current or block");
+    }
+  }
+
+  // Scales of FP8 blocks other than the format's own.
+  void read_block_scales() {
+    if (scaling_.kind != ScalingKind::kBlock) {
+      if (table_.has("block_scale") && scaling_.kind != ScalingKind::kNone) {
+        report_no_effect("block_scale", "block");
+      }
+      return;
+    }
+    bool is_fp32 = scaling_.activation.fp32_scale;
+    read_name(table_, "block_scale", second_of("format", "fp32"), is_fp32);
+    const float epsilon = scaling_.current.amax_epsilon;
+    // The scale of the smallest amax must be a finite FP32 number.
+    constexpr float kLeastEpsilon = 1e-30f;
+    if ((is_fp32 && epsilon == 0) || (epsilon > 0 && epsilon < kLeastEpsilon)) {
+      table_.problem("amax_epsilon",
+                     fmt::format("= {:g}: must be at least {:g}{}", epsilon, kLeastEpsilon,
+                                 is_fp32 ? " with block_scale = \"fp32\"" : ", or 0"),
+                     "torchao's is 1e-12");
+    }
+    const auto check = [&](const FactorFormat& format) {
+      if ((!is_fp32 && epsilon == 0) || format.block == nullptr) return;
+      constexpr int kFp8Bits = 8;
+      if (format.block->scale == ScaleFormat::kE8m0 && format.block->rule == ScaleRule::kRceil &&
+          format.block->element->storage_bits() == kFp8Bits) {
+        return;
+      }
+      table_.problem(is_fp32 ? "block_scale" : "amax_epsilon",
+                     "with " + format.block->name + ": needs FP8 blocks with scales rounded up",
+                     "fp8_e4m3_block, fp8_e4m3_line, mxfp8_e4m3+rceil");
+    };
+    for (FactorFormat* format : {&scaling_.activation, &scaling_.weight, &scaling_.gradient}) {
+      format->fp32_scale = is_fp32;
+      format->amax_epsilon = epsilon;
+      check(*format);
+    }
+    for (const ProductScaling& product : scaling_.products) {
+      check(product.operand);
+      check(product.gradient);
+    }
+  }
+
+  void read_hadamard_seed() {
+    const auto seed = table_.integer("hadamard_seed");
+    if (!seed) return;
+    if (*seed < 0) {
+      table_.problem("hadamard_seed", "= " + std::to_string(*seed) + ": must be at least 0");
+    }
+    scaling_.hadamard_seed = static_cast<uint64_t>(*seed);
+    const bool is_used = std::ranges::any_of(
+        scaling_.products, [](const auto& p) { return p.hadamard == Hadamard::kDrawn; });
+    if (!is_used && scaling_.kind != ScalingKind::kNone) {
+      table_.problem("hadamard_seed", "has no effect: no product has hadamard = \"drawn\"");
     }
   }
 
@@ -169,14 +242,15 @@ class ScalingReader {
     read_name(table, "rounding", find_rounding, product.rounding);
     read_name(table, "grad_rounding", find_rounding, product.grad_rounding);
     read_name(table, "weight_blocks", find_weight_blocks, product.weight_square);
-    read_name(table, "hadamard", second_of("none", "fixed"), product.rotates);
+    read_name(table, "hadamard", find_hadamard, product.hadamard);
+    read_accumulator(table, product.accumulator);
     const bool by_blocks = scaling_.kind == ScalingKind::kBlock;
     const auto refuse = [&](std::string_view key, const std::string& why) {
       if (table.has(key)) table.problem(key, "has no effect: " + why, "remove it");
     };
     if (!product.is_scaled) {
-      for (const char* key :
-           {"operand", "grad_operand", "rounding", "grad_rounding", "weight_blocks", "hadamard"}) {
+      for (const char* key : {"operand", "grad_operand", "rounding", "grad_rounding",
+                              "weight_blocks", "hadamard", "accumulator"}) {
         refuse(key, "kind is none: the product's factors are not scaled");
       }
       return;

@@ -25,6 +25,9 @@ class Recipe:
     preset: str
     matches: bool | None  # whether its source says that it trains as FP32 does; None: it says neither
     source: str
+    # The models of the study that it can run on; None: on all. Rules that keep the head or some blocks wide leave
+    # nothing narrow in a model that has no other.
+    models: tuple | None = None
 
 
 APEX = "apex documentation, amp: "
@@ -33,6 +36,7 @@ ZAMIRAI = "Zamirai et al. 2021, arXiv:2010.06192"
 TORCH = "PyTorch documentation, torch.amp: FP32's results in less time"
 TF32 = "NVIDIA A100 whitepaper (2020): FP32's accuracy without changes"
 TE = "for FP8 training as good as BF16's: "
+DEEP = ("gpt-deep",)  # of several blocks: test_study_recipes_2026.py
 FP16_SUMS = MICIKEVICIUS + ", section 3.3: products need FP32 sums"
 
 RECIPES = [
@@ -42,9 +46,16 @@ RECIPES = [
     Recipe("apex-o3:1", False, APEX + "may not achieve the stability of O1 and O2; a speed of light"),
     Recipe("fp16-optimizer-dynamic:1", True, MICIKEVICIUS + ", as apex implements it"),
     Recipe("fp16-optimizer-static:1", True, MICIKEVICIUS + ", with a constant scale"),
+    Recipe(
+        "bf16-fp32-head:1", True, "as pure-bf16-master; MiniMax-M1, arXiv:2506.13585: closes the gap of the BF16 head"
+    ),
     Recipe("bf16-mxfp8-backward:1", None, "Transformer Engine: offered, no word on its results"),
+    Recipe("deepseek-v3:1", True, TE + "DeepSeek-V3, arXiv:2412.19437, section 3.3", ("lenet", "gpt")),
+    Recipe("fp16-rl:1", True, TORCH),
     Recipe("fp8-blockwise:1", True, TE + "DeepSeek-V3, arXiv:2412.19437, section 3.3"),
+    Recipe("fp8-blockwise-torchao:1", None, "torchao prototype/blockwise_fp8_training: no word on results"),
     Recipe("fp8-current:1", True, TE + "Micikevicius et al. 2022, arXiv:2209.05433"),
+    Recipe("fp8-current-bf16-ends:1", True, TE + "Megatron-Bridge's recipe of current scaling", DEEP),
     Recipe("fp8-delayed:1", True, TE + "Micikevicius et al. 2022, arXiv:2209.05433"),
     Recipe("fp8-rowwise:1", None, "torchao float8/config.py: scales for accuracy, no word on results"),
     Recipe("fp8-rowwise-bf16-wgrad:1", None, "torchao float8/config.py: its most accurate option, no word on results"),
@@ -62,6 +73,8 @@ RECIPES = [
     Recipe("mxnet-amp-bf16:2.0", True, "MXNet documentation, AMP tutorial: FP32's accuracy"),
     Recipe("mxnet-multi-precision:1", None, "MXNet documentation, float16: advises a cast to FP32 before the softmax"),
     Recipe("mxnet-multi-precision-fp32-softmax:1", True, "MXNet documentation, float16: multi_precision"),
+    Recipe("nvfp4-bf16-ends:1", True, "arXiv:2509.25149: loss within 1.5 % of FP8's", DEEP),
+    Recipe("nvfp4-hadamard-drawn:1", None, "arXiv:2509.25149: drawn signs gain nothing over fixed ones"),
     Recipe("nvfp4-hadamard:1", None, "arXiv:2509.25149: near BF16 with some layers in BF16, left out here"),
     Recipe("nvfp4:1", False, "arXiv:2509.25149: needs the Hadamard transform and layers in BF16, left out here"),
     Recipe("pure-bf16:1", False, ZAMIRAI + ": the standard algorithm degrades"),
@@ -83,14 +96,19 @@ RECIPES = [
     Recipe("torch-autocast-fp16-cpu:2.13", True, TORCH),
 ]
 REFERENCE = "fp32:1"  # always run, under the name fp32
-LANES = ["fp32"] + [recipe.preset for recipe in RECIPES]
+
+
+def lanes_of(model):
+    return ["fp32"] + [recipe.preset for recipe in RECIPES if recipe.models is None or model in recipe.models]
+
+
 WORDS = {True: "matches", False: "does not", None: "neither"}
 
 
 def standing(recipe, outcomes):
     """What {model: outcome} make of the claim: CONFIRMED, OPEN or NOT_CONFIRMED; "" if there is none."""
     found = list(outcomes.values())
-    if recipe.matches is None:
+    if recipe.matches is None or not found:
         return ""
     if recipe.matches:
         if all(outcome == "fine" for outcome in found):

@@ -16,7 +16,6 @@ import re
 import recipes
 
 SEEDS = 5
-LANES = recipes.LANES
 TWIN = "twin"  # runs by default
 # One thread and few histograms: what is kept changes no number of the training and no finding.
 QUIET = ["--threads", 1, "--histogram-every", 10**6, "--checkpoint-every", 10**6, "--quiet"]
@@ -154,9 +153,10 @@ def kept(lockstep, binary_dir, run, lanes, seeds, files, tmp_path):
     return found
 
 
-def unclear_again(lanes):
+def unclear_again(run, lanes):
     """(lanes, seeds) of the second run: those that `lanes` left unclear; no lanes: no such run."""
-    counts = {name: lanes[name]["seeds_to_decide"] for name in LANES[1:] if lanes[name]["outcome"] == "unclear"}
+    names = recipes.lanes_of(run.model)[1:]
+    counts = {name: lanes[name]["seeds_to_decide"] for name in names if lanes[name]["outcome"] == "unclear"}
     again = {name: count for name, count in counts.items() if 0 < count <= MOST_TO_DECIDE}
     return list(again), range(SEEDS + 1, SEEDS + 1 + 2 * max(again.values(), default=0))
 
@@ -192,7 +192,8 @@ def model_rows(run, lanes):
         "|---" * 9 + "|",
     ]
     claims = {r.preset: recipes.WORDS[r.matches] for r in recipes.RECIPES}
-    for name in [TWIN, *LANES[1:]]:
+    names = recipes.lanes_of(run.model)[1:]
+    for name in [TWIN, *names]:
         lane = lanes[name]
         has_gap = lane["gap"] is not None  # there is none if the lane broke in every seed
         bounds = [number(lane[bound] if has_gap else None) for bound in ("batch_noise", "chaos_bound", "seed_bound")]
@@ -211,7 +212,7 @@ def model_rows(run, lanes):
             )
             + " |"
         )
-    said = [f"- {lanes[name]['sentence']}" for name in LANES[1:] if lanes[name]["outcome"] != "fine"]
+    said = [f"- {lanes[name]['sentence']}" for name in names if lanes[name]["outcome"] != "fine"]
     return rows + ["", "What `lockstep report` says of the lanes that are not fine:", "", *said]
 
 
@@ -219,7 +220,7 @@ def judge(found):
     """{preset: (recipe, {model: outcome}, standing)}"""
     judged = {}
     for recipe in recipes.RECIPES:
-        outcomes = {model: lanes[recipe.preset]["outcome"] for model, lanes in found.items()}
+        outcomes = {model: lanes[recipe.preset]["outcome"] for model, lanes in found.items() if recipe.preset in lanes}
         judged[recipe.preset] = recipe, outcomes, recipes.standing(recipe, outcomes)
     return judged
 
@@ -244,7 +245,7 @@ def summary_rows(judged, found):
     ]
     for preset, (recipe, _, standing) in judged.items():
         standing = f"**{standing}**" if standing == recipes.NOT_CONFIRMED else standing
-        cells = [outcome_text(found[model][preset]) for model in models]
+        cells = [outcome_text(found[model][preset]) if preset in found[model] else "-" for model in models]
         rows.append("| " + " | ".join([preset, recipes.WORDS[recipe.matches], *cells, standing, recipe.source]) + " |")
     rows += ["", "Claims that were not confirmed:" if AGAINST else "No claim failed.", ""]
     rows += [f"- {preset}: {reason}" for preset, reason in AGAINST.items()]
@@ -295,7 +296,9 @@ def beyond_seeds_rows(found):
     ]
     for model, lanes in found.items():
         for recipe in recipes.RECIPES:
-            lane = lanes[recipe.preset]
+            lane = lanes.get(recipe.preset)
+            if lane is None:
+                continue
             bounds = [lane[bound] for bound in ("batch_noise", "chaos_bound", "seed_bound")]
             if lane["outcome"] == "fine" and lane["gap"] > max(bounds[1:]):
                 share = f"{lane['gap'] / lanes['fp32']['loss']:.2%}"
@@ -328,10 +331,10 @@ def test_recipes_do_what_they_claim(lockstep, binary_dir, mnist, corpus, tmp_pat
     def measured(run, lanes, seeds):
         return kept(lockstep, binary_dir, run, lanes, seeds, {"mnist": mnist, "corpus": corpus}, tmp_path)
 
-    found = {run.model: measured(run, LANES, range(1, SEEDS + 1)) for run in RUNS}
+    found = {run.model: measured(run, recipes.lanes_of(run.model), range(1, SEEDS + 1)) for run in RUNS}
     again = {}
     for run in RUNS:
-        names, seeds = unclear_again(found[run.model])
+        names, seeds = unclear_again(run, found[run.model])
         if names:
             again[run.model] = names, seeds, measured(run, ["fp32", *names], seeds)
     text = page(found, again)
