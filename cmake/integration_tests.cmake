@@ -24,7 +24,7 @@ function(lockstep_integration_tests folder label)
   endforeach()
 endfunction()
 lockstep_integration_tests(capture everyday capture_torch capture_ops capture_casts capture_composed
-  capture_file capture_paths capture_loops capture_functions capture_narrow capture_lines capture_debug
+  capture_file capture_paths capture_loops capture_functions capture_narrow capture_lines capture_script_lines capture_debug
   capture_mistakes capture_views capture_real_ops capture_robust capture_state capture_first_touch
   capture_floors capture_vision capture_fake_quantize capture_optimizers
   capture_compiled capture_batches capture_needs capture_complex capture_updates capture_matrices capture_idioms

@@ -157,14 +157,17 @@ std::string_view alarm_subject(const Alarm& alarm) {
 }
 
 std::string alarm_sentence(const Alarm& alarm) {
-  if (alarm.finding == kSetting) {
-    return alarm.sentence + (alarm.source_line.empty() ? "" : " (" + alarm.source_line + ")");
-  }
+  const std::string line = alarm.source_line.empty() ? "" : " (" + alarm.source_line + ")";
+  if (alarm.finding == kSetting) return alarm.sentence + line;
   std::string text = lane_and_step(alarm);
-  if (!alarm.finding.empty()) return text + ": " + alarm.sentence;
+  if (!alarm.finding.empty()) {
+    const bool is_change =
+        std::ranges::count(change_alarms(), alarm.finding, &ChangeAlarm::name) > 0;
+    return text + ": " + alarm.sentence + (is_change ? line : "");  // those of findings name theirs
+  }
   const std::string place = alarm_place(alarm);
   if (!place.empty()) text += ": " + place;
-  if (!alarm.source_line.empty()) text += " (" + alarm.source_line + ")";
+  text += line;
   text += ": " + what(alarm);
   if (!alarm.origin.empty()) {
     text += "; it comes from " + alarm.origin + ", which the baseline does not have";

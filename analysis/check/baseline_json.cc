@@ -76,6 +76,7 @@ Json identity_json(const RunFacts& run) {
   }
   return {{"data", run.data},
           {"batches_hash", run.batches_hash},
+          {"lines", Json::parse(to_json(run.lines))},
           {"seed", run.options.seed},
           {"settings", settings},
           {"lanes", lanes},
@@ -134,6 +135,7 @@ void write(const Json& j, int level, std::string& out) {
 void read_identity(const Json& j, RunFacts& run) {
   j.at("data").get_to(run.data);
   j.at("batches_hash").get_to(run.batches_hash);
+  if (j.contains("lines")) run.lines = script_lines_from_json(j.at("lines").dump());
   const auto words = j.at("words").get<std::vector<std::string>>();
   const auto word = [&](const Json& number) { return words.at(number.get<size_t>()); };
   for (const Json& n : j.at("nodes")) {
@@ -314,10 +316,10 @@ Baseline baseline_from_json(const std::string& text, const std::string& path) {
     j.at("policies").get_to(b.policy_texts);
     try {
       b.run.options = options_from_json(j.at("options").dump());
+      read_identity(j.at("identity"), b.run);
     } catch (const InputError&) {
       not_whole();
     }
-    read_identity(j.at("identity"), b.run);
     for (const Draw draw : {Draw::kSame, Draw::kOther}) {
       const Json& from = j.at("ensembles").at(std::string(to_string(draw)));
       Ensemble& ensemble = b.ensembles[static_cast<size_t>(draw)];

@@ -2,15 +2,20 @@
 #include "analysis/check/change_lines.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <set>
 #include <span>
 #include <tuple>
 #include <utility>
 
+#include "analysis/check/script_places.h"
+#include "emulation/format/format.h"
 #include "src/core/counted.h"
+#include "src/core/text.h"
 #include "src/graph/op.h"
 
 namespace lockstep {
@@ -19,16 +24,43 @@ namespace {
 constexpr size_t kNamedLayers = 3;    // of a change, by name
 constexpr size_t kNamedChanges = 12;  // ops that only one side has
 
-// Whether the op drops elements by a mask. A baseline of a later version may name ops unknown here.
-bool drops_elements(const std::string& name) {
+// A baseline of a later version may name ops unknown here: null.
+const OpDef* known_op(const std::string& name) {
   const std::span<const OpDef> all = ops();
   const auto found = std::ranges::find(all, name, &OpDef::name);
-  return found != all.end() && found->meaning.draws_mask != nullptr;
+  return found == all.end() ? nullptr : &*found;
+}
+// Whether the op drops elements by a mask.
+bool drops_elements(const std::string& name) {
+  const OpDef* op = known_op(name);
+  return op != nullptr && op->meaning.draws_mask != nullptr;
+}
+// Whether the op gives its operand on and lets no gradient through.
+bool cuts_gradients(const std::string& name) {
+  const OpDef* op = known_op(name);
+  return op != nullptr && op->elements.copies && op->differentiable_outputs == 0;
+}
+bool is_narrow(const std::string& name) {
+  const std::span<const Format> all = formats();
+  const auto found = std::ranges::find(all, name, &Format::name);
+  return found == all.end() || found->precision < find_format("fp32").precision;
+}
+// Whether the node casts to a format with fewer digits than FP32's.
+bool casts_down(const NodeFacts& node) {
+  const OpDef* op = known_op(node.op);
+  if (op == nullptr || op->formats.attribute.empty()) return false;
+  const auto format = node.attributes.find(std::string(op->formats.attribute));
+  return format != node.attributes.end() && is_narrow(format->second);
 }
 
 std::string attribute_of(const NodeFacts& node, const std::string& name) {
   const auto found = node.attributes.find(name);
   return found == node.attributes.end() ? "none" : found->second;
+}
+
+std::string trimmed(const std::string& text) {
+  const size_t first = text.find_first_not_of(' '), last = text.find_last_not_of(' ');
+  return first == std::string::npos ? "" : text.substr(first, last - first + 1);
 }
 
 std::string named(const std::set<std::string>& layers) {
@@ -45,7 +77,7 @@ std::string named(const std::set<std::string>& layers) {
 class Writer {
  public:
   Writer(const RunFacts& baseline, const RunFacts& run, const RunMatch& match)
-      : base_(baseline), run_(run), match_(match) {}
+      : base_(baseline), run_(run), match_(match), places_(baseline, run) {}
 
   ChangeLines write() {
     settings();
@@ -68,9 +100,62 @@ class Writer {
     const auto value = [](const std::string& text) { return text.empty() ? "none" : text; };
     for (const SetupDifference& d : settings_of_loop(base_, run_)) {
       if (d.name == "batch_norm eps") continue;  // nodes() names it with its layers
-      setting({fmt::format("{}: {} -> {}", d.name, value(d.baseline), value(d.run)), "", "", ""});
+      setting({fmt::format("{}: {} -> {}", d.name, value(d.baseline), value(d.run)), "", "",
+               places_.line_of(d.name)});
     }
+    for (const char* thing : {kAutocastLine, kScalerLine}) {
+      const std::string before = script_value(base_, thing), after = script_value(run_, thing);
+      if (before.empty() || after.empty() || before == after) continue;
+      setting({fmt::format("{}: {} -> {}", thing, before, after), "", "", places_.line_of(thing)});
+    }
+    ties();
+    batches();
     if (base_.data != run_.data) change(fmt::format("data: {} -> {}", base_.data, run_.data));
+  }
+
+  // Parameters that are one in one run and several in the other. A module may have another name.
+  void ties() {
+    const auto tied_in = [](const RunFacts& run, const auto& name_of) {
+      std::set<std::string> ties;
+      for (const std::string& tie : split(script_value(run, kTiesLine), ',')) {
+        std::set<std::string> names;
+        for (const std::string& name : split(tie, '=')) names.insert(name_of(trimmed(name)));
+        ties.insert(fmt::format("{}", fmt::join(names, " = ")));
+      }
+      return ties;
+    };
+    const std::string before = script_value(base_, kTiesLine),
+                      after = script_value(run_, kTiesLine);
+    if (before.empty() || after.empty()) return;  // a capture of an older version
+    if (tied_in(base_, [&](const std::string& name) { return name_here(name); }) ==
+        tied_in(run_, [](const std::string& name) { return name; })) {
+      return;
+    }
+    std::string line = places_.line_of(kTiesLine);
+    const std::vector<std::string> names = split(before, '=');  // the last is what was tied
+    if (line.empty()) line = places_.line_of_tensor(trimmed(names.back()));
+    setting({fmt::format("{}: {} -> {}", kTiesLine, before, after), "", "", std::move(line)});
+  }
+  std::string name_here(const std::string& parameter) const {
+    const size_t end = parameter.rfind('.');
+    if (end == std::string::npos) return parameter;
+    const auto renamed = match_.renamed_layers.find(parameter.substr(0, end));
+    return renamed == match_.renamed_layers.end() ? parameter
+                                                  : renamed->second + parameter.substr(end);
+  }
+
+  // "1 of 8": how many micro-batches differ. A few more or less are another draw of a small data
+  // set; half of them gone is a loop that repeats.
+  void batches() {
+    const auto different = [](const std::string& text) {
+      return std::strtoll(text.c_str(), nullptr, 10);
+    };
+    const std::string before = script_value(base_, kBatchesLine);
+    const std::string after = script_value(run_, kBatchesLine);
+    if (before.empty() || after.empty() || before == after) return;
+    if (2 * different(after) > different(before)) return;
+    setting({fmt::format("different {}: {} -> {}", kBatchesLine, before, after), "", "",
+             places_.line_of(kBatchesLine)});
   }
 
   void nodes() {
@@ -89,6 +174,7 @@ class Writer {
       for (const auto& [name, value] : all) {
         const std::string before = attribute_of(old, name), after = attribute_of(now, name);
         if (before == after) continue;
+        out_.changes_casts |= name == kAutocastAttribute || casts_down(old) || casts_down(now);
         const auto at = attributes.try_emplace({old.op, name, before, after}, Where{&now}).first;
         at->second.layers.insert(now.layer);
       }
@@ -96,10 +182,12 @@ class Writer {
     std::map<std::string, Where> gone, fresh;  // by op
     for (const size_t i : match_.nodes.free_before()) {
       const NodeFacts& node = base_.nodes[i];
+      out_.changes_casts |= casts_down(node);
       gone.try_emplace(node.op, Where{&node}).first->second.layers.insert(node.layer);
     }
     for (const size_t j : match_.nodes.free_after()) {
       const NodeFacts& node = run_.nodes[j];
+      out_.changes_casts |= casts_down(node);
       fresh.try_emplace(node.op, Where{&node}).first->second.layers.insert(node.layer);
     }
     for (const auto& [key, where] : attributes) {
@@ -110,8 +198,7 @@ class Writer {
       if (before.starts_with("[")) {
         change(std::move(text));
       } else {
-        setting({std::move(text), where.first->layer, op, where.first->source_line,
-                 drops_elements(op)});
+        setting({std::move(text), where.first->layer, op, where.first->source_line});
       }
     }
     size_t shown = 0;
@@ -119,8 +206,9 @@ class Writer {
       for (const auto& [op, where] : ops) {
         std::string text = fmt::format("{} {}: {}", op, side, named(where.layers));
         if (drops_elements(op)) {  // no other op computes the same
-          setting({op + " changed: " + text, where.first->layer, op, where.first->source_line,
-                   /*is_of_masks=*/true});
+          setting({op + " changed: " + text, where.first->layer, op, where.first->source_line});
+        } else if (cuts_gradients(op)) {
+          setting({std::move(text), where.first->layer, op, where.first->source_line});
         } else if (shown++ < kNamedChanges) {
           change(std::move(text));
         }
@@ -146,7 +234,7 @@ class Writer {
     if (first == nullptr || has_other_inputs) return;
     setting({fmt::format("{} changed: its values have the shape {} -> {}: {}", first->op, shape,
                          first->shape, named({first->layer})),
-             first->layer, first->op, first->source_line, /*is_of_masks=*/true});
+             first->layer, first->op, first->source_line});
   }
 
   void sites() {
@@ -225,6 +313,7 @@ class Writer {
   const RunFacts& base_;
   const RunFacts& run_;
   const RunMatch& match_;
+  const ScriptPlaces places_;
   ChangeLines out_;
 };
 

@@ -15,7 +15,6 @@ namespace lockstep {
 struct SettingChange {
   std::string text;                    // "layer_norm eps: 1e-05 -> 1e-06 in 12 layers (ln1, ...)"
   std::string layer, op, source_line;  // the first; "": of the loop
-  bool is_of_masks = false;            // of an op that drops elements: its masks are others
 };
 
 // One line each.
@@ -24,6 +23,7 @@ struct ChangeLines {
   std::vector<SettingChange> settings;  // those of `changes` that are numbers of the loop or of ops
   std::vector<std::string> no_match;    // what the baseline has and the run lacks
   std::vector<std::string> extra;       // what only the run has
+  bool changes_casts = false;           // the model casts to another narrow format, or elsewhere
 };
 // "the run has no parameter fc.weight (10x84)".
 std::string no_parameter_text(std::string_view which, const ParameterFacts& parameter);

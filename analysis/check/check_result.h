@@ -43,10 +43,13 @@ struct Alarm {
   std::string finding = {};
   // Where the values come from if that place has no counterpart in the baseline: "stage1 max_pool2d
   // (net.py:12)".
-  std::string origin = {};
+  std::string origin = {}, origin_line = {};
   std::string gone = {};  // an op of the baseline that is missing just before it: "blocks.0 add"
   // "conv1 conv2d output (model.py:12), step 0: root mean square ...". No full stop.
   std::string sentence = {};
+
+  // To mark in the source: where the values come from, else the place itself.
+  const std::string& marked_line() const { return origin_line.empty() ? source_line : origin_line; }
 };
 
 // What a rules file has switched off.

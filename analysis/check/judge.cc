@@ -15,6 +15,7 @@
 #include "analysis/check/limit_range.h"
 #include "analysis/check/metric_keys.h"
 #include "analysis/check/rule_use.h"
+#include "analysis/check/script_places.h"
 #include "analysis/check/shared_places.h"
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/pair/parameter_state.h"
@@ -34,8 +35,9 @@ constexpr double kLeastNewError = -22;
 // The weights of two runs of one draw differ by an ulp, 2^-23 of each; their norms by less.
 constexpr double kSameDrawOctaves = 0x1p-20;
 // A rewrite rounds anew: limits of narrow lanes hold a fourth of what rounding does (baseline.cc,
-// kRoundingShare), a rewrite may do half of it; a head cast to 16 bits does 2.2 times the limit.
-constexpr double kRewriteTimes = 2;
+// kRoundingShare), a rewrite may do all of it. Not so where casts changed: a head cast to 16 bits
+// does 2.2 times the limit.
+constexpr double kRewriteTimes = 4;
 
 class Judge {
  public:
@@ -49,6 +51,7 @@ class Judge {
         match_(match_runs(baseline.run, facts_)),
         lines_(change_lines(baseline.run, facts_, match_)),
         places_(shared_places(baseline.run, facts_, match_)),
+        script_(baseline.run, facts_),
         lane_here_(baseline.run.lanes.size(), -1) {
     for (const LaneFacts& lane : facts_.lanes) lane_in_run_.push_back(run.lane_index(lane.name));
     for (const LanePair& pair : match_.lanes) {
@@ -163,9 +166,7 @@ class Judge {
       }
       result_.draw = Draw::kOther;
     };
-    if (facts_.batches_hash != baseline_.run.batches_hash) {
-      other("the batches or masks are not the baseline's");
-    }
+    if (!has_same_draws()) other(other_draws_text());
     if (facts_.batches_hash.empty() && facts_.options.seed != baseline_.run.options.seed) {
       other(fmt::format("the run has seed {}, the baseline seed {}", facts_.options.seed,
                         baseline_.run.options.seed));
@@ -191,8 +192,29 @@ class Judge {
           now.find(MetricId::kFirstMagnitude, static_cast<size_t>(match_.sites.after_of(s)));
       if (before == nullptr || after == nullptr) continue;
       if (std::fabs(before->centre - after->value) < kSameDrawOctaves) continue;
-      other("the weights of " + site.layer + " differ at the start", /*from_weights=*/true);
+      const auto at = static_cast<size_t>(match_.sites.after_of(s));
+      const std::string line = script_.line_of_node(run_.sites().sites[at].node);
+      other(fmt::format("the weights of {}{} differ at the start", site.layer,
+                        line.empty() ? "" : " (" + line + ")"),
+            /*from_weights=*/true);
     }
+  }
+
+  // batches_hash takes masks in the order of their nodes' names, which other code changes.
+  bool has_same_draws() const {
+    if (facts_.batches_hash == baseline_.run.batches_hash) return true;
+    const std::string now = script_value(facts_, kDrawsLine);
+    return !now.empty() && now == script_value(baseline_.run, kDrawsLine);
+  }
+  std::string other_draws_text() const {
+    const std::string before = script_value(baseline_.run, kSeedLine);
+    const std::string now = script_value(facts_, kSeedLine);
+    if (before.empty() || now.empty() || before == now) {
+      return "the batches or masks are not the baseline's";
+    }
+    const std::string line = script_.line_of(kSeedLine);
+    return fmt::format("the script has seed {}{}, the baseline's {}", now,
+                       line.empty() ? "" : " (" + line + ")", before);
   }
 
   // Fused or split parameters are one, if the values say so.
@@ -293,8 +315,8 @@ class Judge {
           counted(static_cast<uint64_t>(result_.runs), "run"), kFewestRuns));
       return;
     }
-    if (std::ranges::any_of(lines_.settings, &SettingChange::is_of_masks)) {
-      changed_settings();  // why the masks are others
+    if (!lines_.settings.empty()) {  // each is an alarm by itself, and may have changed the draw
+      changed_settings();
       return;
     }
     const std::string_view limits = captured()
@@ -457,7 +479,8 @@ class Judge {
   // A loss or gradient of a lane that rounds. FP32's are the same, or there would be an alarm that
   // nothing sets aside.
   bool is_of_new_rounding(const Alarm& alarm) const {
-    if (!alarm.finding.empty() || alarm.times > kRewriteTimes || is_reference(alarm.lane)) {
+    if (!alarm.finding.empty() || lines_.changes_casts || alarm.times > kRewriteTimes ||
+        is_reference(alarm.lane)) {
       return false;
     }
     switch (alarm.metric) {
@@ -509,7 +532,8 @@ class Judge {
         judge_number(lane, metric, subject, band, now);
       } else if (band.always && metric.id == MetricId::kFirstGradient) {
         no_gradient(lane, metric, subject);
-      } else if (band.always && missing.size() < kLocatedAlarms) {
+      } else if (band.always && !is_in_changed_code(metric, subject) &&
+                 missing.size() < kLocatedAlarms) {
         missing.insert(keys.of(lane, metric.id, subject) + ": not measured here");
       }
     });
@@ -519,6 +543,11 @@ class Judge {
     new_nonfinite(ensemble);
     new_findings();
     changed_settings();
+  }
+
+  // A site that was matched there may be one that measures less: an operand that no cast feeds.
+  bool is_in_changed_code(const Metric& metric, size_t subject) const {
+    return places_.has_changed_code && metric.of == MetricOf::kSite && !places_.certain[subject];
   }
 
   // With the recorded weights and batches the numbers show whether a changed setting matters; it is
@@ -607,8 +636,18 @@ class Judge {
       alarm.op = site.op;
       alarm.role = site.role;
       alarm.point = site.point;
-      alarm.source_line = site.source_line;
+      alarm.source_line =
+          site.source_line.empty()
+              ? script_.line_of_node(run_.sites().sites[static_cast<size_t>(at)].node)
+              : site.source_line;
+    } else if (metric.id == MetricId::kLossScale || metric.id == MetricId::kSkipped) {
+      alarm.source_line = script_.line_of(kScalerLine);
     } else if (metric.of != MetricOf::kLane) {
+      if (metric.of == MetricOf::kGroup) {
+        alarm.source_line = script_.line_of("optimizer lr");
+      } else if (at >= 0) {
+        alarm.source_line = script_.line_of_tensor(facts_.parameters[static_cast<size_t>(at)].name);
+      }
       alarm.parameter = at < 0 ? subject_text(baseline_.run, metric, subject)
                                : subject_text(facts_, metric, static_cast<size_t>(at));
     }
@@ -649,19 +688,20 @@ class Judge {
     }
   }
 
-  // The nearest site upstream that the baseline does not have: its op was put there or replaced.
-  std::string origin_of(int32_t site) const {
+  // The farthest site upstream that the baseline does not have, -1: none. Its op was put there or
+  // replaced.
+  int32_t origin_of(int32_t site) const {
     const std::vector<Site>& sites = run_.sites().sites;
     std::vector<int32_t> next = {site};
     std::vector<bool> seen(sites.size(), false);
-    std::string origin;
+    int32_t origin = -1;
     for (size_t i = 0; i < next.size(); ++i) {
       for (const int32_t feed : sites[static_cast<size_t>(next[i])].feeds) {
         const auto at = static_cast<size_t>(feed);
         if (seen[at] || match_.sites.before_of(at) >= 0) continue;
         seen[at] = true;
         next.push_back(feed);
-        origin = place_text(sites[at]);
+        origin = feed;
       }
     }
     return origin;
@@ -749,8 +789,14 @@ class Judge {
     for (size_t i = 0; i < std::min(kLocatedAlarms, result_.alarms.size()); ++i) {
       Alarm& alarm = result_.alarms[i];
       if (alarm.site >= 0 && (alarm.finding.empty() || i == 0)) {
-        alarm.origin = origin_of(alarm.site);
-        if (alarm.origin.empty()) alarm.gone = gone_before(alarm.site);
+        const int32_t origin = origin_of(alarm.site);
+        if (origin >= 0) {
+          const Site& from = run_.sites().sites[static_cast<size_t>(origin)];
+          alarm.origin = place_text(from);
+          alarm.origin_line = from.source_line;
+        } else {
+          alarm.gone = gone_before(alarm.site);
+        }
       }
     }
     find_first_steps();
@@ -811,6 +857,7 @@ class Judge {
   const RunMatch match_;  // before: the baseline
   const ChangeLines lines_;
   const SharedPlaces places_;
+  const ScriptPlaces script_;
   std::vector<JoinedParameter> joined_;
   std::vector<int> lane_here_;  // by lane of the baseline: the lane in `facts_`, -1: none
   std::vector<int> lane_in_run_;

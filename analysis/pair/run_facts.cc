@@ -44,7 +44,7 @@ std::vector<NodeFacts> node_facts(const Graph& graph) {
     out.source_line = node.source_line;
     for (const auto& [name, value] : node.attributes) out.attributes[name] = attribute_text(value);
     if (node.autocast != AutocastRegion::kUnsaid) {
-      out.attributes["autocast"] = node.autocast == AutocastRegion::kOn ? "on" : "off";
+      out.attributes[kAutocastAttribute] = node.autocast == AutocastRegion::kOn ? "on" : "off";
     }
   }
   return facts;
@@ -95,6 +95,7 @@ RunFacts facts_of(const RunFile& run) {
           .parameters = parameter_facts(graph),
           .data = run.data(),
           .batches_hash = run.batches_hash(),
+          .lines = run.lines(),
           .step_graph = run.graph_json(),
           .site_table = run.sites()};
 }

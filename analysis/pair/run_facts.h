@@ -12,6 +12,9 @@
 
 namespace lockstep {
 
+// The attribute of nodes where the model itself sets autocast: "on", "off".
+inline constexpr char kAutocastAttribute[] = "autocast";
+
 struct NodeFacts {
   std::string op, layer, source_line;
   std::map<std::string, std::string> attributes;  // printed; "autocast" where the model sets it
@@ -41,6 +44,7 @@ struct RunFacts {
   std::vector<SiteFacts> sites;
   std::vector<ParameterFacts> parameters;
   std::string data, batches_hash;
+  ScriptLines lines = {};
   // Only for a run file.
   std::string step_graph;  // JSON
   SiteTable site_table;

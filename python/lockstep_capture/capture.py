@@ -24,6 +24,7 @@ from .errors import CaptureError, UnsupportedModelError, failed
 from .ir.attributes import Attribute
 from .model_state import State, Subject, rank, world_size
 from .needs import check_room
+from .trace.script_lines import ScriptLines, callers
 from .trace.step_function import StepFunction
 from .trace.survey import unwatched
 from .trace.traced import Traced, see, unknown_state
@@ -101,6 +102,7 @@ class Capture:
         self._initial: State | None = None
         self._initial_hyper: list[dict[str, Any]] = []
         self._recorder: Recorder | None = None
+        self._lines: ScriptLines | None = None
         self._traced: dict[str, tuple[Traced, int]] = {}
         self._step: Step | None = None
         self._done, self._closed, self._inside = 0, False, False
@@ -177,7 +179,7 @@ class Capture:
 
     def _forget(self) -> None:
         """Frees graphs, copies of weights and the model: the loop may run for days."""
-        self._step = self._initial = self._recorder = self._subject = self._continuity = None
+        self._step = self._initial = self._recorder = self._subject = self._continuity = self._lines = None
         self._traced.clear()
 
     def _end_with(self, error: BaseException) -> None:
@@ -304,6 +306,8 @@ class Capture:
             self._continuity = Continuity(self._subject)
             verified = self._verify | ({1} if self._until_taken and self._steps > 1 else set())
             check_room(self._subject, verified, self._steps, self._path)
+            things = {"model": self._model, "optimizer": self._optimizer, "scaler": self._scaler}
+            self._lines = ScriptLines(callers(**things), self._subject.model, self._subject.optimizer, self._scaler)
         subject, continuity = self._subject, self._continuity
         assert continuity is not None
         subject.check_layout()
@@ -377,7 +381,14 @@ class Capture:
                 assert self._subject is not None and self._initial is not None and traced.graph is not None
                 check_watched(self._watch, (node.place.module for node in traced.graph.nodes))
                 self._recorder = Recorder(
-                    self._path, self._subject, traced, self._initial, self._initial_hyper, self.autocast, self._watch
+                    self._path,
+                    self._subject,
+                    traced,
+                    self._initial,
+                    self._initial_hyper,
+                    self.autocast,
+                    self._watch,
+                    self._lines,
                 )
                 self._initial = None  # it is in the file
             number = self._recorder.add_graph(traced)

@@ -50,7 +50,7 @@ std::string error_annotations(const std::vector<std::string>& problems) {
 std::string cause_annotation(const AlarmCause& cause) {
   const Alarm& alarm = *cause.first;
   return annotation("error", fmt::format("Lockstep: {} in {}", alarm_subject(alarm), alarm.lane),
-                    alarm.sentence + following_text(cause), alarm.source_line);
+                    alarm.sentence + following_text(cause), alarm.marked_line());
 }
 
 }  // namespace

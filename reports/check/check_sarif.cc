@@ -86,7 +86,7 @@ class Sarif {
     const std::string place = alarm_place(alarm);
     const std::string name = printable(place.empty() ? alarm.lane : alarm.lane + ": " + place);
     ordered_json location;
-    if (const auto source = source_place(alarm.source_line)) {
+    if (const auto source = source_place(alarm.marked_line())) {
       location["physicalLocation"] = {{"artifactLocation", {{"uri", uri_of(source->file)}}},
                                       {"region", {{"startLine", source->line}}}};
     }

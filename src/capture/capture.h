@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "src/capture/script_line.h"
 #include "src/core/packed_bits.h"
 #include "src/data/dataset.h"
 #include "src/graph/ir.h"
@@ -128,6 +129,7 @@ struct Capture {
   std::vector<CapturedVerify> verify;
   std::vector<std::string> notes;  // for the user: numbers that lanes take from the captured run
   std::vector<std::string> watch;  // RunOptions::watch, as the user of the capture asked
+  ScriptLines lines;               // none in files of older versions
   std::string v0;  // the capture's own check: the graph against the model itself; "": unknown
 };
 

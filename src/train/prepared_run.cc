@@ -140,6 +140,8 @@ PreparedRun::PreparedRun(RunOptions wanted, Capture captured)
   make_lanes(std::move(forward), initial);
   description.data = describe_captured_data(from);
   description.batches_hash = hash_captured_batches(from);
+  description.lines = from.lines;
+  for (ScriptLine& line : lines_of_batches(from)) description.lines.push_back(std::move(line));
   if (options.steps > static_cast<int64_t>(from.steps.size())) return;  // it ended before the run
   description.lanes.push_back(describe_captured_lane(from));
 }

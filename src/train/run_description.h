@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "src/capture/script_line.h"
 #include "src/graph/ir.h"
 #include "src/graph/site.h"
 #include "src/lower/layer_facts.h"
@@ -52,6 +53,7 @@ struct RunDescription {
   // A hash of a capture's batches and masks, 16 hexadecimal digits; empty: batches are drawn by the
   // seed.
   std::string batches_hash;
+  ScriptLines lines;                 // of a capture
   std::vector<std::string> watched;  // the names of the values that are watched
 };
 

@@ -9,9 +9,9 @@ import linecache
 import os
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -45,6 +45,40 @@ class Lines:
     own: str = ""
     package: str = ""
     text: str = ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the user's own code, outside of installed packages."""
+
+    file: str
+    line: int
+
+
+def _is_packaged(file: str) -> bool:
+    return "-packages/" in file.replace(os.sep, "/")  # site-, dist-
+
+
+def is_own_file(file: str) -> bool:
+    return is_user_file(file) and not _is_packaged(file) and not file.startswith(_STANDARD)
+
+
+def own_frames() -> Iterator[tuple[FrameType, bool]]:
+    """The running frames of the user's own code, the innermost first. True: no library but PyTorch runs inside of it."""
+    frame: FrameType | None = sys._getframe(1)
+    is_direct = True
+    while frame is not None:
+        file = frame.f_code.co_filename
+        is_direct = is_direct and not (is_user_file(file) and _is_packaged(file))
+        if is_own_file(file):
+            yield frame, is_direct
+        frame = frame.f_back
+
+
+def own_place() -> Place | None:
+    for frame, _ in own_frames():
+        return Place(frame.f_code.co_filename, frame.f_lineno)
+    return None
 
 
 def running_lines() -> Lines:

@@ -17,7 +17,7 @@ import torch
 from .. import torch_api
 from ..errors import Problem
 from ..model_state import Subject
-from ..trace.user_code import user_line
+from ..trace.user_code import Place, own_place, user_line
 from .gradient_hooks import gradient_hooks
 
 
@@ -33,7 +33,8 @@ class Clipping:
 
 @dataclass
 class Events:
-    """What was seen. loss: the tensor of backward(), without the loss scale; ended: the optimizer's step() was called."""
+    """What was seen. loss: the tensor of backward(), without the loss scale; ended: the optimizer's step() was called;
+    places: where the loop first did what a name says, see trace/script_lines.py."""
 
     backward_count: int = 0
     loss: torch.Tensor | None = None
@@ -44,6 +45,11 @@ class Events:
     found_inf: bool = False
     cache_enabled: bool = True  # of every torch.autocast block before backward
     problems: list[Problem] = field(default_factory=list)
+    places: dict[str, Place] = field(default_factory=dict)
+
+    def note_place(self, name: str) -> None:
+        if name not in self.places and (place := own_place()) is not None:
+            self.places[name] = place
 
     def refuse(self, what: str, hint: str) -> None:
         self.add(Problem(what, "the loop", user_line(), hint))
@@ -108,6 +114,8 @@ def _watch_autocast(stack: contextlib.ExitStack, events: Events) -> None:
     def wrap(original: Any) -> Any:
         def enter(block: Any) -> Any:
             enabled, _, _, caches = torch_api.autocast_block(block)
+            if enabled:
+                events.note_place("autocast")
             if enabled and not events.backward_count:
                 events.cache_enabled = events.cache_enabled and caches
             return original(block)
@@ -126,6 +134,7 @@ def _watch_backward(stack: contextlib.ExitStack, subject: Subject, events: Event
                 return original(tensors, *args, **kwargs)
             root = tensors[0] if isinstance(tensors, (list, tuple)) else tensors
             events.backward_count += 1
+            events.note_place("backward")
             is_the_first = events.backward_count == 1 and not events.ended
             if events.ended:
                 events.refuse(
@@ -154,6 +163,7 @@ def _watch_clipping(stack: contextlib.ExitStack, subject: Subject, events: Event
     seen = events.clipping
 
     def note(what: str, grads: list[torch.Tensor]) -> None:
+        events.note_place("clipping")
         seen.stage = "scaled" if subject.scales and not events.unscaled else "unscaled"
         if {id(grad) for grad in grads} != {id(grad) for grad in subject.raw_gradients()}:
             events.refuse(
@@ -279,6 +289,7 @@ def _watch_optimizer(stack: contextlib.ExitStack, subject: Subject, events: Even
 
     def before(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A closure makes the gradients, so they exist after it: Lightning steps this way."""
+        events.note_place("step")
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             return reached()

@@ -12,6 +12,7 @@ from ..ir.graph import Graph
 from ..ir.program import Autocast
 from ..model_state import State, Subject, as_real, rule_of, state_codes, world_size
 from ..needs import give_back_memory
+from ..trace.script_lines import ScriptLines
 from ..trace.traced import Traced
 from ..version import __version__
 from ..watch.kept_draws import Kept, unpacked
@@ -38,9 +39,11 @@ class Recorder:
         hyper: list[dict[str, Any]],
         autocast: tuple[str, torch.dtype] | None,
         watch: list[str],
+        lines: ScriptLines | None,
     ):
         self.writer = Writer(path)
-        self._subject, self._graphs = subject, 0
+        self._subject, self._graphs, self._lines = subject, 0, lines
+        self._values: dict[str, str] = {}  # of lines
         self._order: list[str] = []  # parameters, as the graphs name them one after the other
         self._buffers_mutated: set[str] = set()
         self._attention: set[str] = set()
@@ -157,6 +160,11 @@ class Recorder:
                 "growth_tracker": np.int32(initial.growth_tracker),
             }
         self.writer.attributes("amp/scaler", scaler)
+        fixed = ("growth_factor", "backoff_factor", "growth_interval")
+        self._values = {
+            "autocast": values["dtype"] if autocast is not None else "off",
+            "scaler": ", ".join(f"{name} {scaler[name]:g}" for name in fixed) if subject.scales else "none",
+        }
 
     def add_graph(self, traced: Traced) -> int:
         """The number of the graph in the file."""
@@ -181,6 +189,7 @@ class Recorder:
             self.writer.attributes(
                 "amp", {"cache_enabled": step.events.cache_enabled, "sdpa_backends": step.micro[0].backends}
             )
+            self._script_lines(step)
         place, events, clipping = f"steps/{step.number:06d}", step.events, step.events.clipping
         subject, writer = self._subject, self.writer
         writer.attributes(
@@ -214,6 +223,18 @@ class Recorder:
             self._verify(step, step.pre)
             give_back_memory()
         writer.flush()
+
+    def _script_lines(self, step: Step) -> None:
+        """Code that the search does not understand costs the lines, not the capture."""
+        assert self._lines is not None
+        names = self._subject.names
+        paths = [paths[0] for _, paths in (*names.params, *names.buffers)]
+        try:
+            rows = self._lines.rows(step.events.places, [paths for _, paths in names.params], paths, self._values)
+        except Exception as error:
+            self._notes["lines"] = f"the lines of the loop are not recorded: {type(error).__name__}: {error}"
+            return
+        self.writer.json("lines", [row.json() for row in rows])
 
     def add_others(self, step: int, paths: list[str]) -> None:
         """Weights outside of the optimizer that others changed after this step."""

@@ -121,6 +121,16 @@ void check_root(const StoredFields& root) {
   root.problems().throw_if_any();
 }
 
+void read_lines(const StoredFields& root, Capture& capture) {
+  const StoredFields lines = root.optional("lines");
+  if (!lines.there()) return;
+  try {
+    capture.lines = script_lines_from_json(lines.take_text());
+  } catch (const InputError& error) {
+    for (const std::string& problem : error.problems()) lines.problem(problem);
+  }
+}
+
 }  // namespace
 
 int64_t number_of(const std::string& name) {
@@ -146,6 +156,7 @@ Capture read_capture(const std::string& path, CaptureUse use) {
   capture.created_utc = root.text("created_utc", /*required=*/false);
   if (root.has_attribute("notes")) capture.notes = root.texts("notes");
   if (root.has_attribute("watch")) capture.watch = root.texts("watch");
+  read_lines(root, capture);
   capture.v0 = root.text("v0", /*required=*/false);
   capture.world_size = root.integer("world_size", 1, /*required=*/false);
   read_amp(root, capture);

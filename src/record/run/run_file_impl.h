@@ -96,6 +96,7 @@ struct RunFile::Impl {
   std::string command_line, data, batches_hash, graph_json, products_json;
   std::string verification_json;
   std::map<std::string, std::string> environment;
+  ScriptLines lines;
   std::vector<std::string> watched;
   SiteTable sites;
   std::vector<LaneInfo> lanes;

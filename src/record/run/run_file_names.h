@@ -34,6 +34,7 @@ inline constexpr char kStepsChecksum[] = "steps_checksum";
 // Objects.
 inline constexpr char kGraph[] = "graph";
 inline constexpr char kProducts[] = "products";
+inline constexpr char kLines[] = "lines";      // of a capture's script
 inline constexpr char kWatched[] = "watched";  // of a lane: the group of its numbers
 inline constexpr char kSites[] = "sites";
 inline constexpr char kLanes[] = "lanes";

@@ -242,6 +242,11 @@ void RunFile::Impl::read_description(bool allow_empty, std::optional<uint64_t> s
   environment = text_map(root.text(run_names::kEnvironment), root);
   graph_json = root.child(run_names::kGraph).take_text();
   if (root.has(run_names::kProducts)) products_json = root.child(run_names::kProducts).take_text();
+  if (root.has(run_names::kLines)) {
+    collect_problems(problems, [&] {
+      lines = script_lines_from_json(root.child(run_names::kLines).take_text());
+    });
+  }
   if (root.has(run_names::kWatched)) watched = root.child(run_names::kWatched).take_texts();
   for (const std::string& name : watched) {
     if (is_stored_text(name, TextRule::kPrintable)) continue;
@@ -459,6 +464,9 @@ const std::string& RunFile::data() const {
 
 const std::string& RunFile::graph_json() const {
   return impl_->graph_json;
+}
+const ScriptLines& RunFile::lines() const {
+  return impl_->lines;
 }
 const std::vector<std::string>& RunFile::watched() const {
   return impl_->watched;

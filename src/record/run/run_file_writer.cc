@@ -328,6 +328,9 @@ void RunFileWriter::Impl::create(const RunDescription& description) {
   hdf5::write_attribute(root, run_names::kStepsChecksum, steps_checksum(0, false));
   hdf5::write_text(root, run_names::kGraph, to_json(*description.step_graph));
   hdf5::write_text(root, run_names::kProducts, to_json(product_facts(*description.step_graph)));
+  if (!description.lines.empty()) {
+    hdf5::write_text(root, run_names::kLines, to_json(description.lines));
+  }
   if (!description.watched.empty()) {
     hdf5::write_texts(root, run_names::kWatched, description.watched);
   }

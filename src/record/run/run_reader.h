@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "src/capture/script_line.h"
 #include "src/core/error.h"
 #include "src/graph/site.h"
 #include "src/record/capture/verification.h"
@@ -81,6 +82,7 @@ class RunFile {
   std::optional<Verification> verification() const;
   // The step's sums of products as JSON (docs/run-file.md); empty for files of version 1.
   const std::string& products_json() const;
+  const ScriptLines& lines() const;                 // RunDescription::lines
   const std::vector<std::string>& watched() const;  // RunDescription::watched
   const SiteTable& sites() const;
   const std::vector<LaneInfo>& lanes() const;   // the reference first

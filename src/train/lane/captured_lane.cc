@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "src/core/text_hash.h"
 #include "src/policy/find_policy.h"
@@ -160,21 +161,53 @@ std::string describe_captured_data(const Capture& capture) {
                      capture.model_class, capture.torch_version, capture.device);
 }
 
-std::string hash_captured_batches(const Capture& capture) {
+namespace {
+
+uint64_t hash_of(const void* data, size_t bytes, uint64_t hash) {
+  return fnv1a({static_cast<const char*>(data), bytes}, hash);
+}
+uint64_t hash_batch(const CapturedMicroBatch& micro, uint64_t hash) {
   constexpr std::string_view kDerived = "derived:";
+  for (const auto& [path, tensor] : micro.inputs) {
+    if (!path.starts_with(kDerived)) hash = hash_of(tensor.raw(), tensor.bytes(), hash);
+  }
+  return hash;
+}
+
+}  // namespace
+
+std::string hash_captured_batches(const Capture& capture) {
   uint64_t hash = 0;
-  const auto add = [&](const void* data, size_t bytes) {
-    hash = fnv1a({static_cast<const char*>(data), bytes}, hash);
-  };
   for (const CapturedStep& step : capture.steps) {
     for (const CapturedMicroBatch& micro : step.micro) {
-      for (const auto& [path, tensor] : micro.inputs) {
-        if (!path.starts_with(kDerived)) add(tensor.raw(), tensor.bytes());
+      hash = hash_batch(micro, hash);
+      for (const auto& [node, mask] : micro.masks) {
+        hash = hash_of(mask.bytes.data(), mask.bytes.size(), hash);
       }
-      for (const auto& [node, mask] : micro.masks) add(mask.bytes.data(), mask.bytes.size());
     }
   }
   return fmt::format("{:016x}", hash);
+}
+
+ScriptLines lines_of_batches(const Capture& capture) {
+  std::set<uint64_t> different;
+  size_t count = 0;
+  uint64_t hash = 0;
+  for (const CapturedStep& step : capture.steps) {
+    for (const CapturedMicroBatch& micro : step.micro) {
+      ++count;
+      const uint64_t batch = hash_batch(micro, 0);
+      different.insert(batch);
+      hash = hash_of(&batch, sizeof batch, hash);
+      for (const Node& node : capture.graphs.at(static_cast<size_t>(micro.graph)).nodes) {
+        const auto mask = micro.masks.find(node.id);
+        if (mask == micro.masks.end()) continue;
+        hash = hash_of(mask->second.bytes.data(), mask->second.bytes.size(), hash);
+      }
+    }
+  }
+  return {{.of = kBatchesLine, .value = fmt::format("{} of {}", different.size(), count)},
+          {.of = kDrawsLine, .value = fmt::format("{:016x}", hash)}};
 }
 
 void fill_captured_step(const Capture& capture, const LaneContext& context, int64_t step,
