@@ -123,6 +123,24 @@ def test_narrow_weights_with_masters_are_copies_of_fsdp2(lockstep, binary_dir, t
         assert p.dtype == p.grad.dtype == torch.float32 and torch.equal(whole(p.grad), q.grad.float())
 
 
+def test_gradients_are_reduced_in_the_policys_format(binary_dir, tmp_path, captures):
+    """Those of norms and of the layer in FP32 lose bits in BF16."""
+    policy = 'extends = "torch-autocast-bf16-cpu:2.13"\n[[rule]]\nlayer = "blocks.1.1"\ncompute = "fp32"\n'
+    gradients = {}
+    for reduced in ("bf16", "fp32"):
+        more = f'[all_reduce]\nformat = "{reduced}"\n'
+        amp = emit(binary_dir, tmp_path, policy + more, captured_graph(captures["tied"]), "fsdp2")
+        model, batches, loss_of = made(CASES["tied"])
+        amp.shard(amp.apply(model), blocks_of(model))
+        with amp.autocast("cpu"):
+            loss = loss_of(model, batches[0])
+        loss.backward()
+        gradients[reduced] = {path: whole(p.grad) for path, p in model.named_parameters()}
+    same = {path: torch.equal(g, gradients["fp32"][path]) for path, g in gradients["bf16"].items()}
+    assert all(torch.equal(g, gradients["fp32"][path].bfloat16().float()) for path, g in gradients["bf16"].items())
+    assert not same["blocks.1.1.weight"] and not same["norm.weight"] and same["blocks.0.1.weight"]
+
+
 def test_without_a_format_gradients_are_reduced_in_their_own(binary_dir, tmp_path, captures):
     amp = emit(binary_dir, tmp_path, 'extends = "pure-bf16-master"\n', captured_graph(captures["tied"]), "fsdp2")
     assert amp.REDUCE_DTYPE is torch.bfloat16  # written out: what None means depends on torch's version
