@@ -2,7 +2,7 @@
 
 Presets of recipes.py that scale factors or keep parts wide, and NVFP4 in fprop or in the gradients alone: published
 runs say that fprop carries most of its gap. Outcomes are the program's own; recipes.py names the claims. Writes
-docs/study/recipes-2026.md when LOCKSTEP_STUDY_DIR names a folder. LOCKSTEP_STUDY_STEPS: fewer steps, for a trial.
+recipes-2026.md into the folder that LOCKSTEP_STUDY_DIR names. LOCKSTEP_STUDY_STEPS: fewer steps, for a trial.
 """
 
 import os
