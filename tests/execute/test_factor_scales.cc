@@ -18,7 +18,7 @@ namespace lockstep {
 namespace {
 
 // Numbers of many sizes; a row of zeros, one of subnormal floats, a NaN and an infinity.
-std::vector<float> numbers(int64_t rows, int64_t cols) {
+std::vector<float> many_sizes(int64_t rows, int64_t cols) {
   const RandomStream random(5, RandomPurpose::kTest);
   std::vector<float> x(static_cast<size_t>(rows * cols));
   for (size_t i = 0; i < x.size(); ++i) {
@@ -70,7 +70,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 TEST_CASE(
     "factor scales: powers of two with a tiny least amax are the block kernels', statistics too") {
   constexpr int64_t kRows = 150, kCols = 300;
-  const std::vector<float> x = numbers(kRows, kCols);
+  const std::vector<float> x = many_sizes(kRows, kCols);
   size_t compared = 0;
   for (const char* name :
        {"fp8_e4m3_block", "fp8_e5m2_block", "fp8_e4m3_line", "mxfp8_e4m3+rceil"}) {
