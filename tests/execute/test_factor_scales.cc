@@ -60,7 +60,7 @@ FactorFormat format_of(const std::string& name, bool square) {
   return to;
 }
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+bool equal_bits(const std::vector<float>& a, const std::vector<float>& b) {
   for (size_t i = 0; i < a.size(); ++i) {
     if (std::bit_cast<uint32_t>(a[i]) != std::bit_cast<uint32_t>(b[i])) return false;
   }
@@ -123,13 +123,13 @@ TEST_CASE("factor scales: FP32 scales bring the largest magnitude to the largest
   const Rounded two_rows = rounded(to, {2, 4, 1}, x);
   CHECK(two_rows.scales.multiply == std::vector<float>{static_cast<float>(448.0 / 7), 1});
   CHECK(two_rows.scales.divide == std::vector<float>{1.0f / 64, 1});
-  CHECK(same_bits(two_rows.values, {3, -7, 0, 0, 0, 0, 448, 1}));
+  CHECK(equal_bits(two_rows.values, {3, -7, 0, 0, 0, 0, 448, 1}));
   CHECK(two_rows.stats.to_zero == 1);
   CHECK(two_rows.stats.inexact == 1);
   CHECK(two_rows.stats.abs_max == 448);
   const Rounded zeros = rounded(to, {1, 2, 1}, {0, -0.0f});
   CHECK(zeros.scales.multiply[0] == static_cast<float>(448.0 / static_cast<double>(1e-12f)));
-  CHECK(same_bits(zeros.values, {0, -0.0f}));
+  CHECK(equal_bits(zeros.values, {0, -0.0f}));
 }
 
 }  // namespace
