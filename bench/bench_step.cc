@@ -368,8 +368,8 @@ void measure_against_emulators(const Case& of, const bench::Options& options, be
 void measure_recipes(const Case& of, bench::Table& table) {
   if (of.model != "gpt") return;
   for (const RecipeCost& recipe : kRecipes) {
-    const bench::Row row = row_of(of, std::string("lane ") + recipe.preset,
-                                  "the lane fp8-current", recipe.target);
+    const bench::Row row =
+        row_of(of, std::string("lane ") + recipe.preset, "the lane fp8-current", recipe.target);
     if (!table.wants(row)) continue;
     TwoLanes lanes(of, "fp8-current", recipe.preset);
     lanes.first();  // allocates

@@ -142,12 +142,12 @@ void quantize_with_scales(const KernelSet& set, const ScaledCast& cast, const Fa
   // Sums and extremes are those of the values themselves, counts those of the rounding.
   const Format& fp32 = find_format("fp32");
   *stats = observe<float>(set, x, fp32);
-  stats->to_zero = rounded.to_zero;
   stats->to_subnormal = rounded.to_subnormal;
   stats->saturated = rounded.saturated;
   std::vector<float> lost(x.size());
   for (size_t i = 0; i < x.size(); ++i) {
     lost[i] = y[i] - x[i];
+    stats->to_zero += x[i] != 0 && y[i] == 0 ? 1 : 0;  // x s may be zero already
     stats->to_infinity += std::isfinite(x[i]) && !std::isfinite(y[i]) ? 1 : 0;
     stats->inexact += y[i] != x[i] && !std::isnan(x[i]) ? 1 : 0;
   }

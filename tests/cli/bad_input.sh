@@ -67,6 +67,10 @@ expect 2 explain lenet --policy fp32 --backward per-loss
 errs "named here: none"
 expect 2 replay detector --backward each -o never.h5
 errs "joint"
+expect 2 explain lenet --policy nvfp4-bf16-ends
+errs "blocks are numbered modules"
+expect 2 explain resnet20 --policy deepseek-v3
+errs "rules exclude every linear of the model"
 expect 2 explain lenet --policy torch-autocast-fp61
 errs "did you mean"
 expect 2 round 1.0 --format fp61

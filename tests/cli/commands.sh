@@ -70,6 +70,14 @@ done
 that test "$(sed -n '/^  lockstep replay/,$p' out.txt | awk '{print length}' | sort -n | tail -1)" -le 100
 expect 0 explain mlp --policy policy.toml
 says "fp16"
+# The recipe of each product, as a table, as JSON and as a picture.
+expect 0 explain gpt --size layers=7 --policy nvfp4-bf16-ends --svg recipe.svg
+says "E4M3 under FP32  stochastic    Hadamard 16"
+says "h.0.attn.qkv and 19 more"
+that grep -q "<svg .*linear layers under nvfp4-bf16-ends:1" recipe.svg
+that grep -q "w: fp4_e2m1" recipe.svg
+expect 0 explain gpt --policy deepseek-v3 --json
+says '"sum": "hopper_fp8 per 128, added in fp32"'
 expect 0 replay mlp --data synthetic:200 --steps 3 --batch 8 --lanes fp32,policy.toml -o v.h5 --quiet
 expect 0 replay mlp --data synthetic:200 --steps 3 --batch 8 --lanes tf32 -o v.h5 --overwrite --quiet
 

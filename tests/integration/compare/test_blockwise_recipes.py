@@ -138,14 +138,16 @@ def million(seed=3):
     return x
 
 
+# A row of 128 is a block of 128, and a line of torchao's row-wise scales.
+@pytest.mark.parametrize("blocks", ["block", "line"])
 @pytest.mark.parametrize("scale", ["fp32", "power_of_two"])
-def test_a_million_values_under_torchaos_scales(torchao, tmp_path, scale):
+def test_a_million_values_under_torchaos_scales(torchao, tmp_path, scale, blocks):
     x = million()
     # A weight of 448 times the identity has the elements 448 and the scale 1: y = fp32(fp32(448 q) r).
     w = np.eye(BLOCK, dtype=F32) * 448
     policy = tmp_path / "blocks.toml"
     policy.write_text(
-        '[scaling]\nkind = "block"\noperand = "fp8_e4m3_block"\ngrad_operand = "fp8_e4m3_block"\n'
+        f'[scaling]\nkind = "block"\noperand = "fp8_e4m3_{blocks}"\ngrad_operand = "fp8_e4m3_{blocks}"\n'
         'weight_blocks = "square"\namax_epsilon = 1e-12\n' + ('block_scale = "fp32"\n' if scale == "fp32" else "")
     )
     (y,), _ = run_op("linear", [x, w], dtype="fp32", policy=str(policy), constants=(0, 1))

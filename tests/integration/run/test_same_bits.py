@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import assert_same_run
 
-LANES = "fp32,torch-autocast-fp16,torch-autocast-bf16,tf32,pure-fp16,fp64,twin,fp8-delayed,fp8-current,mxfp8,nvfp4"
+LANES = "fp32,torch-autocast-fp16,torch-autocast-bf16,tf32,pure-fp16,fp64,twin,fp8-delayed,fp8-current,mxfp8,nvfp4,fp8-blockwise-torchao"
 
 
 def instruction_sets():
