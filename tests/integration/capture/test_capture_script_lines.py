@@ -222,6 +222,13 @@ def test_a_plain_loop(captured):
     assert value_of(rows, "autocast") == "off" and value_of(rows, "scaler") == "none"
 
 
+def test_the_code_of_modules_and_of_the_step(captured):
+    rows, lines = captured(PLAIN)
+    assert value_of(rows, "module blocks.0") == "class Block" and value_of(rows, "module ") == "class Net"
+    assert code_of(rows, lines, "class Block") == ["return self.norm(self.fc(x) * self.scale + self.shift)"]
+    assert code_of(rows, lines, "step") == ["return F.cross_entropy(model(batch[0]), batch[1])"]
+
+
 def test_a_trainer_of_ones_own(captured):
     rows, lines = captured(TRAINER)
     assert code_of(rows, lines, "optimizer")[0] == "return torch.optim.SGD(groups, lr=rate, momentum=0.9)"
