@@ -643,7 +643,8 @@ class Judge {
       alarm.role = site.role;
       alarm.point = site.point;
       alarm.source_line =
-          site.source_line.empty()
+          is_input(site) ? line_of_input(site)
+          : site.source_line.empty()
               ? script_.line_of_node(run_.sites().sites[static_cast<size_t>(at)].node)
               : site.source_line;
     } else if (metric.id == MetricId::kLossScale || metric.id == MetricId::kSkipped) {
@@ -670,12 +671,20 @@ class Judge {
     result_.alarms.push_back(std::move(alarm));
   }
 
+  static bool is_input(const SiteFacts& site) {
+    return site.point == to_string(Point::kStorage) && site.role == to_string(Role::kInput);
+  }
+  // Where the batches come from, if that was changed; else where this one is first read.
+  std::string line_of_input(const SiteFacts& site) const {
+    const std::string made = script_.changed_line_of(kBatchesLine);
+    return made.empty() ? site.source_line : made;
+  }
+
   // A batch of another shape is another training.
   void other_inputs() {
     for (size_t s = 0; s < match_.sites.size(); ++s) {
       const SiteFacts& before = baseline_.run.sites[s];
-      if (match_.sites.after_of(s) < 0 || before.point != "storage" || before.role != "input")
-        continue;
+      if (match_.sites.after_of(s) < 0 || !is_input(before)) continue;
       const SiteFacts& after = facts_.sites[static_cast<size_t>(match_.sites.after_of(s))];
       if (before.shape == after.shape) continue;
       Alarm alarm;
@@ -683,7 +692,7 @@ class Judge {
       alarm.site = match_.sites.after_of(s);
       alarm.role = after.role;
       alarm.point = after.point;
-      alarm.source_line = after.source_line;
+      alarm.source_line = line_of_input(after);
       alarm.finding = kOtherInputs;
       alarm.step = 0;
       alarm.times = std::numeric_limits<double>::infinity();
@@ -799,7 +808,8 @@ class Judge {
         if (origin >= 0) {
           const Site& from = run_.sites().sites[static_cast<size_t>(origin)];
           alarm.origin = place_text(from);
-          alarm.origin_line = from.source_line;
+          const std::string made = script_.changed_line_of("module " + from.layer);
+          alarm.origin_line = made.empty() ? from.source_line : made;
         } else {
           if (const std::string thing = script_.changed_thing_in(alarm.layer); !thing.empty()) {
             alarm.origin_line = script_.line_of(thing);

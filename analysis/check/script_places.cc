@@ -7,6 +7,7 @@
 namespace lockstep {
 namespace {
 
+constexpr char kStepFunction[] = "step_fn";
 constexpr std::string_view kStoredBuffer = "storage:b:", kStoredWeight = "storage:p:",
                            kUpdate = "optimizer:";
 
@@ -59,7 +60,7 @@ std::string ScriptPlaces::changed_line_of(const std::string& thing) const {
 }
 
 std::string ScriptPlaces::changed_thing_in(const std::string& layer) const {
-  if (layer.empty()) return changed_.contains("step") ? "step" : "";
+  if (layer.empty()) return changed_.contains(kStepFunction) ? kStepFunction : "";
   if (const std::string module = "module " + layer; changed_.contains(module)) return module;
   const std::string start = "tensor " + layer + ".";
   const auto tensor = changed_.lower_bound(start);

@@ -28,6 +28,7 @@ _SCHEDULES = {
 } | {"ReduceLROnPlateau"}
 _CLIPPERS = {"clip_grad_norm_", "clip_grad_value_", "clip_gradients"}
 _INITS = {name for name in vars(torch.nn.init) if name.endswith("_") and name[0] != "_"}
+_SWITCHES = {"requires_grad_", "train", "eval"}
 _MOST_NAMES = 8  # whose values are looked up for one thing
 
 
@@ -214,7 +215,8 @@ class ScriptLines:
             source = source_of(caller.place.file)
             loop = next((node for node in reversed(source.at(caller.place.line)) if isinstance(node, ast.For)), None)
             if loop is not None:
-                yield from _explained("batches", source, loop.iter, statements=True)
+                for thing in ("batches", "batch"):  # what they hold, and their size
+                    yield from _explained(thing, source, loop.iter, statements=True)
                 return
 
     def _seeds(self) -> Iterator[Line]:
@@ -250,9 +252,20 @@ class ScriptLines:
             if (found := self._in_class(owner, name, {"register_buffer", "register_parameter"})) is not None:
                 yield from _explained(f"tensor {path}", *found)
         leaves = [path for path, module in self._model.named_modules() if not any(module.children())]
+        switched = self._switched()
         for path in dict.fromkeys([*owners, *leaves]):
             if (found := self._module(path)) is not None:
                 yield from _explained(f"module {path}", *found)
+            yield from (_line(f"module {path}", source, call) for source, call in switched.get(path, []))
+
+    def _switched(self) -> dict[str, list[tuple[Source, ast.AST]]]:
+        """By path: `model.fc1.requires_grad_(False)`, `model.bn.eval()`."""
+        found: dict[str, list[tuple[Source, ast.AST]]] = {}
+        for source in self._sources():
+            for call in source.calls(_SWITCHES):
+                if isinstance(call.func, ast.Attribute):
+                    found.setdefault(ast.unparse(call.func.value).partition(".")[2], []).append((source, call))
+        return found
 
     def _code(self) -> Iterator[Line]:
         """What the classes of the user's modules do, statement by statement, and the function of the step."""
@@ -267,7 +280,7 @@ class ScriptLines:
         if code is not None and is_own_file(code.co_filename):
             source = source_of(code.co_filename)
             for function in source.functions(code.co_name):
-                yield from (_line("step", source, part) for part in _parts(function))
+                yield from (_line("step_fn", source, part) for part in _parts(function))
 
     def _inits(self, path: str) -> Iterator[tuple[Source, ast.AST]]:
         """`nn.init.normal_(self.embed.weight)` in the classes of the modules above."""

@@ -95,6 +95,12 @@ TEXT_MUTANTS = [
     edit("dropout twice", _DROP, "return self.drop(self.drop(self.down(h)))", "drop|mlp"),
     edit("head untied", "        self.head.weight = self.embed.weight\n", "", "head|embed", line=r"self\.head ="),
     edit("no positions", " + self.place(torch.arange(LENGTH))", "", r"place|embed|blocks\.0"),
+    edit(
+        "a detached branch",
+        "x = x + self.mlp(self.norm2(x))",
+        "x = x + self.mlp(self.norm2(x.detach()))",
+        "detach only here",
+    ),
     edit("residual forgotten", "x = x + self.mlp(self.norm2(x))", "x = self.mlp(self.norm2(x))", r"blocks\.0"),
     edit("attention scale off by 1 %", _DIVIDE, _DIVIDE + " * 0.99", r"blocks\.0\.attention"),
     edit("label smoothing of 0.01", _LOSS, _LOSS[:-1] + ", label_smoothing=0.01)", "label_smoothing"),
