@@ -158,6 +158,13 @@ class Writer {
              places_.line_of(kBatchesLine)});
   }
 
+  // Where its module was made, if that was changed (`nn.LayerNorm(64, eps=1e-3)`); else where it
+  // runs.
+  std::string line_of(const NodeFacts& node) const {
+    const std::string made = places_.changed_line_of("module " + node.layer);
+    return made.empty() ? node.source_line : made;
+  }
+
   void nodes() {
     for (const auto& [before, after] : match_.renamed_layers) {
       change(fmt::format("layer {} is called {} here", before, after));
@@ -198,7 +205,7 @@ class Writer {
       if (before.starts_with("[")) {
         change(std::move(text));
       } else {
-        setting({std::move(text), where.first->layer, op, where.first->source_line});
+        setting({std::move(text), where.first->layer, op, line_of(*where.first)});
       }
     }
     size_t shown = 0;
@@ -206,7 +213,7 @@ class Writer {
       for (const auto& [op, where] : ops) {
         std::string text = fmt::format("{} {}: {}", op, side, named(where.layers));
         if (drops_elements(op)) {  // no other op computes the same
-          setting({op + " changed: " + text, where.first->layer, op, where.first->source_line});
+          setting({op + " changed: " + text, where.first->layer, op, line_of(*where.first)});
         } else if (cuts_gradients(op)) {
           setting({std::move(text), where.first->layer, op, where.first->source_line});
         } else if (shown++ < kNamedChanges) {

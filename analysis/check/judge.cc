@@ -35,9 +35,11 @@ constexpr double kLeastNewError = -22;
 // The weights of two runs of one draw differ by an ulp, 2^-23 of each; their norms by less.
 constexpr double kSameDrawOctaves = 0x1p-20;
 // A rewrite rounds anew: limits of narrow lanes hold a fourth of what rounding does (baseline.cc,
-// kRoundingShare), a rewrite may do all of it. Not so where casts changed: a head cast to 16 bits
-// does 2.2 times the limit.
-constexpr double kRewriteTimes = 4;
+// kRoundingShare); another rounding of that size may have the other sign, and lies twice as far.
+// Not so where casts changed: a head cast to 16 bits does 2.2 times the limit.
+constexpr double kRewriteTimes = 8;
+// Errors of sampled sums, which then have other addends, are octaves, and their limit is wide.
+constexpr double kRewriteSumTimes = 2;
 
 class Judge {
  public:
@@ -159,8 +161,10 @@ class Judge {
   // Are weights and batches the recorded ones, but for an ulp?
   void choose_draw() {
     result_.draw = Draw::kSame;
+    // Other weights took other random numbers, so that the masks after them differ, too.
     const auto other = [&](std::string why, bool from_weights = false) {
-      if (result_.draw == Draw::kSame) {
+      if (result_.draw == Draw::kSame ||
+          (from_weights && !has_other_weights_ && !has_other_seed())) {
         why_other_ = std::move(why);
         has_other_weights_ = from_weights;
       }
@@ -207,14 +211,17 @@ class Judge {
     return !now.empty() && now == script_value(baseline_.run, kDrawsLine);
   }
   std::string other_draws_text() const {
+    if (!has_other_seed()) return "the batches or masks are not the baseline's";
+    const std::string line = script_.line_of(kSeedLine);
+    return fmt::format("the script has seed {}{}, the baseline's {}",
+                       script_value(facts_, kSeedLine), line.empty() ? "" : " (" + line + ")",
+                       script_value(baseline_.run, kSeedLine));
+  }
+  // Of captures that say so.
+  bool has_other_seed() const {
     const std::string before = script_value(baseline_.run, kSeedLine);
     const std::string now = script_value(facts_, kSeedLine);
-    if (before.empty() || now.empty() || before == now) {
-      return "the batches or masks are not the baseline's";
-    }
-    const std::string line = script_.line_of(kSeedLine);
-    return fmt::format("the script has seed {}{}, the baseline's {}", now,
-                       line.empty() ? "" : " (" + line + ")", before);
+    return !before.empty() && !now.empty() && before != now;
   }
 
   // Fused or split parameters are one, if the values say so.
@@ -326,8 +333,8 @@ class Judge {
       result_.why_inconclusive.push_back(fmt::format(
           "{}: the script draws others than the baseline's. Start from the old ones: "
           "`torch.save(model.state_dict(), \"start.pt\")` before the capture in the old script, "
-          "`model.load_state_dict(torch.load(\"start.pt\"))` in the new; or record limits for "
-          "other weights ({})",
+          "`model.load_state_dict(torch.load(\"start.pt\"))` in the new, then `torch.manual_seed` "
+          "in both; or record limits for other weights ({})",
           why_other_, limits));
       return;
     }
@@ -479,18 +486,17 @@ class Judge {
   // A loss or gradient of a lane that rounds. FP32's are the same, or there would be an alarm that
   // nothing sets aside.
   bool is_of_new_rounding(const Alarm& alarm) const {
-    if (!alarm.finding.empty() || lines_.changes_casts || alarm.times > kRewriteTimes ||
-        is_reference(alarm.lane)) {
-      return false;
-    }
+    if (!alarm.finding.empty() || lines_.changes_casts || is_reference(alarm.lane)) return false;
     switch (alarm.metric) {
+      case MetricId::kSumError:
+        return alarm.times <= kRewriteSumTimes;
       case MetricId::kFirstLoss:
       case MetricId::kEndLoss:
       case MetricId::kLossGap:
       case MetricId::kHeldOutLoss:
       case MetricId::kFirstGradient:
       case MetricId::kGradient:
-        return true;
+        return alarm.times <= kRewriteTimes;
       default:
         return false;
     }
@@ -637,7 +643,8 @@ class Judge {
       alarm.role = site.role;
       alarm.point = site.point;
       alarm.source_line =
-          site.source_line.empty()
+          is_input(site) ? line_of_input(site)
+          : site.source_line.empty()
               ? script_.line_of_node(run_.sites().sites[static_cast<size_t>(at)].node)
               : site.source_line;
     } else if (metric.id == MetricId::kLossScale || metric.id == MetricId::kSkipped) {
@@ -664,12 +671,20 @@ class Judge {
     result_.alarms.push_back(std::move(alarm));
   }
 
+  static bool is_input(const SiteFacts& site) {
+    return site.point == to_string(Point::kStorage) && site.role == to_string(Role::kInput);
+  }
+  // Where the batches come from, if that was changed; else where this one is first read.
+  std::string line_of_input(const SiteFacts& site) const {
+    const std::string made = script_.changed_line_of(kBatchesLine);
+    return made.empty() ? site.source_line : made;
+  }
+
   // A batch of another shape is another training.
   void other_inputs() {
     for (size_t s = 0; s < match_.sites.size(); ++s) {
       const SiteFacts& before = baseline_.run.sites[s];
-      if (match_.sites.after_of(s) < 0 || before.point != "storage" || before.role != "input")
-        continue;
+      if (match_.sites.after_of(s) < 0 || !is_input(before)) continue;
       const SiteFacts& after = facts_.sites[static_cast<size_t>(match_.sites.after_of(s))];
       if (before.shape == after.shape) continue;
       Alarm alarm;
@@ -677,7 +692,7 @@ class Judge {
       alarm.site = match_.sites.after_of(s);
       alarm.role = after.role;
       alarm.point = after.point;
-      alarm.source_line = after.source_line;
+      alarm.source_line = line_of_input(after);
       alarm.finding = kOtherInputs;
       alarm.step = 0;
       alarm.times = std::numeric_limits<double>::infinity();
@@ -793,8 +808,13 @@ class Judge {
         if (origin >= 0) {
           const Site& from = run_.sites().sites[static_cast<size_t>(origin)];
           alarm.origin = place_text(from);
-          alarm.origin_line = from.source_line;
+          const std::string made = script_.changed_line_of("module " + from.layer);
+          alarm.origin_line = made.empty() ? from.source_line : made;
         } else {
+          if (const std::string thing = script_.changed_thing_in(alarm.layer); !thing.empty()) {
+            alarm.origin_line = script_.line_of(thing);
+            alarm.origin = fmt::format("the code of {} ({})", thing, alarm.origin_line);
+          }
           alarm.gone = gone_before(alarm.site);
         }
       }
@@ -806,9 +826,12 @@ class Judge {
     constexpr double kFarBeyond = 10;
     if (!result_.alarms.empty() && std::ranges::all_of(result_.alarms, is_captured) &&
         std::ranges::max(result_.alarms, {}, &Alarm::times).times > kFarBeyond) {
-      result_.alarms.front().sentence +=
+      Alarm& first = result_.alarms.front();
+      if (first.source_line.empty()) first.source_line = script_.line_of("optimizer step");
+      first.sentence += fmt::format(
           "; no replayed lane shows it, so the loop does something else outside of the forward and "
-          "backward passes: optimizer, clipping, scaler";
+          "backward passes: optimizer, clipping, scaler{}",
+          first.source_line.empty() ? "" : " (" + first.source_line + ")");
     }
     for (Alarm& alarm : result_.improvements) alarm.sentence = alarm_sentence(alarm);
   }

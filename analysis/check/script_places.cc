@@ -2,32 +2,82 @@
 #include "analysis/check/script_places.h"
 
 #include <algorithm>
-#include <set>
+#include <vector>
 
 namespace lockstep {
 namespace {
 
+constexpr char kStepFunction[] = "step_fn";
 constexpr std::string_view kStoredBuffer = "storage:b:", kStoredWeight = "storage:p:",
                            kUpdate = "optimizer:";
+
+using Lines = std::vector<const ScriptLine*>;
+using LinesByThing = std::map<std::string, Lines>;
+
+LinesByThing lines_by_thing(const RunFacts& run) {
+  LinesByThing found;
+  for (const ScriptLine& line : run.lines) {
+    if (!line.at.empty()) found[line.of].push_back(&line);
+  }
+  return found;
+}
+
+// The first line of a piece of code that `after` has more often: of its equal lines the one that
+// was another, or the last.
+const ScriptLine* first_changed(const Lines& before, const Lines& after) {
+  std::map<std::string, int> more;
+  for (const ScriptLine* line : after) ++more[line->hash];
+  for (const ScriptLine* line : before) --more[line->hash];
+  const ScriptLine* last = nullptr;
+  for (size_t i = 0; i < after.size(); ++i) {
+    if (more[after[i]->hash] <= 0) continue;
+    const bool was_another = before.size() == after.size() && before[i]->hash != after[i]->hash;
+    const bool is_single = std::ranges::count(after, after[i]->hash, &ScriptLine::hash) == 1;
+    if (was_another || is_single) return after[i];
+    last = after[i];
+  }
+  return last;
+}
 
 }  // namespace
 
 ScriptPlaces::ScriptPlaces(const RunFacts& before, const RunFacts& after) {
-  std::map<std::string, std::set<std::string>> known;  // by thing: the baseline's code
-  for (const ScriptLine& line : before.lines) {
-    if (!line.at.empty()) known[line.of].insert(line.hash);
+  const LinesByThing known = lines_by_thing(before);
+  for (const auto& [thing, lines] : lines_by_thing(after)) {
+    lines_[thing] = lines.front()->at;
+    const auto old = known.find(thing);
+    const ScriptLine* changed = old == known.end() ? nullptr : first_changed(old->second, lines);
+    if (changed != nullptr) changed_[thing] = changed->at;
   }
-  std::set<std::string> found;
   for (const ScriptLine& line : after.lines) {
-    if (line.at.empty() || found.contains(line.of)) continue;
-    const auto code = known.find(line.of);
-    const bool is_new = code != known.end() && !code->second.contains(line.hash);
-    if (is_new) found.insert(line.of);
-    if (is_new || !lines_.contains(line.of)) lines_[line.of] = line.at;
+    if (!line.value.empty()) values_.try_emplace(line.of, line.value);
+  }
+}
+
+std::string ScriptPlaces::changed_line_of(const std::string& thing) const {
+  const auto found = changed_.find(thing);
+  return found == changed_.end() ? "" : found->second;
+}
+
+std::string ScriptPlaces::changed_thing_in(const std::string& layer) const {
+  if (layer.empty()) return changed_.contains(kStepFunction) ? kStepFunction : "";
+  if (const std::string module = "module " + layer; changed_.contains(module)) return module;
+  const std::string start = "tensor " + layer + ".";
+  const auto tensor = changed_.lower_bound(start);
+  const bool is_own = tensor != changed_.end() && tensor->first.starts_with(start) &&
+                      tensor->first.find('.', start.size()) == std::string::npos;
+  if (is_own) return tensor->first;
+  for (std::string path = layer;;) {
+    const auto kind = values_.find("module " + path);
+    if (kind != values_.end() && changed_.contains(kind->second)) return kind->second;
+    if (path.empty()) return "";
+    const size_t end = path.rfind('.');
+    path = end == std::string::npos ? "" : path.substr(0, end);
   }
 }
 
 std::string ScriptPlaces::line_of(const std::string& thing) const {
+  if (std::string changed = changed_line_of(thing); !changed.empty()) return changed;
   if (const auto found = lines_.find(thing); found != lines_.end()) return found->second;
   const size_t end = thing.rfind(' ');
   return end == std::string::npos ? "" : line_of(thing.substr(0, end));

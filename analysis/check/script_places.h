@@ -23,6 +23,13 @@ class ScriptPlaces {
   // not have, else the first. Without any, that of the thing it is a number of: "optimizer". ""
   // where none is known.
   std::string line_of(const std::string& thing) const;
+  // The first of its lines whose code the baseline does not have; "": none, or the baseline has no
+  // lines of it.
+  std::string changed_line_of(const std::string& thing) const;
+  // What has such a line: the module of this path, a parameter or buffer of its own, "tensor
+  // attention.mask", its class or that of a module around it, "class Block"; without a layer the
+  // function of the step. "": none.
+  std::string changed_thing_in(const std::string& layer) const;
   // The line of the value that a site stores or updates, by its node: "storage:b:blocks.0.shift",
   // "optimizer:fc.weight".
   std::string line_of_node(std::string_view node) const;
@@ -30,7 +37,8 @@ class ScriptPlaces {
   std::string line_of_tensor(std::string_view name) const;
 
  private:
-  std::map<std::string, std::string> lines_;  // by thing
+  std::map<std::string, std::string> lines_, changed_;  // by thing
+  std::map<std::string, std::string> values_;           // by thing, of the run
 };
 
 // What a run says of a thing: "head.weight = embed.weight" of "tied weights"; "": nothing.

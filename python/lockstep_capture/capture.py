@@ -307,7 +307,9 @@ class Capture:
             verified = self._verify | ({1} if self._until_taken and self._steps > 1 else set())
             check_room(self._subject, verified, self._steps, self._path)
             things = {"model": self._model, "optimizer": self._optimizer, "scaler": self._scaler}
-            self._lines = ScriptLines(callers(**things), self._subject.model, self._subject.optimizer, self._scaler)
+            self._lines = ScriptLines(
+                callers(**things), self._subject.model, self._subject.optimizer, self._scaler, self._step_fn
+            )
         subject, continuity = self._subject, self._continuity
         assert continuity is not None
         subject.check_layout()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -28,6 +28,7 @@ _SCHEDULES = {
 } | {"ReduceLROnPlateau"}
 _CLIPPERS = {"clip_grad_norm_", "clip_grad_value_", "clip_gradients"}
 _INITS = {name for name in vars(torch.nn.init) if name.endswith("_") and name[0] != "_"}
+_SWITCHES = {"requires_grad_", "train", "eval"}
 _MOST_NAMES = 8  # whose values are looked up for one thing
 
 
@@ -81,8 +82,10 @@ def _names_in(
 class ScriptLines:
     """The lines of one captured loop."""
 
-    def __init__(self, running: list[Caller], model: torch.nn.Module, optimizer: Any, scaler: Any):
-        self._running, self._model = running, model
+    def __init__(
+        self, running: list[Caller], model: torch.nn.Module, optimizer: Any, scaler: Any, step_fn: Callable[..., Any]
+    ):
+        self._running, self._model, self._step_fn = running, model, step_fn
         self._optimizer, self._scaler = optimizer, scaler
         self._seed = torch.initial_seed()
         self._classes: dict[str, tuple[Source, ast.ClassDef] | None] = {}  # by path of a module
@@ -107,7 +110,7 @@ class ScriptLines:
             *self._ties([paths for paths in ties if len(paths) > 1]),
             *self._modules(params),
         ]
-        return list(dict.fromkeys(found))
+        return [*dict.fromkeys(found), *self._code()]
 
     def _sources(self) -> list[Source]:
         """The files of the running frames, then those of the model's classes."""
@@ -212,7 +215,8 @@ class ScriptLines:
             source = source_of(caller.place.file)
             loop = next((node for node in reversed(source.at(caller.place.line)) if isinstance(node, ast.For)), None)
             if loop is not None:
-                yield from _explained("batches", source, loop.iter, statements=True)
+                for thing in ("batches", "batch"):  # what they hold, and their size
+                    yield from _explained(thing, source, loop.iter, statements=True)
                 return
 
     def _seeds(self) -> Iterator[Line]:
@@ -247,9 +251,36 @@ class ScriptLines:
                 yield _line(f"tensor {path}", source, call)
             if (found := self._in_class(owner, name, {"register_buffer", "register_parameter"})) is not None:
                 yield from _explained(f"tensor {path}", *found)
-        for path in dict.fromkeys(owners):
+        leaves = [path for path, module in self._model.named_modules() if not any(module.children())]
+        switched = self._switched()
+        for path in dict.fromkeys([*owners, *leaves]):
             if (found := self._module(path)) is not None:
                 yield from _explained(f"module {path}", *found)
+            yield from (_line(f"module {path}", source, call) for source, call in switched.get(path, []))
+
+    def _switched(self) -> dict[str, list[tuple[Source, ast.AST]]]:
+        """By path: `model.fc1.requires_grad_(False)`, `model.bn.eval()`."""
+        found: dict[str, list[tuple[Source, ast.AST]]] = {}
+        for source in self._sources():
+            for call in source.calls(_SWITCHES):
+                if isinstance(call.func, ast.Attribute):
+                    found.setdefault(ast.unparse(call.func.value).partition(".")[2], []).append((source, call))
+        return found
+
+    def _code(self) -> Iterator[Line]:
+        """What the classes of the user's modules do, statement by statement, and the function of the step."""
+        for path, found in self._classes.items():
+            if found is not None:
+                yield Line(f"module {path}", value=f"class {found[1].name}")
+        for source, body in {id(found[1]): found for found in self._classes.values() if found is not None}.values():
+            for method in body.body:
+                if isinstance(method, ast.FunctionDef) and method.name != "__init__":
+                    yield from (_line(f"class {body.name}", source, part) for part in _parts(method))
+        code = getattr(self._step_fn, "__code__", None)
+        if code is not None and is_own_file(code.co_filename):
+            source = source_of(code.co_filename)
+            for function in source.functions(code.co_name):
+                yield from (_line("step_fn", source, part) for part in _parts(function))
 
     def _inits(self, path: str) -> Iterator[tuple[Source, ast.AST]]:
         """`nn.init.normal_(self.embed.weight)` in the classes of the modules above."""
@@ -328,7 +359,7 @@ def _makes_object(value: ast.AST) -> bool:
     return isinstance(value, ast.Call) and (isinstance(value.func, ast.Call) or last_name(value.func)[:1].isupper())
 
 
-def _parts(function: ast.FunctionDef) -> Iterator[ast.AST]:
+def _parts(function: ast.AST) -> Iterator[ast.AST]:
     """Its statements; of a block the heads alone."""
     for node in ast.walk(function):
         if isinstance(node, (ast.For, ast.While, ast.If, ast.With)):

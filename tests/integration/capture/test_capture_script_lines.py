@@ -72,6 +72,8 @@ PLAIN = """
 def train(path):
     torch.manual_seed(7)
     model, config, words = Net(), Config(), arguments()
+    model.blocks.requires_grad_(True)
+    model.embed.requires_grad_(True)
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=1e-3,
@@ -202,7 +204,7 @@ PLAIN_LINES = {
     "tied weights": ["self.head.weight = self.embed.weight"],
     "module blocks.1": ["self.blocks = nn.Sequential(Block(), nn.Linear(4, 4))"],
     "module blocks.0.norm": ["self.fc, self.norm = nn.Linear(4, 4), nn.LayerNorm(4)"],
-    "module embed": ["self.embed = nn.Embedding(4, 4)"],
+    "module embed": ["self.embed = nn.Embedding(4, 4)", "model.embed.requires_grad_(True)"],
     "tensor blocks.0.shift": ['self.register_buffer("shift", torch.full((4,), 0.1))'],
     "tensor embed.weight": ["nn.init.normal_(self.embed.weight, std=0.3)"],
     "tensor blocks.0.scale": ["self.scale = nn.Parameter(torch.ones(4))"],
@@ -220,6 +222,13 @@ def test_a_plain_loop(captured):
     assert value_of(rows, "seed") == "7"
     assert value_of(rows, "tied weights") == "embed.weight = head.weight"
     assert value_of(rows, "autocast") == "off" and value_of(rows, "scaler") == "none"
+
+
+def test_the_code_of_modules_and_of_the_step(captured):
+    rows, lines = captured(PLAIN)
+    assert value_of(rows, "module blocks.0") == "class Block" and value_of(rows, "module ") == "class Net"
+    assert code_of(rows, lines, "class Block") == ["return self.norm(self.fc(x) * self.scale + self.shift)"]
+    assert code_of(rows, lines, "step_fn") == ["return F.cross_entropy(model(batch[0]), batch[1])"]
 
 
 def test_a_trainer_of_ones_own(captured):

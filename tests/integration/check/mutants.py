@@ -12,6 +12,7 @@ class Change:
     name: str
     edits: list  # (old, new): old occurs exactly once in the script
     place: str = ""  # a regular expression, searched for in the first line of the verdict
+    line: str = ""  # a regular expression of the lines of code that it may name, besides the edited ones
     train: dict = dataclasses.field(default_factory=dict)  # arguments of train()
     threads: int = 1
     onednn: bool = True
@@ -46,9 +47,9 @@ TEXT_MUTANTS = [
         'with torch.autocast("cpu", enabled=False):\n            weights = F.softmax(scores.half(), dim=-1).to(v.dtype)',
         "attention",
     ),
-    edit("no unscale before clipping", _UNSCALE, "", "clip"),
-    edit("clipping before unscale", _UNSCALE + _CLIP, _CLIP + _UNSCALE, "clip"),
-    edit("no clipping", _CLIP, "", "clip"),
+    edit("no unscale before clipping", _UNSCALE, "", "clip", line="clip_grad_norm_"),
+    edit("clipping before unscale", _UNSCALE + _CLIP, _CLIP + _UNSCALE, "clip", line="clip_grad_norm_"),
+    edit("no clipping", _CLIP, "", "clip", line=r"scaler\.step"),
     edit("another clipping limit", "CLIP = 8, 2, 0.5", "CLIP = 8, 2, 0.4", "clip"),
     Change(
         "dropped last micro-batch",
@@ -69,13 +70,14 @@ TEXT_MUTANTS = [
         "                    for state in optimizer.state.values():\n"
         '                        state["step"].fill_(1e6)\n' + _STEP,
         "step|optimizer|update",
+        line=r"scaler\.step",
     ),
     edit("sum for mean", _LOSS, _LOSS[:-1] + ', reduction="sum")', "cross_entropy|loss"),
     edit("label smoothing", _LOSS, _LOSS[:-1] + ", label_smoothing=0.1)", "cross_entropy|loss"),
     edit("autocast widened by the head", _HEAD, "        return self.head(x)\n", "head"),
     edit("post-norm for pre-norm", _ATTENDED, "x = self.norm1(x + self.attention(x))", r"blocks\.0"),
-    edit("attention scale applied twice", _DIVIDE, _DIVIDE + "\n        " + _DIVIDE, "attention"),
-    edit("attention scale forgotten", "        " + _DIVIDE + "\n", "", "attention"),
+    edit("attention scale applied twice", _DIVIDE, _DIVIDE + "\n        " + _DIVIDE, "attention", line=r"math\.sqrt"),
+    edit("attention scale forgotten", "        " + _DIVIDE + "\n", "", "attention", line="masked_fill"),
     edit("mask off by one", "dtype=torch.bool), 1)", "dtype=torch.bool), 2)", "attention"),
     edit("mask too weak", "-1e4", "-5.0", "attention"),
     edit("weight decay on the wrong group", '"weight_decay": 0.1', '"weight_decay": 0.0', "decay|update|parameter"),
@@ -91,8 +93,14 @@ TEXT_MUTANTS = [
     edit("GELU by tanh", _GELU, 'h = F.gelu(self.up(x), approximate="tanh")', r"gelu.*mlp|mlp.*gelu"),
     edit("dropout off", "nn.Dropout(0.1)", "nn.Dropout(0.0)", "drop|mlp"),
     edit("dropout twice", _DROP, "return self.drop(self.drop(self.down(h)))", "drop|mlp"),
-    edit("head untied", "        self.head.weight = self.embed.weight\n", "", "head|embed"),
+    edit("head untied", "        self.head.weight = self.embed.weight\n", "", "head|embed", line=r"self\.head ="),
     edit("no positions", " + self.place(torch.arange(LENGTH))", "", r"place|embed|blocks\.0"),
+    edit(
+        "a detached branch",
+        "x = x + self.mlp(self.norm2(x))",
+        "x = x + self.mlp(self.norm2(x.detach()))",
+        "detach only here",
+    ),
     edit("residual forgotten", "x = x + self.mlp(self.norm2(x))", "x = self.mlp(self.norm2(x))", r"blocks\.0"),
     edit("attention scale off by 1 %", _DIVIDE, _DIVIDE + " * 0.99", r"blocks\.0\.attention"),
     edit("label smoothing of 0.01", _LOSS, _LOSS[:-1] + ", label_smoothing=0.01)", "label_smoothing"),

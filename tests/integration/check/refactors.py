@@ -150,7 +150,6 @@ TEXT_LATER = [
         "heads in a loop",
         _SCORES + "        return self.out((weights @ v).transpose(1, 2).reshape(rows, length, width))\n",
         _HEADS,
-        codes=(3,),  # its masks are counted as others
     ),
     Change(
         "a Sequential for modules",
@@ -210,7 +209,6 @@ MLP_LATER = [
         "the sum of shares as a product",
         "return (shares.unsqueeze(-1) * logits).sum(1)",
         "return (shares.unsqueeze(1) @ logits).squeeze(1)",
-        codes=(1,),  # known red: BF16 rounds a product otherwise, and the captured gradients of a bias scatter
     ),
     edit("a sum in another order", "return x + self.down(h)", "return self.down(h) + x"),
 ]

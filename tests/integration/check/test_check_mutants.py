@@ -4,6 +4,8 @@ harmless changes of the same code are not red.
 Each script is captured once as it is and twelve times with other seeds; the baseline has the limits of both ensembles.
 """
 
+import collections
+import json
 import linecache
 import pathlib
 import re
@@ -38,6 +40,16 @@ def text_of(script, change):
         assert text.count(old) == 1, f"{change.name}: {old!r} is in the script {text.count(old)} times"
         text = text.replace(old, new)
     return text
+
+
+def lines_to_name(script, change):
+    """The lines of the changed script that are new, or that change.line matches."""
+    old = collections.Counter(text_of(script, mutants.Change("as it is", [])).splitlines())
+    return [
+        number
+        for number, line in enumerate(text_of(script, change).splitlines(), 1)
+        if line not in old or (change.line and re.search(change.line, line))
+    ]
 
 
 def capture(folder, script, change, path):
@@ -80,10 +92,19 @@ def baselines(lockstep, tmp_path_factory):
     return baseline
 
 
-def check(binary_dir, capture_path, baseline):
+def marked_line(sarif):
+    """Of the first result; None: it marks none."""
+    result = json.loads(sarif.read_text())["runs"][0]["results"][0]
+    places = [place["physicalLocation"]["region"]["startLine"] for place in result.get("locations", [])]
+    return places[0] if places else None
+
+
+def check(binary_dir, capture_path, baseline, *options):
     """The exit code, the verdict's first sentence, and all of the text."""
     done = subprocess.run(
-        [binary_dir / "lockstep", "check", capture_path, "--baseline", baseline], capture_output=True, text=True
+        [binary_dir / "lockstep", "check", capture_path, "--baseline", baseline, *options],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode in (0, 1, 3), done.stderr
     verdict = re.search(r"^[A-Z ]+: .*?(?=\n\n|\Z)", done.stdout, re.M | re.S)
@@ -95,9 +116,11 @@ def check(binary_dir, capture_path, baseline):
 def test_mutant_is_red(binary_dir, baselines, tmp_path, script, change):
     baseline = baselines(script)
     capture(tmp_path / "here", script, change, tmp_path / "mutant.lscap.h5")
-    code, first, text = check(binary_dir, tmp_path / "mutant.lscap.h5", baseline)
+    code, first, text = check(binary_dir, tmp_path / "mutant.lscap.h5", baseline, "--sarif", tmp_path / "mutant.sarif")
     assert code == 1, text
     assert re.search(change.place, first), f"wanted: {change.place}\n{text}"
+    marked, wanted = marked_line(tmp_path / "mutant.sarif"), lines_to_name(script, change)
+    assert marked in wanted, f"{marked} is marked, wanted: {wanted}\n{text}"
 
 
 @pytest.mark.parametrize("script, change", of_today(rows(1)))

@@ -1,7 +1,7 @@
 """What the study changes in the scripts of check_networks.py: refactors, which must be green, and harmful changes.
 
 A change is a list of (old, new), all of whose `old` must be in a script for it to apply; `everywhere` replaces all of
-them. `FIRST` tables were written before the judge was last mended, `LATER` tables after it; nothing was mended for them.
+them. `LATER` tables were written after the judge; since then it was mended again, with all of them known.
 """
 
 import dataclasses

@@ -115,8 +115,10 @@ def changes_page(trials):
         "",
         "Written by `./dev study check`.",
         "",
-        f"{', '.join(dict.fromkeys(t.network for found in trials.values() for t in found))}: each is captured as it is and with one change of its script, and the change is checked. Tables written first "
-        "were known when the judge was last mended; nothing was mended for those written after it.",
+        f"{', '.join(dict.fromkeys(t.network for found in trials.values() for t in found))}: each is captured as it is and with one change of its script, and the change is checked. "
+        "All tables were known when the judge was last mended; those written after an earlier judge are counted apart. "
+        "A change that the capture refuses, with file and line, counts as red. A line is right if it was edited, or is one that "
+        "check_changes.py allows.",
         "",
         "| changes | pairs | exit 0 | red | exit 3 | right line named |",
         "|---|---|---|---|---|---|",

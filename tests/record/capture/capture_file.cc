@@ -260,6 +260,8 @@ StoredNode capture_of(const Graph& graph) {
   root.attributes["n_steps"] = integer_value(Kind::kI32, 2);
   root.attributes["complete"] = integer_value(Kind::kU8, 1);
   root.children["graphs"].children["0"].children["json"] = leaf(json_value(to_json(graph)));
+  root.children["lines"] = leaf(
+      json_value(R"([{"of":"optimizer lr","at":"a.py:3","hash":"0f"},{"of":"seed","value":"7"}])"));
   root.children["params"] = values_of(graph, true);
   root.children["buffers"] = values_of(graph, false);
   for (const Constant& c : graph.constants) {
