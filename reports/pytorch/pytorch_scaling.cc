@@ -70,15 +70,22 @@ bool has_fast_sums(const Policy& policy) {
 // "; --emit torchao does" or "".
 std::string others_that_can(const FactorScaling& scaling, ScalingLibrary library) {
   std::vector<std::string> kinds;
-  for (const LibraryRow& row : kLibraries) {
-    if (row.library != library && row.call(scaling, /*has_fast_sums=*/false))
-      kinds.push_back(fmt::format("--emit {}", row.kind));
-  }
+  for (const std::string& kind : kinds_that_scale(scaling, library))
+    kinds.push_back("--emit " + kind);
   if (kinds.empty()) return "";
   return fmt::format("; {} {}", join(kinds, " and "), kinds.size() == 1 ? "does" : "do");
 }
 
 }  // namespace
+
+std::vector<std::string> kinds_that_scale(const FactorScaling& scaling, ScalingLibrary library) {
+  std::vector<std::string> kinds;
+  for (const LibraryRow& row : kLibraries) {
+    if (row.library != library && row.call(scaling, /*has_fast_sums=*/false))
+      kinds.emplace_back(row.kind);
+  }
+  return kinds;
+}
 
 ScaledLinears find_scaled_layers(const Policy& policy, const Graph& graph,
                                  std::vector<std::string>* unsaid) {
