@@ -11,10 +11,12 @@
 #include "reports/advice/advice_charts.h"
 #include "reports/advice/advice_tables.h"
 #include "reports/pytorch/pytorch_module.h"
+#include "reports/pytorch/pytorch_scaling.h"
 #include "reports/pytorch/torch_dtype.h"
 #include "reports/words/range_text.h"
 #include "reports/writers/number_text.h"
 #include "src/core/text.h"
+#include "src/policy/find_policy.h"
 
 namespace lockstep {
 namespace {
@@ -71,17 +73,24 @@ std::string scale_sentence(const Trial& trial, const RangeTable& ranges) {
 }
 
 // What to paste. Layers in FP32, and scales that GradScaler needs arguments for, come from the
-// module that --emit pytorch writes.
-std::string snippet(const Trial& trial, const std::string& module) {
+// module that --emit writes.
+std::string snippet(const Trial& trial, const AdviceFacts& facts) {
   const Candidate& candidate = trial.candidate;
+  const std::string& module = facts.module;
+  std::string kind = facts.emitted.empty() ? "pytorch" : facts.emitted;
+  if (facts.emitted.empty() && !candidate.narrow.empty()) {
+    const Policy policy = parse_policy(policy_text(candidate), "the policy");
+    const std::vector<std::string> kinds = kinds_that_scale(policy.scaling);
+    if (!kinds.empty()) kind = kinds.front();
+  }
   const ScaleChoice& scale = candidate.scale;
   const bool plain = candidate.fp32.empty() && candidate.narrow.empty() && !candidate.tf32 &&
                      candidate.memory.empty() && !is_tf32(candidate.format) &&
                      (!scale.scales || (scale.dynamic && scale.start == kGradScalerStart));
   std::string text =
       plain ? ""
-            : fmt::format("  {}  # written by --emit pytorch {}.py\n  model = amp.apply(model)\n",
-                          import_line(module), module);
+            : fmt::format("  {}  # written by --emit {} {}.py\n  model = amp.apply(model)\n",
+                          import_line(module), kind, module);
   if (scale.scales) {
     text += plain ? fmt::format("  scaler = torch.amp.GradScaler(\"{}\")\n", kDevice)
                   : fmt::format("  scaler = amp.scaler(\"{}\")\n", kDevice);
@@ -401,7 +410,7 @@ Blocks advice_blocks(const Advice& advice, const AdviceFacts& facts) {
     if (facts.proof && facts.proof->seeds() > 1) blocks.push_back(paragraph(floors(*facts.proof)));
     if (!facts.no_proof.empty()) blocks.push_back(paragraph(facts.no_proof));
     blocks.push_back(paragraph("In PyTorch:"));
-    blocks.push_back(verbatim(snippet(*advice.chosen, facts.module)));
+    blocks.push_back(verbatim(snippet(*advice.chosen, facts)));
     for (const KeptLayer& layer : advice.chosen->candidate.fp32) {
       blocks.push_back(paragraph(kept_sentence(advice, layer, "fp32")));
     }

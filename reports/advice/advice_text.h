@@ -19,7 +19,8 @@ struct AdviceFacts {
   std::vector<std::string> not_tested;  // formats and choices that were not asked for
   std::string folder;                   // of the run files
   bool all = false;                     // the whole range table
-  std::string module = "amp";           // that --emit pytorch writes, or would
+  std::string module = "amp";           // that --emit writes, or would
+  std::string emitted;                  // the kind of that module; "": none is written
   std::optional<Proof> proof;
   bool proof_orders = false;  // of a capture: its seeds are orders of batches
   std::string no_proof;       // why --prove has none; "": not asked for, or there is one

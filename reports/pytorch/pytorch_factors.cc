@@ -51,6 +51,17 @@ Nvfp4Recipe nvfp4_recipe(const FactorScaling& scaling) {
   return found;
 }
 
+FastSums fast_sums(const Policy& policy) {
+  static const Accumulator* fast = &find_accumulator("hopper_fp8");
+  FastSums found;
+  for (const ProductInfo& info : products()) {
+    const Accumulator* own = policy.scaling.of(info.product).accumulator;
+    found[static_cast<size_t>(info.product)] =
+        (own == nullptr ? policy.gemm_accumulator : own) == fast;
+  }
+  return found;
+}
+
 std::string hadamard_signs_text() {
   std::vector<int> signs;
   for (uint32_t i = 0; i < kHadamardSize; ++i) {

@@ -43,4 +43,9 @@ Nvfp4Recipe nvfp4_recipe(const FactorScaling& scaling);
 // "(1, 1, 1, -1, ...)"
 std::string hadamard_signs_text();
 
+// By product: whether FP8 numbers are summed in 14 bits, Hopper's fast accumulation.
+using FastSums = std::array<bool, kProducts>;
+inline constexpr FastSums kNoFastSums = {};
+FastSums fast_sums(const Policy& policy);
+
 }  // namespace lockstep

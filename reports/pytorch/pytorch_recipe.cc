@@ -86,8 +86,10 @@ PytorchRecipe pytorch_recipe(const Policy& policy, const Graph& graph, const Pyt
   if (target.is_sharded) recipe.sharded = sharded_precision(policy, graph, unsaid);
   recipe.scaled = scaled_linears(policy, graph, target.library, unsaid);
   Policy rest = target.is_sharded ? without_sharded_words(policy, torch) : policy;
-  if (recipe.scaled && recipe.scaled->call.says_sums)
+  if (recipe.scaled && recipe.scaled->call.says_sums) {
     rest.gemm_accumulator = torch.gemm_accumulator;
+    for (const ProductInfo& info : products()) rest.scaling.of(info.product).accumulator = nullptr;
+  }
   add_unsaid_numerics(rest, torch, unsaid);
   recipe.scaler = grad_scaler(policy.loss_scale);
   add_unsaid_loss_scale(policy, unsaid);

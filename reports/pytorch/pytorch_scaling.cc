@@ -18,7 +18,7 @@ namespace {
 struct LibraryRow {
   ScalingLibrary library;
   std::string_view kind, name;  // of --emit, and as it is printed
-  std::optional<LibraryCall> (*call)(const FactorScaling& scaling, bool has_fast_sums);
+  std::optional<LibraryCall> (*call)(const FactorScaling& scaling, const FastSums& fast);
 };
 constexpr LibraryRow kLibraries[] = {
     {ScalingLibrary::kTorchao, "torchao", "torchao 0.18", torchao_call},
@@ -62,23 +62,25 @@ std::string described(const FactorScaling& s) {
   return out;
 }
 
-bool has_fast_sums(const Policy& policy) {
-  static const Accumulator* fast = &find_accumulator("hopper_fp8");
-  return policy.gemm_accumulator == fast;
-}
-
 // "; --emit torchao does" or "".
 std::string others_that_can(const FactorScaling& scaling, ScalingLibrary library) {
   std::vector<std::string> kinds;
-  for (const LibraryRow& row : kLibraries) {
-    if (row.library != library && row.call(scaling, /*has_fast_sums=*/false))
-      kinds.push_back(fmt::format("--emit {}", row.kind));
-  }
+  for (const std::string& kind : kinds_that_scale(scaling, library))
+    kinds.push_back("--emit " + kind);
   if (kinds.empty()) return "";
   return fmt::format("; {} {}", join(kinds, " and "), kinds.size() == 1 ? "does" : "do");
 }
 
 }  // namespace
+
+std::vector<std::string> kinds_that_scale(const FactorScaling& scaling, ScalingLibrary library) {
+  std::vector<std::string> kinds;
+  for (const LibraryRow& row : kLibraries) {
+    if (row.library != library && row.call(scaling, kNoFastSums))
+      kinds.emplace_back(row.kind);
+  }
+  return kinds;
+}
 
 ScaledLinears find_scaled_layers(const Policy& policy, const Graph& graph,
                                  std::vector<std::string>* unsaid) {
@@ -113,7 +115,7 @@ std::optional<ScaledLinears> scaled_linears(const Policy& policy, const Graph& g
   const bool is_linear = s.ops == FactorScaling().ops;
   const bool is_known = row != std::end(kLibraries);
   if (is_linear && is_known) {
-    if (const std::optional<LibraryCall> call = row->call(s, has_fast_sums(policy))) {
+    if (const std::optional<LibraryCall> call = row->call(s, fast_sums(policy))) {
       ScaledLinears found = find_scaled_layers(policy, graph, &unsaid);
       found.library = row->name;
       found.call = *call;

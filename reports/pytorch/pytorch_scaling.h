@@ -17,6 +17,10 @@ namespace lockstep {
 ScaledLinears find_scaled_layers(const Policy& policy, const Graph& graph,
                                  std::vector<std::string>* unsaid);
 
+// The kinds of --emit whose library rounds so, but for that of `library`.
+std::vector<std::string> kinds_that_scale(const FactorScaling& scaling,
+                                          ScalingLibrary library = ScalingLibrary::kNone);
+
 // Absent: nothing is scaled, or the library does not round so, which becomes a sentence that names
 // the libraries that do. Layers that no library can replace, since their product is not that of an
 // nn.Linear, become sentences, too.

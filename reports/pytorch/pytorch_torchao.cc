@@ -37,6 +37,9 @@ constexpr std::array<std::string_view, kFactorPlaces> kCastNames = {
     "input",       "input_for_grad_weight",      "weight", "weight_for_grad_input",
     "grad_output", "grad_output_for_grad_weight"};
 
+constexpr std::array<std::string_view, kProducts> kGemmNames = {"output", "grad_input",
+                                                                "grad_weight"};
+
 struct NamedRecipe {
   std::string_view name;
   std::array<std::string_view, kFactorPlaces> granularities;
@@ -70,7 +73,8 @@ std::optional<Cast> cast_of(const FactorScaling& s, size_t place) {
   }
   const bool is_line = factor->block == &find_block_format("fp8_e4m3_line") ||
                        factor->block == &find_block_format("fp8_e5m2_line");
-  if (!is_line || rotates_at(s, place)) return std::nullopt;
+  const bool has_least = factor->amax_epsilon == 0 || factor->amax_epsilon == kLeastAmax;
+  if (!is_line || !has_least || rotates_at(s, place)) return std::nullopt;
   cast.granularity = factor->square ? kTensorwise : kAxiswise;
   return cast;
 }
@@ -99,7 +103,24 @@ std::string recipe_name(const Casts& casts, bool power_of_two) {
   return "";
 }
 
-std::optional<LibraryCall> float8_call(const FactorScaling& s, bool has_fast_sums) {
+// torchao has one rule for all casts.
+struct Scales {
+  bool are_fp32, has_least_amax;
+  bool operator==(const Scales&) const = default;
+};
+std::optional<Scales> scales_of_lines(const FactorScaling& s) {
+  std::optional<Scales> all;
+  for (size_t place = 0; place < kFactorPlaces; ++place) {
+    const std::optional<FactorFormat> factor = factor_at(s, place);
+    if (!factor) continue;
+    const Scales own{factor->fp32_scale, factor->amax_epsilon > 0};
+    if (all && own != *all) return std::nullopt;
+    all = own;
+  }
+  return all;
+}
+
+std::optional<LibraryCall> float8_call(const FactorScaling& s, const FastSums& fast) {
   const bool is_current = s.kind == ScalingKind::kCurrent;
   if (!is_current && s.kind != ScalingKind::kBlock) return std::nullopt;
   if (is_current && s.current.amax_epsilon != 0 && s.current.amax_epsilon != kLeastAmax)
@@ -111,7 +132,13 @@ std::optional<LibraryCall> float8_call(const FactorScaling& s, bool has_fast_sum
     casts[place] = *cast;
   }
   if (!unite_dtypes(casts)) return std::nullopt;
-  const bool power_of_two = !is_current || s.current.power_of_two;
+  bool power_of_two = s.current.power_of_two, counts_least = s.current.amax_epsilon > 0;
+  if (!is_current) {
+    const std::optional<Scales> scales = scales_of_lines(s);
+    if (!scales) return std::nullopt;
+    power_of_two = !scales->are_fp32;
+    counts_least = scales->has_least_amax;
+  }
   LibraryCall call{.region = "float8", .multiple = kFloat8Multiple, .facts = {}, .remark = ""};
   PythonTable table;
   for (const Cast& cast : casts) {
@@ -120,9 +147,14 @@ std::optional<LibraryCall> float8_call(const FactorScaling& s, bool has_fast_sum
   call.facts.push_back({"cast_config_<key> of Float8LinearConfig: granularity and format.", "CASTS",
                         "", std::move(table)});
   call.facts.push_back({"", "POWER_OF_TWO_SCALES", python_bool(power_of_two), {}});
+  PythonTable sums;
+  for (const ProductInfo& info : products()) {
+    sums.emplace_back(kGemmNames.at(static_cast<size_t>(info.product)),
+                      python_bool(fast.at(static_cast<size_t>(info.product))));
+  }
   call.facts.push_back(
-      {"use_fast_accum of the three products.", "FAST_SUMS", python_bool(has_fast_sums), {}});
-  call.says_sums = has_fast_sums;
+      {"use_fast_accum of gemm_config_<key>.", "FAST_SUMS", "", std::move(sums)});
+  call.says_sums = fast != kNoFastSums;
   const std::string name = recipe_name(casts, power_of_two);
   call.facts.push_back(
       {"Of torchao's recipe with these casts, for other programs; it adds fast accumulation in "
@@ -131,7 +163,7 @@ std::optional<LibraryCall> float8_call(const FactorScaling& s, bool has_fast_sum
        name.empty() ? "None" : fmt::format("\"{}\"", name),
        {}});
   call.remark = kBiasRemark;
-  if (!is_current || s.current.amax_epsilon == 0)
+  if (!counts_least)
     call.remark += " torchao counts a largest magnitude below 1e-12 as 1e-12, the policy does not.";
   return call;
 }
@@ -151,11 +183,12 @@ constexpr MxScales kMxScales[] = {
 // Whether a factor of one product is rounded to `block` in lines, to nearest.
 bool is_plain(const FactorScaling& s, size_t place, const BlockFormat& block) {
   const std::optional<FactorFormat> factor = factor_at(s, place);
-  return factor && factor->block == &block && !factor->square && !rotates_at(s, place) &&
+  return factor && factor->block == &block && !factor->square && !factor->has_own_scales() &&
+         !rotates_at(s, place) &&
          factor->rounding == Rounding::kNearestEven;
 }
 
-std::optional<LibraryCall> mxfp8_call(const FactorScaling& s, bool /*has_fast_sums*/) {
+std::optional<LibraryCall> mxfp8_call(const FactorScaling& s, const FastSums& /*fast*/) {
   if (s.kind != ScalingKind::kBlock || !s.of(Product::kFprop).is_scaled ||
       !s.of(Product::kDgrad).is_scaled)
     return std::nullopt;
@@ -185,7 +218,7 @@ std::optional<LibraryCall> mxfp8_call(const FactorScaling& s, bool /*has_fast_su
 
 // nvfp4 in all products: weights in squares, gradients stochastic, wgrad after a Hadamard
 // transform.
-std::optional<LibraryCall> nvfp4_call(const FactorScaling& s, bool /*has_fast_sums*/) {
+std::optional<LibraryCall> nvfp4_call(const FactorScaling& s, const FastSums& /*fast*/) {
   const Nvfp4Recipe recipe = nvfp4_recipe(s);
   if (!recipe.is_nvfp4 || !recipe.rotates_wgrad || !recipe.is_stochastic || !recipe.squares_weights)
     return std::nullopt;
@@ -200,9 +233,9 @@ std::optional<LibraryCall> nvfp4_call(const FactorScaling& s, bool /*has_fast_su
 
 }  // namespace
 
-std::optional<LibraryCall> torchao_call(const FactorScaling& scaling, bool has_fast_sums) {
+std::optional<LibraryCall> torchao_call(const FactorScaling& scaling, const FastSums& fast) {
   for (auto* call : {float8_call, mxfp8_call, nvfp4_call}) {
-    if (std::optional<LibraryCall> found = call(scaling, has_fast_sums)) return found;
+    if (std::optional<LibraryCall> found = call(scaling, fast)) return found;
   }
   return std::nullopt;
 }

@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-// has_fast_sums: FP8 products are summed in 14 bits on Hopper. Absent: torchao has none that rounds
+// fast: which FP8 products are summed in 14 bits on Hopper. Absent: torchao has none that rounds
 // so.
-std::optional<LibraryCall> torchao_call(const FactorScaling& scaling, bool has_fast_sums);
+std::optional<LibraryCall> torchao_call(const FactorScaling& scaling, const FastSums& fast);
 
 }  // namespace lockstep

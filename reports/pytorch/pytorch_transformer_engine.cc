@@ -47,6 +47,7 @@ std::optional<Quantizer> current_quantizer(const FactorScaling& s, const FactorF
 
 std::optional<Quantizer> block_quantizer(const FactorFormat& factor, bool rotates) {
   const bool is_nearest = factor.rounding == Rounding::kNearestEven;
+  if (factor.has_own_scales()) return std::nullopt;
   if (is_nvfp4(factor)) {
     if (!is_nearest && factor.rounding != Rounding::kStochastic) return std::nullopt;
     Quantizer made{{"class", quoted("NVFP4Quantizer")}};
@@ -102,7 +103,8 @@ bool is_fp8_forward(const FactorScaling& s) {
 bool is_all(const FactorScaling& s, std::string_view block, bool squares_weights) {
   const BlockFormat* format = &find_block_format(block);
   return s.activation.block == format && s.weight.block == format && s.gradient.block == format &&
-         s.weight.square == squares_weights && is_fp8_forward(s);
+         s.weight.square == squares_weights && is_fp8_forward(s) && !s.activation.has_own_scales() &&
+         !s.weight.has_own_scales() && !s.gradient.has_own_scales();
 }
 
 PythonTable delayed_recipe(const FactorScaling& s) {
@@ -115,7 +117,7 @@ PythonTable delayed_recipe(const FactorScaling& s) {
 }
 
 // One of the library's own recipes; empty: it has none.
-PythonTable own_recipe(const FactorScaling& s, bool has_fast_sums) {
+PythonTable own_recipe(const FactorScaling& s, const FastSums& fast) {
   if (const Nvfp4Recipe nvfp4 = nvfp4_recipe(s); nvfp4.is_nvfp4) {
     return {{"class", quoted("NVFP4BlockScaling")},
             {"disable_rht", python_bool(!nvfp4.rotates_wgrad)},
@@ -130,9 +132,10 @@ PythonTable own_recipe(const FactorScaling& s, bool has_fast_sums) {
     case ScalingKind::kCurrent:
       // Other numbers are set by environment variables or by private fields.
       if (s.current.power_of_two || s.current.amax_epsilon != 0) return {};
+      if (std::ranges::count(fast, fast.front()) != kProducts) return {};
       return {{"class", quoted("Float8CurrentScaling")},
               {"fp8_format", quoted(s.gradient.element == &e4m3() ? "E4M3" : "HYBRID")},
-              {"use_split_accumulator", python_bool(!has_fast_sums)}};
+              {"use_split_accumulator", python_bool(fast == kNoFastSums)}};
     case ScalingKind::kDelayed:
       return delayed_recipe(s);
     case ScalingKind::kBlock:
@@ -159,7 +162,7 @@ int multiple_of(const FactorScaling& s) {
 
 }  // namespace
 
-std::optional<LibraryCall> transformer_engine_call(const FactorScaling& s, bool has_fast_sums) {
+std::optional<LibraryCall> transformer_engine_call(const FactorScaling& s, const FastSums& fast) {
   const bool is_delayed = s.kind == ScalingKind::kDelayed;
   if (is_delayed && !(is_fp8_forward(s) && s.is_uniform())) return std::nullopt;
   PythonTable quantizers;
@@ -172,7 +175,7 @@ std::optional<LibraryCall> transformer_engine_call(const FactorScaling& s, bool 
                    .multiple = multiple_of(s),
                    .facts = {},
                    .remark = "Lockstep never ran Transformer Engine."};
-  const PythonTable recipe = own_recipe(s, has_fast_sums);
+  const PythonTable recipe = own_recipe(s, fast);
   call.facts.push_back({"A class of transformer_engine.common.recipe, and the arguments.", "RECIPE",
                         "",
                         recipe.empty() ? PythonTable{{"class", quoted("CustomRecipe")}} : recipe});
@@ -183,7 +186,7 @@ std::optional<LibraryCall> transformer_engine_call(const FactorScaling& s, bool 
   const bool is_tensorwise = s.kind == ScalingKind::kCurrent || is_delayed;
   if (is_tensorwise && (is_delayed || recipe.empty()))
     call.remark += " Its forward products, and no others, use fast accumulation.";
-  call.says_sums = has_fast_sums && s.kind == ScalingKind::kCurrent && !recipe.empty();
+  call.says_sums = fast != kNoFastSums && s.kind == ScalingKind::kCurrent && !recipe.empty();
   return call;
 }
 

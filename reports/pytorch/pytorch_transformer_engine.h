@@ -12,9 +12,9 @@
 
 namespace lockstep {
 
-// has_fast_sums: FP8 products are summed in 14 bits on Hopper. Absent: it has no quantizers that
+// fast: which FP8 products are summed in 14 bits on Hopper. Absent: it has no quantizers that
 // round so.
 std::optional<LibraryCall> transformer_engine_call(const FactorScaling& scaling,
-                                                   bool has_fast_sums);
+                                                   const FastSums& fast);
 
 }  // namespace lockstep

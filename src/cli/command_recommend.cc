@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <tuple>
 #include <vector>
 
 #include "analysis/search/recommend.h"
@@ -218,7 +219,7 @@ int recommend_by_running(RecommendArgs& args, const SearchOptions& wanted) {
   facts.read_again = runs.read_again();
   facts.not_tested = not_tested(*advice);
   facts.all = args.all;
-  facts.module = emitted_module(args.emitted);
+  std::tie(facts.emitted, facts.module) = emitted_module(args.emitted);
   if (!args.report.empty()) {
     try {
       write_advice_report(args.report, runs, *advice, facts);

@@ -5,6 +5,7 @@ Lines from `# <tf32>` to `# </tf32>` are written for recipes with TF32 switches,
 reports/pytorch/pytorch_body.cc. reports/pytorch/pytorch_module.cc writes the docstring and the facts in place of the
 samples here.
 """
+# mypy: disable-error-code="no-redef"
 # </sample>
 
 import contextlib
@@ -39,7 +40,11 @@ CASTS = {
     "input": ("TENSORWISE", torch.float8_e4m3fn),
 }
 POWER_OF_TWO_SCALES = False
-FAST_SUMS = False
+FAST_SUMS = {
+    "output": False,
+    "grad_input": False,
+    "grad_weight": False,
+}
 RECIPE_NAME = "tensorwise"
 MX_SCALES = "RCEIL"
 WGRAD_WITH_HP = False
@@ -114,7 +119,7 @@ def apply(
     _scale_factors(model, emulate)
     # </emulation>
     # <no emulation>
-    _scale_factors(model)
+    _scale_factors(model, emulate=False)
     # </no emulation>
     modules = dict(model.named_modules(remove_duplicate=False))
     _check(modules)
@@ -438,26 +443,11 @@ def filter_fqns(model: torch.nn.Module) -> list[str]:
 
 
 # </scaled>
-# <emulation>
+# <scaled>
 def _scale_factors(model: torch.nn.Module, emulate: bool) -> None:
-    chosen, names = _chosen(model, SCALED_MULTIPLE if not emulate else 1)
+    chosen, names = _chosen(model, 1 if emulate else SCALED_MULTIPLE)
     if names:
         _replace_products(model, chosen, names, emulate)
-    _mark(model, names)
-
-
-# </emulation>
-# <no emulation>
-def _scale_factors(model: torch.nn.Module) -> None:
-    chosen, names = _chosen(model, SCALED_MULTIPLE)
-    if names:
-        _replace_products(model, chosen, names)
-    _mark(model, names)
-
-
-# </no emulation>
-# <scaled>
-def _mark(model: torch.nn.Module, names: Iterable[str]) -> None:
     layer: Any
     for layer in map(model.get_submodule, names):
         layer.amp_is_scaled = True
@@ -503,12 +493,12 @@ def torchao_config(emulate: bool = False) -> Any:
         else:
             made = CastConfig(scaling_granularity=ScalingGranularity[granularity], target_dtype=dtype)
             casts[f"cast_config_{name}"] = made
-    sums = Float8GemmConfig(use_fast_accum=FAST_SUMS)
+    sums: dict[str, Any] = {}
+    for product, is_fast in FAST_SUMS.items():
+        sums[f"gemm_config_{product}"] = Float8GemmConfig(use_fast_accum=is_fast)
     return Float8LinearConfig(
         **casts,
-        gemm_config_output=sums,
-        gemm_config_grad_input=sums,
-        gemm_config_grad_weight=sums,
+        **sums,
         round_scales_to_power_of_2=POWER_OF_TWO_SCALES,
         emulate=emulate,
     )
@@ -575,7 +565,9 @@ def torchao_config() -> Any:
     return NVFP4TrainingConfig(rht_sign_vector=HADAMARD_SIGNS)
 
 
-def _replace_products(model: torch.nn.Module, chosen: Mapping[int, torch.nn.Linear], names: list[str]) -> None:
+def _replace_products(
+    model: torch.nn.Module, chosen: Mapping[int, torch.nn.Linear], names: list[str], emulate: bool
+) -> None:
     from torchao.quantization import quantize_
 
     def is_chosen(module: torch.nn.Module, name: str) -> bool:
@@ -666,7 +658,9 @@ def transformer_engine_recipe() -> Any:
     return made(**arguments)
 
 
-def _replace_products(model: torch.nn.Module, chosen: Mapping[int, torch.nn.Linear], names: list[str]) -> None:
+def _replace_products(
+    model: torch.nn.Module, chosen: Mapping[int, torch.nn.Linear], names: list[str], emulate: bool
+) -> None:
     import transformer_engine.pytorch as te
 
     modules = dict(model.named_modules(remove_duplicate=False))

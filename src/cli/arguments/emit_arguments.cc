@@ -55,11 +55,11 @@ void emit(const EmitWords& words, EmitFacts facts, bool quiet) {
   }
 }
 
-std::string emitted_module(const EmitWords& words) {
+std::pair<std::string, std::string> emitted_module(const EmitWords& words) {
   for (const auto& [name, file] : words) {
-    if (file.ends_with(kPython)) return emitted_module(file);
+    if (file.ends_with(kPython)) return {name, emitted_module(file)};
   }
-  return "amp";
+  return {"", "amp"};
 }
 
 void refuse_emit_pytorch(CLI::App& app, ProblemList& problems) {

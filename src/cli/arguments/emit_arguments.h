@@ -20,8 +20,9 @@ CLI::Option* declare_emit(CLI::App& app, EmitWords& words);
 void check_emit(const EmitWords& words, bool overwrite, CommandFiles& files, ProblemList& problems);
 // Writes the files and prints, for each, what it does not do. `quiet`: without "Wrote ...".
 void emit(const EmitWords& words, EmitFacts facts, bool quiet);
-// The name by which the first Python module is imported; "amp" if there is none.
-std::string emitted_module(const EmitWords& words);
+// The first Python module: its kind, and the name by which it is imported; "" and "amp" if there is
+// none.
+std::pair<std::string, std::string> emitted_module(const EmitWords& words);
 
 // --emit-pytorch, of earlier versions.
 void refuse_emit_pytorch(CLI::App& app, ProblemList& problems);
