@@ -134,7 +134,8 @@ class Writer {
     std::string line = places_.line_of(kTiesLine);
     const std::vector<std::string> names = split(before, '=');  // the last is what was tied
     if (line.empty()) line = places_.line_of_tensor(trimmed(names.back()));
-    setting({fmt::format("{}: {} -> {}", kTiesLine, before, after), "", "", std::move(line)});
+    setting({fmt::format("{}: {} -> {}", kTiesLine, before, after), "", "", std::move(line),
+             /*changes_draw=*/true});
   }
   std::string name_here(const std::string& parameter) const {
     const size_t end = parameter.rfind('.');
@@ -155,7 +156,7 @@ class Writer {
     if (before.empty() || after.empty() || before == after) return;
     if (2 * different(after) > different(before)) return;
     setting({fmt::format("different {}: {} -> {}", kBatchesLine, before, after), "", "",
-             places_.line_of(kBatchesLine)});
+             places_.line_of(kBatchesLine), /*changes_draw=*/true});
   }
 
   // Where its module was made, if that was changed (`nn.LayerNorm(64, eps=1e-3)`); else where it
@@ -205,7 +206,8 @@ class Writer {
       if (before.starts_with("[")) {
         change(std::move(text));
       } else {
-        setting({std::move(text), where.first->layer, op, line_of(*where.first)});
+        setting(
+            {std::move(text), where.first->layer, op, line_of(*where.first), drops_elements(op)});
       }
     }
     size_t shown = 0;
@@ -213,7 +215,8 @@ class Writer {
       for (const auto& [op, where] : ops) {
         std::string text = fmt::format("{} {}: {}", op, side, named(where.layers));
         if (drops_elements(op)) {  // no other op computes the same
-          setting({op + " changed: " + text, where.first->layer, op, line_of(*where.first)});
+          setting({op + " changed: " + text, where.first->layer, op, line_of(*where.first),
+                   /*changes_draw=*/true});
         } else if (cuts_gradients(op)) {
           setting({std::move(text), where.first->layer, op, where.first->source_line});
         } else if (shown++ < kNamedChanges) {
@@ -241,7 +244,7 @@ class Writer {
     if (first == nullptr || has_other_inputs) return;
     setting({fmt::format("{} changed: its values have the shape {} -> {}: {}", first->op, shape,
                          first->shape, named({first->layer})),
-             first->layer, first->op, first->source_line});
+             first->layer, first->op, first->source_line, /*changes_draw=*/true});
   }
 
   void sites() {

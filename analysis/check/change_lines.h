@@ -15,6 +15,9 @@ namespace lockstep {
 struct SettingChange {
   std::string text;                    // "layer_norm eps: 1e-05 -> 1e-06 in 12 layers (ln1, ...)"
   std::string layer, op, source_line;  // the first; "": of the loop
+  // Why weights, batches or masks are others: weights tied or not, a batch that repeats, an op that
+  // drops elements.
+  bool changes_draw = false;
 };
 
 // One line each.

@@ -322,7 +322,10 @@ class Judge {
           counted(static_cast<uint64_t>(result_.runs), "run"), kFewestRuns));
       return;
     }
-    if (!lines_.settings.empty()) {  // each is an alarm by itself, and may have changed the draw
+    // Each is an alarm by itself, but not of another model.
+    const bool is_same_model = match_.parameters.free_before().empty();
+    if ((is_same_model && !lines_.settings.empty()) ||
+        std::ranges::any_of(lines_.settings, &SettingChange::changes_draw)) {
       changed_settings();
       return;
     }

@@ -24,12 +24,12 @@ from .errors import CaptureError, UnsupportedModelError, failed
 from .ir.attributes import Attribute
 from .model_state import State, Subject, rank, world_size
 from .needs import check_room
-from .trace.script_lines import ScriptLines, callers
+from .trace.script_lines import ScriptLines
 from .trace.step_function import StepFunction
 from .trace.survey import unwatched
 from .trace.traced import Traced, see, unknown_state
 from .trace.uncompiled import uncompiled
-from .trace.user_code import ShownToUsers, user_line
+from .trace.user_code import ShownToUsers, own_place, user_line
 from .watch.continuity import Continuity
 from .watch.forward_pass import Region
 from .watch.hooks import Events, around_step
@@ -107,6 +107,7 @@ class Capture:
         self._step: Step | None = None
         self._done, self._closed, self._inside = 0, False, False
         self._waits, self._waited = False, False
+        self._made_at = own_place()
         self._process = os.getpid()  # a copy of this in a forked one writes nothing
         self._warned: set[str] = set()
         atexit.register(_finish_at_exit, weakref.ref(self))
@@ -306,9 +307,8 @@ class Capture:
             self._continuity = Continuity(self._subject)
             verified = self._verify | ({1} if self._until_taken and self._steps > 1 else set())
             check_room(self._subject, verified, self._steps, self._path)
-            things = {"model": self._model, "optimizer": self._optimizer, "scaler": self._scaler}
             self._lines = ScriptLines(
-                callers(**things), self._subject.model, self._subject.optimizer, self._scaler, self._step_fn
+                self._made_at, self._subject.model, self._subject.optimizer, self._scaler, self._step_fn
             )
         subject, continuity = self._subject, self._continuity
         assert continuity is not None

@@ -47,45 +47,26 @@ class Line:
 
 @dataclass(frozen=True)
 class Caller:
-    """A running frame of the user's code. names: by thing ("optimizer"), what it is called there; is_direct: no trainer of a
-    library runs inside of it."""
+    """A running frame of the user's code. is_direct: no trainer of a library runs inside of it."""
 
     place: Place
     is_direct: bool
-    names: Mapping[str, tuple[str, ...]]
 
 
-def callers(**things: Any) -> list[Caller]:
-    """The innermost first. Keeps no frame: its variables would live on."""
-    return [
-        Caller(
-            Place(frame.f_code.co_filename, frame.f_lineno),
-            is_direct,
-            _names_in(frame.f_locals, frame.f_globals, things),
-        )
-        for frame, is_direct in own_frames()
-    ]
-
-
-def _names_in(
-    inner: Mapping[str, Any], outer: Mapping[str, Any], things: Mapping[str, Any]
-) -> dict[str, tuple[str, ...]]:
-    """Also attributes of the object whose method runs: "optimizer" of `self.optimizer`."""
-    held = getattr(inner.get("self"), "__dict__", {})
-    return {
-        thing: tuple(name for names in (inner, outer, held) for name, found in list(names.items()) if found is value)
-        for thing, value in things.items()
-        if value is not None
-    }
+def callers() -> list[Caller]:
+    """The innermost first. Reads no variables: `frame.f_locals` would keep their values alive."""
+    return [Caller(Place(frame.f_code.co_filename, frame.f_lineno), is_direct) for frame, is_direct in own_frames()]
 
 
 class ScriptLines:
     """The lines of one captured loop."""
 
     def __init__(
-        self, running: list[Caller], model: torch.nn.Module, optimizer: Any, scaler: Any, step_fn: Callable[..., Any]
+        self, made_at: Place | None, model: torch.nn.Module, optimizer: Any, scaler: Any, step_fn: Callable[..., Any]
     ):
-        self._running, self._model, self._step_fn = running, model, step_fn
+        """made_at: where the Capture was made."""
+        self._made_at, self._running = made_at, callers()
+        self._model, self._step_fn = model, step_fn
         self._optimizer, self._scaler = optimizer, scaler
         self._seed = torch.initial_seed()
         self._classes: dict[str, tuple[Source, ast.ClassDef] | None] = {}  # by path of a module
@@ -127,17 +108,24 @@ class ScriptLines:
 
     def _maker(self, thing: str, kinds: set[str]) -> tuple[Source, ast.AST] | None:
         """The call that made it: what its name was given where the loop runs; else the only call of its class."""
-        for caller in self._running:
-            source = source_of(caller.place.file)
-            near = next(iter(reversed(source.at(caller.place.line))), source.tree)
-            for name in caller.names.get(thing, ()):
-                for node in (ast.Name(name), ast.Attribute(ast.Name("self"), name)):
-                    for value in reversed(source.values_of(node, near)):
-                        inner = source.calls(kinds, value)
-                        if inner or isinstance(value, ast.Call):
-                            return self._inside(source, inner[0] if inner else value, kinds)
+        source, near, name = self._argument(thing)
+        for value in reversed(source.values_of(name, near)) if name is not None else []:
+            inner = source.calls(kinds, value)
+            if inner or isinstance(value, ast.Call):
+                return self._inside(source, inner[0] if inner else value, kinds)
         found = [(source, call) for source in self._sources() for call in source.calls(kinds)]
         return found[0] if len(found) == 1 else None
+
+    def _argument(self, thing: str) -> tuple[Source, ast.AST, ast.AST | None]:
+        """What `Capture(...)` was given for it: `optimizer`, `self.opt`."""
+        place = self._made_at or Place("", 0)
+        source = source_of(place.file)
+        call = source.call_at(place.line, {"Capture"})
+        if not isinstance(call, ast.Call):
+            return source, source.tree, None
+        given = dict(zip(("path", "model", "optimizer"), call.args, strict=False))
+        given |= {word.arg: word.value for word in call.keywords if word.arg}
+        return source, call, given.get(thing)
 
     @staticmethod
     def _inside(source: Source, call: ast.AST, kinds: set[str]) -> tuple[Source, ast.AST]:
