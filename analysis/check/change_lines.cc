@@ -148,13 +148,19 @@ class Writer {
   // "1 of 8": how many micro-batches differ. A few more or less are another draw of a small data
   // set; half of them gone is a loop that repeats.
   void batches() {
+    // "3 of 8": three different batches in eight.
     const auto different = [](const std::string& text) {
       return std::strtoll(text.c_str(), nullptr, 10);
+    };
+    const auto all = [](const std::string& text) {
+      const size_t of = text.rfind(' ');
+      return of == std::string::npos ? 0 : std::strtoll(text.c_str() + of, nullptr, 10);
     };
     const std::string before = script_value(base_, kBatchesLine);
     const std::string after = script_value(run_, kBatchesLine);
     if (before.empty() || after.empty() || before == after) return;
-    if (2 * different(after) > different(before)) return;
+    // A shorter run has fewer; only a smaller share is another choice.
+    if (2 * different(after) * all(before) > different(before) * all(after)) return;
     setting({fmt::format("different {}: {} -> {}", kBatchesLine, before, after), "", "",
              places_.line_of(kBatchesLine), /*changes_draw=*/true});
   }

@@ -63,10 +63,10 @@ std::string ScriptPlaces::changed_thing_in(const std::string& layer) const {
   if (layer.empty()) return changed_.contains(kStepFunction) ? kStepFunction : "";
   if (const std::string module = "module " + layer; changed_.contains(module)) return module;
   const std::string start = "tensor " + layer + ".";
-  const auto tensor = changed_.lower_bound(start);
-  const bool is_own = tensor != changed_.end() && tensor->first.starts_with(start) &&
-                      tensor->first.find('.', start.size()) == std::string::npos;
-  if (is_own) return tensor->first;
+  for (auto tensor = changed_.lower_bound(start);
+       tensor != changed_.end() && tensor->first.starts_with(start); ++tensor) {
+    if (tensor->first.find('.', start.size()) == std::string::npos) return tensor->first;
+  }
   for (std::string path = layer;;) {
     const auto kind = values_.find("module " + path);
     if (kind != values_.end() && changed_.contains(kind->second)) return kind->second;

@@ -121,16 +121,22 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.coalesce().to_dense() if tensor.is_sparse else tensor
 
 
-def state_codes(optimizer: Any) -> str:
-    """How torchao keeps the states of this optimizer between two steps, as policies name it; "": as they are."""
+def _of_torchao(optimizer: Any) -> tuple[str, str]:
+    """The rule in torch.optim of torchao's optimizer, and the codes of its states; two empty texts for others, and where it
+    has options that no policy has."""
     own = type(optimizer)
     for kind in own.__mro__:
         if kind.__module__.startswith("torchao.optim") and kind.__name__ in _OF_TORCHAO:
-            codes = _OF_TORCHAO[kind.__name__][1]
+            rule, codes = _OF_TORCHAO[kind.__name__]
             same = inspect.unwrap(own.step) is inspect.unwrap(kind.step)
             others = any(group.get("amsgrad") for group in optimizer.param_groups) or optimizer.bf16_stochastic_round
-            return codes if same and not others and optimizer.block_size == _BLOCKS[codes] else ""
-    return ""
+            return (rule, codes) if same and not others and optimizer.block_size == _BLOCKS[codes] else ("", "")
+    return "", ""
+
+
+def state_codes(optimizer: Any) -> str:
+    """How torchao keeps the states of this optimizer between two steps, as policies name it; "": as they are."""
+    return _of_torchao(optimizer)[1]
 
 
 def rule_of(optimizer: Any) -> type[torch.optim.Optimizer] | None:
@@ -139,9 +145,8 @@ def rule_of(optimizer: Any) -> type[torch.optim.Optimizer] | None:
     own = type(optimizer)
     if optimizer is not None and any(group.get("maximize") for group in optimizer.param_groups):
         return None
-    if state_codes(optimizer):
-        name = next(kind.__name__ for kind in own.__mro__ if kind.__name__ in _OF_TORCHAO)
-        rule: type[torch.optim.Optimizer] = getattr(torch.optim, _OF_TORCHAO[name][0])
+    if name := _of_torchao(optimizer)[0]:
+        rule: type[torch.optim.Optimizer] = getattr(torch.optim, name)
         return rule
     for kind in own.__mro__:
         if kind.__module__.startswith("torch.optim"):

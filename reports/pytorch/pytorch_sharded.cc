@@ -114,6 +114,10 @@ Policy without_sharded_words(const Policy& policy, const Policy& torch) {
   const Format* reduced = policy.all_reduce.format;
   if (reduced == nullptr || reduced->is_fp32() || has_torch_autocast(*reduced))
     rest.all_reduce.format = torch.all_reduce.format;
+  // The reduced gradient has the shard's dtype, and micro-batches add up in reduce_dtype.
+  if (policy.all_reduce.result != nullptr && policy.all_reduce.result->is_fp32())
+    rest.all_reduce.result = torch.all_reduce.result;
+  if (policy.gradient_sum == reduced) rest.gradient_sum = torch.gradient_sum;
   if (!has_copies(policy)) return rest;
   rest.weight = torch.weight;
   rest.master_weights = false;

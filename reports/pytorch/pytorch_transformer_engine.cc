@@ -76,6 +76,7 @@ std::optional<Quantizer> block_quantizer(const FactorFormat& factor, bool rotate
 std::optional<Quantizer> quantizer(const FactorScaling& s, size_t place) {
   const std::optional<FactorFormat> factor = factor_at(s, place);
   if (!factor) return Quantizer{};
+  if (s.of(kFactors.at(place).product).hadamard == Hadamard::kDrawn) return std::nullopt;
   if (s.kind == ScalingKind::kBlock) return block_quantizer(*factor, rotates_at(s, place));
   const bool is_fp8 = factor->element == &e4m3() || factor->element == &e5m2();
   if (s.kind != ScalingKind::kCurrent || !is_fp8 || factor->rounding != Rounding::kNearestEven)

@@ -58,6 +58,14 @@ void add_sums(const Policy& p, const Policy& torch, std::vector<std::string>& un
         "Products are summed in the accumulator {}: torch leaves the sum to the device.",
         p.gemm_accumulator->name));
   }
+  for (const ProductInfo& info : products()) {
+    const Accumulator* own = p.scaling.of(info.product).accumulator;
+    if (own == nullptr) continue;
+    unsaid.push_back(
+        fmt::format("Scaled factors of {} are summed in the accumulator {}: the library and the "
+                    "device decide that.",
+                    info.name, own->name));
+  }
   if (p.cuda != torch.cuda) {
     unsaid.push_back(
         "[cuda] says how cuBLAS may split and round sums: set "
@@ -124,7 +132,14 @@ void add_update(const Policy& p, const Policy& torch, std::vector<std::string>& 
           is_bf16 ? "; optimi.AdamW(..., kahan_sum=True) of torch-optimi 0.3 compensates" : ""));
       break;
   }
-  if (p.all_reduce != torch.all_reduce) {
+  if (p.gradient_sum != torch.gradient_sum) {
+    unsaid.push_back(fmt::format(
+        "Gradients of micro-batches add up in {}: PyTorch adds them up in the parameter's format.",
+        p.gradient_sum->name));
+  }
+  AllReduce reduce = p.all_reduce;
+  reduce.workers = torch.all_reduce.workers;  // the launcher says how many
+  if (reduce != torch.all_reduce) {
     unsaid.push_back(
         "Gradients of several workers are combined by the policy's [all_reduce]: choose the "
         "communication hook of DistributedDataParallel yourself.");

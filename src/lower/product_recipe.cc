@@ -112,7 +112,10 @@ class Recipes {
     factor.granularity = granularity_of(cast);
     factor.scale = scale_of(cast);
     factor.rounding = to_string(cast.to.rounding);
-    if (cast.rotates) factor.transform = fmt::format("Hadamard {}", kHadamardSize);
+    if (cast.rotates) {
+      factor.transform = fmt::format("Hadamard {}, {} signs", kHadamardSize,
+                                     cast.signs == kFixedHadamardSigns ? "fixed" : "drawn");
+    }
     return factor;
   }
 

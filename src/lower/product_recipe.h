@@ -15,8 +15,8 @@ namespace lockstep {
 struct FactorRecipe {
   std::string operand;      // "x", "w", "dy"
   std::string format;       // of its elements: "fp8_e4m3+saturate"
-  std::string granularity;  // what shares a scale: "tensor", "1x16", "128x128", "row"
-  std::string scale;        // the scale's numbers: "FP32, of its own amax", "2^n, rceil"
+  std::string granularity;  // what shares a scale: "tensor", "1x16", "128x128", "line"
+  std::string scale;        // the scale's numbers: "FP32, its own amax", "2^n, rceil"
   std::string rounding;
   std::string transform;  // "Hadamard 16, fixed signs"
 
@@ -27,7 +27,7 @@ struct ProductRecipe {
   std::string op;  // the forward op
   Product product = Product::kFprop;
   FactorRecipe factors[2];
-  std::string sum;     // "fp32_fused"; "hopper_fp8 in blocks of 128, each added in fp32"
+  std::string sum;     // "fp32_fused"; "hopper_fp8 per 128, added in fp32"
   std::string result;  // its format
   std::vector<std::string> layers;  // in order
 

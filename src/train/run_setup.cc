@@ -65,11 +65,11 @@ void refuse_equal_lanes(const std::vector<LaneDescription>& lanes, ProblemList& 
 
 // A policy may say how many workers it is for. All lanes of a run have as many, and all that say a
 // number say the same. Batches of captures are those of one worker.
-void settle_workers(const std::vector<LaneDescription>& lanes, bool is_capture, RunOptions& options,
+void settle_workers(std::vector<LaneDescription>& lanes, bool is_capture, RunOptions& options,
                     ProblemList& problems) {
   const auto option = option_name(&RunOptions::workers);
   std::string from = options.workers == 1 ? "" : fmt::format("{} {}", option, options.workers);
-  for (const LaneDescription& lane : lanes) {
+  for (LaneDescription& lane : lanes) {
     const std::optional<int64_t>& stated = lane.policy.all_reduce.workers;
     if (!stated) continue;
     const std::string what =
@@ -79,6 +79,8 @@ void settle_workers(const std::vector<LaneDescription>& lanes, bool is_capture, 
     } else if (from.empty()) {
       options.workers = *stated;
       from = what;
+      lane.policy.notes.push_back(
+          fmt::format("its [all_reduce] gives all lanes of the run {} workers", *stated));
     } else if (*stated != options.workers) {
       problems.add(fmt::format("{} and {}: a run has one number of workers", what, from),
                    "replay the policies in runs of their own");

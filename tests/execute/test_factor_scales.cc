@@ -1,5 +1,5 @@
-// Scales of blocks that a policy states, against the block kernels where both mean the same, and
-// products that are summed block by block against plain loops.
+// Scales of blocks that a policy states, against the block kernels where both mean the same.
+// Products that are summed block by block: tests/integration/compare/test_blockwise_recipes.py.
 #include "src/execute/factor_scales.h"
 
 #include <doctest/doctest.h>

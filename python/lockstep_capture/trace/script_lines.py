@@ -80,7 +80,9 @@ class ScriptLines:
     ) -> list[Line]:
         """places: where the first step called backward(), clipped, …; ties: paths of one parameter each; params: paths of
         parameters and buffers; values: of things, in words."""
-        self._classes = {path: _class_of(module) for path, module in self._model.named_modules()}
+        kinds = {type(module): None for _, module in self._model.named_modules()}
+        classes = {kind: _class_of(kind) for kind in kinds}
+        self._classes = {path: classes[type(module)] for path, module in self._model.named_modules()}
         found = [
             *(Line(thing, value=value) for thing, value in values.items()),
             *self._optimizer_lines(),
@@ -302,9 +304,9 @@ class ScriptLines:
         return next(((source, value) for value in source.values_set(name, body)), None)
 
 
-def _class_of(module: torch.nn.Module) -> tuple[Source, ast.ClassDef] | None:
+def _class_of(module_class: type[torch.nn.Module]) -> tuple[Source, ast.ClassDef] | None:
     """The first class of the user's that it is of."""
-    for kind in type(module).__mro__:
+    for kind in module_class.__mro__:
         for method in vars(kind).values():
             if not isinstance(method, FunctionType) or not is_own_file(method.__code__.co_filename):
                 continue

@@ -374,7 +374,10 @@ FactorFormat FactorScaling::factor(Product product, FactorRole role) const {
 }
 
 bool FactorScaling::is_uniform() const {
-  return std::ranges::all_of(products, [](const auto& p) { return p == ProductScaling(); });
+  return std::ranges::all_of(products, [](ProductScaling p) {
+    p.accumulator = nullptr;
+    return p == ProductScaling();
+  });
 }
 
 std::string FactorFormat::name() const {

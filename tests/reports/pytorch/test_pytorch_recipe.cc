@@ -252,6 +252,25 @@ Said said_of_linears(const std::string& toml, const PythonTarget& target) {
   return out;
 }
 
+TEST_CASE("sums and reductions that a target cannot say are listed, and only those") {
+  const PythonTarget engine{.library = ScalingLibrary::kTransformerEngine};
+  CHECK(said_of_linears("extends = \"deepseek-v3\"\n", engine)
+            .has("Scaled factors of fprop are summed in the accumulator hopper_fp8"));
+  const PythonTarget torchao{.library = ScalingLibrary::kTorchao};
+  CHECK_FALSE(said_of_linears("extends = \"fp8-rowwise\"\n[scaling.fprop]\naccumulator = "
+                              "\"hopper_fp8\"\n",
+                              torchao)
+                  .has("accumulator hopper_fp8"));
+  const PythonTarget sharded{.is_sharded = true};
+  for (const std::string preset : {"fsdp2-bf16", "fsdp2-bf16-param-reduce:2.14", "fp16-rl"}) {
+    CAPTURE(preset);
+    const std::string toml = "extends = \"" + preset + "\"\n";
+    CHECK_FALSE(said_of_linears(toml, sharded).has("[all_reduce]"));
+    CHECK_FALSE(said_of_linears(toml, sharded).has("micro-batches add up"));
+    CHECK(said_of_linears(toml, {}).has("micro-batches add up"));
+  }
+}
+
 // "class="MXFP8BlockScaling", fp8_format="E4M3"" of the fact with this name; "" of none.
 std::string fact_text(const Said& found, const std::string& name) {
   if (!found.recipe.scaled) return "";
@@ -285,6 +304,15 @@ TEST_CASE("scaled operands of linear layers become calls of torchao and Transfor
       {"extends = \"fp8-current\"\n[scaling]\npower_of_two = true\n", "class=\"CustomRecipe\"",
        "float8", "POWER_OF_TWO_SCALES", "True"},
       {"extends = \"fp8-rowwise\"\n", "", "float8", "RECIPE_NAME", "\"rowwise\""},
+      {"extends = \"fp8-rowwise\"\n[scaling]\nblock_scale = \"fp32\"\n", "", "float8",
+       "POWER_OF_TWO_SCALES", "False"},
+      {"extends = \"fp8-rowwise\"\n[scaling.fprop]\naccumulator = \"hopper_fp8\"\n", "", "float8",
+       "FAST_SUMS", "output=True, grad_input=False, grad_weight=False"},
+      {"extends = \"fp8-blockwise-torchao\"\n", "", "", "", ""},
+      {"extends = \"deepseek-v3\"\n", "class=\"Float8BlockScaling\", fp8_format=\"E4M3\"", "", "",
+       ""},
+      {"extends = \"nvfp4-hadamard-drawn\"\n", "", "", "", ""},
+      {"extends = \"mxfp8\"\n[scaling]\nblock_scale = \"fp32\"\n", "", "", "", ""},
       {"extends = \"fp8-rowwise-bf16-wgrad\"\n", "", "float8", "RECIPE_NAME",
        "\"rowwise_with_gw_hp\""},
       {"extends = \"fp8-blockwise\"\n", "class=\"Float8BlockScaling\", fp8_format=\"E4M3\"", "", "",
