@@ -124,7 +124,7 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
 def _of_torchao(optimizer: Any) -> tuple[str, str]:
     """The rule in torch.optim of torchao's optimizer, and the codes of its states; two empty texts for others, and where it
     has options that no policy has."""
-    own = type(optimizer)
+    own: Any = type(optimizer)
     for kind in own.__mro__:
         if kind.__module__.startswith("torchao.optim") and kind.__name__ in _OF_TORCHAO:
             rule, codes = _OF_TORCHAO[kind.__name__]

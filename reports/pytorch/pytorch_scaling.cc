@@ -76,8 +76,7 @@ std::string others_that_can(const FactorScaling& scaling, ScalingLibrary library
 std::vector<std::string> kinds_that_scale(const FactorScaling& scaling, ScalingLibrary library) {
   std::vector<std::string> kinds;
   for (const LibraryRow& row : kLibraries) {
-    if (row.library != library && row.call(scaling, kNoFastSums))
-      kinds.emplace_back(row.kind);
+    if (row.library != library && row.call(scaling, kNoFastSums)) kinds.emplace_back(row.kind);
   }
   return kinds;
 }

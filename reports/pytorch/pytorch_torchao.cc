@@ -152,8 +152,7 @@ std::optional<LibraryCall> float8_call(const FactorScaling& s, const FastSums& f
     sums.emplace_back(kGemmNames.at(static_cast<size_t>(info.product)),
                       python_bool(fast.at(static_cast<size_t>(info.product))));
   }
-  call.facts.push_back(
-      {"use_fast_accum of gemm_config_<key>.", "FAST_SUMS", "", std::move(sums)});
+  call.facts.push_back({"use_fast_accum of gemm_config_<key>.", "FAST_SUMS", "", std::move(sums)});
   call.says_sums = fast != kNoFastSums;
   const std::string name = recipe_name(casts, power_of_two);
   call.facts.push_back(
@@ -184,8 +183,7 @@ constexpr MxScales kMxScales[] = {
 bool is_plain(const FactorScaling& s, size_t place, const BlockFormat& block) {
   const std::optional<FactorFormat> factor = factor_at(s, place);
   return factor && factor->block == &block && !factor->square && !factor->has_own_scales() &&
-         !rotates_at(s, place) &&
-         factor->rounding == Rounding::kNearestEven;
+         !rotates_at(s, place) && factor->rounding == Rounding::kNearestEven;
 }
 
 std::optional<LibraryCall> mxfp8_call(const FactorScaling& s, const FastSums& /*fast*/) {

@@ -104,8 +104,9 @@ bool is_fp8_forward(const FactorScaling& s) {
 bool is_all(const FactorScaling& s, std::string_view block, bool squares_weights) {
   const BlockFormat* format = &find_block_format(block);
   return s.activation.block == format && s.weight.block == format && s.gradient.block == format &&
-         s.weight.square == squares_weights && is_fp8_forward(s) && !s.activation.has_own_scales() &&
-         !s.weight.has_own_scales() && !s.gradient.has_own_scales();
+         s.weight.square == squares_weights && is_fp8_forward(s) &&
+         !s.activation.has_own_scales() && !s.weight.has_own_scales() &&
+         !s.gradient.has_own_scales();
 }
 
 PythonTable delayed_recipe(const FactorScaling& s) {

@@ -27,8 +27,8 @@ struct ProductRecipe {
   std::string op;  // the forward op
   Product product = Product::kFprop;
   FactorRecipe factors[2];
-  std::string sum;     // "fp32_fused"; "hopper_fp8 per 128, added in fp32"
-  std::string result;  // its format
+  std::string sum;                  // "fp32_fused"; "hopper_fp8 per 128, added in fp32"
+  std::string result;               // its format
   std::vector<std::string> layers;  // in order
 
   bool is_scaled() const { return !factors[0].scale.empty() || !factors[1].scale.empty(); }

@@ -30,8 +30,8 @@ namespace lockstep {
 
 // W where the policy divides before the sum, 1 where after. Both: the least power of two that does
 // not divide W or whose square is at least W: 2 of 2, 3 and 4 workers, 4 of 6, 8 and 16. The sum is
-// divided by the rest, W over that. Source: `_get_gradient_divide_factors` of PyTorch's FSDP2, which
-// divides FP16 gradients so.
+// divided by the rest, W over that. Source: `_get_gradient_divide_factors` of PyTorch's FSDP2,
+// which divides FP16 gradients so.
 double divisor_before(const AllReduce& how, int64_t workers);
 
 // Step 1, in place. `stats` may be null. to_zero, to_infinity and saturated count over all

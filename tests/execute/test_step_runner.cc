@@ -88,7 +88,8 @@ TEST_CASE("gradients of two passes add up, rounded to the weight's format") {
     runner.run_all();
     CHECK(at(runner.gradient("fc.weight"), 0) == 1);
     const UpdateRecord added =
-        runner.add_gradient("fc.weight", 0, /*first=*/false, runner.parameter_format("fc.weight"), total, /*measure=*/true);
+        runner.add_gradient("fc.weight", 0, /*first=*/false, runner.parameter_format("fc.weight"),
+                            total, /*measure=*/true);
     REQUIRE(added.measured);  // 2048 + 1 and 4096 + 2 are ties to even
     CHECK(added.stats.count == 2);
     CHECK(added.stats.stagnant == 2);

@@ -72,7 +72,8 @@ TEST_CASE("presets: unknown names and versions") {
   CHECK(has(message("fp16"),
             "no such preset; presets of fp16: as-captured-fp16, pure-fp16, torch-autocast-fp16"));
   CHECK(has(message("bf16"),
-            "presets of bf16: as-captured-bf16, fsdp2-bf16, mxnet-amp-bf16, pure-bf16, torch-autocast-bf16"));
+            "presets of bf16: as-captured-bf16, fsdp2-bf16, mxnet-amp-bf16, pure-bf16, "
+            "torch-autocast-bf16"));
   CHECK(has(message("fp64"), "'fp64': this is a lane, not a policy"));
   CHECK(has(message("twin"), "--lanes fp32,twin"));
   CHECK(has(message("tf32@hopper"), "only a lane has a target, not a policy; leave '@hopper' out"));
@@ -345,8 +346,7 @@ TEST_CASE("policy files: every mistake has a line, a constraint and a hint") {
       {"[loss_scale]\nkind = 'apex'\nreplay = true\nreplay_limit = 1", {"must be at least 2"}},
       {"[loss_scale]\nkind = 'apex'\nreplay_limit = 3", {"replay is false"}},
       {"[loss_scale]\nclip = 'before_unscale'", {"has no effect: kind is none"}},
-      {"[all_reduce]\norder = 'star'",
-       {"line 2: [all_reduce] order", "order 'star': unknown"}},
+      {"[all_reduce]\norder = 'star'", {"line 2: [all_reduce] order", "order 'star': unknown"}},
       {"[all_reduce]\ndivide = 'never'", {"divide 'never': unknown"}},
       {"[all_reduce]\nformat = 'fp64'", {"must fit in fp32"}},
       {"[all_reduce]\nworkers = 0", {"line 2: [all_reduce] workers = 0: must be in 1..4096"}},
@@ -512,11 +512,11 @@ TEST_CASE("[all_reduce]: DistributedDataParallel's by default; each key alone") 
   CHECK(torch.divide == AllReduce::Divide::kBefore);
   CHECK(torch.result == nullptr);
   CHECK_FALSE(torch.workers.has_value());
-  const AllReduce other =
-      parse_policy("[all_reduce]\nformat = 'bf16'\norder = 'tree'\ndivide = 'after'\n"
-                   "result = 'fp32'\nworkers = 4",
-                   "mine.toml")
-          .all_reduce;
+  const AllReduce other = parse_policy(
+                              "[all_reduce]\nformat = 'bf16'\norder = 'tree'\ndivide = 'after'\n"
+                              "result = 'fp32'\nworkers = 4",
+                              "mine.toml")
+                              .all_reduce;
   CHECK(other.format == &find_format("bf16"));
   CHECK(other.order == AllReduce::Order::kTree);
   CHECK(other.divide == AllReduce::Divide::kAfter);

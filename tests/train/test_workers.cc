@@ -285,8 +285,8 @@ TEST_CASE("workers of a policy: all lanes have them, and two numbers are refused
   options.workers = 4;
   CHECK(PreparedRun(options, nullptr).options.workers == 4);
   options.workers = 2;
-  CHECK(problems_of(options).find("[all_reduce] workers = 4 and --workers 2: a run has one number") !=
-        std::string::npos);
+  CHECK(problems_of(options).find(
+            "[all_reduce] workers = 4 and --workers 2: a run has one number") != std::string::npos);
   CHECK(problems_of(with({4, 2})).find("workers = 2 and lane 'policies/4.toml'") !=
         std::string::npos);
   options = with({4});

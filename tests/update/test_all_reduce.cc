@@ -108,7 +108,8 @@ TEST_CASE("all-reduce: divisors before the sum, by workers") {
     int64_t workers;
     double both;
   };
-  for (const auto& [workers, both] : {Case{1, 1}, {2, 2}, {3, 2}, {4, 2}, {6, 4}, {8, 4}, {16, 4}}) {
+  for (const auto& [workers, both] :
+       {Case{1, 1}, {2, 2}, {3, 2}, {4, 2}, {6, 4}, {8, 4}, {16, 4}}) {
     CAPTURE(workers);
     const auto count = static_cast<double>(workers);
     CHECK(divisor_before(dividing(Divide::kBefore), workers) == count);

@@ -111,8 +111,7 @@ void read_all_reduce(TomlTable& table, Policy& policy) {
   read_format_or_none(table, "format", reduce.format, policy.notes);
   read_name(
       table, "order",
-      [](const std::string& name) { return find_row("order", name, kOrders).order; },
-      reduce.order);
+      [](const std::string& name) { return find_row("order", name, kOrders).order; }, reduce.order);
   read_name(
       table, "divide",
       [](const std::string& name) { return find_row("divide", name, kDivides).divide; },

@@ -179,8 +179,8 @@ void LaneGradients::all_reduce(const LaneGradients* reference, LaneStep& record)
     for (size_t k = 0; k < g.of_workers.size(); ++k) {
       if (g.of_workers[k].empty()) continue;
       TensorStats stats;
-      lockstep::all_reduce(frame_.kernels(), how, *formats.sent, *formats.reduced,
-                           g.of_workers[k], g.sum_of(k), frame_.measures() ? &stats : nullptr);
+      lockstep::all_reduce(frame_.kernels(), how, *formats.sent, *formats.reduced, g.of_workers[k],
+                           g.sum_of(k), frame_.measures() ? &stats : nullptr);
       if (!frame_.measures()) continue;
       SiteRecord& out = record.sites[p.sites->reduced[k]] = {};
       frame_.fill(out, g.sum_of(k), stats, *formats.reduced,
@@ -255,7 +255,8 @@ double LaneGradients::clip(const std::vector<size_t>& groups) {
   for (size_t i = 0; i < gradients_.size(); ++i) {
     const LaneParameter& p = parameters_[i];
     if (!has(i) || std::ranges::count(groups, p.sites->group) == 0) continue;
-    gradients.push_back({&gradients_[i].sum, clips_scaled ? reduced_format(p) : unscaled_format(p)});
+    gradients.push_back(
+        {&gradients_[i].sum, clips_scaled ? reduced_format(p) : unscaled_format(p)});
   }
   const auto unscale_all = [&] {
     if (scalers_.is_per_loss() || !scalers_.unscaling_changes(0)) return;  // or add_up_losses did

@@ -151,7 +151,9 @@ def test_torchao_s_adam_is_replayed_by_its_rule_and_its_codes(lockstep, tmp_path
     capture(path, model, optimizer, batches, squares, steps=8, verify=[0, 5])
     with h5py.File(path) as file:
         kind = file["optimizer"].attrs["class"]
-        assert (kind, file.attrs["replay_mode"]) == (("Adam" + "W" * ("W" in name), "full") if codes else (name, "recorded"))
+        assert (kind, file.attrs["replay_mode"]) == (
+            ("Adam" + "W" * ("W" in name), "full") if codes else (name, "recorded")
+        )
     if not codes:
         return
     verified = lockstep("verify", path).stdout

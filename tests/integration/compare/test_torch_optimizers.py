@@ -299,7 +299,9 @@ SAME_CODE = CODED_STEPS * ULPS * U["fp32"]
 SAME_STATES, SAME_WAY = 0.999, 0.005
 
 
-@pytest.mark.parametrize("codes,optimizer", [("dynamic8", "AdamW8bit"), ("dynamic4", "AdamW4bit"), ("fp8_e4m3", "AdamWFp8")])
+@pytest.mark.parametrize(
+    "codes,optimizer", [("dynamic8", "AdamW8bit"), ("dynamic4", "AdamW4bit"), ("fp8_e4m3", "AdamWFp8")]
+)
 def test_adam_with_states_in_codes_follows_torchao(binary_dir, tmp_path, monkeypatch, codes, optimizer):
     """A hundred steps of torchao's own optimizer, not compiled, in FP32. Weights: as a share of what the codes change."""
     optim = pytest.importorskip("torchao.optim", reason="torchao is not installed")

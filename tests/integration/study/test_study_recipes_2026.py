@@ -55,8 +55,12 @@ class Order:
 ORDERS = [
     Order("nvfp4-hadamard:1", BASE, "arXiv:2509.25149: a gap to BF16 (FP8) of 1 to 1.5 %"),
     Order("nvfp4:1", "nvfp4-hadamard:1", "arXiv:2509.25149: the transform of wgrad's operands lessens the gap"),
-    Order("nvfp4-hadamard:1", "nvfp4-bf16-ends:1", "arXiv:2509.25149, torchtitan nvfp4.md: the last blocks stay in BF16"),
-    Order("fp8-current:1", "fp8-current-bf16-ends:1", "Megatron-Bridge mixed_precision.py: first and last block in BF16"),
+    Order(
+        "nvfp4-hadamard:1", "nvfp4-bf16-ends:1", "arXiv:2509.25149, torchtitan nvfp4.md: the last blocks stay in BF16"
+    ),
+    Order(
+        "fp8-current:1", "fp8-current-bf16-ends:1", "Megatron-Bridge mixed_precision.py: first and last block in BF16"
+    ),
     Order("nvfp4, fprop alone", "nvfp4, fprop in bf16", "torchtitan nvfp4.md: most of the gap comes from fprop"),
     Order("nvfp4-hadamard:1", "mxfp8:1", "4 bits below 8: every source"),
     Order("mxfp8-nvfp4-backward:1", "mxfp8:1", "4 bits below 8, in the backward pass alone"),
@@ -80,7 +84,20 @@ def measured(lockstep, corpus, folder, seed):
     paths = write_parts(folder)
     lanes = ["fp32", BASE, *RECIPES, *map(str, paths.values())]
     run = folder / "run.h5"
-    lockstep("replay", "gpt", "--data", f"text:{corpus}", *OPTIONS, "--seed", seed, *QUIET, "--lanes", ",".join(lanes), "-o", run)
+    lockstep(
+        "replay",
+        "gpt",
+        "--data",
+        f"text:{corpus}",
+        *OPTIONS,
+        "--seed",
+        seed,
+        *QUIET,
+        "--lanes",
+        ",".join(lanes),
+        "-o",
+        run,
+    )
     found = json.loads(lockstep("report", run, "--format", "json").stdout)["lanes"]
     for left in folder.glob("run.h5*"):
         left.unlink()
