@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "src/policy/factor_scaling.h"
+#include "src/policy/policy.h"
 
 namespace lockstep {
 

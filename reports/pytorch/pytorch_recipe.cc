@@ -88,7 +88,7 @@ PytorchRecipe pytorch_recipe(const Policy& policy, const Graph& graph, const Pyt
   Policy rest = target.is_sharded ? without_sharded_words(policy, torch) : policy;
   if (recipe.scaled && recipe.scaled->call.says_sums) {
     rest.gemm_accumulator = torch.gemm_accumulator;
-    for (const ProductInfo& info : products()) rest.scaling.of(info.product).accumulator = nullptr;
+    for (ProductScaling& product : rest.scaling.products) product.accumulator = nullptr;
   }
   add_unsaid_numerics(rest, torch, unsaid);
   recipe.scaler = grad_scaler(policy.loss_scale);

@@ -7,6 +7,7 @@
 
 #include <optional>
 
+#include "reports/pytorch/pytorch_factors.h"
 #include "reports/pytorch/pytorch_words.h"
 #include "src/policy/factor_scaling.h"
 
