@@ -284,6 +284,28 @@ std::string fact_text(const Said& found, const std::string& name) {
   return "";
 }
 
+TEST_CASE("products with own sums, scales of their own and drawn signs") {
+  const auto torchao = [](const std::string& toml, const std::string& fact) {
+    return fact_text(said_of_linears(toml, kTorchao), fact);
+  };
+  const auto engine = [](const std::string& toml) {
+    return fact_text(said_of_linears(toml, kEngine), "RECIPE");
+  };
+  const std::string fp32_scales = "[scaling]\nblock_scale = \"fp32\"\namax_epsilon = 1e-12\n";
+  const std::string fast = "[scaling.fprop]\naccumulator = \"hopper_fp8\"\n";
+  CHECK(torchao("extends = \"fp8-rowwise\"\n" + fp32_scales, "POWER_OF_TWO_SCALES") == "False");
+  CHECK(torchao("extends = \"fp8-rowwise\"\n", "POWER_OF_TWO_SCALES") == "True");
+  CHECK(torchao("extends = \"fp8-rowwise\"\n" + fast, "FAST_SUMS") ==
+        "output=True, grad_input=False, grad_weight=False");
+  CHECK(torchao("extends = \"mxfp8\"\n" + fp32_scales, "MX_SCALES").empty());
+  CHECK(torchao("extends = \"fp8-blockwise-torchao\"\n", "CASTS").empty());
+  CHECK(torchao("extends = \"nvfp4-hadamard-drawn\"\n", "HADAMARD_SIGNS").empty());
+  CHECK(engine("extends = \"deepseek-v3\"\n") ==
+        "class=\"Float8BlockScaling\", fp8_format=\"E4M3\"");
+  CHECK(engine("extends = \"fp8-blockwise-torchao\"\n").empty());
+  CHECK(engine("extends = \"nvfp4-hadamard-drawn\"\n").empty());
+}
+
 TEST_CASE("scaled operands of linear layers become calls of torchao and Transformer Engine") {
   const std::string e4m3 = "[scaling]\ngrad_operand = \"fp8_e4m3+saturate\"\n";
   const struct {
@@ -304,16 +326,6 @@ TEST_CASE("scaled operands of linear layers become calls of torchao and Transfor
       {"extends = \"fp8-current\"\n[scaling]\npower_of_two = true\n", "class=\"CustomRecipe\"",
        "float8", "POWER_OF_TWO_SCALES", "True"},
       {"extends = \"fp8-rowwise\"\n", "", "float8", "RECIPE_NAME", "\"rowwise\""},
-      {"extends = \"fp8-rowwise\"\n[scaling]\nblock_scale = \"fp32\"\namax_epsilon = 1e-12\n", "",
-       "float8", "POWER_OF_TWO_SCALES", "False"},
-      {"extends = \"fp8-rowwise\"\n[scaling.fprop]\naccumulator = \"hopper_fp8\"\n", "", "float8",
-       "FAST_SUMS", "output=True, grad_input=False, grad_weight=False"},
-      {"extends = \"fp8-blockwise-torchao\"\n", "", "", "", ""},
-      {"extends = \"deepseek-v3\"\n", "class=\"Float8BlockScaling\", fp8_format=\"E4M3\"", "", "",
-       ""},
-      {"extends = \"nvfp4-hadamard-drawn\"\n", "", "", "", ""},
-      {"extends = \"mxfp8\"\n[scaling]\nblock_scale = \"fp32\"\namax_epsilon = 1e-12\n", "", "", "",
-       ""},
       {"extends = \"fp8-rowwise-bf16-wgrad\"\n", "", "float8", "RECIPE_NAME",
        "\"rowwise_with_gw_hp\""},
       {"extends = \"fp8-blockwise\"\n", "class=\"Float8BlockScaling\", fp8_format=\"E4M3\"", "", "",
