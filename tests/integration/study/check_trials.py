@@ -89,6 +89,8 @@ TABLES = {
     "harmless, written after the judge": check_changes.REFACTORS_LATER,
     "harmful, written first": check_changes.HARMFUL_FIRST,
     "harmful, written after the judge": check_changes.HARMFUL_LATER,
+    "harmless, held back until the last mend": check_changes.REFACTORS_HELD,
+    "harmful, held back until the last mend": check_changes.HARMFUL_HELD,
 }
 
 

@@ -116,7 +116,7 @@ def changes_page(trials):
         "Written by `./dev study check`.",
         "",
         f"{', '.join(dict.fromkeys(t.network for found in trials.values() for t in found))}: each is captured as it is and with one change of its script, and the change is checked. "
-        "All tables were known when the judge was last mended; those written after an earlier judge are counted apart. "
+        "The first four tables were known when the judge was last mended; the last two were written afterwards, and nothing was mended for them. "
         "A change that the capture refuses, with file and line, counts as red. A line is right if it was edited, or is one that "
         "check_changes.py allows.",
         "",
