@@ -19,7 +19,7 @@ namespace lockstep {
 namespace {
 
 // What its products take; MXFP8 has blocks of 32, FP8 block scaling ones of 128.
-constexpr int kMultiple = 16, kMxfp8Multiple = 32, kBlockMultiple = 128;
+constexpr int kMultiple = 16, kMxMultiple = 32, kBlockMultiple = 128;
 constexpr std::array<std::string_view, kFactorPlaces> kPlaces = {
     "input.rowwise",     "input.columnwise",    "weight.rowwise",
     "weight.columnwise", "grad_output.rowwise", "grad_output.columnwise"};
@@ -157,7 +157,7 @@ int multiple_of(const FactorScaling& s) {
     const std::optional<FactorFormat> factor = factor_at(s, place);
     if (!factor) continue;
     const bool is_mx = factor->block == &find_block_format("mxfp8_e4m3+rceil");
-    most = std::max(most, is_mx ? kMxfp8Multiple : is_nvfp4(*factor) ? kMultiple : kBlockMultiple);
+    most = std::max(most, is_mx ? kMxMultiple : is_nvfp4(*factor) ? kMultiple : kBlockMultiple);
   }
   return most;
 }
