@@ -73,8 +73,7 @@ std::string inspect_config(const EmitFacts& facts, const std::string& module,
   } else if (!scales) {
     unsaid.emplace_back(
         "Autocast, its layers in FP32 and the loss scale: --emit pytorch. No factors are scaled, "
-        "so "
-        "this file has no section.");
+        "so this file has no section.");
   }
   const std::vector<std::string> use = {
       "",

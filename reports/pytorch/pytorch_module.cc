@@ -1,6 +1,5 @@
 // The docstring and the constants say what the recipe is; all else is pytorch_body.h's.
 #include "reports/pytorch/pytorch_module.h"
-#include "reports/pytorch/torch_dtype.h"
 
 #include <fmt/format.h>
 
@@ -8,6 +7,7 @@
 #include <cctype>
 
 #include "reports/pytorch/pytorch_body.h"
+#include "reports/pytorch/torch_dtype.h"
 #include "src/core/text.h"
 
 namespace lockstep {

@@ -103,6 +103,8 @@ int explain(const ExplainArgs& args, ProblemList& problems) {
   files.input("MODEL", args.options.model);
   files.input("--policy", args.policy);
   check_emit(args.emitted, args.overwrite, files, problems);
+  check_text_output("--svg", args.svg, ".svg", args.overwrite, problems);
+  files.output("--svg", args.svg);
   files.check(problems);
   problems.throw_if_any();
   const Graph step = args.options.backward_per_loss ? differentiate_per_loss(explained.forward)
@@ -170,7 +172,7 @@ std::function<int()> declare_explain(CLI::App& app) {
   declare(args->options.backward_per_loss, nullptr);
   app.add_flag("--json", args->json, "print JSON instead of a table");
   declare_emit(app, args->emitted)->excludes("--json");
-  app.add_flag("--overwrite", args->overwrite, "replace FILE of --emit if it exists");
+  app.add_flag("--overwrite", args->overwrite, "replace FILE of --emit and --svg if it exists");
   app.add_option("--svg", args->svg,
                  "also draw the three products of a linear layer into this file")
       ->type_name("FILE");

@@ -9,7 +9,6 @@
 // 2509.25149, section on random Hadamard transforms; torchao, nvfp4_training/hadamard_utils.py.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 

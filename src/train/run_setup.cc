@@ -7,6 +7,7 @@
 #include <map>
 
 #include "emulation/kernels/active_kernels.h"
+#include "src/core/counted.h"
 #include "src/core/random.h"
 #include "src/graph/rewrite/rewrite.h"
 #include "src/policy/twin_lane.h"
@@ -79,8 +80,15 @@ void settle_workers(std::vector<LaneDescription>& lanes, bool is_capture, RunOpt
     } else if (from.empty()) {
       options.workers = *stated;
       from = what;
-      lane.policy.notes.push_back(
-          fmt::format("its [all_reduce] gives all lanes of the run {} workers", *stated));
+      for (const RunOption& row : run_options()) {
+        if (row.option != option) continue;
+        collect_problems(problems, [&] {
+          whole_number(fmt::format("lane '{}': [all_reduce] workers", lane.name),
+                       std::to_string(*stated), row.low, row.high);
+        });
+      }
+      lane.policy.notes.push_back("its [all_reduce] gives all lanes of the run " +
+                                  counted(static_cast<uint64_t>(*stated), "worker"));
     } else if (*stated != options.workers) {
       problems.add(fmt::format("{} and {}: a run has one number of workers", what, from),
                    "replay the policies in runs of their own");

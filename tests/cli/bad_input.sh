@@ -183,6 +183,13 @@ expect 2 explain mlp --policy mxfp8 --emit torcho amp.py
 errs "--emit 'torcho': unknown; did you mean 'torchao'?"
 expect 2 explain mlp --policy mxfp8 --emit torchao
 errs "--emit: KIND FILE required, 1 given"
+cp good.h5 kept.svg
+expect 2 explain mlp --policy mxfp8 --svg kept.svg
+errs "kept.svg"
+errs "--overwrite"
+that cmp -s good.h5 kept.svg
+expect 2 explain mlp --policy mxfp8 --svg picture.png
+errs "--svg picture.png: a name that ends in .svg required"
 expect 2 explain mlp --policy mxfp8 --emit torchao same.py --emit fsdp2 same.py
 errs "same.py"
 that test ! -e same.py

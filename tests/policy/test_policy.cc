@@ -349,7 +349,7 @@ TEST_CASE("policy files: every mistake has a line, a constraint and a hint") {
       {"[all_reduce]\norder = 'star'", {"line 2: [all_reduce] order", "order 'star': unknown"}},
       {"[all_reduce]\ndivide = 'never'", {"divide 'never': unknown"}},
       {"[all_reduce]\nformat = 'fp64'", {"must fit in fp32"}},
-      {"[all_reduce]\nworkers = 0", {"line 2: [all_reduce] workers = 0: must be in 1..4096"}},
+      {"[all_reduce]\nworkers = 0", {"line 2: [all_reduce] workers = 0: must be at least 1"}},
       {"[accumulate]\nformat = 'fp64'", {"must fit in fp32"}},
       {"[cuda]\nworkspace_mib = -1", {"line 2: [cuda] workspace_mib = -1: must be in 0..4096"}},
       {"[cuda]\nresults = 'fp16'", {"line 2: [cuda] results: 'fp16': must be fp32 or factors"}},

@@ -289,6 +289,9 @@ TEST_CASE("workers of a policy: all lanes have them, and two numbers are refused
             "[all_reduce] workers = 4 and --workers 2: a run has one number") != std::string::npos);
   CHECK(problems_of(with({4, 2})).find("workers = 2 and lane 'policies/4.toml'") !=
         std::string::npos);
+  CHECK(
+      problems_of(with({5000})).find("[all_reduce] workers 5000: a whole number, 1 <= N <= 4096") !=
+      std::string::npos);
   options = with({4});
   options.batch = 6;
   CHECK(problems_of(options).find("batch 6, workers 4: batch divisible") != std::string::npos);

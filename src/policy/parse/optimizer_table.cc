@@ -61,10 +61,7 @@ UpdateRounding find_update_rounding(const std::string& name) {
 void read_workers(TomlTable& table, AllReduce& reduce) {
   const auto workers = table.integer("workers");
   if (!workers) return;
-  constexpr int64_t kMost = 4096;  // that of `replay --workers`
-  if (*workers < 1 || *workers > kMost) {
-    table.problem("workers", fmt::format("= {}: must be in 1..{}", *workers, kMost));
-  }
+  if (*workers < 1) table.problem("workers", fmt::format("= {}: must be at least 1", *workers));
   reduce.workers = *workers;
 }
 

@@ -1,11 +1,9 @@
 """Modules of `--emit fsdp2` on one rank of gloo: formats of parameters, products and gradients are the policy's."""
 
-import json
-
 import pytest
 import torch
 import torch.distributed as dist
-from recipes_in_torch import Products, captured_graph, emit, products_of_policy
+from recipes_in_torch import Products, captured_graph, emit, products_of_capture
 from test_pytorch_module import NETWORKS, made, train
 
 nn = torch.nn
@@ -92,8 +90,7 @@ def test_under_autocast_products_loss_and_gradients_are_those_without_shards(
         with amp.autocast("cpu"):
             loss = loss_of(model, batches[0])
         loss.backward()
-    program = json.loads(lockstep("explain", captures[name], "--policy", tmp_path / "policy.toml", "--json").stdout)
-    forward, backward = products_of_policy(program, captured_graph(captures[name]))
+    forward, backward = products_of_capture(lockstep, captures[name], tmp_path / "policy.toml")
     assert products.forward == forward and products.backward == backward
     wide = set(amp.SHARDED_DTYPES) | ({"head"} if name == "tied" else set())  # the head shares the embedding's weight
     assert {path for path, dtype in seen.items() if dtype is torch.float32} == wide and len(seen) > len(wide)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from capture_loops import Classifier, Images, image_batches, image_loss
 from lockstep_capture import Capture, read_run
-from recipes_in_torch import Products, captured_graph, emit, load, policy_text, products_of_policy
+from recipes_in_torch import Products, captured_graph, emit, load, policy_text, products_of_capture
 
 nn = torch.nn
 torch.set_num_threads(1)
@@ -218,8 +218,7 @@ def test_every_product_runs_in_the_policys_format(lockstep, binary_dir, tmp_path
         with amp.autocast("cpu"):
             loss = loss_of(model, batches[0])
         loss.backward()
-    program = json.loads(lockstep("explain", capture, "--policy", tmp_path / "policy.toml", "--json").stdout)
-    forward, backward = products_of_policy(program, captured_graph(capture))
+    forward, backward = products_of_capture(lockstep, capture, tmp_path / "policy.toml")
     assert products.forward == forward and products.backward == backward
     assert {layer for layer, _ in forward} & set(listed)
     assert {made for layer, made in {*forward, *backward} if layer in listed} == {"fp32"}
@@ -241,13 +240,8 @@ def test_a_captured_run_under_the_module_is_verified(lockstep, binary_dir, tmp_p
         if node["autocast"] and not node["autocast"]["enabled"] and node["op"] != "cast"
     }
     assert off == set(listed)
-    program = json.loads(
-        lockstep("explain", tmp_path / "amp.h5", "--policy", "torch-autocast-bf16-cpu", "--json").stdout
-    )
-    plain = json.loads(lockstep("explain", capture, "--policy", tmp_path / "policy.toml", "--json").stdout)
-    assert products_of_policy(program, captured_graph(tmp_path / "amp.h5")) == products_of_policy(
-        plain, captured_graph(capture)
-    )
+    found = products_of_capture(lockstep, tmp_path / "amp.h5", "torch-autocast-bf16-cpu")
+    assert found == products_of_capture(lockstep, capture, tmp_path / "policy.toml")
 
 
 @every_network
@@ -329,10 +323,8 @@ def test_a_direct_call_of_forward_is_the_callers(lockstep, binary_dir, tmp_path,
     model = amp.apply(make())
     with Products(model) as products, amp.autocast("cpu"):
         loss_of(model, batches[0])
-    program = json.loads(
-        lockstep("explain", tmp_path / "plain.h5", "--policy", tmp_path / "policy.toml", "--json").stdout
-    )
-    assert products.forward == products_of_policy(program, captured_graph(tmp_path / "plain.h5"))[0]
+    forward, _ = products_of_capture(lockstep, tmp_path / "plain.h5", tmp_path / "policy.toml")
+    assert products.forward == forward
     assert [layer for layer, _ in products.forward] == ["both.first", "both"]
 
 

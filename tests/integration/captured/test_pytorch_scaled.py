@@ -12,7 +12,7 @@ import types
 
 import pytest
 import torch
-from recipes_in_torch import Products, captured_graph, emit, products_of_policy
+from recipes_in_torch import Products, captured_graph, emit, products_of_capture
 from test_pytorch_module import NETWORKS, STEPS, made, train
 
 nn = torch.nn
@@ -87,8 +87,7 @@ def test_every_product_runs_in_the_policys_format(lockstep, binary_dir, tmp_path
         with amp.autocast("cpu"):
             loss = loss_of(model, batches[0])
         loss.backward()
-    program = json.loads(lockstep("explain", captures[name], "--policy", tmp_path / "policy.toml", "--json").stdout)
-    forward, backward = products_of_policy(program, captured_graph(captures[name]))
+    forward, backward = products_of_capture(lockstep, captures[name], tmp_path / "policy.toml")
     assert products.forward == forward and products.backward == backward
     assert {fmt for _, fmt in forward} == formats
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == getattr(

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from op_tool import OpError, run_op
+from plain_sums import bf16, chain
 
 pytest.importorskip("torchao", reason="torchao is not installed")
 from torchao.prototype.moe_training.nvfp4_training.hadamard_utils import get_rht_matrix
@@ -56,19 +57,6 @@ def quantised(function, x, **more):
     q, r = q.float().numpy(), r.float().numpy()
     down, across = x.shape[0] // r.shape[0], x.shape[1] // r.shape[1]
     return q, np.repeat(np.repeat(r, down, 0), across, 1)
-
-
-def bf16(x):
-    return torch.tensor(x).bfloat16().float().numpy()
-
-
-def chain(a, b):
-    """A (M,K) B (K,N) as a chain of fused FP32 operations, k ascending."""
-    sums = np.zeros((a.shape[0], b.shape[1]), F32)
-    for k in range(a.shape[1]):
-        exact = np.outer(a[:, k].astype(np.float64), b[k].astype(np.float64))
-        sums = (sums.astype(np.float64) + exact).astype(F32)
-    return sums
 
 
 def by_blocks(a, b, part=chain):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from op_tool import run_op
+from plain_sums import bf16, chain
 
 pytest.importorskip("torchao", reason="torchao is not installed")
 from torchao.float8.config import Float8LinearConfig, ScalingGranularity
@@ -149,19 +150,6 @@ def test_blocks_of_128_are_those_of_transformer_engines_formulas(rounded, tile, 
 # ---- linear layers
 
 
-def bf16(x):
-    return torch.tensor(x).bfloat16().float().numpy()
-
-
-def in_order(a, b):
-    """A (M,K) B (K,N) as a chain of fused FP32 operations, k ascending."""
-    sums = np.zeros((a.shape[0], b.shape[1]), F32)
-    for k in range(a.shape[1]):
-        exact = np.outer(a[:, k].astype(np.float64), b[k].astype(np.float64))
-        sums = (sums.astype(np.float64) + exact).astype(F32)
-    return sums
-
-
 @pytest.fixture
 def ordered_mm(monkeypatch):
     """torch.mm of plain tensors sums as Lockstep does, in FP32, and rounds once to the factors' type."""
@@ -171,7 +159,7 @@ def ordered_mm(monkeypatch):
         if type(a) is not torch.Tensor or type(b) is not torch.Tensor:
             return original(a, b)
         assert a.dtype == b.dtype
-        return torch.tensor(in_order(a.detach().float().numpy(), b.detach().float().numpy())).to(a.dtype)
+        return torch.tensor(chain(a.detach().float().numpy(), b.detach().float().numpy())).to(a.dtype)
 
     monkeypatch.setattr(torch, "mm", mm)
 
@@ -284,11 +272,11 @@ def test_hadamard_is_torchaos_matrix(operands, tmp_path):
     policy = tmp_path / "wgrad.toml"
     policy.write_text('extends = "mxfp8"\n[scaling.wgrad]\nhadamard = "fixed"\n')
     _, _, dw = ours(policy, operands)
-    turn = lambda a: bf16(np.concatenate([in_order(matrix.T, a[i : i + 16]) for i in range(0, len(a), 16)]))
+    turn = lambda a: bf16(np.concatenate([chain(matrix.T, a[i : i + 16]) for i in range(0, len(a), 16)]))
     factors = []
     for a in (dy, x):
         columns = torch.tensor(np.ascontiguousarray(turn(a).T))
         scales, data = to_mx(columns, torch.float8_e4m3fn, 32, ScaleCalculationMode.RCEIL)
         factors.append(to_dtype(data, scales, torch.float8_e4m3fn, 32, torch.float32).numpy())
-    assert np.array_equal(dw, bf16(in_order(factors[0], factors[1].T)))
+    assert np.array_equal(dw, bf16(chain(factors[0], factors[1].T)))
     assert not np.array_equal(dw, ours("mxfp8", operands)[2])

@@ -36,7 +36,7 @@ ZAMIRAI = "Zamirai et al. 2021, arXiv:2010.06192"
 TORCH = "PyTorch documentation, torch.amp: FP32's results in less time"
 TF32 = "NVIDIA A100 whitepaper (2020): FP32's accuracy without changes"
 TE = "for FP8 training as good as BF16's: "
-DEEP = ("gpt-deep",)  # of several blocks: test_study_recipes_2026.py
+DEEP = ()  # those of several blocks: none; test_study_recipes_2026.py has one
 FP16_SUMS = MICIKEVICIUS + ", section 3.3: products need FP32 sums"
 
 RECIPES = [

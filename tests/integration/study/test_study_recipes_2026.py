@@ -6,10 +6,11 @@ eight cases. Writes docs/study/recipes-2026.md when LOCKSTEP_STUDY_DIR is set (`
 """
 
 import dataclasses
-import json
 import os
 import pathlib
 import statistics
+
+import recipes
 
 SEEDS = range(1, 4)
 SIZES = "layers=4,width=128,heads=4,context=32,dropout=0"
@@ -84,26 +85,10 @@ def measured(lockstep, corpus, folder, seed):
     """{lane: its object of `report --format json`}."""
     paths = write_parts(folder)
     lanes = ["fp32", BASE, *RECIPES, *map(str, paths.values())]
-    run = folder / "run.h5"
-    lockstep(
-        "replay",
-        "gpt",
-        "--data",
-        f"text:{corpus}",
-        *OPTIONS,
-        "--seed",
-        seed,
-        *QUIET,
-        "--lanes",
-        ",".join(lanes),
-        "-o",
-        run,
-    )
-    found = json.loads(lockstep("report", run, "--format", "json").stdout)["lanes"]
-    for left in folder.glob("run.h5*"):
-        left.unlink()
+    options = ["--data", f"text:{corpus}", *OPTIONS, "--seed", seed, *QUIET]
     names = {str(path): name for name, path in paths.items()}
-    return {names.get(lane["name"], lane["name"]): lane for lane in found}
+    found = recipes.measure(lockstep, "gpt", options, lanes, folder / "run.h5")
+    return {names.get(name, name): lane for name, lane in found.items()}
 
 
 def mean(values):

@@ -154,3 +154,9 @@ def products_of_policy(program, graph):
         else:
             forward.append((op["layer"], max([*read, op["outputs"][0]["format"]], key=_WIDTH.index)))
     return forward, backward
+
+
+def products_of_capture(lockstep, capture, policy):
+    """products_of_policy of a captured model under the policy of this file."""
+    program = json.loads(lockstep("explain", capture, "--policy", policy, "--json").stdout)
+    return products_of_policy(program, captured_graph(capture))
