@@ -22,6 +22,7 @@ from .check import check
 from .debug import Debugged, debug
 from .errors import CaptureError, Problem, UnsupportedModelError
 from .offline import capture
+from .parts.parts import Parts
 from .read_run import read_run  # the function hides its module; pandas is imported when it is called
 from .trace.named_values import watch_value
 from .version import __version__
@@ -30,6 +31,7 @@ __all__ = [
     "Capture",
     "CaptureError",
     "Debugged",
+    "Parts",
     "Problem",
     "UnsupportedModelError",
     "__version__",

@@ -24,6 +24,7 @@ from .errors import CaptureError, UnsupportedModelError, failed
 from .ir.attributes import Attribute
 from .model_state import State, Subject, rank, world_size
 from .needs import check_room
+from .parts.checks import PartChecks
 from .trace.script_lines import ScriptLines
 from .trace.step_function import StepFunction
 from .trace.survey import unwatched
@@ -52,7 +53,8 @@ class Capture:
     alone; each adds 20 bytes per parameter to the file with AdamW, later ones 32. on_unsupported: "error" raises UnsupportedModelError at the first block, "report"
     warns with the same text and captures nothing. Other failures of the capture do the same; the loop's own errors never.
     watch: modules, by path or pattern ("head", "blocks.*.mlp"), whose outputs a replay compares in every lane and step;
-    watch_value() names tensors inside the step. quiet: no line on standard error when the file is complete.
+    watch_value() names tensors inside the step. quiet: no line on standard error when the file is complete. part: the file
+    is one of Parts, which alone pass it.
 
     One block per micro-batch. A step ends with the block that calls the optimizer's step(). The file is complete
     after `steps` steps; for a loop that ends earlier, call finish() or leave `with Capture(...)`. An
@@ -77,6 +79,7 @@ class Capture:
         on_unsupported: str = "error",
         watch: str | Sequence[str] = (),
         quiet: bool = False,
+        part: PartChecks | None = None,
     ):
         verify = None if verify is None else list(verify) if isinstance(verify, Iterable) else verify
         self._dtype = check_arguments(
@@ -95,7 +98,7 @@ class Capture:
         self._until_taken = verify is None and scaler is not None  # adds a step while the scaler skips these
         self._step_fn, self._steps = step_fn, steps
         self._model, self._optimizer, self._scaler = model, optimizer, scaler
-        self._report, self._quiet = on_unsupported == "report", quiet
+        self._report, self._quiet, self._part = on_unsupported == "report", quiet, part
         self._subject: Subject | None = None
         self._continuity: Continuity | None = None
         self._attributes: list[Attribute] = []  # of modules, which the forward pass changes
@@ -391,6 +394,7 @@ class Capture:
                     self.autocast,
                     self._watch,
                     self._lines,
+                    self._part,
                 )
                 self._initial = None  # it is in the file
             number = self._recorder.add_graph(traced)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,8 +100,21 @@ def unwrap_optimizer(optimizer: Any) -> torch.optim.Optimizer:
     return inner
 
 
+_ALONE: contextvars.ContextVar[bool] = contextvars.ContextVar("alone", default=False)
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Within it this process is the only one: what it traces knows nothing of other ranks."""
+    token = _ALONE.set(True)
+    try:
+        yield
+    finally:
+        _ALONE.reset(token)
+
+
 def _joined() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
+    return not _ALONE.get() and torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def world_size() -> int:

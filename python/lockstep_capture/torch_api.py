@@ -126,6 +126,7 @@ KEYSTR = Private("torch.utils._pytree.keystr", _TRACE)
 FUNCTION_META = Private("torch.autograd.function.FunctionMeta", "recording a torch.autograd.Function")
 CHECKPOINT = Private("torch.utils.checkpoint.CheckpointFunction", "recording a torch.autograd.Function")
 ENGINE = Private("torch.autograd._engine_run_backward", "recording gradients in a forward pass")
+RUNNING_BACKWARD = Private("torch._C._current_graph_task_id", "recording parts under activation checkpointing")  # -1: none
 CUSTOM_OPS = Private("torch._library.custom_ops.OPDEFS", "recording a torch.library.custom_op")
 # Which callback torch.compile runs code with
 STANCE = Private("torch._dynamo.eval_frame._callback_from_stance", "a step with compiled code")

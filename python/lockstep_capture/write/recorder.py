@@ -12,6 +12,7 @@ from ..ir.graph import Graph
 from ..ir.program import Autocast
 from ..model_state import State, Subject, as_real, rule_of, state_codes, world_size
 from ..needs import give_back_memory
+from ..parts.checks import PartChecks
 from ..trace.script_lines import ScriptLines
 from ..trace.traced import Traced
 from ..version import __version__
@@ -40,8 +41,10 @@ class Recorder:
         autocast: tuple[str, torch.dtype] | None,
         watch: list[str],
         lines: ScriptLines | None,
+        part: PartChecks | None,
     ):
-        self.writer = Writer(path)
+        self.writer = Writer(path, narrow=part is not None)
+        self._part = part
         self._subject, self._graphs, self._lines = subject, 0, lines
         self._values: dict[str, str] = {}  # of lines
         self._order: list[str] = []  # parameters, as the graphs name them one after the other
@@ -351,7 +354,9 @@ class Recorder:
             writer.attributes(
                 place, {"persistent": path in persistent, "role": _role(path), "mutated": path in self._buffers_mutated}
             )
-        if is_final:
+        if self._part is not None:
+            self._part.write(writer)
+        elif is_final:
             writer.tensors("final/params", subject.weights(), owned=True)  # before the loop goes on
             writer.tensors("final/buffers", subject.buffer_values())
             writer.attributes("final", {"scale": subject.scale(), "growth_tracker": np.int32(subject.growth_tracker())})

@@ -1,0 +1,326 @@
+"""One part of one step as a capture file: its loss is the inner product of its output with the recorded gradient.
+
+Traced from the copies, after the step. That loss has exactly the gradients of the run, so the file is an ordinary
+capture, with the run's outputs and gradients beside it (checks.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .. import torch_api
+from ..capture import Capture
+from ..errors import CaptureError
+from ..model_state import alone, rank, world_size
+from .calls import OUTPUT, Call, PartStep, is_float
+from .checks import CallChecks, PartChecks, distance
+from .copies import arguments_by_name, leaves_by_name
+from .replicas import in_place_of, replica
+from .slices import Slice, extents_of, slice_of
+
+_MOST_OFF = {torch.float32: 1e-4, torch.float64: 1e-4}  # of an output, by its norm: another order of sums
+_MOST_OFF_NARROW = 2e-2
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How much of the batch a file keeps. None: all."""
+
+    tokens: int | None = None
+    rows: int | None = None
+
+
+class _Form:
+    """How a call is made from named tensors, without any of them: calls of the same form share a graph."""
+
+    def __init__(self, path: str, leaves: dict[str, Any], shape: Any, dtypes: dict[str, torch.dtype], graded: list[str]):
+        """leaves: of the arguments, in order. dtypes: of the floating results. graded: those that got a gradient."""
+        self.path, self.dtypes, self.graded, self._shape = path, dtypes, graded, shape
+        self._names = list(leaves)
+        self._constants = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves.values()]
+
+    def is_like(self, other: _Form) -> bool:
+        same = self._names == other._names and self._shape == other._shape and self.graded == other.graded
+        return same and self.dtypes == other.dtypes and all(
+            a is b or (type(a) is type(b) and a == b) for a, b in zip(self._constants, other._constants, strict=True)
+        )
+
+    def run(self, module: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The module's floating results, in the dtypes that the run had: FSDP casts what a module returns."""
+        values = [inputs.get(name, constant) for name, constant in zip(self._names, self._constants, strict=True)]
+        args, kwargs = torch_api.UNFLATTEN(values, self._shape)
+        found = leaves_by_name(module(*args, **kwargs), OUTPUT)
+        return {name: leaf.to(self.dtypes[name]) for name, leaf in found.items() if name in self.dtypes}
+
+    def inner_product(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        outputs = self.run(model.get_submodule(self.path), batch["inputs"])
+        gradients = batch["output_gradients"]
+        terms = [(_real(outputs[name]).float() * _real(gradients[name]).float()).sum() for name in self.graded]
+        total = terms[0]
+        for term in terms[1:]:
+            total = total + term
+        return total
+
+
+class _PartCall:
+    """One call as the micro-batch of a capture: the batch has its tensors, everything else is constant."""
+
+    def __init__(self, part: PartStep, call: Call, cut: Cut):
+        self.call = call
+        leaves = arguments_by_name(part.module.forward, call.args, call.kwargs)
+        outputs = leaves_by_name(call.output, OUTPUT)
+        self.slice: Slice | None = None
+        if cut != Cut():
+            found = slice_of(extents_of(leaves, part.path), cut.tokens, cut.rows)
+            self.slice = found if found.cuts else None
+        self.inputs = {name: self._cut(leaf) for name, leaf in leaves.items() if isinstance(leaf, torch.Tensor)}
+        self.outputs = {name: self._cut(leaf) for name, leaf in outputs.items() if is_float(leaf)}
+        self.output_gradients = {name: self._cut(leaf) for name, leaf in call.output_gradients.items()}
+        self.input_gradients = {name: self._cut(leaf) for name, leaf in call.input_gradients.items()}
+        self.form = _Form(
+            part.path,
+            leaves,
+            torch_api.FLATTEN((call.args, call.kwargs))[1],
+            {name: tensor.dtype for name, tensor in self.outputs.items()},
+            list(self.output_gradients),
+        )
+
+    def _cut(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if self.slice is None else self.slice.of(tensor)
+
+    def batch(self, device: torch.device, form: int, scale: float) -> dict[str, Any]:
+        """Gradients without the loss scale, which the capture's own scaler puts back."""
+        return {
+            "form": form,
+            "inputs": {name: tensor.to(device) for name, tensor in self.inputs.items()},
+            "output_gradients": {
+                name: (tensor.to(device).float() / scale if scale != 1 else tensor.to(device))
+                for name, tensor in self.output_gradients.items()
+            },
+        }
+
+    @contextlib.contextmanager
+    def as_in_run(self, device: torch.device) -> Iterator[None]:
+        """Generators and autocast as the module found them."""
+        self.call.draws.put_back(device)
+        kind, dtype = self.call.autocast or (device.type, None)
+        with torch.autocast(kind, dtype=dtype, enabled=dtype is not None, cache_enabled=self.call.caches):
+            yield
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+@contextlib.contextmanager
+def _generators_kept(device: torch.device) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
+
+
+def write_part(path: str, part: PartStep, *, step: int, scale: float, cut: Cut, reference: bool) -> PartChecks:
+    """scale: the run's loss scale. reference: PyTorch's own gradients in FP32 and FP64 too, for gates V1 and V3.
+
+    Throws: CaptureError with everything that hinders.
+    """
+    calls = _usable_calls(part)
+    device = part.device
+    weights = {name: tensor.to(device) for name, tensor in part.weights.items()}
+    buffers = {name: tensor.to(device).clone() for name, tensor in part.buffers.items()}
+    module = replica(part.module, weights, buffers, part.frozen)
+    for name, inner in module.named_modules():
+        inner.training = calls[0].training.get(name, inner.training)
+    prepared = [_PartCall(part, call, cut) for call in calls]
+    ranks = rank(), world_size()
+    with alone(), _generators_kept(device), torch.enable_grad():
+        first = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        checks = _compare(part, module, prepared, step, scale, ranks)
+        with torch.no_grad():
+            for name, buffer in module.named_buffers():
+                buffer.copy_(first[name])
+        for weight in module.parameters():
+            weight.grad = None
+        _capture(path, part, module, prepared, scale, checks, reference)
+    return checks
+
+
+def _usable_calls(part: PartStep) -> list[Call]:
+    """Those that returned and got a gradient."""
+    problems = list(part.problems)
+    found = [call for call in part.calls if call.returned and call.output_gradients]
+    if not part.calls:
+        problems.append("was not called in the step")
+    elif not found:
+        problems.append(
+            "no gradient reached its output: is it frozen with all before it, under no_grad, or left out of the loss?"
+        )
+    if part.weights.keys() <= part.frozen and found:
+        problems.append("has no weight that trains: choose the module around it")
+    if len({call.autocast for call in found}) > 1 or len({call.caches for call in found}) > 1:
+        problems.append("is called under different autocast settings: choose modules inside of each")
+    if problems:
+        raise CaptureError(f"{part.path}: " + "; ".join(problems))
+    return found
+
+
+def _compare(
+    part: PartStep, module: torch.nn.Module, calls: list[_PartCall], step: int, scale: float, ranks: tuple[int, int]
+) -> PartChecks:
+    """Runs the copy forward and backward as the run did."""
+    worst, checks = 0.0, PartChecks({})
+    total: dict[str, torch.Tensor] = {}
+    from_elsewhere = False
+    for one in calls:
+        inputs = {
+            name: tensor.to(part.device).requires_grad_(is_float(tensor) and name in one.input_gradients)
+            if is_float(tensor)
+            else tensor.to(part.device)
+            for name, tensor in one.inputs.items()
+        }
+        with one.as_in_run(part.device):
+            outputs = one.form.run(module, inputs)
+        off = distance(outputs, one.outputs)
+        worst = max(worst, off)
+        limit = max(_MOST_OFF.get(tensor.dtype, _MOST_OFF_NARROW) for tensor in one.outputs.values())
+        if not off <= limit:
+            raise CaptureError(f"{part.path}: {_other_output(off, one)}")
+        roots = [outputs[name] for name in one.output_gradients]
+        grads = [tensor.to(part.device) for tensor in one.output_gradients.values()]
+        torch.autograd.backward(roots, grads)
+        own = {name: tensor.grad for name, tensor in inputs.items() if tensor.grad is not None}
+        theirs = {name: one.input_gradients[name] for name in own}
+        from_elsewhere = from_elsewhere or (one.slice is None and distance(own, theirs) > 0)
+        checks.calls.append(
+            CallChecks(
+                {name: tensor.detach().cpu() for name, tensor in outputs.items()},
+                {name: tensor.detach().cpu() for name, tensor in own.items()},
+                one.call.micro,
+                one.call.order,
+            )
+        )
+    total = {name: weight.grad.cpu() for name, weight in module.named_parameters() if weight.grad is not None}
+    checks.gradients = total
+    checks.placements = part.placements
+    is_cut = any(one.slice is not None for one in calls)
+    checks.attributes = {
+        "module": part.path,
+        "class": f"{type(module).__module__}.{type(module).__qualname__}",
+        "step": step,
+        "rank": ranks[0],
+        "world_size": ranks[1],
+        "loss_scale": scale,
+        "output": _in_words(worst),
+        "output_off": worst,
+        "input_gradient": "of a slice" if is_cut else "of other readers too" if from_elsewhere else "bit-exact",
+        "gradient": _gradients_in_words(part, total, is_cut, ranks[1], checks),
+        "recomputed": part.recomputed,
+        **_kept(calls),
+    }
+    return checks
+
+
+def _other_output(off: float, one: _PartCall) -> str:
+    how = f"off by {off:.1e} of its norm" if math.isfinite(off) else "of another form"
+    if one.slice is not None:
+        return (
+            f"on a slice of the batch its output is {how}: it mixes tokens or rows, or draws random numbers; "
+            "leave tokens= and rows= out"
+        )
+    return (
+        f"run alone, its output is {how}: it reads or changes something besides its arguments, weights and buffers "
+        "(a cache, an attribute, a collective); choose modules inside of it"
+    )
+
+
+def _in_words(off: float) -> str:
+    return "bit-exact" if off == 0 else f"off by {off:.1e} of its norm"
+
+
+def _gradients_in_words(part: PartStep, own: dict[str, torch.Tensor], is_cut: bool, ranks: int, checks: PartChecks) -> str:
+    """Fills checks.run_gradients where the run's are others."""
+    if is_cut:
+        return "of a slice"
+    if not part.run_gradients:
+        return "not known: the loop had reset them"
+    theirs = {name: gradient for name, (gradient, _) in part.run_gradients.items()}
+    is_local = all(placement.dimension < 0 for _, placement in part.run_gradients.values())
+    if is_local and distance(own, theirs) == 0:
+        return "bit-exact"
+    checks.run_gradients = part.run_gradients
+    if ranks > 1:
+        return "of all ranks: `lockstep verify` of the folder compares them"
+    return _in_words(distance(own, theirs))
+
+
+def _kept(calls: list[_PartCall]) -> dict[str, Any]:
+    cut = next((one.slice for one in calls if one.slice is not None), None)
+    if cut is None:
+        return {}
+    return {"kept_rows": cut.rows, "kept_tokens": cut.tokens, "rows": cut.whole.rows, "tokens": cut.whole.tokens}
+
+
+def _capture(
+    path: str,
+    part: PartStep,
+    module: torch.nn.Module,
+    calls: list[_PartCall],
+    scale: float,
+    checks: PartChecks,
+    reference: bool,
+) -> None:
+    model = in_place_of(part.path, module)
+    optimizer = torch.optim.SGD([weight for weight in model.parameters() if weight.requires_grad], lr=0.0)
+    scaler = None
+    if scale != 1:
+        scaler = torch.amp.GradScaler(part.device.type, init_scale=scale, growth_interval=2**31 - 1)
+    region = calls[0].call.autocast
+    forms: list[_Form] = []
+    numbers = [_number_in(forms, one.form) for one in calls]
+
+    def inner_product(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        return forms[batch["form"]].inner_product(model, batch)
+
+    capture = Capture(
+        path,
+        model,
+        optimizer,
+        inner_product,
+        scaler=scaler,
+        autocast=None if region is None else region[1],
+        steps=1,
+        verify=[0] if reference else [],
+        quiet=True,
+        part=checks,
+    )
+    with capture:
+        for number, one in enumerate(calls):
+            batch = one.batch(part.device, numbers[number], scale)
+            one.call.draws.put_back(part.device)
+            with capture.step(batch):
+                with one.as_in_run(part.device):
+                    loss = inner_product(model, batch)
+                (loss if scaler is None else scaler.scale(loss)).backward()
+                if number + 1 == len(calls):
+                    if scaler is None:
+                        optimizer.step()
+                    else:
+                        scaler.step(optimizer)
+
+
+def _number_in(forms: list[_Form], form: _Form) -> int:
+    for number, known in enumerate(forms):
+        if form.is_like(known):
+            return number
+    forms.append(form)
+    return len(forms) - 1
+
+
+def file_name(path: str) -> str:
+    return path.replace("%", "%25").replace(os.sep, "%2F") + ".lscap.h5"

@@ -1,0 +1,293 @@
+"""Parts: modules of a model too large to capture whole, recorded where they run, each as a capture of its own.
+
+The running step is only copied from. After it, part by part, the module is rebuilt from the copies, run once more,
+compared with the run, traced and written. docs/parts.md is the guide.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ..errors import CaptureError, failed
+from ..model_state import rank, unwrap_optimizer, world_size
+from ..trace.uncompiled import uncompiled
+from ..trace.user_code import ShownToUsers, user_line
+from ..version import __version__
+from ..watch.hooks import around_step, replace
+from .calls import PartStep, Taps
+from .checks import PartChecks
+from .copies import Copies
+from .names import chosen
+from .part_file import Cut, file_name, write_part
+
+INDEX = "parts.json"
+_NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+_WRAPPERS = ("DistributedDataParallel", "DataParallel", "OptimizedModule")
+_MEGA = 1e6
+
+
+class Parts:
+    """Captures modules of `model` into `folder`, a file for each module and step, as they run:
+
+        parts = lockstep_capture.Parts("parts/", model, ["model.layers.{0,16,31}", "lm_head"], optimizer=optimizer)
+        for batch in loader:
+            with parts.step(batch):
+                ...  # the unchanged body
+
+    modules: paths or patterns; `*` stays within one level of a path, `**` does not. optimizer: a step ends with the block that
+    calls its step(); None: every block is a step. scaler: the loop's GradScaler. steps: how many are captured; skip: how many
+    pass before. tokens, rows: how much of the batch is kept, from its beginning; the gradients in the file are then those of that
+    slice. max_bytes: of all files of this rank together; a part that would exceed it is refused. reference: adds PyTorch's
+    gradients in FP32 and FP64, 12 bytes per parameter, for two more gates of `lockstep verify`.
+
+    Plain modules, DDP, FSDP2 and tensor parallelism; every rank writes into a folder of its own. A part that cannot be captured
+    is listed as refused, with the reason, in parts.json and in a warning; training goes on. Throws: CaptureError here, before
+    anything runs, where an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        model: torch.nn.Module,
+        modules: str | Sequence[str],
+        *,
+        optimizer: Any = None,
+        scaler: Any = None,
+        steps: int = 1,
+        skip: int = 0,
+        tokens: int | None = None,
+        rows: int | None = None,
+        max_bytes: int | None = None,
+        reference: bool = False,
+        quiet: bool = False,
+    ):
+        patterns = [modules] if isinstance(modules, str) else list(modules)
+        counts = {"steps": steps, "tokens": tokens, "rows": rows, "max_bytes": max_bytes}
+        problems = [
+            f"{name}: is {value!r}, must be a whole number of at least 1"
+            for name, value in counts.items()
+            if value is not None and not (isinstance(value, int) and value >= 1)
+        ]
+        if not (isinstance(skip, int) and skip >= 0):
+            problems.append(f"skip: is {skip!r}, must be a whole number of at least 0")
+        if not isinstance(model, torch.nn.Module):
+            problems.append(f"model: is a {type(model).__name__}, must be a torch.nn.Module")
+        if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
+            problems.append(f"scaler: is a {type(scaler).__name__}, must be a torch.amp.GradScaler or None")
+        self._folder = os.path.join(os.fspath(folder), f"rank{rank()}")
+        if os.path.exists(os.path.join(self._folder, INDEX)):
+            problems.append(f"folder: {self._folder} holds parts already, must be new or empty")
+        if problems:
+            raise CaptureError("; ".join(problems))
+        self._model = _inside(model)
+        self._modules = chosen(self._model, patterns)
+        self._optimizer = None if optimizer is None else unwrap_optimizer(optimizer)
+        self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
+        self._steps, self._skip, self._cut = steps, skip, Cut(tokens, rows)
+        self._most_bytes, self._reference, self._quiet = max_bytes, reference, quiet
+        self._done, self._seen, self._closed, self._inside = 0, 0, False, False
+        self._taps: Taps | None = None
+        self._copies = Copies()
+        self._scale = 1.0
+        self._written_bytes = 0
+        self._rows: list[dict[str, Any]] = []
+        self._told_compiled = False
+        os.makedirs(self._folder, exist_ok=True)
+        self._write_index()
+
+    @property
+    def finished(self) -> bool:
+        """True once nothing more will be captured."""
+        return self._closed
+
+    def step(self, batch: Any = None) -> contextlib.AbstractContextManager[None]:
+        """Around the body of the loop for one (micro-)batch; does nothing after the last captured step. batch: not looked at;
+        what modules are called with is what counts."""
+        return _NOTHING if self._closed else ShownToUsers(self._block())
+
+    def finish(self) -> None:
+        """Ends the capture; micro-batches without an optimizer step are left out."""
+        if not self._closed:
+            self._close()
+
+    close = finish
+
+    def __enter__(self) -> Parts:
+        return self
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        self.finish()
+
+    def _close(self) -> None:
+        self._closed = True
+        self._taps = None
+        self._modules = {}
+        self._write_index()
+
+    @contextlib.contextmanager
+    def _block(self) -> Iterator[None]:
+        if self._inside:
+            raise CaptureError("parts.step(): a block inside a block; each micro-batch needs its own")
+        ended: list[bool] = [] if self._optimizer is not None else [True]
+        self._inside = True
+        try:
+            with contextlib.ExitStack() as stack:
+                if self._optimizer is not None:
+                    around_step(stack, self._optimizer, lambda *_: None, lambda *_: ended.append(True))
+                if self._scaler is not None and self._optimizer is not None:
+                    self._watch_skipped(stack, ended)
+                if self._seen >= self._skip:
+                    self._watch(stack)
+                yield
+        except BaseException:
+            self._close()  # the files that are complete stay
+            raise
+        finally:
+            self._inside = False
+        if not ended:
+            return
+        self._seen += 1
+        if self._taps is not None:
+            self._take()
+
+    def _watch_skipped(self, stack: contextlib.ExitStack, ended: list[bool]) -> None:
+        """A scaler that found an infinite gradient does not call the optimizer."""
+
+        def wrap(original: Any) -> Any:
+            def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+                result = original(optimizer, *args, **kwargs)
+                ended.append(True)
+                return result
+
+            return step
+
+        replace(stack, self._scaler, "step", wrap)
+
+    def _watch(self, stack: contextlib.ExitStack) -> None:
+        if self._taps is None:
+            self._copies = Copies()
+            self._taps = Taps(self._modules, self._copies)
+            self._scale = float(self._scaler.get_scale()) if self._scaler is not None else 1.0
+        taps = self._taps
+
+        def wrap(original: Any) -> Any:
+            def backward(*args: Any, **kwargs: Any) -> Any:
+                result = original(*args, **kwargs)
+                taps.note_gradients()
+                return result
+
+            return backward
+
+        replace(stack, torch.autograd, "backward", wrap)
+        stack.enter_context(uncompiled(self._tell_compiled))
+        stack.enter_context(taps.watch())
+
+    def _tell_compiled(self) -> None:
+        if not self._told_compiled:
+            self._told_compiled = True
+            self._warn(
+                f"torch.compile: the captured steps run the code that is called at {user_line()} uncompiled, which may "
+                "change their bits; later steps run compiled"
+            )
+
+    def _take(self) -> None:
+        """After the step: traces and writes, part by part. A failure costs the part, not the run."""
+        assert self._taps is not None
+        taps, self._taps = self._taps, None
+        self._copies.wait()
+        step = self._seen - 1
+        self._say(
+            f"step {step}: {len(taps.parts)} part{'s' * (len(taps.parts) != 1)} of {self._folder} take about "
+            f"{self._copies.bytes / _MEGA:.3g} MB"
+        )
+        for part in sorted(taps.parts.values(), key=lambda one: one.calls[0].order if one.calls else 0):
+            self._take_part(part, step)
+            part.calls.clear()
+            part.weights.clear()
+            part.run_gradients.clear()
+            self._write_index()
+        self._done += 1
+        if self._done == self._steps:
+            self._close()
+            captured = sum(row["status"] == "captured" for row in self._rows)
+            self._say(
+                f"{self._folder} is complete: {captured} of {len(self._rows)} captured, {self._written_bytes / _MEGA:.3g} MB. "
+                f"Next: lockstep verify {os.path.dirname(self._folder) or '.'}"
+            )
+
+    def _take_part(self, part: PartStep, step: int) -> None:
+        file = os.path.join(f"step{step:06d}", file_name(part.path))
+        place = os.path.join(self._folder, file)
+        row: dict[str, Any] = {"module": part.path, "step": step, "file": file, "calls": len(part.calls)}
+        try:
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            self._check_bytes(part)
+            checks = write_part(
+                place, part, step=step, scale=self._scale, cut=self._cut, reference=self._reference
+            )
+            row |= {"status": "captured", **_shown(checks)}
+            self._written_bytes += os.path.getsize(place)
+        except CaptureError as error:
+            row |= {"status": "refused", "why": str(error)}
+        except Exception as error:
+            row |= {"status": "refused", "why": str(failed(error))}
+        self._rows.append(row)
+        if row["status"] == "refused":
+            self._warn(f"{part.path} was not captured: {row['why']}")
+
+    def _check_bytes(self, part: PartStep) -> None:
+        if self._most_bytes is None:
+            return
+        tensors = [*part.weights.values(), *part.weights.values(), *part.buffers.values()]  # weights and their gradients
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        if self._written_bytes + size > self._most_bytes:
+            raise CaptureError(
+                f"{part.path}: {self._written_bytes:,} bytes are written, its weights and gradients take {size:,} more, "
+                f"max_bytes is {self._most_bytes:,}"
+            )
+
+    def _write_index(self) -> None:
+        index = {
+            "format": "lockstep-parts",
+            "format_version": 1,
+            "capture_version": __version__,
+            "torch_version": str(torch.__version__),
+            "model_class": f"{type(self._model).__module__}.{type(self._model).__qualname__}",
+            "rank": rank(),
+            "world_size": world_size(),
+            "complete": self._closed,
+            "parts": self._rows,
+        }
+        place = os.path.join(self._folder, INDEX)
+        try:
+            with open(f"{place}.partial", "w", encoding="utf-8") as file:
+                json.dump(index, file, indent=1)
+            os.replace(f"{place}.partial", place)
+        except OSError as error:
+            self._warn(f"{place} could not be written: {error}")
+
+    def _warn(self, text: str) -> None:
+        warnings.warn(f"lockstep_capture: {text}", stacklevel=6)
+
+    def _say(self, text: str) -> None:
+        if not self._quiet:
+            print(f"lockstep_capture: {text}", file=sys.stderr)
+
+
+def _inside(model: torch.nn.Module) -> torch.nn.Module:
+    """Without what has all of it one level deeper."""
+    while type(model).__name__ in _WRAPPERS:
+        model = model._orig_mod if type(model).__name__ == "OptimizedModule" else model.module  # type: ignore[assignment]
+    return model
+
+
+def _shown(checks: PartChecks) -> dict[str, Any]:
+    return {name: checks.attributes[name] for name in ("output", "input_gradient", "gradient", "loss_scale")}

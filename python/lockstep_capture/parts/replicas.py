@@ -1,0 +1,88 @@
+"""A module of a running model as a plain module of its own: recorded weights, no sharding, no wrappers, no hooks of either."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .names import own_path
+
+_WRAPPERS = {"CheckpointWrapper", "OptimizedModule"}  # hold the module that does the work, and call it
+_HOOKS = (
+    *("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_backward_pre_hooks"),
+    *("_forward_pre_hooks_with_kwargs", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
+)
+_OF_RUNS = ("torch.distributed", "lockstep_capture", "torch._dynamo")
+
+
+def replica(
+    module: torch.nn.Module, weights: dict[str, torch.Tensor], buffers: dict[str, torch.Tensor], frozen: set[str]
+) -> torch.nn.Module:
+    """weights, buffers: by path in `module` without wrappers' levels; the replica holds these very tensors. Everything else that
+    the module refers to is shared with it, but for containers of modules and tensors."""
+    made: dict[int, Any] = {}
+    for path, weight in module.named_parameters(remove_duplicate=False):
+        if id(weight) not in made:
+            own = own_path(path)
+            made[id(weight)] = torch.nn.Parameter(weights[own], requires_grad=own not in frozen)
+    for path, buffer in module.named_buffers(remove_duplicate=False):
+        made.setdefault(id(buffer), buffers[own_path(path)])
+    return _copy(module, made)
+
+
+def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+    while type(module).__name__ in _WRAPPERS:
+        module = next(iter(module.children()))
+    return module
+
+
+def _plain_class(module: torch.nn.Module) -> type[torch.nn.Module]:
+    """fully_shard() gives a module a class made of FSDPModule and its own."""
+    own: type[torch.nn.Module] = type(module)
+    while own.__module__.startswith("torch.distributed") and len(own.__bases__) > 1:
+        own = own.__bases__[-1]
+    return own
+
+
+def _copy(module: torch.nn.Module, made: dict[int, Any]) -> torch.nn.Module:
+    module = _unwrapped(module)
+    if id(module) in made:
+        return made[id(module)]  # type: ignore[no-any-return]
+    kind = _plain_class(module)
+    new = kind.__new__(kind)
+    made[id(module)] = new
+    values = {name: value for name, value in vars(module).items() if "composable" not in name}
+    inner = {name: child if child is None else _copy(child, made) for name, child in module._modules.items()}
+    for name, value in values.items():
+        new.__dict__[name] = inner if name == "_modules" else _hooks(value) if name in _HOOKS else _mapped(value, made)
+    new.__dict__.pop("_compiled_call_impl", None)
+    return new
+
+
+def _hooks(hooks: Any) -> Any:
+    """Without those of whoever shards and watches; a user's own belong to what the module computes."""
+    kept = type(hooks)()
+    for number, hook in hooks.items():
+        if not str(getattr(hook, "__module__", "") or type(hook).__module__).startswith(_OF_RUNS):
+            kept[number] = hook
+    return kept
+
+
+def _mapped(value: Any, made: dict[int, Any]) -> Any:
+    if id(value) in made:
+        return made[id(value)]
+    if isinstance(value, torch.nn.Module) or type(value) not in (dict, list, tuple, set):
+        return value
+    if isinstance(value, dict):
+        return {key: _mapped(item, made) for key, item in value.items()}
+    return type(value)(_mapped(item, made) for item in value)
+
+
+def in_place_of(path: str, module: torch.nn.Module) -> torch.nn.Module:
+    """A model that holds nothing but the module, under its path in the large one."""
+    for name in reversed(path.split(".")):
+        outer = torch.nn.Module()
+        outer.add_module(name, module)
+        module = outer
+    return module
