@@ -11,6 +11,7 @@
 #include "src/core/free_memory.h"
 #include "src/core/random.h"
 #include "src/graph/autodiff.h"
+#include "src/graph/watched.h"
 
 namespace lockstep {
 namespace {
@@ -25,6 +26,14 @@ void forget_weights(const Graph& graph, const StepRunner& runner, Tensors& held)
   }
   for (const Parameter& p : graph.parameters) {
     if (!read.contains(held.at(p.name).raw())) held.erase(p.name);
+  }
+}
+
+// Copies the value if the node gives it.
+void keep_if_done(const Node& node, const std::string& value, const std::string& name,
+                  const ValueStore& values, Tensors& kept) {
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    if (output_id(node, i) == value) kept.insert_or_assign(name, values.of(value));
   }
 }
 
@@ -107,6 +116,24 @@ ComputedStep CapturedStepRunner::run_moved(const CapturedStep& step, const Tenso
   return run_nodes(step, values, loss_scale, /*seed=*/0, visit, move);
 }
 
+// Values are read while they last: memory is used again. A gradient that is joined from several
+// has the joined one's name.
+void CapturedStepRunner::keep_watched(const GraphRunner& of_graph, const Node& node,
+                                      ComputedStep& out) {
+  const Graph& graph = of_graph.graph;
+  const ValueStore& values = of_graph.runner->values();
+  for (const auto& [name, value] : graph.outputs) {
+    if (name.starts_with(kWatchPrefix)) {
+      keep_if_done(node, value, name.substr(kWatchPrefix.size()), values, out.watched.back());
+    }
+  }
+  for (const GraphInput& input : graph.inputs) {
+    const auto gradient = graph.adjoints.find(input.id);
+    if (!input.requires_grad || gradient == graph.adjoints.end()) continue;
+    keep_if_done(node, gradient->second, input.path, values, out.input_gradients.back());
+  }
+}
+
 ComputedStep CapturedStepRunner::run_nodes(const CapturedStep& step, const Tensors& values,
                                            double loss_scale, uint64_t seed, const NodeVisit& visit,
                                            const AfterNode& after) {
@@ -127,12 +154,17 @@ ComputedStep CapturedStepRunner::run_nodes(const CapturedStep& step, const Tenso
     runner.begin(
         {.key = {.seed = seed}, .loss_scales = {loss_scale}, .loss_divisor = micro.loss_divisor()},
         of_graph.batch);
+    if (capture_.part) {
+      out.watched.emplace_back();
+      out.input_gradients.emplace_back();
+    }
     for (int n = 0; n < runner.node_count(); ++n) {
       const Node& node = of_graph.graph.nodes[static_cast<size_t>(n)];
       const bool shown = visit && !node.is_backward();
       if (shown) visit(m, node, runner.values(), /*done=*/false);
       runner.run_node(n, nullptr, {});
       if (shown) visit(m, node, runner.values(), /*done=*/true);
+      if (capture_.part) keep_watched(of_graph, node, out);
       if (after) after(m, n, of_graph);
     }
     if (m + 1 == step.micro.size()) forget_weights(of_graph.graph, runner, held);

@@ -21,6 +21,8 @@ struct ComputedStep {
   double loss = 0;    // the mean over micro-batches
   Tensors gradients;  // sums over micro-batches, each times loss_mult; scaled
   Tensors buffers;    // after the last micro-batch
+  // Of parts, by micro-batch: watched values by name, and gradients of inputs by path; scaled.
+  std::vector<Tensors> watched, input_gradients;
 };
 
 // Called around every forward node of a micro-batch: before it runs (done false), and after.
@@ -63,6 +65,7 @@ class CapturedStepRunner {
   ComputedStep run_nodes(const CapturedStep& step, const Tensors& values, double loss_scale,
                          uint64_t seed, const NodeVisit& visit, const AfterNode& after);
   GraphRunner& runner_of(int64_t graph);
+  static void keep_watched(const GraphRunner& of_graph, const Node& node, ComputedStep& out);
 
   const Capture& capture_;
   const Policy& policy_;

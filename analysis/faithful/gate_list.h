@@ -12,5 +12,7 @@ GateResult gate_v3(const Capture& capture, GateResult& v4);
 GateResult gate_v5(const Capture& capture);
 GateResult gate_v6(const Capture& capture);
 GateResult gate_v7(const Capture& capture);
+// Requires: a part's capture.
+GateResult gate_v8(const Capture& capture);
 
 }  // namespace lockstep

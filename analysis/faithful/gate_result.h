@@ -41,6 +41,7 @@ struct GateResult {
   std::string figure = {};                // the measured value, with its bound
   std::vector<std::string> details = {};  // where it failed
   FloorShare floor = {};
+  double ratio = 0;  // V8: the worst value in units of its bound
 };
 
 }  // namespace lockstep

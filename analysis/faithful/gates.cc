@@ -1,6 +1,8 @@
 // The gates in their order, and V0.
 #include "analysis/faithful/gates.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "analysis/faithful/gate_list.h"
@@ -13,6 +15,11 @@ GateResult gate_v0(const Capture& capture) {
   if (capture.v0.empty()) return gate;
   gate.status = capture.v0 == "bit-exact" ? GateStatus::kPass : GateStatus::kFail;
   gate.figure = "stored by the capture: " + capture.v0;
+  if (capture.part) {
+    gate.figure += fmt::format("; the part alone against the run: output {}, gradients of weights {}, of inputs {}",
+                               capture.part->output, capture.part->gradient,
+                               capture.part->input_gradient);
+  }
   return gate;
 }
 
@@ -47,6 +54,7 @@ std::vector<GateResult> verify_capture(Capture capture,
   for (CapturedVerify& verify : capture.verify) verify.grads64.clear();
   add(gate_v6(capture));
   add(gate_v7(capture));
+  if (capture.part) add(gate_v8(capture));
   return gates;
 }
 

@@ -25,11 +25,12 @@
 #include <string>
 #include <vector>
 
+#include "analysis/faithful/captured_policy.h"
 #include "analysis/faithful/captured_step.h"
 #include "analysis/faithful/chaos.h"
 #include "analysis/faithful/gate_list.h"
 #include "analysis/faithful/gate_norms.h"
-#include "analysis/faithful/other_order.h"
+#include "analysis/faithful/versions.h"
 #include "emulation/format/format.h"
 #include "emulation/kernels/active_kernels.h"
 #include "src/execute/finite.h"
@@ -46,47 +47,6 @@ namespace {
 constexpr double kLossShare = 0.5, kTimesChaos = 2;
 constexpr double kCosineFloor = 0.001, kCosineShare = 0.1;
 constexpr uint64_t kNoiseDraws = 4;
-
-// Versions of the emulated step that are as good as the step itself: from weights moved by one FP32
-// ulp; with sums in other orders (other_order.h); with every FP32 result moved by one ulp
-// (run_moved), since functions, norms and softmax keep their order; with both. One ulp rarely
-// changes a weight that is rounded to 16 bits; the order of a sum changes how its result is
-// rounded. In a small network an order may change nothing that matters; one that computes more than
-// kManyValues has such roundings in every layer, and a few show them.
-// Where a small network misses its bound, many more are drawn, in which every FP32 result is off by
-// kCoarseUlps, a tenth of what V3 takes for equal: PyTorch computes the places of an interpolation,
-// for instance, in FP32. A result that hangs on a few numbers in 16 bits, or on a relu near zero,
-// rarely moves, and then by much.
-constexpr int kPlainVersions = 1 + 2 * kOtherOrders, kFewVersions = 5, kAllVersions = 64;
-constexpr float kCoarseUlps = 16;
-constexpr int64_t kManyValues = int64_t{1} << 22;
-bool is_large(const Capture& capture) {
-  return std::ranges::any_of(capture.graphs, [](const Graph& graph) {
-    int64_t values = 0;
-    for (const Node& node : graph.nodes) {
-      for (const TensorType& output : node.outputs) values += element_count(output.shape);
-    }
-    return values > kManyValues;
-  });
-}
-struct Version {
-  bool moves_weights = false;
-  int order = -1;  // of kernels_in_other_orders(), -1: as it is
-  CapturedStepRunner::Moves moves = {.ulps = 0};
-
-  using Kernels = const KernelSet& (*)();
-  Kernels kernels() const {
-    return order < 0 ? active_kernels : kernels_in_other_orders()[static_cast<size_t>(order)];
-  }
-};
-Version version_of(int i) {
-  if (i == 0) return {.moves_weights = true};
-  const int order = (i - 1) / 2 % kOtherOrders;
-  const auto signs = static_cast<uint64_t>(i);
-  if (i >= kPlainVersions) return {.order = order, .moves = {signs, kCoarseUlps}};
-  if (i % 2 == 1) return {.order = order};
-  return {.moves = {signs, 1}};
-}
 
 // A loss in a narrow format is a mean that PyTorch's CPU kernels add up in that format, in groups
 // of 16 whose sums are added in groups of 16 again (aten/src/ATen/native/LossNLL.cpp, cascade_sum).
@@ -337,15 +297,8 @@ class AmpComparison {
                      const std::vector<std::string>& names, int first, int end) {
     const CapturedStep& step = step_of(verify);
     for (int i = first; i < end; ++i) {
-      const Version version = version_of(i);
-      const Tensors values = version.moves_weights
-                                 ? twin_of(capture_.graphs.front(), verify.before.values)
-                                 : verify.before.values;
-      CapturedStepRunner runner(capture_, policy_, false, version.kernels());
       const ComputedStep other =
-          version.moves.ulps == 0
-              ? runner.run(step, values, step.scale_before)
-              : runner.run_moved(step, values, step.scale_before, version.moves);
+          run_version(version_of(i), capture_, policy_, step, verify.before.values);
       compare_version(i, other, step, verify, loss, gradients, names, found_);
     }
   }
@@ -368,13 +321,8 @@ GateResult gate_v7(const Capture& capture) {
     gate.figure = "the run had no autocast and FP32 weights";
     return gate;
   }
-  const std::string preset =
-      uses_autocast(capture) ? autocast_preset(capture) : narrow_preset(capture);
-  gate.subject = preset + " against the captured run";
-  Policy policy = find_policy(preset);
-  policy.formats_as_captured = !narrow.empty();
-  policy.weight_cache = capture.amp.cache_enabled;
-  policy.cpu_threads = static_cast<int>(capture.amp.threads);
+  const Policy policy = captured_policy(capture);
+  gate.subject = captured_preset(capture) + " against the captured run";
   AmpComparison comparison(capture, policy);
   const bool large = is_large(capture);
   AmpFindings found = comparison.compare(large ? kFewVersions : kPlainVersions);

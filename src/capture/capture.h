@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -111,6 +112,32 @@ struct CapturedScaler {
   LossScaleState start;
 };
 
+// One call of a part's module: a micro-batch of its capture.
+struct CapturedPartCall {
+  Tensors outputs, input_gradients;  // kF32, as the module gave and got them; by name of the leaf
+};
+// The run's own gradient of a weight, where it is not the part's alone: a mean over ranks, of which
+// this rank may hold a block.
+struct CapturedRunGradient {
+  Tensor values;
+  Shape offset;  // of the block in the weight; empty: the whole
+};
+// A module of a larger model, recorded in place. The capture's loss is the inner product of its
+// outputs with their gradients.
+struct CapturedPart {
+  std::string module, module_class;
+  int64_t step = 0, rank = 0, world_size = 1;
+  double loss_scale = 1;
+  std::string own_columns;  // of a linear layer split over ranks: which it has; "": it is whole
+  std::string output, input_gradient, gradient;  // how the copy compared with the run, in words
+  double output_off = kNotRecorded;              // relative to the norm
+  int64_t kept_rows = 0, kept_tokens = 0, rows = 0, tokens = 0;  // of the batch; 0: all
+  std::vector<CapturedPartCall> calls;
+  Tensors gradients;  // of the weights, with the loss scale: sums over the calls
+  std::map<std::string, CapturedRunGradient> run_gradients;
+  std::map<std::string, std::string> placements;  // by weight: where its numbers lay in the run
+};
+
 struct Capture {
   std::string path, sha256;  // of the file's HDF5 part, as hexadecimal digits
   std::string model_class, torch_version, device, frontend, created_utc;
@@ -129,6 +156,7 @@ struct Capture {
   std::vector<CapturedVerify> verify;
   std::vector<std::string> notes;  // for the user: numbers that lanes take from the captured run
   std::vector<std::string> watch;  // RunOptions::watch, as the user of the capture asked
+  std::optional<CapturedPart> part;
   ScriptLines lines;               // none in files of older versions
   std::string v0;  // the capture's own check: the graph against the model itself; "": unknown
 };

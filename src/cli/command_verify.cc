@@ -18,11 +18,13 @@
 #include "src/cli/listing.h"
 #include "src/cli/terminal/terminal.h"
 #include "src/cli/verify_capture.h"
+#include "src/cli/verify_parts.h"
 #include "src/cli/verify_run.h"
 #include "src/core/error.h"
 #include "src/core/parallel.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
+#include "src/record/capture/parts_index.h"
 #include "src/record/capture/verification.h"
 #include "src/record/hdf5/file_block.h"
 #include "src/record/run/environment.h"
@@ -242,7 +244,8 @@ int verify(const VerifyArgs& args, ProblemList& problems) {
   files.input("CAPTURE|RUN", args.subject);
   files.input("--vectors", args.options.vectors);
   files.output("--json", args.json);
-  if (!args.subject.empty() && !looks_like_hdf5(args.subject)) {
+  const bool is_parts = is_parts_folder(args.subject);
+  if (!args.subject.empty() && !is_parts && !looks_like_hdf5(args.subject)) {
     files.output("the result", verification_path(args.subject));
   }
   files.check(problems);
@@ -252,6 +255,7 @@ int verify(const VerifyArgs& args, ProblemList& problems) {
   problems.throw_if_any();
   if (args.threads != 0) set_thread_count(args.threads);
   if (args.hardware) return verify_hardware(args);
+  if (is_parts) return verify_parts_folder(args.subject, args.json);
   if (!looks_like_hdf5(args.subject)) {
     return verify_capture_file(args.subject, args.json);
   }
@@ -266,8 +270,9 @@ int verify(const VerifyArgs& args, ProblemList& problems) {
 std::function<int()> declare_verify(CLI::App& app) {
   auto args = std::make_shared<VerifyArgs>();
   app.add_option("CAPTURE|RUN", args->subject,
-                 "check that this capture is imported faithfully: gates V0, V1, V3 to V7; or that "
-                 "this run file and its checkpoints are as they were written")
+                 "check that this capture, or this folder of parts, is imported faithfully: gates "
+                 "V0, V1, V3 to V8; or that this run file and its checkpoints are as they were "
+                 "written")
       ->type_name("");
   app.add_flag("--hardware", args->hardware,
                "compare the software models with this machine's units, bit by bit");
@@ -306,7 +311,8 @@ std::function<int()> declare_verify(CLI::App& app) {
       "CAPTURE: compares what Lockstep computes from captured states with what PyTorch recorded.\n"
       "Prints a line per gate with figure and bound; stores the result in CAPTURE.verify.json.\n"
       "V1, V3: FP64 and FP32, forward and backward. V4: buffers. V5: optimizer. V6: loss scaler.\n"
-      "V7: the autocast run. Exit codes: 0 faithful; 1 a gate failed; 2 not a capture, or "
+      "V7: the autocast run. V8: outputs and gradients of a part of a larger model; of a folder\n"
+      "of parts also the gradients of all ranks together. Exit codes: 0 faithful; 1 a gate failed; 2 not a capture, or "
       "damaged;\n"
       "3 the capture has no verify step.\n"
       "RUN: compares every complete step, and the checkpoints, with the checksums in the files.\n"

@@ -33,18 +33,35 @@ void print_gate(const GateResult& gate) {
   std::fflush(stdout);
 }
 
-// If the folder cannot be written to, the result is still printed.
-void store(const std::string& path, const Verification& result) {
-  try {
-    write_verification(path, result);
-    print_line("Stored in " + verification_path(path) +
-               ". Reports of its replays show the result.");
-  } catch (const InputError& error) {
-    print_note(std::string("warning: not stored next to the capture: ") + error.what());
+}  // namespace
+
+VerifiedCapture verify_gates(Capture capture, const std::function<void(const GateResult&)>& done) {
+  VerifiedCapture verified;
+  const std::string sha256 = capture.sha256;
+  verified.gates = verify_capture(std::move(capture), done);
+  const std::vector<GateResult>& gates = verified.gates;
+  verified.result = {sha256, LOCKSTEP_VERSION, utc_now(), all_passed(gates), {}};
+  for (const GateResult& gate : gates) {
+    std::vector<VerifiedGate>& rows = verified.result.gates;
+    rows.push_back({gate.name, gate.subject, std::string(to_string(gate.status)), gate.figure, {}});
+    const FloorShare& f = gate.floor;
+    if (f.tensors == 0) continue;  // a gate without such bounds
+    rows.back().floor = {{"tensors", f.tensors},   {"by_floor", f.by_floor},
+                         {"by_chaos", f.by_chaos}, {"by_torch", f.by_torch},
+                         {"by_terms", f.by_terms}, {"elements", f.elements},
+                         {"noise", f.noise}};
   }
+  return verified;
 }
 
-}  // namespace
+std::string store_verification(const std::string& path, const Verification& result) {
+  try {
+    write_verification(path, result);
+    return "";
+  } catch (const InputError& error) {
+    return error.what();
+  }
+}
 
 int verify_capture_file(const std::string& path, const std::string& json) {
   Capture capture = read_capture(path, CaptureUse::kVerify);
@@ -52,20 +69,8 @@ int verify_capture_file(const std::string& path, const std::string& json) {
                          counted(capture.steps.size(), "step"), capture.model_class,
                          capture.torch_version, capture.device,
                          counted(capture.verify.size(), "verify step")));
-  const std::string sha256 = capture.sha256;
   for (const std::string& note : captured_notes(capture)) print_line("note: " + note);
-  const std::vector<GateResult> gates = verify_capture(std::move(capture), print_gate);
-  Verification result{sha256, LOCKSTEP_VERSION, utc_now(), all_passed(gates), {}};
-  for (const GateResult& gate : gates) {
-    result.gates.push_back(
-        {gate.name, gate.subject, std::string(to_string(gate.status)), gate.figure, {}});
-    const FloorShare& f = gate.floor;
-    if (f.tensors == 0) continue;  // a gate without such bounds
-    result.gates.back().floor = {{"tensors", f.tensors},   {"by_floor", f.by_floor},
-                                 {"by_chaos", f.by_chaos}, {"by_torch", f.by_torch},
-                                 {"by_terms", f.by_terms}, {"elements", f.elements},
-                                 {"noise", f.noise}};
-  }
+  const auto [gates, result] = verify_gates(std::move(capture), print_gate);
   if (any_failed(gates)) {
     fmt::print("Not faithful: a replay of this capture does not show what the model does.\n");
   } else if (!result.passed) {
@@ -79,7 +84,14 @@ int verify_capture_file(const std::string& path, const std::string& json) {
                            ? "Faithful: every gate that applies has passed."
                            : "Every recorded gate has passed; not recorded: " + open + ".");
   }
-  store(path, result);
+  // If the folder cannot be written to, the result is still printed.
+  const std::string why_not = store_verification(path, result);
+  if (why_not.empty()) {
+    print_line("Stored in " + verification_path(path) +
+               ". Reports of its replays show the result.");
+  } else {
+    print_note("warning: not stored next to the capture: " + why_not);
+  }
   if (!json.empty()) {
     write_text_file_atomically(json, to_json(result));
     print_line("Wrote " + json);

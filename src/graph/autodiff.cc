@@ -147,6 +147,7 @@ class Differentiation {
     for (const Parameter& parameter : forward_.parameters) {
       needs_["p:" + parameter.name] = parameter.requires_grad;
     }
+    for (const GraphInput& input : forward_.inputs) needs_[input.id] = input.requires_grad;
     for (const Node& node : forward_.nodes) {
       bool needed = false;
       if (find_op(node.op).differentiable_outputs > 0 && !node.no_grad) {

@@ -55,6 +55,7 @@ Json input_json(const GraphInput& input) {
   Json object = {{"id", input.id}, {"path", input.path}};
   add_type(object, input.type);
   add_format(object, input.format);
+  if (input.requires_grad) object["requires_grad"] = true;
   return object;
 }
 

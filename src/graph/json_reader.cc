@@ -35,7 +35,8 @@ class Reader {
     graph.name = string(json, "graph", "name", /*required=*/false);
     for_each(json, "inputs", [&](const Json& item, const std::string& path) {
       graph.inputs.push_back({string(item, path, "id"), string(item, path, "path", false),
-                              type(item, path), format(item, path)});
+                              type(item, path), format(item, path),
+                              boolean(item, path, "requires_grad", false)});
     });
     for_each(json, "params", [&](const Json& item, const std::string& path) {
       graph.parameters.push_back({string(item, path, "name"), type(item, path),

@@ -58,13 +58,15 @@ class Call:
     returned: bool = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class Placement:
-    """Where a tensor's numbers lie on the ranks: "Shard(0) of 2 as rank 1"."""
+    """Where a tensor's numbers lie on the ranks. text: "S(0) of 2 as rank 1", "": whole on each. shape, offset: of what this
+    rank has; splits: dimension -> into how many."""
 
-    text: str
-    dimension: int = -1
-    offset: int = 0
+    text: str = ""
+    shape: tuple[int, ...] = ()
+    offset: tuple[int, ...] = ()
+    splits: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass
@@ -83,6 +85,7 @@ class PartStep:
     placements: dict[str, Placement] = field(default_factory=dict)
     run_gradients: dict[str, tuple[torch.Tensor, Placement]] = field(default_factory=dict)
     shared: dict[str, list[str]] = field(default_factory=dict)  # other names of a weight
+    own_columns: str = ""  # which of a split linear layer's, if the part has them alone
     recomputed: int = 0
     problems: list[str] = field(default_factory=list)
 
@@ -226,17 +229,15 @@ class Taps:
 
 def placement_of(tensor: torch.Tensor) -> Placement:
     if not is_distributed(tensor):
-        return Placement("")
+        return Placement()
     mesh, placements = tensor.device_mesh, tensor.placements  # type: ignore[attr-defined]
-    text, dimension, offset = [], -1, 0
+    text, splits = [], []
     for number, placement in enumerate(placements):
         text.append(f"{placement} of {mesh.size(number)} as rank {mesh.get_local_rank(number)}")
         if placement.is_shard():
-            dimension = placement.dim
-            rows = tensor.shape[dimension]
-            each = -(-rows // mesh.size(number))
-            offset = min(each * mesh.get_local_rank(number), rows)
-    return Placement(", ".join(text), dimension, offset)
+            splits.append((int(placement.dim), int(mesh.size(number))))
+    shape, offset = torch_api.LOCAL_SHAPE(tensor.shape, mesh, placements)
+    return Placement(", ".join(text), tuple(shape), tuple(offset), tuple(splits))
 
 
 def _region(device: torch.device) -> Region | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..write.writer import Writer, escape
@@ -23,14 +24,18 @@ class CallChecks:
 
 @dataclass
 class PartChecks:
-    """gradients: of the weights, by the copy, with the run's loss scale. run_gradients: the run's own, where they differ.
-    output, weights: what the comparison of the copy with the run found, in words; the numbers: the distance, relative to the norm."""
+    """attributes: what the comparison of the copy with the run found, in words and as a distance. gradients: of the weights, by
+    the copy, with the run's loss scale; run_gradients: the run's own, where they differ; both by path in the large model."""
 
     attributes: dict[str, Any]
     calls: list[CallChecks] = field(default_factory=list)
     gradients: dict[str, torch.Tensor] = field(default_factory=dict)
     run_gradients: dict[str, tuple[torch.Tensor, Placement]] = field(default_factory=dict)
     placements: dict[str, Placement] = field(default_factory=dict)
+
+    def graded_inputs(self) -> set[str]:
+        """As the graph has them."""
+        return {f"batch['inputs'][{name!r}]" for call in self.calls for name in call.input_gradients}
 
     def write(self, writer: Writer) -> None:
         writer.attributes("part", self.attributes)
@@ -40,7 +45,7 @@ class PartChecks:
         for path, gradient in self.gradients.items():
             writer.tensor(f"part/gradients/{escape(path)}", gradient, owned=True)
         for path, (gradient, placement) in self.run_gradients.items():
-            place = {"dimension": placement.dimension, "offset": placement.offset}
+            place = {"offset": np.array(placement.offset, dtype=np.int64)} if placement.splits else {}
             writer.tensor(f"part/run_gradients/{escape(path)}", gradient, place, owned=True)
         for number, call in enumerate(self.calls):
             group = f"part/calls/{number:03d}"

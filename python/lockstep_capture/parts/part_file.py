@@ -7,6 +7,7 @@ capture, with the run's outputs and gradients beside it (checks.py).
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 from collections.abc import Iterator
@@ -19,10 +20,11 @@ from .. import torch_api
 from ..capture import Capture
 from ..errors import CaptureError
 from ..model_state import alone, rank, world_size
-from .calls import OUTPUT, Call, PartStep, is_float
+from ..trace.named_values import watch_value
+from .calls import OUTPUT, Call, PartStep, Placement, is_float
 from .checks import CallChecks, PartChecks, distance
 from .copies import arguments_by_name, leaves_by_name
-from .replicas import in_place_of, replica
+from .replicas import in_place_of, replica, split
 from .slices import Slice, extents_of, slice_of
 
 _MOST_OFF = {torch.float32: 1e-4, torch.float64: 1e-4}  # of an output, by its norm: another order of sums
@@ -57,10 +59,12 @@ class _Form:
         values = [inputs.get(name, constant) for name, constant in zip(self._names, self._constants, strict=True)]
         args, kwargs = torch_api.UNFLATTEN(values, self._shape)
         found = leaves_by_name(module(*args, **kwargs), OUTPUT)
-        return {name: leaf.to(self.dtypes[name]) for name, leaf in found.items() if name in self.dtypes}
+        return {name: _in_dtype(leaf, self.dtypes[name]) for name, leaf in found.items() if name in self.dtypes}
 
     def inner_product(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
         outputs = self.run(model.get_submodule(self.path), batch["inputs"])
+        for name in self.graded:
+            watch_value(name, outputs[name])
         gradients = batch["output_gradients"]
         terms = [(_real(outputs[name]).float() * _real(gradients[name]).float()).sum() for name in self.graded]
         total = terms[0]
@@ -115,6 +119,10 @@ class _PartCall:
             yield
 
 
+def _in_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
+
+
 def _real(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
@@ -132,9 +140,10 @@ def write_part(path: str, part: PartStep, *, step: int, scale: float, cut: Cut, 
     """
     calls = _usable_calls(part)
     device = part.device
+    _keep_own_columns(part, calls)
     weights = {name: tensor.to(device) for name, tensor in part.weights.items()}
     buffers = {name: tensor.to(device).clone() for name, tensor in part.buffers.items()}
-    module = replica(part.module, weights, buffers, part.frozen)
+    module = split(replica(part.module, weights, buffers, part.frozen), part.placements)
     for name, inner in module.named_modules():
         inner.training = calls[0].training.get(name, inner.training)
     prepared = [_PartCall(part, call, cut) for call in calls]
@@ -149,6 +158,23 @@ def write_part(path: str, part: PartStep, *, step: int, scale: float, cut: Cut, 
             weight.grad = None
         _capture(path, part, module, prepared, scale, checks, reference)
     return checks
+
+
+def _keep_own_columns(part: PartStep, calls: list[Call]) -> None:
+    """A linear layer that tensor parallelism splits by columns gives this rank's alone: so does the part."""
+    placement = part.placements.get("weight")
+    output = calls[0].output
+    if not isinstance(part.module, torch.nn.Linear) or placement is None or not isinstance(output, torch.Tensor):
+        return
+    if not any(dimension == 0 for dimension, _ in placement.splits) or output.shape[-1] != placement.shape[0]:
+        return
+    for name, weight in part.weights.items():
+        part.weights[name] = weight.narrow(0, placement.offset[0], placement.shape[0]).contiguous()
+    for name, (gradient, lies) in part.run_gradients.items():
+        first = lies.offset[0] - placement.offset[0]
+        part.run_gradients[name] = gradient, dataclasses.replace(lies, offset=(first, *lies.offset[1:]))
+    part.own_columns = placement.text
+    part.placements = {}
 
 
 def _usable_calls(part: PartStep) -> list[Call]:
@@ -176,7 +202,7 @@ def _compare(
     """Runs the copy forward and backward as the run did."""
     worst, checks = 0.0, PartChecks({})
     total: dict[str, torch.Tensor] = {}
-    from_elsewhere = False
+    worst_input = 0.0
     for one in calls:
         inputs = {
             name: tensor.to(part.device).requires_grad_(is_float(tensor) and name in one.input_gradients)
@@ -196,7 +222,7 @@ def _compare(
         torch.autograd.backward(roots, grads)
         own = {name: tensor.grad for name, tensor in inputs.items() if tensor.grad is not None}
         theirs = {name: one.input_gradients[name] for name in own}
-        from_elsewhere = from_elsewhere or (one.slice is None and distance(own, theirs) > 0)
+        worst_input = max(worst_input, distance(own, theirs))
         checks.calls.append(
             CallChecks(
                 {name: tensor.detach().cpu() for name, tensor in outputs.items()},
@@ -206,8 +232,8 @@ def _compare(
             )
         )
     total = {name: weight.grad.cpu() for name, weight in module.named_parameters() if weight.grad is not None}
-    checks.gradients = total
-    checks.placements = part.placements
+    checks.gradients = {f"{part.path}.{name}": gradient for name, gradient in total.items()}
+    checks.placements = {f"{part.path}.{name}": placement for name, placement in part.placements.items()}
     is_cut = any(one.slice is not None for one in calls)
     checks.attributes = {
         "module": part.path,
@@ -216,9 +242,10 @@ def _compare(
         "rank": ranks[0],
         "world_size": ranks[1],
         "loss_scale": scale,
+        "own_columns": part.own_columns,
         "output": _in_words(worst),
         "output_off": worst,
-        "input_gradient": "of a slice" if is_cut else "of other readers too" if from_elsewhere else "bit-exact",
+        "input_gradient": "of a slice" if is_cut else _inputs_in_words(worst_input),
         "gradient": _gradients_in_words(part, total, is_cut, ranks[1], checks),
         "recomputed": part.recomputed,
         **_kept(calls),
@@ -243,6 +270,11 @@ def _in_words(off: float) -> str:
     return "bit-exact" if off == 0 else f"off by {off:.1e} of its norm"
 
 
+def _inputs_in_words(off: float) -> str:
+    """The run's gradient of an input is that of everything that reads it."""
+    return _in_words(off) if off < _MOST_OFF_NARROW else "of other readers too"
+
+
 def _gradients_in_words(part: PartStep, own: dict[str, torch.Tensor], is_cut: bool, ranks: int, checks: PartChecks) -> str:
     """Fills checks.run_gradients where the run's are others."""
     if is_cut:
@@ -250,13 +282,26 @@ def _gradients_in_words(part: PartStep, own: dict[str, torch.Tensor], is_cut: bo
     if not part.run_gradients:
         return "not known: the loop had reset them"
     theirs = {name: gradient for name, (gradient, _) in part.run_gradients.items()}
-    is_local = all(placement.dimension < 0 for _, placement in part.run_gradients.values())
-    if is_local and distance(own, theirs) == 0:
+    here = {name: _region(gradient, part.run_gradients, name) for name, gradient in own.items()}
+    off = distance(here, theirs)
+    if off == 0:
         return "bit-exact"
-    checks.run_gradients = part.run_gradients
+    checks.run_gradients = {f"{part.path}.{name}": found for name, found in part.run_gradients.items()}
     if ranks > 1:
         return "of all ranks: `lockstep verify` of the folder compares them"
-    return _in_words(distance(own, theirs))
+    return _in_words(off)
+
+
+def _region(
+    gradient: torch.Tensor, run: dict[str, tuple[torch.Tensor, Placement]], name: str
+) -> torch.Tensor:
+    """What this rank has of it in the run."""
+    placement = run[name][1] if name in run else Placement()
+    if not placement.splits or gradient.shape == placement.shape:
+        return gradient
+    for dimension, (start, length) in enumerate(zip(placement.offset, placement.shape, strict=True)):
+        gradient = gradient.narrow(dimension, start, length)
+    return gradient
 
 
 def _kept(calls: list[_PartCall]) -> dict[str, Any]:

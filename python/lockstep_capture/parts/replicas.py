@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from .calls import Placement
 from .names import own_path
 
 _WRAPPERS = {"CheckpointWrapper", "OptimizedModule"}  # hold the module that does the work, and call it
@@ -77,6 +78,36 @@ def _mapped(value: Any, made: dict[int, Any]) -> Any:
     if isinstance(value, dict):
         return {key: _mapped(item, made) for key, item in value.items()}
     return type(value)(_mapped(item, made) for item in value)
+
+
+class _SplitLinear(torch.nn.Linear):
+    """A linear layer as tensor parallelism computes it: a product for each rank, in their order, so that its sums are the run's.
+    By rows of the weight the results stand side by side. By columns they are added; each rank adds its share of the bias."""
+
+    split_of: tuple[int, int]  # dimension of the weight, ranks
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        dimension, ranks = self.split_of
+        weights = torch.chunk(self.weight, ranks, dimension)
+        if dimension == 0:
+            biases = torch.chunk(self.bias, ranks) if self.bias is not None else [None] * ranks
+            return torch.cat([torch.nn.functional.linear(x, w, b) for w, b in zip(weights, biases, strict=True)], -1)
+        bias = self.bias / ranks if self.bias is not None else None
+        total: Any = None
+        for part, weight in zip(torch.chunk(x, ranks, -1), weights, strict=True):
+            one = torch.nn.functional.linear(part, weight, bias)
+            total = one if total is None else total + one
+        return total  # type: ignore[no-any-return]
+
+
+def split(module: torch.nn.Module, placements: dict[str, Placement]) -> torch.nn.Module:
+    """The replica with every linear layer split as its weight was placed on the ranks when the module ran."""
+    for path, inner in module.named_modules():
+        placement = placements.get(f"{path}.weight" if path else "weight")
+        if type(inner) is torch.nn.Linear and placement is not None and len(placement.splits) == 1:
+            inner.__class__ = _SplitLinear
+            inner.split_of = placement.splits[0]
+    return module
 
 
 def in_place_of(path: str, module: torch.nn.Module) -> torch.nn.Module:

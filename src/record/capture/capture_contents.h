@@ -29,6 +29,9 @@ void read_steps(const StoredFields& root, Capture& capture);
 Tensors read_gradients(const StoredFields& at, const Capture& capture, Container container);
 void read_verify(const StoredFields& root, Capture& capture);
 
+// capture_part.cc. What is there of the run besides the capture; with `contents`, its tensors.
+void read_part(const StoredFields& root, bool contents, Capture& capture);
+
 // "000012" -> 12; -1 if the text is not such a number.
 int64_t number_of(const std::string& name);
 

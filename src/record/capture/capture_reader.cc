@@ -27,7 +27,8 @@ Wanted wanted_of(std::string_view path, CaptureUse use) {
   if (path == "/final") return Wanted::kNothing;
   if (use == CaptureUse::kVerify) return Wanted::kContents;
   const bool is_left_out =
-      path == "/verify" || (path.starts_with("/steps/") && path.ends_with("/grads"));
+      path == "/verify" || (path.starts_with("/steps/") && path.ends_with("/grads")) ||
+      path.starts_with("/part/");
   return is_left_out ? Wanted::kNothing : Wanted::kContents;
 }
 
@@ -166,6 +167,7 @@ Capture read_capture(const std::string& path, CaptureUse use) {
   read_optimizer(root, capture);
   read_steps(root, capture);
   read_verify(root, capture);
+  read_part(root, use == CaptureUse::kVerify, capture);
   problems.throw_if_any();
   return capture;
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -41,6 +42,8 @@ double as_double(const StoredValue& value, int64_t i) {
       return element<float>(value, i);
     case Kind::kF64:
       return element<double>(value, i);
+    case Kind::kBf16:
+      return std::bit_cast<float>(uint32_t{element<uint16_t>(value, i)} << 16);
     case Kind::kText:
       break;
   }
@@ -48,7 +51,7 @@ double as_double(const StoredValue& value, int64_t i) {
 }
 
 bool is_float(Kind kind) {
-  return kind == Kind::kF32 || kind == Kind::kF64;
+  return kind == Kind::kF32 || kind == Kind::kF64 || kind == Kind::kBf16;
 }
 bool is_integer(Kind kind) {
   return kind != Kind::kText && !is_float(kind);
@@ -56,7 +59,7 @@ bool is_integer(Kind kind) {
 
 std::string_view name_of(Kind kind) {
   constexpr std::string_view kNames[] = {"uint8",  "int32",   "uint32",  "int64",
-                                         "uint64", "float32", "float64", "text"};
+                                         "uint64", "float32", "float64", "bfloat16", "text"};
   return kNames[static_cast<size_t>(kind)];
 }
 

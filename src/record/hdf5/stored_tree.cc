@@ -169,6 +169,8 @@ size_t bytes_of(StoredValue::Kind kind) {
   switch (kind) {
     case Kind::kU8:
       return 1;
+    case Kind::kBf16:
+      return 2;
     case Kind::kI32:
     case Kind::kU32:
     case Kind::kF32:

@@ -1,0 +1,173 @@
+// V8: a part's outputs and gradients against those of the run that it was taken from.
+//
+// Every output, gradient of an input and gradient of a weight: |replay - run| / |run|, at most
+//   an FP32 run     kPlainShare, the change between equally good versions (versions.h), or what
+//                   the order of so many terms explains, as in V3
+//   a narrow run    kNarrowFloor, kFormatShare of what the formats do to it (the run against the
+//                   FP32 lane), or twice the change between versions: the bounds of V7 as distances
+//
+// Gradients of parts on several ranks are the rank's own here; the folder's check adds them up.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "analysis/faithful/captured_policy.h"
+#include "analysis/faithful/captured_step.h"
+#include "analysis/faithful/gate_bounds.h"
+#include "analysis/faithful/gate_list.h"
+#include "analysis/faithful/gate_norms.h"
+#include "analysis/faithful/versions.h"
+#include "src/core/counted.h"
+#include "src/policy/find_policy.h"
+#include "src/train/lane/lane_name.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kPlainShare = 1e-5, kNarrowFloor = 0.045, kFormatShare = 0.32;
+constexpr double kTimesNarrow = 2;
+constexpr int kLargeVersions = 3;  // of a part that takes seconds a run
+
+// The results of a step by what they are: "output of call 0", "gradient of layers.0.a.weight".
+Tensors named_results(const CapturedPart& part, const ComputedStep& step) {
+  Tensors found;
+  for (size_t call = 0; call < step.watched.size(); ++call) {
+    for (const auto& [name, y] : step.watched[call]) {
+      found[fmt::format("{} of call {}", name, call)] = y;
+    }
+    for (const auto& [path, dx] : step.input_gradients[call]) {
+      found[fmt::format("gradient of {} in call {}", path, call)] = dx;
+    }
+  }
+  for (const auto& [name, dw] : step.gradients) {
+    if (part.gradients.contains(name)) found["gradient of " + name] = dw;
+  }
+  return found;
+}
+
+// The same of the run. `batch['inputs']['x']` is how the graph calls the argument x.
+Tensors results_of_run(const CapturedPart& part) {
+  Tensors found;
+  for (size_t call = 0; call < part.calls.size(); ++call) {
+    for (const auto& [name, y] : part.calls[call].outputs) {
+      found[fmt::format("{} of call {}", name, call)] = y;
+    }
+    for (const auto& [name, dx] : part.calls[call].input_gradients) {
+      found[fmt::format("gradient of batch['inputs']['{}'] in call {}", name, call)] = dx;
+    }
+  }
+  for (const auto& [name, dw] : part.gradients) found["gradient of " + name] = dw;
+  return found;
+}
+
+struct Judged {
+  double off = 0, version = 0, formats = 0;  // relative to the run's norm
+};
+
+// Most terms of any sum of this step, as V3 counts them.
+double most_terms(const Capture& capture) {
+  double most = 1;
+  for (const Graph& graph : capture.graphs) {
+    for (const Node& node : graph.nodes) {
+      for (const TensorType& output : node.outputs) {
+        most = std::max(most, static_cast<double>(element_count(output.shape)));
+      }
+    }
+  }
+  return most;
+}
+
+double bound_of(const Judged& judged, bool is_narrow, double noise) {
+  if (is_narrow) {
+    return std::max(
+        {kNarrowFloor, kFormatShare * judged.formats, kTimesNarrow * judged.version});
+  }
+  return std::max({kPlainShare, kChaosFactor * judged.version, noise});
+}
+
+bool is_finite(const Tensor& tensor) {
+  const std::span<const float> numbers = tensor.as<float>();
+  return std::ranges::all_of(numbers, [](float x) { return std::isfinite(x); });
+}
+
+}  // namespace
+
+GateResult gate_v8(const Capture& capture) {
+  GateResult gate{.name = "V8", .is_required = true};
+  const CapturedPart& part = *capture.part;
+  const std::string preset = captured_preset(capture);
+  const bool is_narrow = preset != kReferenceLane;
+  gate.subject = preset + " against the run: outputs and gradients of the part";
+  const auto started = std::ranges::find_if(capture.verify, &CapturedVerify::is_start);
+  const Tensors& values =
+      started == capture.verify.end() ? capture.start.values : started->before.values;
+  const CapturedStep& step = capture.steps.front();
+
+  const Policy policy = captured_policy(capture);
+  CapturedStepRunner runner(capture, policy, /*is_fp64=*/false);
+  const Tensors ours = named_results(part, runner.run(step, values, step.scale_before));
+  const Tensors run = results_of_run(part);
+  std::map<std::string, Judged> found;
+  int64_t left = 0;
+  for (const auto& [name, theirs] : run) {
+    const Tensor* own = find_named(ours, name);
+    if (own == nullptr || own->size() != theirs.size()) {
+      gate.details.push_back(name + ": the replay has none of this shape");
+      continue;
+    }
+    if (!is_finite(theirs)) {
+      ++left;
+      continue;
+    }
+    const Distance d = distance(*own, theirs);
+    found[name].off = d.reference > 0 ? d.difference / d.reference : d.difference;
+  }
+  const auto compare = [&](const ComputedStep& other, const Tensors& with, double Judged::*into) {
+    for (const auto& [name, tensor] : named_results(part, other)) {
+      const auto entry = found.find(name);
+      if (entry == found.end()) continue;
+      const Distance d = distance(tensor, with.at(name));
+      const double norm = distance(run.at(name), run.at(name)).value;
+      const double apart = norm > 0 ? d.difference / norm : d.difference;
+      if (std::isfinite(apart)) entry->second.*into = std::max(entry->second.*into, apart);
+    }
+  };
+  const int versions = is_large(capture) ? kLargeVersions : kFewVersions;
+  for (int i = 0; i < versions; ++i) {
+    compare(run_version(version_of(i), capture, policy, step, values), ours, &Judged::version);
+  }
+  if (is_narrow) {
+    const Policy fp32 = find_policy(kReferenceLane);
+    CapturedStepRunner plain(capture, fp32, /*is_fp64=*/false);
+    compare(plain.run(step, values, step.scale_before), run, &Judged::formats);
+  }
+  const double noise =
+      kNoiseFactor * std::sqrt(most_terms(capture)) * find_format("fp32").unit_roundoff();
+  Worst worst;
+  double largest = 0;
+  for (const auto& [name, judged] : found) {
+    const double bound = bound_of(judged, is_narrow, noise);
+    worst.take(judged.off, bound, name);
+    largest = std::max(largest, judged.off);
+    if (judged.off <= bound) continue;
+    gate.details.push_back(fmt::format(
+        "{}: off by {:.1e} of its norm, at most {:.1e}; equally good versions {:.1e}{}", name,
+        judged.off, bound, judged.version,
+        is_narrow ? fmt::format(", the formats {:.1e}", judged.formats) : ""));
+  }
+  if (found.empty() && gate.details.empty()) {
+    gate.figure = "nothing in the run's step is finite";
+    return gate;
+  }
+  gate.status = gate.details.empty() && worst.ratio <= 1 ? GateStatus::kPass : GateStatus::kFail;
+  gate.ratio = worst.ratio;
+  gate.figure = fmt::format("{} of their bound (worst {}), off by at most {:.1e}, {}{}",
+                            fmt::format("{:.2g}", worst.ratio), worst.where, largest,
+                            counted(found.size(), "tensor"),
+                            left == 0 ? "" : fmt::format("; {} not finite in the run", left));
+  return gate;
+}
+
+}  // namespace lockstep

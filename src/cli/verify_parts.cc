@@ -1,0 +1,191 @@
+// See verify_parts.h.
+#include "src/cli/verify_parts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <vector>
+
+#include "analysis/faithful/gates.h"
+#include "analysis/parts/rank_gradients.h"
+#include "src/cli/command.h"
+#include "src/cli/listing.h"
+#include "src/cli/terminal/terminal.h"
+#include "src/cli/verify_capture.h"
+#include "src/core/counted.h"
+#include "src/core/error.h"
+#include "src/core/text.h"
+#include "src/core/text_file.h"
+#include "src/record/capture/capture_reader.h"
+#include "src/record/capture/parts_index.h"
+
+namespace lockstep {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// What stands in the table for all ranks of a part in one step.
+struct PartRow {
+  std::string module, ranks, output, replay, gradient;
+  bool passed = true, failed = false;
+};
+
+const GateResult* gate_named(const std::vector<GateResult>& gates, std::string_view name) {
+  const auto found = std::ranges::find(gates, name, &GateResult::name);
+  return found == gates.end() ? nullptr : &*found;
+}
+
+// How the run's reduced gradients compare with the ranks' own, added up.
+std::string gradient_text(const PartsIndex& index, std::span<const CapturedPart> parts,
+                          PartRow& row) {
+  if (parts.front().world_size == 1 || parts.front().gradient == "bit-exact") {
+    return parts.front().gradient;
+  }
+  const RankGradients found = compare_rank_gradients(parts);
+  if (found.tensors == 0) return parts.front().gradient;
+  if (static_cast<int64_t>(parts.size()) < index.world_size) {
+    return fmt::format("not judged: {} of {} ranks are here", parts.size(), index.world_size);
+  }
+  const std::string of = fmt::format("{} of {} ranks", found.is_sum ? "sum" : "mean", found.ranks);
+  if (found.off == 0) return of + ": bit-exact";
+  if (found.off > kReductionRounding) row.failed = true;
+  return fmt::format("{}: off by {:.1e}{}", of, found.off,
+                     row.failed ? " (" + found.where + ")" : "");
+}
+
+// "2 of 2" and, where gates failed, which.
+void add_gates(const PartEntry& entry, const VerifiedCapture& verified, PartRow& row) {
+  std::vector<std::string> failed;
+  for (const GateResult& gate : verified.gates) {
+    if (gate.status == GateStatus::kFail) failed.push_back(gate.name);
+  }
+  if (!verified.result.passed) row.passed = false;
+  if (failed.empty()) return;
+  row.failed = true;
+  row.replay = fmt::format("rank {}: {} FAIL", entry.rank, join(failed, ", "));
+}
+
+class FolderCheck {
+ public:
+  explicit FolderCheck(const PartsIndex& index) : index_(index) {}
+
+  void run() {
+    const std::vector<PartEntry>& entries = index_.entries;
+    for (size_t begin = 0; begin < entries.size();) {
+      size_t end = begin;
+      while (end < entries.size() && entries[end].module == entries[begin].module &&
+             entries[end].step == entries[begin].step) {
+        ++end;
+      }
+      take(std::span(entries).subspan(begin, end - begin));
+      begin = end;
+    }
+  }
+
+  std::vector<PartRow> rows;
+  std::vector<std::string> refused, not_stored, details;
+  Json results = Json::array();
+  size_t captures = 0, failed = 0;
+
+ private:
+  // One part in one step, on all ranks.
+  void take(std::span<const PartEntry> entries) {
+    PartRow row{.module = fmt::format("{} (step {})", entries[0].module, entries[0].step)};
+    std::vector<CapturedPart> parts;
+    double worst = 0;
+    for (const PartEntry& entry : entries) {
+      if (entry.file.empty()) {
+        refused.push_back(fmt::format("{} on rank {}: {}", entry.module, entry.rank, entry.why));
+        continue;
+      }
+      print_note(fmt::format("{}, step {}, rank {}", entry.module, entry.step, entry.rank));
+      Capture capture = read_capture(entry.file, CaptureUse::kVerify);
+      if (!capture.part) {
+        throw InputError("'" + entry.file + "' is not the capture of a part",
+                         "keep the folder as lockstep_capture.Parts wrote it");
+      }
+      CapturedPart kept = *capture.part;
+      kept.calls.clear();
+      parts.push_back(std::move(kept));
+      const VerifiedCapture verified = verify_gates(std::move(capture), {});
+      ++captures;
+      add_gates(entry, verified, row);
+      if (const GateResult* gate = gate_named(verified.gates, "V8")) {
+        worst = std::max(worst, gate->ratio);
+        if (gate->status == GateStatus::kFail && !gate->details.empty()) {
+          details.push_back(fmt::format("{} on rank {}: {}", entry.module, entry.rank,
+                                        gate->details.front()));
+        }
+      }
+      if (std::string why = store_verification(entry.file, verified.result); !why.empty()) {
+        not_stored.push_back(std::move(why));
+      }
+      results.push_back({{"module", entry.module},
+                         {"step", entry.step},
+                         {"rank", entry.rank},
+                         {"file", entry.file},
+                         {"verification", Json::parse(to_json(verified.result))}});
+    }
+    if (parts.empty()) return;
+    row.ranks = fmt::format("{}", parts.size());
+    row.output = parts.front().output;
+    for (const CapturedPart& part : parts) {
+      if (part.output_off > parts.front().output_off) row.output = part.output;
+    }
+    if (row.replay.empty()) row.replay = fmt::format("PASS, {:.2g} of its bound", worst);
+    row.gradient = gradient_text(index_, parts, row);
+    failed += row.failed;
+    rows.push_back(std::move(row));
+  }
+
+  const PartsIndex& index_;
+};
+
+}  // namespace
+
+int verify_parts_folder(const std::string& folder, const std::string& json) {
+  const PartsIndex index = read_parts_index(folder);
+  print_line(fmt::format("{}: parts of {} on {} of {}", folder, index.model_class,
+                         counted(index.ranks.size(), "rank"), index.world_size));
+  for (const int64_t rank : index.incomplete) {
+    print_line(fmt::format("note: rank {} ended before its last step to capture", rank));
+  }
+  FolderCheck check(index);
+  check.run();
+  Listing listing{.columns = {"part", "ranks", "output, run alone", "replay (V0, V8)",
+                              "gradients of the weights"},
+                  .rows = {}};
+  for (const PartRow& row : check.rows) {
+    listing.rows.push_back({row.module, row.ranks, row.output, row.replay, row.gradient});
+  }
+  if (!listing.rows.empty()) print_text(listing_text(listing));
+  for (const std::string& detail : check.details) print_line("  " + detail);
+  for (const std::string& text : check.refused) print_line("not captured: " + text);
+  if (!check.not_stored.empty()) {
+    print_note("warning: not stored next to the parts: " + check.not_stored.front());
+  }
+  if (!json.empty()) {
+    const Json all = {{"format", "lockstep-parts-verification"}, {"parts", check.results}};
+    write_text_file_atomically(json, all.dump(2) + "\n");
+    print_line("Wrote " + json);
+  }
+  const bool passed =
+      check.captures > 0 && check.failed == 0 &&
+      std::ranges::all_of(check.rows, [](const PartRow& row) { return row.passed; });
+  if (check.failed != 0) {
+    fmt::print("Not faithful: {} of {} parts.\n", check.failed, check.rows.size());
+    return kExitRegression;
+  }
+  if (!passed) {
+    fmt::print("Inconclusive: {}.\n", check.captures == 0 ? "no part was captured"
+                                                          : "a part could not be judged");
+    return kExitInconclusive;
+  }
+  fmt::print("Faithful: every part repeats the run.\n");
+  return kExitFine;
+}
+
+}  // namespace lockstep
