@@ -20,6 +20,7 @@
 #include "analysis/faithful/gate_norms.h"
 #include "analysis/faithful/versions.h"
 #include "src/core/counted.h"
+#include "src/graph/watched.h"
 #include "src/policy/find_policy.h"
 #include "src/train/lane/lane_name.h"
 
@@ -47,11 +48,16 @@ Tensors named_results(const CapturedPart& part, const ComputedStep& step) {
   return found;
 }
 
-// The same of the run. `batch['inputs']['x']` is how the graph calls the argument x.
-Tensors results_of_run(const CapturedPart& part) {
+// The same of the run. `batch['inputs']['x']` is how the graph calls the argument x. Outputs that
+// got no gradient are not in the graph.
+Tensors results_of_run(const Capture& capture) {
+  const CapturedPart& part = *capture.part;
   Tensors found;
   for (size_t call = 0; call < part.calls.size(); ++call) {
+    const CapturedMicroBatch& micro = capture.steps.front().micro.at(call);
+    const Graph& graph = capture.graphs.at(static_cast<size_t>(micro.graph));
     for (const auto& [name, y] : part.calls[call].outputs) {
+      if (!graph.outputs.contains(std::string(kWatchPrefix) + name)) continue;
       found[fmt::format("{} of call {}", name, call)] = y;
     }
     for (const auto& [name, dx] : part.calls[call].input_gradients) {
@@ -108,7 +114,7 @@ GateResult gate_v8(const Capture& capture) {
   const Policy policy = captured_policy(capture);
   CapturedStepRunner runner(capture, policy, /*is_fp64=*/false);
   const Tensors ours = named_results(part, runner.run(step, values, step.scale_before));
-  const Tensors run = results_of_run(part);
+  const Tensors run = results_of_run(capture);
   std::map<std::string, Judged> found;
   int64_t left = 0;
   for (const auto& [name, theirs] : run) {

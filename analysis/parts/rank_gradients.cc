@@ -61,7 +61,8 @@ double distance_in_block(const std::vector<float>& whole, const Shape& shape,
 }
 
 RankGradients compare(const Group& group, double divisor) {
-  RankGradients found{.ranks = static_cast<int64_t>(group.size())};
+  RankGradients found;
+  found.ranks = static_cast<int64_t>(group.size());
   std::map<std::string, std::vector<float>> whole;
   for (const CapturedPart* part : group) {
     for (const auto& [name, run] : part->run_gradients) {

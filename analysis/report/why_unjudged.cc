@@ -20,10 +20,11 @@ bool has_gradients(const Report& report) {
 
 bool is_short_capture(const Report& report) {
   return !has_recorded_updates(report.options) && report.captured >= 0 &&
-         report.steps < kJudgedSteps;
+         report.options.part.empty() && report.steps < kJudgedSteps;
 }
 
 WhyUnjudged why_unjudged(const Report& report) {
+  if (!report.options.part.empty()) return WhyUnjudged::kPart;
   if (has_recorded_updates(report.options)) {
     return has_gradients(report) ? WhyUnjudged::kRecordedUpdates : WhyUnjudged::kInference;
   }

@@ -9,6 +9,7 @@
 namespace lockstep {
 
 enum class WhyUnjudged : uint8_t {
+  kPart,
   kSynced,
   kInference,
   kRecordedUpdates,

@@ -126,8 +126,12 @@ KEYSTR = Private("torch.utils._pytree.keystr", _TRACE)
 FUNCTION_META = Private("torch.autograd.function.FunctionMeta", "recording a torch.autograd.Function")
 CHECKPOINT = Private("torch.utils.checkpoint.CheckpointFunction", "recording a torch.autograd.Function")
 ENGINE = Private("torch.autograd._engine_run_backward", "recording gradients in a forward pass")
-RUNNING_BACKWARD = Private("torch._C._current_graph_task_id", "recording parts under activation checkpointing")  # -1: none
-LOCAL_SHAPE = Private("torch.distributed.tensor._utils.compute_local_shape_and_global_offset", "recording sharded parts")
+RUNNING_BACKWARD = Private(
+    "torch._C._current_graph_task_id", "recording parts under activation checkpointing"
+)  # -1: none
+LOCAL_SHAPE = Private(
+    "torch.distributed.tensor._utils.compute_local_shape_and_global_offset", "recording sharded parts"
+)
 CUSTOM_OPS = Private("torch._library.custom_ops.OPDEFS", "recording a torch.library.custom_op")
 # Which callback torch.compile runs code with
 STANCE = Private("torch._dynamo.eval_frame._callback_from_stance", "a step with compiled code")

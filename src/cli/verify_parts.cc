@@ -29,7 +29,7 @@ using Json = nlohmann::ordered_json;
 
 // What stands in the table for all ranks of a part in one step.
 struct PartRow {
-  std::string module, ranks, output, replay, gradient;
+  std::string module = {}, ranks = {}, output = {}, replay = {}, gradient = {};
   bool passed = true, failed = false;
 };
 

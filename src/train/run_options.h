@@ -49,6 +49,7 @@ struct RunOptions {
   // numbers and clip_norm).
   HyperValues loop_changes;
   std::string capture_hash;  // SHA-256 of the capture that `model` names, "": a built-in model
+  std::string part;          // the path of its module in the large model, if it is a part's
   bool cycle = false;        // after the last captured step the first one follows
   // Indices of captured steps, taken in this order, over and over; empty: all in their own.
   std::vector<int64_t> captured_order;

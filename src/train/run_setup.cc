@@ -248,6 +248,10 @@ void take_loop_options(const Capture& capture, CapturedLoop& loop, RunOptions& o
     options.accumulate = std::max(options.accumulate, static_cast<int64_t>(of_step.size()));
   }
   options.capture_hash = capture.sha256;
+  if (capture.part) {  // it has one step, from the run's own state
+    options.part = capture.part->module;
+    options.mode = LaneMode::kSynced;
+  }
   options.data = "captured";
   options.optimizer = {capture.optimizer, first.hyper.at(0)};
   options.groups.clear();

@@ -37,6 +37,26 @@ TEST_CASE("hand-checked: loss = mean((w w - t)^2), both operands the same value"
   CHECK(values.at(step.loss).as<double>()[0] == 1);
 }
 
+TEST_CASE("an input that requires a gradient gets one, and no other does") {
+  GraphBuilder b("part");
+  const Value x = b.input("x", {{2}}), w = b.parameter("w", {2});
+  b.set_loss(b.op("mse_loss", {b.op("mul", {x, w}, {}, ""), b.input("t", {{2}})}, {}, ""));
+  Graph forward = b.finish();
+  CHECK_FALSE(differentiate(forward).adjoints.contains("in0"));
+  forward.inputs[0].requires_grad = true;
+  const Graph step = differentiate(forward);
+  CHECK_FALSE(step.adjoints.contains("in1"));
+  testing::Values values = testing::make_values(step, 1);
+  values["in0"] = Tensor::from<double>({2}, {2, 3});
+  values["p:w"] = Tensor::from<double>({2}, {5, 7});
+  values["in1"] = Tensor::from<double>({2}, {9, 22});
+  values = testing::run_graph(step, values);
+  // d/dx = (w x - t) 2/2 w:  (10 - 9) 5 = 5,  (21 - 22) 7 = -7
+  const auto gradient = values.at(step.adjoints.at("in0")).as<double>();
+  CHECK(gradient[0] == 5);
+  CHECK(gradient[1] == -7);
+}
+
 TEST_CASE("the seed scales every gradient: a power of two changes no other bit") {
   const Graph step = differentiate(testing::tiny_cnn());
   testing::Values given = testing::make_values(step, 3);

@@ -27,6 +27,7 @@ void check_equal(const Graph& a, const Graph& b) {
     CHECK(a.inputs[i].id == b.inputs[i].id);
     CHECK(a.inputs[i].path == b.inputs[i].path);
     CHECK(a.inputs[i].type == b.inputs[i].type);
+    CHECK(a.inputs[i].requires_grad == b.inputs[i].requires_grad);
   }
   REQUIRE(a.parameters.size() == b.parameters.size());
   for (size_t i = 0; i < a.parameters.size(); ++i) {
@@ -73,6 +74,7 @@ void check_equal(const Graph& a, const Graph& b) {
 TEST_CASE("round trip: forward and step graphs come back equal, text included") {
   Graph forward = testing::tiny_cnn();
   forward.parameters[1].requires_grad = false;
+  forward.inputs[0].requires_grad = true;
   forward.nodes[0].source_line = "model.py:33";
   forward.nodes[0].torch_op = "aten.convolution.default";
   forward.nodes[0].layer = "a \"quoted\"\\path/\u00e9";

@@ -12,10 +12,11 @@ from typing import Any
 
 from ..capture import Capture
 from ..errors import CaptureError
+from ..parts.parts import Parts
 
 
 class Blocks:
-    def __init__(self, cap: Capture):
+    def __init__(self, cap: Capture | Parts):
         self._cap = cap
         self._open: contextlib.AbstractContextManager[None] | None = None
 
@@ -56,7 +57,7 @@ class Blocks:
         self._cap.finish()
 
 
-def begun(make: Callable[[], Capture], on_unsupported: str) -> Blocks | None:
+def begun(make: Callable[[], Capture | Parts], on_unsupported: str) -> Blocks | None:
     """None, with one warning, where make() refuses the loop and on_unsupported is "report"."""
     try:
         return Blocks(make())

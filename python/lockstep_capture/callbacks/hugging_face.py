@@ -18,6 +18,7 @@ import torch
 
 from ..capture import Capture
 from ..errors import CaptureError
+from ..parts.parts import Parts
 from ..watch.hooks import replace
 from .blocks import Blocks, begun
 
@@ -96,7 +97,7 @@ class CaptureCallback(TrainerCallback):  # type: ignore[misc]
 
     # ---- The rest
 
-    def _capture(self) -> Capture:
+    def _capture(self) -> Capture | Parts:
         trainer = self._trainer
         _check(trainer)
         compute_loss = trainer.compute_loss
@@ -142,6 +143,30 @@ class CaptureCallback(TrainerCallback):  # type: ignore[misc]
         """The Trainer is as it was, and free."""
         self._replaced.close()
         self._blocks = self._trainer = None
+
+
+class PartsCallback(CaptureCallback):
+    """Captures modules of the Trainer's model where they run, each as a capture of its own: lockstep_capture.Parts, whose
+    options it takes (steps, skip, tokens, rows, max_bytes, reference). The folder must be new or empty.
+
+    Throws, in train(): as CaptureCallback and Parts.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], modules: str | Sequence[str], **options: Any):
+        super().__init__(folder)
+        self._modules, self._parts_options = modules, options
+
+    def _capture(self) -> Parts:
+        trainer = self._trainer
+        _check(trainer)
+        return Parts(
+            self._path,
+            trainer.model_wrapped,
+            self._modules,
+            optimizer=trainer.optimizer,
+            scaler=trainer.accelerator.scaler,
+            **self._parts_options,
+        )
 
 
 def _calling_trainer() -> Any:

@@ -19,6 +19,7 @@ import torch
 
 from ..capture import Capture
 from ..errors import CaptureError
+from ..parts.parts import Parts
 from ..trace.step_function import StepFunction
 from .blocks import Blocks, begun
 
@@ -99,12 +100,8 @@ class CaptureCallback(Callback):  # type: ignore[misc]
         if blocks is not None:
             blocks.finish()
 
-    def _capture(self, trainer: Any, module: Any) -> Capture:
-        if not module.automatic_optimization:
-            raise CaptureError(
-                "LightningModule: automatic_optimization is False, must be True: with manual optimization "
-                "put lockstep_capture.Capture around the body of training_step"
-            )
+    def _capture(self, trainer: Any, module: Any) -> Capture | Parts:
+        _check(module)
         precision = trainer.precision_plugin
         return Capture(
             self._path,
@@ -122,6 +119,38 @@ class CaptureCallback(Callback):  # type: ignore[misc]
         with _without_logging(module):
             result = step(batch, self._index) if wanted > 1 else step(batch)
         return result["loss"] if isinstance(result, Mapping) and "loss" in result else result
+
+
+class PartsCallback(CaptureCallback):
+    """Captures modules of the Trainer's model where they run, each as a capture of its own: lockstep_capture.Parts, whose
+    options it takes (steps, skip, tokens, rows, max_bytes, reference). Paths are those in the LightningModule. The folder must
+    be new or empty.
+
+    Throws, in fit(): as CaptureCallback and Parts.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], modules: str | Sequence[str], **options: Any):
+        super().__init__(folder)
+        self._modules, self._parts_options = modules, options
+
+    def _capture(self, trainer: Any, module: Any) -> Parts:
+        _check(module)
+        return Parts(
+            self._path,
+            module,
+            self._modules,
+            optimizer=trainer.optimizers[0],
+            scaler=getattr(trainer.precision_plugin, "scaler", None),
+            **self._parts_options,
+        )
+
+
+def _check(module: Any) -> None:
+    if not module.automatic_optimization:
+        raise CaptureError(
+            "LightningModule: automatic_optimization is False, must be True: with manual optimization "
+            "put lockstep_capture.Capture around the body of training_step"
+        )
 
 
 @contextlib.contextmanager

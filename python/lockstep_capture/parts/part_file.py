@@ -42,7 +42,9 @@ class Cut:
 class _Form:
     """How a call is made from named tensors, without any of them: calls of the same form share a graph."""
 
-    def __init__(self, path: str, leaves: dict[str, Any], shape: Any, dtypes: dict[str, torch.dtype], graded: list[str]):
+    def __init__(
+        self, path: str, leaves: dict[str, Any], shape: Any, dtypes: dict[str, torch.dtype], graded: list[str]
+    ):
         """leaves: of the arguments, in order. dtypes: of the floating results. graded: those that got a gradient."""
         self.path, self.dtypes, self.graded, self._shape = path, dtypes, graded, shape
         self._names = list(leaves)
@@ -50,8 +52,13 @@ class _Form:
 
     def is_like(self, other: _Form) -> bool:
         same = self._names == other._names and self._shape == other._shape and self.graded == other.graded
-        return same and self.dtypes == other.dtypes and all(
-            a is b or (type(a) is type(b) and a == b) for a, b in zip(self._constants, other._constants, strict=True)
+        return (
+            same
+            and self.dtypes == other.dtypes
+            and all(
+                a is b or (type(a) is type(b) and a == b)
+                for a, b in zip(self._constants, other._constants, strict=True)
+            )
         )
 
     def run(self, module: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -204,12 +211,10 @@ def _compare(
     total: dict[str, torch.Tensor] = {}
     worst_input = 0.0
     for one in calls:
-        inputs = {
-            name: tensor.to(part.device).requires_grad_(is_float(tensor) and name in one.input_gradients)
-            if is_float(tensor)
-            else tensor.to(part.device)
-            for name, tensor in one.inputs.items()
-        }
+        # Tensors of their own: their gradients must not be added to by the capture's backward pass.
+        inputs = {name: tensor.to(part.device).detach() for name, tensor in one.inputs.items()}
+        for name in one.input_gradients:
+            inputs[name].requires_grad_()
         with one.as_in_run(part.device):
             outputs = one.form.run(module, inputs)
         off = distance(outputs, one.outputs)
@@ -275,7 +280,9 @@ def _inputs_in_words(off: float) -> str:
     return _in_words(off) if off < _MOST_OFF_NARROW else "of other readers too"
 
 
-def _gradients_in_words(part: PartStep, own: dict[str, torch.Tensor], is_cut: bool, ranks: int, checks: PartChecks) -> str:
+def _gradients_in_words(
+    part: PartStep, own: dict[str, torch.Tensor], is_cut: bool, ranks: int, checks: PartChecks
+) -> str:
     """Fills checks.run_gradients where the run's are others."""
     if is_cut:
         return "of a slice"
@@ -292,9 +299,7 @@ def _gradients_in_words(part: PartStep, own: dict[str, torch.Tensor], is_cut: bo
     return _in_words(off)
 
 
-def _region(
-    gradient: torch.Tensor, run: dict[str, tuple[torch.Tensor, Placement]], name: str
-) -> torch.Tensor:
+def _region(gradient: torch.Tensor, run: dict[str, tuple[torch.Tensor, Placement]], name: str) -> torch.Tensor:
     """What this rank has of it in the run."""
     placement = run[name][1] if name in run else Placement()
     if not placement.splits or gradient.shape == placement.shape:

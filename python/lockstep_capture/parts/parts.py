@@ -19,7 +19,7 @@ import torch
 from ..errors import CaptureError, failed
 from ..model_state import rank, unwrap_optimizer, world_size
 from ..trace.uncompiled import uncompiled
-from ..trace.user_code import ShownToUsers, user_line
+from ..trace.user_code import ShownToUsers, depth_of_user, user_line
 from ..version import __version__
 from ..watch.hooks import around_step, replace
 from .calls import PartStep, Taps
@@ -27,6 +27,7 @@ from .checks import PartChecks
 from .copies import Copies
 from .names import chosen
 from .part_file import Cut, file_name, write_part
+from .replicas import plain_class
 
 INDEX = "parts.json"
 _NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
@@ -89,6 +90,7 @@ class Parts:
             raise CaptureError("; ".join(problems))
         self._model = _inside(model)
         self._modules = chosen(self._model, patterns)
+        self._class = plain_class(self._model)
         self._optimizer = None if optimizer is None else unwrap_optimizer(optimizer)
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self._steps, self._skip, self._cut = steps, skip, Cut(tokens, rows)
@@ -230,9 +232,7 @@ class Parts:
         try:
             os.makedirs(os.path.dirname(place), exist_ok=True)
             self._check_bytes(part)
-            checks = write_part(
-                place, part, step=step, scale=self._scale, cut=self._cut, reference=self._reference
-            )
+            checks = write_part(place, part, step=step, scale=self._scale, cut=self._cut, reference=self._reference)
             row |= {"status": "captured", **_shown(checks)}
             self._written_bytes += os.path.getsize(place)
         except CaptureError as error:
@@ -246,7 +246,11 @@ class Parts:
     def _check_bytes(self, part: PartStep) -> None:
         if self._most_bytes is None:
             return
-        tensors = [*part.weights.values(), *part.weights.values(), *part.buffers.values()]  # weights and their gradients
+        tensors = [
+            *part.weights.values(),
+            *part.weights.values(),
+            *part.buffers.values(),
+        ]  # weights and their gradients
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         if self._written_bytes + size > self._most_bytes:
             raise CaptureError(
@@ -260,7 +264,7 @@ class Parts:
             "format_version": 1,
             "capture_version": __version__,
             "torch_version": str(torch.__version__),
-            "model_class": f"{type(self._model).__module__}.{type(self._model).__qualname__}",
+            "model_class": f"{self._class.__module__}.{self._class.__qualname__}",
             "rank": rank(),
             "world_size": world_size(),
             "complete": self._closed,
@@ -275,7 +279,7 @@ class Parts:
             self._warn(f"{place} could not be written: {error}")
 
     def _warn(self, text: str) -> None:
-        warnings.warn(f"lockstep_capture: {text}", stacklevel=6)
+        warnings.warn(f"lockstep_capture: {text}", stacklevel=1 + depth_of_user())
 
     def _say(self, text: str) -> None:
         if not self._quiet:

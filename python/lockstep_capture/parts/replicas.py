@@ -38,7 +38,7 @@ def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
-def _plain_class(module: torch.nn.Module) -> type[torch.nn.Module]:
+def plain_class(module: torch.nn.Module) -> type[torch.nn.Module]:
     """fully_shard() gives a module a class made of FSDPModule and its own."""
     own: type[torch.nn.Module] = type(module)
     while own.__module__.startswith("torch.distributed") and len(own.__bases__) > 1:
@@ -49,8 +49,8 @@ def _plain_class(module: torch.nn.Module) -> type[torch.nn.Module]:
 def _copy(module: torch.nn.Module, made: dict[int, Any]) -> torch.nn.Module:
     module = _unwrapped(module)
     if id(module) in made:
-        return made[id(module)]  # type: ignore[no-any-return]
-    kind = _plain_class(module)
+        return made[id(module)]
+    kind = plain_class(module)
     new = kind.__new__(kind)
     made[id(module)] = new
     values = {name: value for name, value in vars(module).items() if "composable" not in name}
@@ -88,6 +88,7 @@ class _SplitLinear(torch.nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         dimension, ranks = self.split_of
+        x = x.view_as(x)  # the shares of its gradient are added before those of other layers
         weights = torch.chunk(self.weight, ranks, dimension)
         if dimension == 0:
             biases = torch.chunk(self.bias, ranks) if self.bias is not None else [None] * ranks
@@ -97,7 +98,7 @@ class _SplitLinear(torch.nn.Linear):
         for part, weight in zip(torch.chunk(x, ranks, -1), weights, strict=True):
             one = torch.nn.functional.linear(part, weight, bias)
             total = one if total is None else total + one
-        return total  # type: ignore[no-any-return]
+        return total
 
 
 def split(module: torch.nn.Module, placements: dict[str, Placement]) -> torch.nn.Module:
@@ -106,7 +107,7 @@ def split(module: torch.nn.Module, placements: dict[str, Placement]) -> torch.nn
         placement = placements.get(f"{path}.weight" if path else "weight")
         if type(inner) is torch.nn.Linear and placement is not None and len(placement.splits) == 1:
             inner.__class__ = _SplitLinear
-            inner.split_of = placement.splits[0]
+            vars(inner)["split_of"] = placement.splits[0]
     return module
 
 

@@ -24,7 +24,9 @@ def extents_of(leaves: dict[str, Any], name: str) -> Extents:
     for leaf in leaves.values():
         if isinstance(leaf, torch.Tensor) and leaf.dtype.is_floating_point and leaf.dim() >= 2:
             return Extents(leaf.shape[0], leaf.shape[1], True) if leaf.dim() >= 3 else Extents(leaf.shape[0], 1, False)
-    raise CaptureError(f"{name}: has no tensor of two dimensions or more that could be cut: leave tokens= and rows= out")
+    raise CaptureError(
+        f"{name}: has no tensor of two dimensions or more that could be cut: leave tokens= and rows= out"
+    )
 
 
 @dataclass(frozen=True)

@@ -122,6 +122,14 @@ def user_line() -> str:
     return ""
 
 
+def depth_of_user() -> int:
+    """How many calls above its caller the innermost line of user code is."""
+    depth, frame = 0, sys._getframe(1)
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        depth, frame = depth + 1, frame.f_back  # type: ignore[assignment]
+    return depth
+
+
 def shown_to_users(body: Callable[_P, _T]) -> Callable[_P, _T]:
     """body, whose CaptureErrors end at the user's line: without the frames of this package in between."""
 

@@ -65,7 +65,8 @@ std::string short_capture_text(const Report& report) {
 // its own way.
 std::string judging_command(const Report& report, WhyUnjudged why) {
   constexpr int64_t kTimesLonger = 4;
-  if (why == WhyUnjudged::kReferenceNotFinite || why == WhyUnjudged::kInference ||
+  if (why == WhyUnjudged::kPart || why == WhyUnjudged::kReferenceNotFinite ||
+      why == WhyUnjudged::kInference ||
       why == WhyUnjudged::kRecordedUpdates || is_of_search(report)) {
     return "";
   }

@@ -1,0 +1,296 @@
+"""Parts: modules of a model captured where they run. Each file repeats its module's output and gradients, and the run
+goes on as if nobody had looked."""
+
+import json
+import os
+import re
+import warnings
+
+import h5py
+import part_networks
+import pytest
+import torch
+from lockstep_capture import CaptureError, Parts
+from part_networks import file_of, network, rows_of, train
+from torch.utils.checkpoint import checkpoint
+
+MODULES = ["blocks.{0,2}", "head"]
+
+
+def adamw(model):
+    return torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def captured(folder, modules=MODULES, *, options=None, make=network, optimizer=adamw, **loop):
+    """Trains with and without a capture; the weights must have the same bits. Returns the rows of the list."""
+    plain = make()
+    before = train(plain, optimizer(plain), **loop)
+    model = make()
+    own = optimizer(model)
+    parts = Parts(folder, model, modules, optimizer=own, scaler=loop.get("scaler"), quiet=True, **(options or {}))
+    after = train(model, own, parts, **loop)
+    assert parts.finished
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    return rows_of(folder)
+
+
+def assert_exact(rows, names):
+    assert list(rows) == names
+    for row in rows.values():
+        assert row["status"] == "captured", row
+        assert (row["output"], row["input_gradient"], row["gradient"]) == ("bit-exact",) * 3, row
+
+
+def test_parts_repeat_the_run(tmp_path, lockstep):
+    rows = captured(tmp_path / "parts")
+    assert_exact(rows, ["blocks.0", "blocks.2", "head"])
+    said = lockstep("verify", tmp_path / "parts").stdout
+    assert len(re.findall(r"bit-exact +PASS, .* of its bound +bit-exact", said)) == 3
+    assert said.endswith("Faithful: every part repeats the run.\n")
+
+
+@pytest.mark.parametrize("loop", [{"micro": 2}, {"autocast": torch.bfloat16}], ids=["micro-batches", "autocast"])
+def test_dropout_and_loops(tmp_path, lockstep, loop):
+    rows = captured(tmp_path / "parts", make=lambda: network(dropout=0.2), **loop)
+    assert_exact(rows, ["blocks.0", "blocks.2", "head"])
+    assert {row["calls"] for row in rows.values()} == {loop.get("micro", 1)}
+    lockstep("verify", tmp_path / "parts")
+
+
+def test_a_module_called_twice_has_the_sum_of_both(tmp_path, lockstep):
+    rows = captured(tmp_path / "parts", ["blocks.1"], make=lambda: network(repeat=2))
+    assert_exact(rows, ["blocks.1"])
+    assert rows["blocks.1"]["calls"] == 2
+    lockstep("verify", tmp_path / "parts")
+
+
+def test_a_loss_scale_is_undone_and_put_back(tmp_path, lockstep):
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with torch.no_grad():
+        model = network()
+    own = adamw(model)
+    parts = Parts(tmp_path / "parts", model, ["blocks.0"], optimizer=own, scaler=scaler, quiet=True)
+    train(model, own, parts, autocast=torch.float16, scaler=scaler)
+    rows = rows_of(tmp_path / "parts")
+    assert_exact(rows, ["blocks.0"])
+    assert rows["blocks.0"]["loss_scale"] == 1024
+    with h5py.File(file_of(tmp_path / "parts", "blocks.0")) as file:
+        assert file["amp/scaler"].attrs["scale"] == 1024
+    lockstep("verify", tmp_path / "parts")
+
+
+def test_weights_take_the_room_that_they_have(tmp_path, lockstep):
+    """bfloat16 is two bytes in the file, and a replay reads the same numbers."""
+    rows = captured(tmp_path / "parts", ["blocks.0"], make=lambda: network().bfloat16())
+    assert_exact(rows, ["blocks.0"])
+    path = file_of(tmp_path / "parts", "blocks.0")
+    with h5py.File(path) as file:
+        weight = file["params/blocks.0.up.weight"]
+        assert weight.id.get_type().get_size() == 2 and weight.attrs["torch_dtype"] == "bfloat16"
+        assert torch.equal(torch.from_numpy(weight[()]), network().bfloat16().blocks[0].up.weight.detach().float())
+        tensors = 0
+
+        def add(name, item):
+            nonlocal tensors
+            if isinstance(item, h5py.Dataset) and item.dtype.kind == "f":
+                tensors += item.size * item.id.get_type().get_size()
+
+        file.visititems(add)
+    assert os.path.getsize(path) < tensors + 64_000  # graph, names and attributes
+    lockstep("verify", tmp_path / "parts")
+    lockstep("replay", path, "--mode", "synced", "--lanes", "fp32,fp8-current", "-o", tmp_path / "a.h5")
+
+
+class Checkpointed(part_networks.Network):
+    def __init__(self, reentrant):
+        super().__init__()
+        self.reentrant = reentrant
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.reentrant)
+        return self.head(x)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_recomputed_pass_is_no_second_call(tmp_path, reentrant):
+    def make():
+        torch.manual_seed(1)
+        return Checkpointed(reentrant)
+
+    rows = captured(tmp_path / "parts", ["blocks.{0,2}"], make=make)
+    assert_exact(rows, ["blocks.0", "blocks.2"])
+    assert {row["calls"] for row in rows.values()} == {1}
+    with h5py.File(file_of(tmp_path / "parts", "blocks.0")) as file:
+        assert file["part"].attrs["recomputed"] == 1
+
+
+def test_a_compiled_model_runs_eagerly_in_captured_steps(tmp_path):
+    model = network()
+    compiled = torch.compile(model, backend="aot_eager")
+    own = adamw(model)
+    parts = Parts(tmp_path / "parts", compiled, ["blocks.0"], optimizer=own, skip=1, quiet=True)
+    with pytest.warns(UserWarning, match=r"torch.compile: the captured steps run .* uncompiled"):
+        train(compiled, own, parts)
+    assert_exact(rows_of(tmp_path / "parts"), ["blocks.0"])
+    assert rows_of(tmp_path / "parts")["blocks.0"]["step"] == 1
+
+
+def test_a_slice_keeps_the_first_tokens(tmp_path, lockstep):
+    rows = captured(tmp_path / "parts", options={"tokens": 12}, rows=4, tokens=8)
+    assert all(row["status"] == "captured" and row["gradient"] == "of a slice" for row in rows.values()), rows
+    with h5py.File(file_of(tmp_path / "parts", "blocks.0")) as file:
+        assert file["part/calls/000/outputs/output"].shape == (1, 8, part_networks.WIDTH)
+        assert dict(file["part"].attrs)["kept_rows"] == 1
+    lockstep("verify", tmp_path / "parts")
+    rows = captured(tmp_path / "short", ["blocks.0"], options={"tokens": 5}, rows=4, tokens=8)
+    assert rows["blocks.0"]["status"] == "captured"  # causal: the first tokens do not see the others
+
+
+def test_a_slice_is_refused_where_tokens_mix(tmp_path):
+    class Mixing(part_networks.Network):
+        def __init__(self):
+            super().__init__()
+            self.blocks[0] = torch.nn.Sequential(torch.nn.Linear(part_networks.WIDTH, part_networks.WIDTH))
+            self.blocks[0].forward = lambda x, scale: x + self.blocks[0][0](x.mean(1, keepdim=True))
+
+    torch.manual_seed(1)
+    model = Mixing()
+    own = adamw(model)
+    parts = Parts(tmp_path / "parts", model, ["blocks.0"], optimizer=own, tokens=4, quiet=True)
+    with pytest.warns(UserWarning, match=r"blocks\.0 was not captured: .*mixes tokens or rows"):
+        train(model, own, parts, tokens=8)
+    assert rows_of(tmp_path / "parts")["blocks.0"]["status"] == "refused"
+
+
+def test_what_cannot_be_rebuilt_is_refused_with_the_way_out(tmp_path, lockstep):
+    class Remembers(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.own, self.sum = torch.nn.Linear(part_networks.WIDTH, part_networks.WIDTH), []
+
+        def forward(self, x, scale):
+            self.sum.append(x.detach())
+            return self.own(x) + sum(self.sum)
+
+    torch.manual_seed(1)
+    model = network()
+    model.blocks[1] = Remembers()
+    for weight in model.head.parameters():
+        weight.requires_grad_(False)
+    own = adamw(model)
+    parts = Parts(tmp_path / "parts", model, ["blocks.{0,1}", "head"], optimizer=own, quiet=True)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        train(model, own, parts)
+    text = "\n".join(str(one.message) for one in seen)
+    assert "blocks.1 was not captured" in text and "choose modules inside of it" in text
+    assert "head: has no weight that trains: choose the module around it" in text
+    rows = rows_of(tmp_path / "parts")
+    assert [row["status"] for row in rows.values()] == ["captured", "refused", "refused"]
+    said = lockstep("verify", tmp_path / "parts").stdout
+    assert "not captured: blocks.1 on rank 0" in said and "Faithful" in said
+
+
+def test_wrong_arguments_are_named_before_anything_runs(tmp_path):
+    model = network()
+    with pytest.raises(CaptureError, match=r"'blocks\.7' is not the path of a module.*near: blocks"):
+        Parts(tmp_path / "a", model, ["blocks.{0,7}"])
+    with pytest.raises(CaptureError, match=r"steps: is 0, .*tokens: is -1, .*scaler: is a int"):
+        Parts(tmp_path / "a", model, ["head"], steps=0, tokens=-1, scaler=3)
+    assert not (tmp_path / "a").exists()
+    Parts(tmp_path / "b", model, ["blocks.*"]).finish()
+    with pytest.raises(CaptureError, match="holds parts already, must be new or empty"):
+        Parts(tmp_path / "b", model, ["head"])
+
+
+def test_stars_stay_within_a_level(tmp_path):
+    model = network()
+    own = adamw(model)
+    parts = Parts(tmp_path / "a", model, ["blocks.*", "**.up"], optimizer=own, quiet=True)
+    train(model, own, parts, steps=1)
+    assert list(rows_of(tmp_path / "a")) == [
+        "blocks.0",
+        "blocks.0.up",
+        "blocks.1",
+        "blocks.1.up",
+        "blocks.2",
+        "blocks.2.up",
+    ]
+
+
+def test_too_many_bytes_are_refused(tmp_path):
+    model = network()
+    own = adamw(model)
+    parts = Parts(tmp_path / "a", model, ["blocks.*"], optimizer=own, max_bytes=250_000, quiet=True)
+    with pytest.warns(UserWarning, match=r"blocks\.1 was not captured: .*max_bytes is 250,000"):
+        train(model, own, parts)
+    assert [row["status"] for row in rows_of(tmp_path / "a").values()] == ["captured", "refused", "refused"]
+
+
+def test_an_error_of_the_loop_is_its_own_and_complete_parts_stay(tmp_path, lockstep):
+    model = network()
+    own = adamw(model)
+    parts = Parts(tmp_path / "a", model, ["blocks.0"], optimizer=own, steps=3, quiet=True)
+    train(model, own, parts, steps=1)
+    with pytest.raises(KeyboardInterrupt), parts.step(None):
+        part_networks.loss_of(model, torch.zeros(2, 4, dtype=torch.long))
+        raise KeyboardInterrupt
+    assert parts.finished and not model.blocks[0]._forward_hooks
+    assert list(rows_of(tmp_path / "a")) == ["blocks.0"]
+    lockstep("verify", tmp_path / "a")
+
+
+def test_a_full_disk_costs_the_part_alone(tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    model = network()
+    own = adamw(model)
+    parts = Parts(tmp_path / "a", model, ["blocks.0"], optimizer=own, quiet=True)
+    monkeypatch.setattr("h5py.File", full)
+    with pytest.warns(UserWarning, match=r"blocks\.0 was not captured: .*No space left on device"):
+        after = train(model, own, parts)
+    plain = network()
+    assert all(torch.equal(a, b) for a, b in zip(after, train(plain, adamw(plain)), strict=True))
+
+
+def test_reference_gradients_on_request(tmp_path, lockstep):
+    captured(tmp_path / "parts", ["blocks.0"], options={"reference": True})
+    said = lockstep("verify", file_of(tmp_path / "parts", "blocks.0")).stdout
+    assert re.search(r"V1 +PASS", said) and re.search(r"V3 +PASS", said) and re.search(r"V8 +PASS", said)
+
+
+def test_a_damaged_part_or_list_is_an_error(tmp_path, lockstep):
+    captured(tmp_path / "parts", ["blocks.0"])
+    index = tmp_path / "parts" / "rank0" / "parts.json"
+    whole = index.read_text(encoding="utf-8")
+    index.write_text(whole[: len(whole) // 2], encoding="utf-8")
+    assert "parts.json' is damaged" in lockstep("verify", tmp_path / "parts", code=2).stderr
+    index.write_text(whole.replace("step000000/", "../step000000/"), encoding="utf-8")
+    assert "must lie below the list" in lockstep("verify", tmp_path / "parts", code=2).stderr
+    index.write_text(json.dumps(json.loads(whole) | {"format_version": 9}), encoding="utf-8")
+    assert "not a list of parts of version 1" in lockstep("verify", tmp_path / "parts", code=2).stderr
+    index.write_text(whole, encoding="utf-8")
+    file_of(tmp_path / "parts", "blocks.0").unlink()
+    assert "is not there" in lockstep("verify", tmp_path / "parts", code=2).stderr
+
+
+def test_a_wrong_gradient_fails_the_gate(tmp_path, lockstep):
+    """The gate has teeth: one weight's recorded gradient off by a thousandth."""
+    captured(tmp_path / "parts", ["blocks.0"])
+    path = file_of(tmp_path / "parts", "blocks.0")
+    with h5py.File(path, "r+") as file:
+        file["part/gradients/blocks.0.up.weight"][...] *= 1.001
+    reseal(path)
+    said = lockstep("verify", tmp_path / "parts", code=1).stdout
+    assert "V8 FAIL" in said and "gradient of blocks.0.up.weight: off by 1.0e-03" in said
+
+
+def reseal(path):
+    import hashlib
+
+    data = bytearray(path.read_bytes())
+    data[32:64] = hashlib.sha256(data[512:]).digest()
+    path.write_bytes(data)
