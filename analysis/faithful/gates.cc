@@ -16,9 +16,9 @@ GateResult gate_v0(const Capture& capture) {
   gate.status = capture.v0 == "bit-exact" ? GateStatus::kPass : GateStatus::kFail;
   gate.figure = "stored by the capture: " + capture.v0;
   if (capture.part) {
-    gate.figure += fmt::format("; the part alone against the run: output {}, gradients of weights {}, of inputs {}",
-                               capture.part->output, capture.part->gradient,
-                               capture.part->input_gradient);
+    gate.figure += fmt::format(
+        "; the part alone against the run: output {}, gradients of weights {}, of inputs {}",
+        capture.part->output, capture.part->gradient, capture.part->input_gradient);
   }
   return gate;
 }

@@ -1,7 +1,7 @@
 // Checks that a capture is replayed faithfully.
-// The gates V0, V1 and V3 to V7, of parts V8 too (V2, op by op, is a unit test): each compares what Lockstep
-// computes from a captured state with what PyTorch recorded, and has a figure and a bound. A
-// recommendation is only as good as this check. Knows nothing of files.
+// The gates V0, V1 and V3 to V7, of parts V8 too (V2, op by op, is a unit test): each compares what
+// Lockstep computes from a captured state with what PyTorch recorded, and has a figure and a bound.
+// A recommendation is only as good as this check. Knows nothing of files.
 #pragma once
 
 #include <functional>

@@ -87,8 +87,7 @@ double most_terms(const Capture& capture) {
 
 double bound_of(const Judged& judged, bool is_narrow, double noise) {
   if (is_narrow) {
-    return std::max(
-        {kNarrowFloor, kFormatShare * judged.formats, kTimesNarrow * judged.version});
+    return std::max({kNarrowFloor, kFormatShare * judged.formats, kTimesNarrow * judged.version});
   }
   return std::max({kPlainShare, kChaosFactor * judged.version, noise});
 }
@@ -158,10 +157,10 @@ GateResult gate_v8(const Capture& capture) {
     worst.take(judged.off, bound, name);
     largest = std::max(largest, judged.off);
     if (judged.off <= bound) continue;
-    gate.details.push_back(fmt::format(
-        "{}: off by {:.1e} of its norm, at most {:.1e}; equally good versions {:.1e}{}", name,
-        judged.off, bound, judged.version,
-        is_narrow ? fmt::format(", the formats {:.1e}", judged.formats) : ""));
+    gate.details.push_back(
+        fmt::format("{}: off by {:.1e} of its norm, at most {:.1e}; equally good versions {:.1e}{}",
+                    name, judged.off, bound, judged.version,
+                    is_narrow ? fmt::format(", the formats {:.1e}", judged.formats) : ""));
   }
   if (found.empty() && gate.details.empty()) {
     gate.figure = "nothing in the run's step is finite";

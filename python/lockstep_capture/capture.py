@@ -307,6 +307,8 @@ class Capture:
         if self._subject is None:
             trains = self._optimizer is not None
             self._subject = Subject(self._model, self._optimizer, self._scaler, self._attributes, trains=trains)
+            if self._part is not None:
+                self._subject.graded_inputs = self._part.graded_inputs()
             self._continuity = Continuity(self._subject)
             verified = self._verify | ({1} if self._until_taken and self._steps > 1 else set())
             check_room(self._subject, verified, self._steps, self._path)

@@ -266,6 +266,7 @@ class Subject:
                 "captured step has one of each: take the captured steps with torch.optim.SGD(model.parameters(), lr=...)"
             )
         self.scaler = scaler
+        self.graded_inputs: frozenset[str] = frozenset()  # paths of the batch that a gradient goes back to
         self.attributes = attributes
         self.names = Names(self.model, attributes)
         self.paths = {id(tensor): paths[0] for tensor, paths in self.names.params}

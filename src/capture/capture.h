@@ -157,8 +157,8 @@ struct Capture {
   std::vector<std::string> notes;  // for the user: numbers that lanes take from the captured run
   std::vector<std::string> watch;  // RunOptions::watch, as the user of the capture asked
   std::optional<CapturedPart> part;
-  ScriptLines lines;               // none in files of older versions
-  std::string v0;  // the capture's own check: the graph against the model itself; "": unknown
+  ScriptLines lines;  // none in files of older versions
+  std::string v0;     // the capture's own check: the graph against the model itself; "": unknown
 };
 
 // The optimizer has no rule here, but the file has the weights after every step.

@@ -115,10 +115,11 @@ class FolderCheck {
       add_gates(entry, verified, row);
       if (const GateResult* gate = gate_named(verified.gates, "V8")) {
         worst = std::max(worst, gate->ratio);
-        if (gate->status == GateStatus::kFail && !gate->details.empty()) {
-          details.push_back(fmt::format("{} on rank {}: {}", entry.module, entry.rank,
-                                        gate->details.front()));
-        }
+      }
+      for (const GateResult& gate : verified.gates) {
+        if (gate.status != GateStatus::kFail) continue;
+        details.push_back(fmt::format("{} on rank {}, {}: {}", entry.module, entry.rank, gate.name,
+                                      gate.details.empty() ? gate.figure : gate.details.front()));
       }
       if (std::string why = store_verification(entry.file, verified.result); !why.empty()) {
         not_stored.push_back(std::move(why));
@@ -180,8 +181,8 @@ int verify_parts_folder(const std::string& folder, const std::string& json) {
     return kExitRegression;
   }
   if (!passed) {
-    fmt::print("Inconclusive: {}.\n", check.captures == 0 ? "no part was captured"
-                                                          : "a part could not be judged");
+    fmt::print("Inconclusive: {}.\n",
+               check.captures == 0 ? "no part was captured" : "a part could not be judged");
     return kExitInconclusive;
   }
   fmt::print("Faithful: every part repeats the run.\n");

@@ -120,7 +120,7 @@ struct GraphInput {
   std::string id;    // "in0"
   std::string path;  // "images", "labels": its name in the data set
   TensorType type;
-  std::string format = {};  // "bf16": how the model itself holds it; "": FP32
+  std::string format = {};     // "bf16": how the model itself holds it; "": FP32
   bool requires_grad = false;  // the step graph goes back to it: the input of a part
 };
 // A buffer that is set to a node's output after the forward pass (running statistics).

@@ -22,8 +22,8 @@ std::vector<const void*> addresses(const Members&... members) {
 std::vector<const void*> members_of(const RunOptions& o) {
   const auto& [model, sizes, data, lanes, steps, batch, accumulate, workers, backward, optimizer,
                schedule, groups, clip_norm, clip_value, clips_scaled, loss_factor, clip_norm_type,
-               freeze, eval_batch_norm, batch_norm_eps, rewrites, loop_changes, capture_hash, cycle,
-               captured_order, start_from, start_hash, eval_in_fp32, mode, decisions, eval_every,
+               freeze, eval_batch_norm, batch_norm_eps, rewrites, loop_changes, capture_hash, part,
+               cycle, captured_order, start_from, start_hash, eval_in_fp32, mode, decisions, eval_every,
                eval_examples, held_out, measuring, watch, checkpoint_every, seed, nudge, seeds,
                policy_texts] = o;
   const auto& [on, statistics_every, counts_between, histogram_every, sums_every] = measuring;
@@ -32,7 +32,7 @@ std::vector<const void*> members_of(const RunOptions& o) {
   return addresses(model, sizes, data, lanes, steps, batch, accumulate, workers, backward,
                    optimizer, schedule, groups, clip_norm, clip_value, clips_scaled, loss_factor,
                    clip_norm_type, freeze, eval_batch_norm, batch_norm_eps, rewrites, loop_changes,
-                   capture_hash, cycle, captured_order, start_from, start_hash, eval_in_fp32, mode,
+                   capture_hash, part, cycle, captured_order, start_from, start_hash, eval_in_fp32, mode,
                    decisions, eval_every, eval_examples, watch, checkpoint_every, seed, nudge,
                    seeds, statistics_every, counts_between, histogram_every, sums_every);
 }

@@ -133,6 +133,7 @@ class GraphInput:
     operands: tuple[str, ...]
     compute: Callable[..., torch.Tensor]
     stat_exempt: bool = False
+    requires_grad: bool = False  # the backward pass goes back to it: an argument of a part
 
 
 @dataclass
@@ -148,7 +149,6 @@ class Graph:
     outputs: dict[str, str] = field(default_factory=dict)  # "watch/NAME", "log_probs/NAME" -> value
     mutations: list[tuple[str, str, int]] = field(default_factory=list)  # buffer, node, slot
     rng: list[tuple[str, str]] = field(default_factory=list)  # node, call of the program
-    graded_inputs: set[str] = field(default_factory=set)  # paths of inputs that a gradient goes back to
     formats: dict[str, str] = field(default_factory=dict)  # of parameters and buffers, by value id, where not FP32
 
     def drop_unread(self) -> None:
@@ -201,7 +201,7 @@ class Graph:
                 {"id": f"in{i}", "path": entry.path, "shape": list(entry.shape), "dtype": entry.dtype},
                 format_of(getattr(torch, entry.torch_dtype)),
             )
-            item |= {"requires_grad": True} if entry.path in self.graded_inputs else {}
+            item |= {"requires_grad": True} if entry.requires_grad else {}
             inputs.append({**item, "stat_exempt": True} if entry.stat_exempt else item)
         params = [
             held(

@@ -6,7 +6,7 @@ are in rules/.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -60,7 +60,9 @@ class Normaliser:
         paths: Sequence[str],
         *,
         plain_attention: bool = False,
+        graded: Collection[str] = (),
     ):
+        """graded: paths of the batch that a gradient goes back to."""
         self._program, self._versions, self._types = program, versions, types.types
         self._layouts, self._memory = types.layouts, types.strides
         self.plain_attention = plain_attention
@@ -81,7 +83,7 @@ class Normaliser:
         self.ir_of: dict[str, str] = {}
         self.graph = Graph(type(model).__name__)
         self.stored = StoredValues(self.graph, program, model, buffers)
-        self._outside = OutsideValues(self.graph, program, versions, snapshots.values, paths)
+        self._outside = OutsideValues(self.graph, program, versions, snapshots.values, paths, graded)
         self.problems: list[Problem] = list(versions.problems)
         for call in program.calls:
             if versions.kind[call.name] == GRAPH and call.name in versions.live | versions.for_choices:
@@ -515,7 +517,11 @@ class Normaliser:
         return node
 
     def is_learned(self, x: Value) -> bool:
-        return x.id in self.stored.trained or x.id.partition(".")[0] in self._learned
+        return x.id in self.stored.trained or x.id.partition(".")[0] in self._learned or self._is_graded(x.id)
+
+    def _is_graded(self, value: str) -> bool:
+        number = value.removeprefix("in")
+        return number != value and number.isdigit() and self.graph.inputs[int(number)].requires_grad
 
     def _note_gradient(self, node: Node) -> None:
         """A cast to the format of another value gets a gradient for its own operand alone."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,7 +39,10 @@ class OutsideValues:
         versions: Versions,
         snapshots: Mapping[str, torch.Tensor],
         paths: Sequence[str],
+        graded: Collection[str],
     ):
+        """graded: paths of the batch that a gradient goes back to."""
+        self._graded = graded
         self._graph, self._program, self._versions = graph, program, versions
         self._snapshots, self._paths = snapshots, paths
         self._calls = {call.name: call for call in program.calls}
@@ -141,6 +144,7 @@ class OutsideValues:
             names,
             compute,
             stat_exempt=path.startswith("derived:") and _is_mask(example),
+            requires_grad=path in self._graded,
         )
         self._graph.inputs.append(entry)
         return Value(f"in{len(self._graph.inputs) - 1}", entry.shape, entry.dtype)

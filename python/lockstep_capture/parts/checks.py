@@ -33,9 +33,9 @@ class PartChecks:
     run_gradients: dict[str, tuple[torch.Tensor, Placement]] = field(default_factory=dict)
     placements: dict[str, Placement] = field(default_factory=dict)
 
-    def graded_inputs(self) -> set[str]:
+    def graded_inputs(self) -> frozenset[str]:
         """As the graph has them."""
-        return {f"batch['inputs'][{name!r}]" for call in self.calls for name in call.input_gradients}
+        return frozenset(f"batch['inputs'][{name!r}]" for call in self.calls for name in call.input_gradients)
 
     def write(self, writer: Writer) -> None:
         writer.attributes("part", self.attributes)

@@ -362,6 +362,7 @@ def _capture(
                         optimizer.step()
                     else:
                         scaler.step(optimizer)
+                        scaler.update()
 
 
 def _number_in(forms: list[_Form], form: _Form) -> int:

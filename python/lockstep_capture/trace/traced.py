@@ -154,6 +154,7 @@ class Traced:
             self._buffers,
             self.paths,
             plain_attention=math,
+            graded=self.subject.graded_inputs,
         )
         self.graph, self.ir_of = made.graph, made.ir_of
         if self._autocast is None:

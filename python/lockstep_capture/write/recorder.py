@@ -176,8 +176,6 @@ class Recorder:
         number, self._graphs = self._graphs, self._graphs + 1
         if not self._subject.trains:
             graph.params = [(name, shape, False, module) for name, shape, _, module in graph.params]
-        if self._part is not None:
-            graph.graded_inputs = self._part.graded_inputs()
         self._notes = {**traced.notes(), **self._notes}
         self._order += [name for name, *_ in graph.params if name not in self._order]
         self.writer.json(f"graphs/{number}/json", graph.json(), {"signature": traced.signature})

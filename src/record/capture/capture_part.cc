@@ -40,8 +40,8 @@ void read_run_gradients(const StoredFields& at, const Capture& capture, Captured
       const std::optional<Shape> offset = stored.shape("offset");
       if (!offset) continue;
       if (!lies_in(value->shape, *offset, wanted)) {
-        stored.problem(fmt::format("has a block {} at {}, the weight is {}", to_string(value->shape),
-                                   to_string(*offset), to_string(wanted)));
+        stored.problem(fmt::format("has a block {} at {}, the weight is {}",
+                                   to_string(value->shape), to_string(*offset), to_string(wanted)));
         continue;
       }
       gradient.offset = *offset;
@@ -91,6 +91,9 @@ void read_part(const StoredFields& root, bool contents, Capture& capture) {
     at.problem(fmt::format("rank is {} of {}", part.rank, part.world_size));
   }
   if (!(part.loss_scale > 0)) at.problem(fmt::format("loss_scale is {}", part.loss_scale));
+  if (capture.steps.size() > 1) {
+    at.problem(fmt::format("has {} steps, a part has one", capture.steps.size()));
+  }
   if (contents) {
     part.gradients = read_gradients(at.child("gradients"), capture, Container::kF32);
     read_run_gradients(at.optional("run_gradients"), capture, part);

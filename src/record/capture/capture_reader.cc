@@ -26,9 +26,9 @@ constexpr uint64_t kLeastContent = uint64_t{1} << 30, kContentPerByte = 8;
 Wanted wanted_of(std::string_view path, CaptureUse use) {
   if (path == "/final") return Wanted::kNothing;
   if (use == CaptureUse::kVerify) return Wanted::kContents;
-  const bool is_left_out =
-      path == "/verify" || (path.starts_with("/steps/") && path.ends_with("/grads")) ||
-      path.starts_with("/part/");
+  const bool is_left_out = path == "/verify" ||
+                           (path.starts_with("/steps/") && path.ends_with("/grads")) ||
+                           path.starts_with("/part/");
   return is_left_out ? Wanted::kNothing : Wanted::kContents;
 }
 

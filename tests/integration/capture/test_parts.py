@@ -79,6 +79,33 @@ def test_a_loss_scale_is_undone_and_put_back(tmp_path, lockstep):
     lockstep("verify", tmp_path / "parts")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_pass_what_comes_before_the_first_weight(tmp_path, lockstep, dtype):
+    """A norm written out, as in Llama: casts to another dtype and back, of the input alone."""
+
+    class Norm(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.rand(part_networks.WIDTH))
+
+        def forward(self, x):
+            own = x.dtype
+            x = x.to(torch.float32)
+            return self.weight * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)).to(own)
+
+    def make():
+        model = network()
+        model.blocks[1].ln_1 = Norm()
+        return model.to(dtype)
+
+    rows = captured(tmp_path / "parts", ["blocks.1", "blocks.1.ln_1"], make=make)
+    assert_exact(rows, ["blocks.1", "blocks.1.ln_1"])
+    said = lockstep("verify", tmp_path / "parts").stdout
+    assert said.count("PASS") == 2
+    said = lockstep("verify", file_of(tmp_path / "parts", "blocks.1.ln_1")).stdout
+    assert "off by at most" in said and ", 3 tensors" in said  # output, gradients of the weight and of x
+
+
 def test_weights_take_the_room_that_they_have(tmp_path, lockstep):
     """bfloat16 is two bytes in the file, and a replay reads the same numbers."""
     rows = captured(tmp_path / "parts", ["blocks.0"], make=lambda: network().bfloat16())
@@ -285,7 +312,7 @@ def test_a_wrong_gradient_fails_the_gate(tmp_path, lockstep):
         file["part/gradients/blocks.0.up.weight"][...] *= 1.001
     reseal(path)
     said = lockstep("verify", tmp_path / "parts", code=1).stdout
-    assert "V8 FAIL" in said and "gradient of blocks.0.up.weight: off by 1.0e-03" in said
+    assert "V8 FAIL" in said and "V8: gradient of blocks.0.up.weight: off by 1.0e-03" in said
 
 
 def reseal(path):

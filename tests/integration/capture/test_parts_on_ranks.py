@@ -36,8 +36,10 @@ def fsdp_kept(model, ranks):
 
 
 def fsdp_bf16(model, ranks):
+    for block in model.blocks:
+        fully_shard(block, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, output_dtype=torch.float32)
-    return shard(model, mp_policy=policy), None
+    return fully_shard(model, mp_policy=policy), None
 
 
 def fsdp_reduced_in_bf16(model, ranks):
@@ -82,7 +84,7 @@ def one_rank(rank, ranks, folder, way, modules, capture):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
     parts = Parts(f"{folder}/parts", model, modules, optimizer=optimizer, skip=1, quiet=True) if capture else None
     different = rank if data is None else 0 if data == 1 else data.get_local_rank()  # ranks that split a batch share it
-    part_networks.train(model, optimizer, parts, steps=3, seed=100 + different)
+    part_networks.train(model, optimizer, parts, steps=3, seed=100 + different, clip=False)
     whole = [weight.full_tensor() if hasattr(weight, "full_tensor") else weight for weight in model.parameters()]
     if rank == 0:
         torch.save([weight.detach() for weight in whole], f"{folder}/weights-{capture}.pt")

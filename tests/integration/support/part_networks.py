@@ -59,7 +59,7 @@ def network(seed=1, **options):
     return Network(**options)
 
 
-def train(model, optimizer, parts=None, *, steps=3, micro=1, autocast=None, scaler=None, rows=3, tokens=9, seed=7):
+def train(model, optimizer, parts=None, *, steps=3, micro=1, autocast=None, scaler=None, rows=3, tokens=9, seed=7, clip=True):
     """The weights at the end. parts: None to train without a capture."""
     torch.manual_seed(seed)
     for _ in range(steps):
@@ -72,7 +72,8 @@ def train(model, optimizer, parts=None, *, steps=3, micro=1, autocast=None, scal
                 if number + 1 < micro:
                     continue
                 if scaler is None:
-                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                    if clip:
+                        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                     optimizer.step()
                 else:
                     scaler.step(optimizer)

@@ -166,13 +166,27 @@ hid_t file_type(Kind kind) {
       return H5T_IEEE_F32LE;
     case Kind::kF64:
       return H5T_IEEE_F64LE;
+    case Kind::kBf16:
     case Kind::kText:
       break;
   }
   return -1;
 }
 
+// As lockstep_capture writes it.
+hdf5::Handle bf16_type() {
+  constexpr size_t kBits = 16, kExponentBits = 8, kMantissaBits = 7, kBias = 127;
+  hdf5::Handle type(H5Tcopy(H5T_IEEE_F32LE), "make a type");
+  hdf5::check(H5Tset_fields(type.id(), kBits - 1, kMantissaBits, kExponentBits, 0, kMantissaBits),
+              "make a type");
+  hdf5::check(H5Tset_ebias(type.id(), kBias), "make a type");
+  hdf5::check(H5Tset_precision(type.id(), kBits), "make a type");
+  hdf5::check(H5Tset_size(type.id(), sizeof(uint16_t)), "make a type");
+  return type;
+}
+
 hdf5::Handle type_of_value(const StoredValue& value) {
+  if (value.kind == Kind::kBf16) return bf16_type();
   if (value.kind != Kind::kText) return {H5Tcopy(file_type(value.kind)), "make a type"};
   hdf5::Handle type(H5Tcopy(H5T_C_S1), "make a text type");
   hdf5::check(H5Tset_size(type.id(), H5T_VARIABLE), "make a text type");

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <hdf5.h>
 
+#include <bit>
 #include <functional>
 #include <nlohmann/json.hpp>
 
@@ -304,6 +305,101 @@ TEST_CASE("recorded updates: every step that was taken has weights of the parame
                weights.begin()->second = weights.rbegin()->second;
              }),
              "/steps/000001/params/"));
+}
+
+// A capture of one step that says it is a part, with gradients that are the weights.
+StoredNode part_of(const Graph& graph) {
+  StoredNode tree = capture_of(graph);
+  tree.children["steps"].children.erase("000001");
+  tree.children.erase("verify");
+  tree.attributes["n_steps"] = integer_value(Kind::kI32, 1);
+  StoredNode& part = tree.children["part"];
+  for (const char* name : {"module", "class", "output", "input_gradient", "gradient"}) {
+    part.attributes[name] = text_value("bit-exact");
+  }
+  for (const char* name : {"step", "rank"}) part.attributes[name] = integer_value(Kind::kI64, 0);
+  part.attributes["world_size"] = integer_value(Kind::kI64, 2);
+  part.attributes["loss_scale"] = number_value(1);
+  part.attributes["output_off"] = number_value(0);
+  part.children["gradients"] = tree.children["params"];
+  for (auto& [name, gradient] : part.children["gradients"].children) gradient.attributes.clear();
+  const size_t calls = tree.children["steps"].children["000000"].children["micro"].children.size();
+  for (size_t call = 0; call < calls; ++call) {
+    part.children["calls"].children[fmt::format("{:03d}", call)];
+  }
+  return tree;
+}
+
+TEST_CASE("a part: what it says of its run is read by verify alone, and must fit") {
+  const auto error_of_part =
+      [](const std::function<void(StoredNode & tree, StoredNode & part)>& damage) {
+        StoredNode tree = part_of(seed_graphs().front());
+        damage(tree, tree.children["part"]);
+        return error_of_capture(tree);
+      };
+  CHECK(error_of_part([](StoredNode&, StoredNode&) {}) == "");
+  CHECK(says(error_of_part([](StoredNode&, StoredNode& part) { part.attributes.erase("module"); }),
+             "/part: attribute module is missing"));
+  CHECK(says(error_of_part([](StoredNode&, StoredNode& part) {
+               part.attributes["rank"] = integer_value(Kind::kI64, 2);
+             }),
+             "rank is 2 of 2"));
+  CHECK(says(
+      error_of_part([](StoredNode&, StoredNode& part) { part.children["calls"].children["7"]; }),
+      "/part/calls: has"));
+  CHECK(says(error_of_part([](StoredNode& tree, StoredNode&) {
+               auto& steps = tree.children["steps"].children;
+               steps["000001"] = steps["000000"];
+               tree.attributes["n_steps"] = integer_value(Kind::kI32, 2);
+             }),
+             "has 2 steps, a part has one"));
+  CHECK(says(error_of_part([](StoredNode&, StoredNode& part) {
+               StoredNode& run = part.children["run_gradients"];
+               run = part.children["gradients"];
+               auto& [name, gradient] = *run.children.begin();
+               const auto rank = static_cast<int64_t>(gradient.data->shape.size());
+               StoredValue offset{Kind::kI64, {rank}, {}, {}};
+               for (int64_t d = 0; d < rank; ++d) {
+                 offset.bytes += integer_value(Kind::kI64, 1).bytes;
+               }
+               gradient.attributes["offset"] = offset;
+             }),
+             "has a block"));
+  const TemporaryFolder folder;
+  const std::string path = folder.file("part.h5");
+  write_tree(path, part_of(seed_graphs().front()), /*newest=*/false);
+  seal_capture(path);
+  const Capture whole = read_capture(path, CaptureUse::kVerify);
+  const Capture replayed = read_capture(path, CaptureUse::kReplay);
+  REQUIRE(replayed.part);
+  CHECK(whole.part->gradients.size() == whole.graphs[0].parameters.size());
+  CHECK(replayed.part->gradients.empty());
+  CHECK(replayed.part->world_size == 2);
+}
+
+TEST_CASE("bfloat16 takes two bytes and is the float whose upper half it is") {
+  StoredNode tree = capture_of(seed_graphs().front());
+  StoredNode& weight = tree.children["params"].children.begin()->second;
+  std::string& bytes = weight.data->bytes;
+  std::vector<float> numbers(bytes.size() / sizeof(float));
+  std::string codes;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const auto code = static_cast<uint16_t>(0x3f80 + 3 * i);  // from 1 on
+    codes.append(reinterpret_cast<const char*>(&code), sizeof code);
+    numbers[i] = std::bit_cast<float>(uint32_t{code} << 16);
+  }
+  bytes = codes;
+  weight.data->kind = Kind::kBf16;
+  const std::string name = tree.children["params"].children.begin()->first;
+  const TemporaryFolder folder;
+  const std::string path = folder.file("case.h5");
+  for (const bool newest : {false, true}) {
+    write_tree(path, tree, newest);
+    seal_capture(path);
+    const Capture capture = read_capture(path, CaptureUse::kReplay);
+    const auto found = capture.start.values.at(name).as<float>();
+    CHECK(std::vector<float>(found.begin(), found.end()) == numbers);
+  }
 }
 
 TEST_CASE("a replay does not read what only verify compares") {
