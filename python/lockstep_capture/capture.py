@@ -24,7 +24,6 @@ from .errors import CaptureError, UnsupportedModelError, failed
 from .ir.attributes import Attribute
 from .model_state import State, Subject, rank, world_size
 from .needs import check_room
-from .parts.checks import PartChecks
 from .trace.script_lines import ScriptLines
 from .trace.step_function import StepFunction
 from .trace.survey import unwatched
@@ -37,6 +36,7 @@ from .watch.hooks import Events, around_step
 from .watch.replayed_gradients import Replayed
 from .watch.step import Step
 from .watch.watcher import Watcher
+from .write.part_checks import PartChecks
 from .write.recorder import Recorder
 
 _NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()

@@ -11,6 +11,7 @@ import torch
 
 from .. import torch_api
 from ..watch.forward_pass import Region
+from ..write.part_checks import Placement
 from .copies import Copies, arguments_by_name, is_distributed, leaves_by_name
 from .names import own_path
 
@@ -56,17 +57,6 @@ class Call:
     output_gradients: dict[str, torch.Tensor] = field(default_factory=dict)
     input_gradients: dict[str, torch.Tensor] = field(default_factory=dict)
     returned: bool = False
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where a tensor's numbers lie on the ranks. text: "S(0) of 2 as rank 1", "": whole on each. shape, offset: of what this
-    rank has; splits: dimension -> into how many."""
-
-    text: str = ""
-    shape: tuple[int, ...] = ()
-    offset: tuple[int, ...] = ()
-    splits: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass

@@ -21,9 +21,10 @@ from ..capture import Capture
 from ..errors import CaptureError
 from ..model_state import alone, rank, world_size
 from ..trace.named_values import watch_value
-from .calls import OUTPUT, Call, PartStep, Placement, is_float
-from .checks import CallChecks, PartChecks, distance
+from ..write.part_checks import CallChecks, PartChecks, Placement
+from .calls import OUTPUT, Call, PartStep, is_float
 from .copies import arguments_by_name, leaves_by_name
+from .distance import distance
 from .replicas import in_place_of, replica, split
 from .slices import Slice, extents_of, slice_of
 

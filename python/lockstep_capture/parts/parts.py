@@ -22,8 +22,8 @@ from ..trace.uncompiled import uncompiled
 from ..trace.user_code import ShownToUsers, depth_of_user, user_line
 from ..version import __version__
 from ..watch.hooks import around_step, replace
+from ..write.part_checks import PartChecks
 from .calls import PartStep, Taps
-from .checks import PartChecks
 from .copies import Copies
 from .names import chosen
 from .part_file import Cut, file_name, write_part

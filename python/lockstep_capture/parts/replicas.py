@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .calls import Placement
+from ..write.part_checks import Placement
 from .names import own_path
 
 _WRAPPERS = {"CheckpointWrapper", "OptimizedModule"}  # hold the module that does the work, and call it

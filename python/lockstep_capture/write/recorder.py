@@ -12,7 +12,6 @@ from ..ir.graph import Graph
 from ..ir.program import Autocast
 from ..model_state import State, Subject, as_real, rule_of, state_codes, world_size
 from ..needs import give_back_memory
-from ..parts.checks import PartChecks
 from ..trace.script_lines import ScriptLines
 from ..trace.traced import Traced
 from ..version import __version__
@@ -20,6 +19,7 @@ from ..watch.kept_draws import Kept, unpacked
 from ..watch.precision import shortcuts
 from ..watch.step import Micro, Step
 from . import reference
+from .part_checks import PartChecks
 from .writer import Writer, escape
 
 MOST_NOTES = 16
