@@ -113,7 +113,24 @@ std::string standing_text(const LaneReport& lane, const Finding* finding) {
   return text + " (loss within " + share_text(equal.error()) + ")";
 }
 
-std::string outcome_text(const LaneReport& lane, const Finding* finding) {
+// "nvfp4 changes output by 19% and the model's loss by +0.0035 to first order": of a part, whose
+// loss is the inner product of its outputs with their gradients, a mean over its calls.
+std::string part_text(const Report& report, const LaneReport& lane) {
+  const LaneReport& reference = report.reference();
+  if (lane.loss.empty() || reference.loss.empty() || !std::isfinite(lane.loss.front())) {
+    return lane.info.name + ", not judged";
+  }
+  std::vector<std::string> outputs;
+  for (const WatchedReport& value : lane.watched) {
+    outputs.push_back(value.name + " by " + share_text(value.equal.relative_error()));
+  }
+  const double effect = (lane.loss.front() - reference.loss.front()) *
+                        static_cast<double>(report.options.accumulate);
+  return fmt::format("{} changes {}{}the model's loss by {:+.2g} to first order", lane.info.name,
+                     join(outputs, ", "), outputs.empty() ? "" : " and ", effect);
+}
+
+std::string outcome_text(const Report& report, const LaneReport& lane, const Finding* finding) {
   const LaneJudgement& j = lane.judgement;
   switch (j.verdict) {
     case Verdict::kBroke: {
@@ -135,6 +152,7 @@ std::string outcome_text(const LaneReport& lane, const Finding* finding) {
         return fmt::format("{} took no step: all {} were skipped", lane.info.name,
                            lane.skips.size());
       }
+      if (!report.options.part.empty()) return part_text(report, lane);
       return standing_text(lane, finding) + skips_text(lane, finding);
     default:
       return fmt::format("{} is {}{}: {}{}{}", lane.info.name, to_string(j.verdict),
@@ -203,7 +221,7 @@ std::string also_text(const Report& report, const LaneReport& lane, const Findin
 std::string sentence_with(const Report& report, const LaneReport& lane, const Finding* finding,
                           size_t remedies, bool with_follows) {
   const Verdict verdict = lane.judgement.verdict;
-  std::string text = outcome_text(lane, finding);
+  std::string text = outcome_text(report, lane, finding);
   if (finding == nullptr) {
     if (verdict == Verdict::kBroke) return text + ". " + unexplained_text(report, lane);
     const bool silent = verdict == Verdict::kTooShort || verdict == Verdict::kUnjudged;
