@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -45,7 +47,7 @@ class Copies:
 
         def one(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
-                return value
+                return as_it_is(value)
             if id(value) not in kept:
                 kept[id(value)] = self.keep(value)
             return kept[id(value)]
@@ -55,6 +57,34 @@ class Copies:
     def wait(self) -> None:
         for device in self._devices:
             torch.cuda.synchronize(device)
+
+
+def as_it_is(value: Any, made: dict[int, Any] | None = None) -> Any:
+    """An object that calls change, such as a cache of keys and values, with all that it holds: a copy with containers of its
+    own. Its tensors are shared, without their gradients. What is no plain object stays itself."""
+    made = {} if made is None else made
+    if id(value) in made:
+        return made[id(value)]
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    if type(value) in (list, tuple, set, dict):
+        items = value.items() if isinstance(value, dict) else value
+        copied = [as_it_is(item, made) for item in items]
+        return dict(copied) if isinstance(value, dict) else type(value)(copied)
+    if isinstance(value, _SHARED) or type(value).__module__.partition(".")[0] in ("torch", "builtins"):
+        return value
+    if not hasattr(value, "__dict__"):
+        return value
+    try:
+        new = object.__new__(type(value))
+    except TypeError:  # made in C
+        return value
+    made[id(value)] = new
+    vars(new).update({name: as_it_is(item, made) for name, item in vars(value).items()})
+    return new
+
+
+_SHARED = (torch.nn.Module, type, enum.Enum, types.FunctionType, types.MethodType, types.ModuleType)
 
 
 def leaves_by_name(values: Any, root: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from ..model_state import alone, rank, world_size
 from ..trace.named_values import watch_value
 from ..write.part_checks import CallChecks, PartChecks, Placement
 from .calls import OUTPUT, Call, PartStep, is_float
-from .copies import arguments_by_name, leaves_by_name
+from .copies import arguments_by_name, as_it_is, leaves_by_name
 from .distance import distance
 from .replicas import in_place_of, replica, split
 from .slices import Slice, extents_of, slice_of
@@ -64,7 +64,10 @@ class _Form:
 
     def run(self, module: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The module's floating results, in the dtypes that the run had: FSDP casts what a module returns."""
-        values = [inputs.get(name, constant) for name, constant in zip(self._names, self._constants, strict=True)]
+        values = [
+            inputs[name] if name in inputs else as_it_is(constant)
+            for name, constant in zip(self._names, self._constants, strict=True)
+        ]
         args, kwargs = torch_api.UNFLATTEN(values, self._shape)
         found = leaves_by_name(module(*args, **kwargs), OUTPUT)
         return {name: _in_dtype(leaf, self.dtypes[name]) for name, leaf in found.items() if name in self.dtypes}

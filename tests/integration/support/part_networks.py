@@ -59,7 +59,9 @@ def network(seed=1, **options):
     return Network(**options)
 
 
-def train(model, optimizer, parts=None, *, steps=3, micro=1, autocast=None, scaler=None, rows=3, tokens=9, seed=7, clip=True):
+def train(
+    model, optimizer, parts=None, *, steps=3, micro=1, autocast=None, scaler=None, rows=3, tokens=9, seed=7, clip=True
+):
     """The weights at the end. parts: None to train without a capture."""
     torch.manual_seed(seed)
     for _ in range(steps):
