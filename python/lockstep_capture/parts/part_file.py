@@ -32,6 +32,9 @@ _MOST_OFF = {torch.float32: 1e-4, torch.float64: 1e-4}  # of an output, by its n
 _MOST_OFF_NARROW = 2e-2
 
 
+_PLAIN = (bool, int, float, str, torch.dtype, torch.device)
+
+
 @dataclass(frozen=True)
 class Cut:
     """How much of the batch a file keeps. None: all."""
@@ -57,7 +60,7 @@ class _Form:
             same
             and self.dtypes == other.dtypes
             and all(
-                a is b or (type(a) is type(b) and a == b)
+                a is b or (type(a) is type(b) and isinstance(a, _PLAIN) and a == b)
                 for a, b in zip(self._constants, other._constants, strict=True)
             )
         )

@@ -226,6 +226,39 @@ def test_what_cannot_be_rebuilt_is_refused_with_the_way_out(tmp_path, lockstep):
     assert "not captured: blocks.1 on rank 0" in said and "Faithful" in said
 
 
+def test_a_cache_that_the_call_fills_is_as_it_was_before(tmp_path, lockstep):
+    """As the cache of keys and values that Transformers passes to each block, unless use_cache is False."""
+
+    class Cache:
+        def __init__(self):
+            self.seen, self.by_name = [], {"all": []}
+
+    class Block(part_networks.Block):
+        def forward(self, x, scale, cache):
+            cache.seen.append(x)
+            cache.by_name["all"].append(x * 2)
+            return super().forward(x + 0 * len(cache.seen), scale=scale)
+
+    class Cached(part_networks.Network):
+        def __init__(self):
+            super().__init__()
+            self.blocks = torch.nn.ModuleList(Block() for _ in range(3))
+
+        def forward(self, tokens):
+            x, cache = self.embed(tokens), Cache()
+            for block in self.blocks:
+                x = block(x, 0.5, cache)
+            return self.head(x)
+
+    def make():
+        torch.manual_seed(1)
+        return Cached()
+
+    rows = captured(tmp_path / "parts", ["blocks.{0,2}"], make=make)
+    assert_exact(rows, ["blocks.0", "blocks.2"])
+    lockstep("verify", tmp_path / "parts")
+
+
 def test_wrong_arguments_are_named_before_anything_runs(tmp_path):
     model = network()
     with pytest.raises(CaptureError, match=r"'blocks\.7' is not the path of a module.*near: blocks"):
