@@ -91,36 +91,44 @@ struct RoundingCounts {
   }
 };
 
-// One row of the virtual lanes, element by element: x became y. A loop for each width of numbers,
-// which the compiler turns into vectors.
-void count_row(const float* x, const float* y, int64_t row, uint64_t* hashes, double* errors,
-               RoundingCounts& counts) {
-  const uint64_t key = hash_row_key(static_cast<uint64_t>(row));
-  int32_t to_zero = 0, to_infinity = 0, inexact = 0, largest = 0;
-  for (int64_t l = 0; l < kReductionLanes; ++l) {
-    const int32_t before = magnitude_bits(x[l]), after = magnitude_bits(y[l]);
-    to_zero += int{before != 0} & int{after == 0};
-    to_infinity += int{before < kInfinity} & int{after >= kInfinity};
-    inexact += int{x[l] != y[l]} & int{before <= kInfinity};
-    largest = std::max(largest, std::max(before, after));
+// Rows of the virtual lanes, in which x became y, from row `first` on: at most a reduction block.
+// Each loop has one width of numbers and a sum in every lane, so that the compiler makes vectors.
+void count_rows(const float* x, const float* y, int64_t first, int64_t rows, uint64_t* hashes,
+                double* errors, RoundingCounts& counts) {
+  constexpr int64_t kLanes = kReductionLanes;
+  int32_t to_zero[kLanes] = {}, to_infinity[kLanes] = {}, inexact[kLanes] = {};
+  int32_t largest[kLanes] = {};
+  for (int64_t i = 0; i < rows * kLanes; i += kLanes) {
+    for (int64_t l = 0; l < kLanes; ++l) {
+      const int32_t before = magnitude_bits(x[i + l]), after = magnitude_bits(y[i + l]);
+      to_zero[l] += int{before != 0} & int{after == 0};
+      to_infinity[l] += int{before < kInfinity} & int{after >= kInfinity};
+      inexact[l] += int{x[i + l] != y[i + l]} & int{before <= kInfinity};
+      largest[l] = std::max(largest[l], std::max(before, after));
+    }
   }
-  counts.to_zero += static_cast<uint64_t>(to_zero);
-  counts.to_infinity += static_cast<uint64_t>(to_infinity);
-  counts.inexact += static_cast<uint64_t>(inexact);
-  for (int64_t l = 0; l < kReductionLanes; ++l) {
-    const uint64_t mixed = std::bit_cast<uint32_t>(y[l]) ^ key;
-    hashes[l] += mixed * mixed;
+  for (int64_t row = 0; row < rows; ++row) {
+    const uint64_t key = hash_row_key(static_cast<uint64_t>(first + row));
+    for (int64_t l = 0; l < kLanes; ++l) {
+      const uint64_t mixed = std::bit_cast<uint32_t>(y[row * kLanes + l]) ^ key;
+      hashes[l] += mixed * mixed;
+    }
   }
-  if (largest < kInfinity) {
-    for (int64_t l = 0; l < kReductionLanes; ++l) {
-      const double error = double(y[l]) - double(x[l]);
+  const bool all_finite = *std::ranges::max_element(largest) < kInfinity;
+  for (int64_t i = 0; i < rows * kLanes && all_finite; i += kLanes) {
+    for (int64_t l = 0; l < kLanes; ++l) {
+      const double error = double(y[i + l]) - double(x[i + l]);
       errors[l] += error * error;
     }
-    return;
   }
-  for (int64_t l = 0; l < kReductionLanes; ++l) {
-    const double error = double(y[l]) - double(x[l]);
-    if (std::isfinite(x[l]) && std::isfinite(y[l])) errors[l] += error * error;
+  for (int64_t i = 0; i < rows * kLanes && !all_finite; ++i) {
+    const double error = double(y[i]) - double(x[i]);
+    if (std::isfinite(x[i]) && std::isfinite(y[i])) errors[i % kLanes] += error * error;
+  }
+  for (int64_t l = 0; l < kLanes; ++l) {
+    counts.to_zero += static_cast<uint64_t>(to_zero[l]);
+    counts.to_infinity += static_cast<uint64_t>(to_infinity[l]);
+    counts.inexact += static_cast<uint64_t>(inexact[l]);
   }
 }
 
@@ -135,17 +143,16 @@ TensorStats measured(const KernelSet& set, std::span<const float> x, std::span<c
         for (; begin < end; begin += kReductionBlock, ++sums) {
           VirtualLanes errors_of_block;
           const int64_t block_end = std::min(end, begin + kReductionBlock);
-          int64_t i = begin;
-          for (; i + kReductionLanes <= block_end; i += kReductionLanes) {
-            count_row(x.data() + i, y.data() + i, i / kReductionLanes, hashes, errors_of_block.lane,
-                      part);
-          }
+          const int64_t rows = (block_end - begin) / kReductionLanes;
+          count_rows(x.data() + begin, y.data() + begin, begin / kReductionLanes, rows, hashes,
+                     errors_of_block.lane, part);
+          const int64_t i = begin + rows * kReductionLanes;
           if (i < block_end) {  // zeros change nothing but the hash
             float from[kReductionLanes] = {}, to[kReductionLanes] = {};
             uint64_t own[kReductionLanes] = {};
             std::copy(x.data() + i, x.data() + block_end, from);
             std::copy(y.data() + i, y.data() + block_end, to);
-            count_row(from, to, i / kReductionLanes, own, errors_of_block.lane, part);
+            count_rows(from, to, i / kReductionLanes, 1, own, errors_of_block.lane, part);
             for (int64_t l = 0; l < block_end - i; ++l) hashes[l] += own[l];
           }
           sums->sum[0] = errors_of_block.join();
