@@ -92,10 +92,11 @@ std::vector<OptimizerState> states_of(const SiteTable& sites, const RunOptions& 
     Parameter parameter;
     parameter.name = parameter_of(site);
     parameter.layer = site.layer;
+    parameter.type.shape = site.shape;
     const size_t group = group_of(parameter, options.groups);
     const OptimizerSpec& spec =
         group == 0 ? options.optimizer : options.groups[group - 1].optimizer;
-    const auto states = find_optimizer(spec.name).states(numbers_of(spec));
+    const auto states = find_optimizer(spec.name).states(numbers_of(spec), site.shape);
     const auto index = static_cast<size_t>(site.index);
     if (index < states.size()) out[static_cast<size_t>(site.id)] = states[index];
   }

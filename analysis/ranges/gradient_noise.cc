@@ -61,7 +61,7 @@ std::optional<StateOfAverage> state_of(const OptimizerSpec& spec, std::string& w
     why = "weight_decay is part of the optimizer's average";
     return std::nullopt;
   }
-  const auto states = find_optimizer(spec.name).states(numbers);
+  const auto states = find_optimizer(spec.name).states(numbers, {1});
   const auto state = std::ranges::find(states, row->state, &OptimizerState::name);
   StateOfAverage found{.average = {.beta = beta},
                        .index = static_cast<int>(state - states.begin())};

@@ -45,9 +45,24 @@ std::vector<float> dynamic_levels(bool is_signed, int bits) {
   return levels;
 }
 
+// The levels at the places of a grid. See StateCodes::grid.
+std::vector<float> levels_of_grid(const std::vector<float>& levels, int grid) {
+  std::vector<float> found;
+  for (int i = 0; i <= grid; ++i) {
+    const float at = 2 * static_cast<float>(i) / static_cast<float>(grid) - 1;
+    const auto above = std::ranges::lower_bound(levels, at);
+    const bool is_below =
+        above == levels.end() ||
+        (above != levels.begin() && double(at) - *(above - 1) <= double(*above) - at);
+    found.push_back(is_below ? *(above - 1) : *above);
+  }
+  return found;
+}
+
 std::vector<StateCodes> make_table() {
   constexpr int kBits8 = 8, kBits4 = 4, kBlock8 = 256, kBlock4 = 128;
   constexpr int64_t kLeastElements = 4096;
+  constexpr int kGrid = 65535;
   std::vector<float> sixteenths = evenly_spaced(0, 1, (1 << kBits4) + 1);
   sixteenths.erase(sixteenths.begin());  // no zero
   return {
@@ -74,6 +89,16 @@ std::vector<StateCodes> make_table() {
        .least_elements = kLeastElements,
        .bits = kBits8,
        .element = &find_format("fp8_e4m3")},
+      {.name = "dynamic8_bitsandbytes_cpu",
+       .help = "8-bit dynamic maps through a table of 65536 places, a scale for 256 elements",
+       .source = "bitsandbytes 0.50.2 on the CPU, by its results: quantize_blockwise",
+       .block_size = kBlock8,
+       .least_elements = kLeastElements,
+       .bits = kBits8,
+       .grid = kGrid,
+       .takes_rest = true,
+       .signed_places = levels_of_grid(dynamic_levels(true, kBits8), kGrid),
+       .unsigned_places = levels_of_grid(dynamic_levels(false, kBits8), kGrid)},
   };
 }
 
@@ -85,6 +110,24 @@ float nearest_level(float x, const std::vector<float>& levels) {
   const float down = *(above - 1);
   if (above == levels.end()) return down;
   return x - down >= (*above - down) * 0.5F ? *above : down;
+}
+
+void round_by_grid(std::span<float> block, const StateCodes& codes, bool is_signed) {
+  const std::vector<float>& places = is_signed ? codes.signed_places : codes.unsigned_places;
+  float amax = 0;
+  for (const float x : block) amax = std::fmax(amax, std::fabs(x));
+  if (amax == 0) {
+    std::ranges::fill(block, places.front() * 0.0F);
+    return;
+  }
+  const float inverse = 1 / amax, half = static_cast<float>(codes.grid) / 2;
+  for (float& x : block) {
+    const float v = std::clamp(x * inverse, -1.0F, 1.0F);
+    const float level = std::isnan(v)
+                            ? places.front()
+                            : places[static_cast<size_t>(std::floor((v + 1) * half + 0.5F))];
+    x = level * amax;
+  }
 }
 
 }  // namespace
@@ -99,6 +142,7 @@ const StateCodes& find_state_codes(std::string_view name) {
 }
 
 void round_to_codes(std::span<float> block, const StateCodes& codes, bool is_signed) {
+  if (codes.grid > 0) return round_by_grid(block, codes, is_signed);
   float amax = 0;
   for (const float x : block) {
     const float size = std::fabs(x);

@@ -185,11 +185,11 @@ class Formulas<LionRule, Value> {
 };
 
 template <typename Value>
-class Formulas<MuonDirectionRule, Value> {
+class Formulas<AverageRule, Value> {
  public:
   static constexpr int kStates = 1;
   template <typename In>
-  Formulas(const MuonDirectionRule& rule, int64_t, const In& in)
+  Formulas(const AverageRule& rule, int64_t, const In& in)
       : momentum_(in.constant(rule.momentum)),
         one_minus_momentum_(in.constant(1 - rule.momentum)),
         nesterov_(rule.nesterov) {}
@@ -209,12 +209,12 @@ class Formulas<MuonDirectionRule, Value> {
 };
 
 template <typename Value>
-class Formulas<MuonStepRule, Value> {
+class Formulas<DirectionRule, Value> {
  public:
   static constexpr int kStates = 1;  // arrays need one element; the rule has none
   template <typename In>
-  Formulas(const MuonStepRule& rule, int64_t, const In& in)
-      : minus_lr_(in.alpha(-rule.lr * rule.factor)) {}
+  Formulas(const DirectionRule& rule, int64_t, const In& in)
+      : minus_length_(in.alpha(-rule.length)) {}
 
   template <int K, typename In, typename V>
   V state(const In&, V, const V* s) const {
@@ -222,9 +222,9 @@ class Formulas<MuonStepRule, Value> {
   }
   template <typename In, typename V>
   V change(const In& in, V g, const V*, const V*) const {
-    return in.product(V(minus_lr_), g);
+    return in.product(V(minus_length_), g);
   }
 
  private:
-  Value minus_lr_;
+  Value minus_length_;
 };

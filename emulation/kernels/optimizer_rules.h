@@ -43,22 +43,20 @@ struct LionRule {  // exp_avg
   double beta1 = 0, beta2 = 0;
 };
 
-// The two elementwise parts of Muon, around the matrix products of src/update/orthogonal.h. Source:
-// K. Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks";
-// torch.optim.Muon.
-struct MuonDirectionRule {  // momentum_buffer; dw is the direction, to be added to zeros
+// The elementwise parts of rules that work on whole tensors (src/update/tensor_rules.h).
+struct AverageRule {  // an average of gradients; dw is the direction, to be added to zeros
   double lr = 0, weight_decay = 0;
   bool decoupled_weight_decay = false;
   double momentum = 0;
   bool nesterov = false;
 };
-struct MuonStepRule {  // no state; the gradient is the direction made orthogonal
+struct DirectionRule {  // no state; the gradient is the direction of the step
   double lr = 0, weight_decay = 0;
-  bool decoupled_weight_decay = true;  // by lr, whatever the factor
-  double factor = 1;                   // dw = -lr factor g
+  bool decoupled_weight_decay = true;  // by lr, whatever the length
+  double length = 0;                   // dw = -length g
 };
 
-using UpdateRule = std::variant<SgdRule, AdamRule, AdagradRule, RmspropRule, LionRule,
-                                MuonDirectionRule, MuonStepRule>;
+using UpdateRule =
+    std::variant<SgdRule, AdamRule, AdagradRule, RmspropRule, LionRule, AverageRule, DirectionRule>;
 
 }  // namespace lockstep

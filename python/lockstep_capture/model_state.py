@@ -16,19 +16,27 @@ from .ir.attributes import Attribute
 from .ir.program import Names
 from .masters import Masters, find_masters
 
-REPLAYED_OPTIMIZERS = ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop")  # of torch.optim
-_RULES = ("step", "_init_group")  # of their methods, those that decide what an update is
+REPLAYED_OPTIMIZERS = ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Muon", "Adafactor")  # of torch.optim
+_OF_OTHERS = {"transformers.optimization": ("Adafactor",)}  # by module, with rules of their own
+# Of their methods, those that decide what an update is.
+_RULES = ("step", "_init_group", "_get_lr", "_get_options", "_rms", "_approx_sq_grad")
 _OF_TORCHAO = {  # of torchao.optim: the rule in torch.optim, [optimizer] state_codes
     f"Adam{decay}{width}": (f"Adam{decay}", codes)
     for decay in ("", "W")
     for width, codes in (("8bit", "dynamic8"), ("4bit", "dynamic4"), ("Fp8", "fp8_e4m3"))
 }
 _BLOCKS = {"dynamic8": 256, "dynamic4": 128, "fp8_e4m3": 256}  # torchao's own sizes, which policies have
+_OF_BITSANDBYTES = {"Adam8bit": "AdamW", "AdamW8bit": "AdamW"}  # the rule: both decay the weight before the step
+_BITSANDBYTES_CODES = "dynamic8_bitsandbytes_cpu"
+_BITSANDBYTES_LEAST = 4096  # smaller states stay FP32
 _WRAPPERS = {"accelerate", "lightning", "pytorch_lightning"}  # whose optimizers call the inner one's step() and no more
 _STATE_KEYS = (
     *("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer"),
     *("sum", "square_avg", "grad_avg"),
+    *("row_var", "col_var", "variance"),
+    *("exp_avg_sq_row", "exp_avg_sq_col"),
 )
+_LOST_AXES = {"exp_avg_sq_row": -1, "exp_avg_sq_col": -2}  # that transformers leaves out, of length 1 in a capture
 
 
 _SHARDED = {"FullyShardedDataParallel", "FSDPModule"}
@@ -149,28 +157,78 @@ def _of_torchao(optimizer: Any) -> tuple[str, str]:
     return "", ""
 
 
+def _of_bitsandbytes(optimizer: Any) -> tuple[str, str]:
+    """The same of bitsandbytes' optimizers on the CPU. Their GPU kernels encode in another way."""
+    own: Any = type(optimizer)
+    for kind in own.__mro__:
+        if kind.__module__.startswith("bitsandbytes.optim") and kind.__name__ in _OF_BITSANDBYTES:
+            rules = ("step", "init_state", "update_step")
+            same = all(inspect.unwrap(getattr(own, name)) is inspect.unwrap(getattr(kind, name)) for name in rules)
+            args, overrides = optimizer.args, optimizer.mng.pid2config or optimizer.mng.module_weight_config_triple
+            usual = args.min_8bit_size == _BITSANDBYTES_LEAST and not (args.max_unorm or args.skip_zeros or overrides)
+            tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+            on_cpu = all(tensor.device.type == "cpu" for tensor in tensors)
+            known = same and usual and on_cpu and not optimizer.is_paged
+            return (_OF_BITSANDBYTES[kind.__name__], _BITSANDBYTES_CODES) if known else ("", "")
+    return "", ""
+
+
+def _of_coded(optimizer: Any) -> tuple[str, str]:
+    return _of_torchao(optimizer) if _of_torchao(optimizer)[0] else _of_bitsandbytes(optimizer)
+
+
 def state_codes(optimizer: Any) -> str:
-    """How torchao keeps the states of this optimizer between two steps, as policies name it; "": as they are."""
-    return _of_torchao(optimizer)[1]
+    """In which codes a library keeps the states of this optimizer between two steps, as policies name it; "": in none."""
+    return _of_coded(optimizer)[1]
 
 
 def rule_of(optimizer: Any) -> type[torch.optim.Optimizer] | None:
-    """The class of torch.optim whose update this optimizer makes, if a replay knows it: its own, or that of a parent
-    whose rule it leaves as it is."""
+    """The class whose update this optimizer makes, if a replay knows it: its own, or that of a parent whose rule it leaves
+    as it is."""
     own = type(optimizer)
     if optimizer is not None and any(group.get("maximize") for group in optimizer.param_groups):
         return None
-    if name := _of_torchao(optimizer)[0]:
+    if name := _of_coded(optimizer)[0]:
         rule: type[torch.optim.Optimizer] = getattr(torch.optim, name)
         return rule
     for kind in own.__mro__:
-        if kind.__module__.startswith("torch.optim"):
-            if kind.__name__ not in REPLAYED_OPTIMIZERS:
-                return None
+        is_torch = kind.__module__.startswith("torch.optim")
+        known = REPLAYED_OPTIMIZERS if is_torch else _OF_OTHERS.get(kind.__module__, ())
+        if kind.__name__ in known:
             # PyTorch wraps step() anew in each class.
-            same = all(inspect.unwrap(getattr(own, name)) is inspect.unwrap(getattr(kind, name)) for name in _RULES)
+            rules = [name for name in _RULES if hasattr(kind, name)]
+            same = all(inspect.unwrap(getattr(own, name)) is inspect.unwrap(getattr(kind, name)) for name in rules)
             return kind if same else None
+        if is_torch:
+            return None
     return None
+
+
+def kept_states(state: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Those that a capture holds, as whole numbers in the shapes that a capture has."""
+    if "state1" in state:  # bitsandbytes'
+        names = {"state1": ("exp_avg", "qmap1", "absmax1"), "state2": ("exp_avg_sq", "qmap2", "absmax2")}
+        state = {"step": state["step"]} | {
+            name: _decoded(state[own], state[levels], state[scales]) if levels in state else state[own]
+            for own, (name, levels, scales) in names.items()
+        }
+    found = {}
+    for key, value in state.items():
+        if key not in _STATE_KEYS or value is None:
+            continue
+        if hasattr(value, "codes"):  # torchao's
+            value = value.dequantize()
+        if key in _LOST_AXES:
+            value = value.unsqueeze(_LOST_AXES[key])
+        found[key] = host(dense(value)) if isinstance(value, torch.Tensor) else torch.tensor(float(value))
+    return found
+
+
+def _decoded(codes: torch.Tensor, levels: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """A state of bitsandbytes, whose blocks have 256 codes."""
+    block = _BLOCKS["dynamic8"]
+    each = scales.repeat_interleave(block)[: codes.numel()].reshape(codes.shape)
+    return levels[codes.to(torch.int64)] * each
 
 
 @dataclass
@@ -375,12 +433,7 @@ class Subject:
         found: dict[str, dict[str, torch.Tensor]] = {}
         states = self.optimizer.state if self.optimizer is not None and self.replays_optimizer else {}
         for parameter, state in states.items():
-            kept = {}
-            for key, value in state.items():
-                if key in _STATE_KEYS and value is not None:
-                    if hasattr(value, "codes"):  # torchao's
-                        value = value.dequantize()
-                    kept[key] = host(dense(value)) if isinstance(value, torch.Tensor) else torch.tensor(float(value))
+            kept = kept_states(state)
             if kept and id(parameter) in self.paths:
                 found[self.paths[id(parameter)]] = kept
         return found
@@ -433,8 +486,11 @@ def replica(subject: Subject, state: State, hyper: list[dict[str, Any]], path: s
         own["capturable"] = False
     kind: Any = rule_of(subject.optimizer)
     # Options that are not the constructor's (initial_lr, decoupled_weight_decay) go straight into the group.
-    made = kind([weight], lr=own["lr"])
+    made = kind([weight], lr=own["lr"], **({"relative_step": False} if "relative_step" in own else {}))
     made.param_groups[0].update({key: value for key, value in own.items() if key != "params"})
     if path in state.optimizer:
-        made.state[weight] = {key: wide(value) for key, value in state.optimizer[path].items()}
+        made.state[weight] = {
+            key: wide(value.squeeze(_LOST_AXES[key]) if key in _LOST_AXES else value)
+            for key, value in state.optimizer[path].items()
+        }
     return made, weight

@@ -19,6 +19,7 @@
 #include "src/core/text.h"
 #include "src/graph/composed_ops.h"
 #include "src/graph/op.h"
+#include "src/lower/model_places.h"
 #include "src/policy/find_policy.h"
 #include "src/policy/loss_scale.h"
 
@@ -87,23 +88,9 @@ void add_format(const EmitFacts& facts, Flags& flags, std::vector<std::string>& 
   if (wide.contains(std::string(kSoftmax))) flags.push_back("--attention-softmax-in-fp32");
 }
 
-// "encoder.layers" and 3 of "encoder.layers.3.mlp.fc1".
-std::optional<std::pair<std::string, size_t>> block_of(const std::string& layer) {
-  constexpr size_t kLongestNumber = 6;
-  const std::vector<std::string> parts = split(layer, '.');
-  for (size_t i = 1; i < parts.size(); ++i) {
-    const bool is_number =
-        !parts[i].empty() && parts[i].size() <= kLongestNumber &&
-        std::ranges::all_of(parts[i], [](char c) { return c >= '0' && c <= '9'; });
-    if (is_number)
-      return std::pair{join({parts.begin(), parts.begin() + i}, "."), std::stoul(parts[i])};
-  }
-  return std::nullopt;
-}
-
 // The linear layers of a model's blocks; the list of blocks with most of them counts.
 struct Blocks {
-  std::string list;  // "layers"; "": the model has none
+  std::optional<std::string> list;  // "layers"; nothing: the model has none
   std::map<size_t, std::vector<std::string>> kept, scaled;
   std::vector<std::string> others;  // scaled, in no block
   size_t count = 0;
@@ -114,16 +101,16 @@ Blocks blocks_of(const ScaledLinears& linears) {
   Blocks found;
   for (const auto* layers : {&linears.layers, &linears.kept}) {
     for (const std::string& layer : *layers) {
-      if (const auto block = block_of(layer)) ++sizes[block->first];
+      if (const auto block = numbered_module(layer)) ++sizes[block->list];
     }
   }
   if (!sizes.empty())
     found.list = std::ranges::max_element(sizes, {}, [](auto& s) { return s.second; })->first;
   const auto add = [&](const std::string& layer, auto& to, bool is_scaled) {
-    const auto block = block_of(layer);
-    if (block && block->first == found.list) {
-      to[block->second].push_back(layer);
-      found.count = std::max(found.count, block->second + 1);
+    const auto block = numbered_module(layer);
+    if (block && block->list == found.list) {
+      to[block->number].push_back(layer);
+      found.count = std::max(found.count, block->number + 1);
     } else if (is_scaled) {
       found.others.push_back(layer);
     }

@@ -77,15 +77,19 @@ void add_sums(const Policy& p, const Policy& torch, std::vector<std::string>& un
         "Other sums are formed in the accumulator {}: torch has its own in each kernel.",
         p.reduce_accumulator->name));
   }
-  if (p.indexed_sums != torch.indexed_sums) {
+  // torch on CUDA forms them so.
+  if (p.indexed_sums != torch.indexed_sums && p.indexed_sums != IndexedSums::kTorchCuda) {
     unsaid.push_back(
-        "Sums into places that an index names follow [reduce] indexed: torch forms them as its "
-        "kernels on the device do.");
+        p.indexed_sums == IndexedSums::kTorchCpu
+            ? "Sums into places that an index names are those of torch on the CPU: it forms others "
+              "on CUDA."
+            : "Sums into places that an index names are formed in the accumulator of other sums: "
+              "torch forms them as its kernels on the device do.");
   }
   if (p.rounds_dropout_scale != torch.rounds_dropout_scale ||
       p.flash_kernel != torch.flash_kernel || p.rounds_log_softmax != torch.rounds_log_softmax ||
       p.recurrent_cells != torch.recurrent_cells || p.cpu_threads != torch.cpu_threads ||
-      p.splits_cross_entropy != torch.splits_cross_entropy ||
+      (torch.splits_cross_entropy && !p.splits_cross_entropy) ||
       p.rounds_before_conv_bias != torch.rounds_before_conv_bias) {
     unsaid.push_back(
         "Roundings inside dropout, softmax, cross_entropy, convolutions, attention or recurrent "

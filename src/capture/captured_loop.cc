@@ -82,8 +82,7 @@ std::vector<OptimizerGroup> groups_of_step(const Capture& capture, size_t step,
     const OptimizerSpec spec{capture.optimizer, capture.steps[step].hyper[g]};
     try {
       check_optimizer_spec(spec);
-      const HyperNumbers numbers = numbers_of(spec);
-      groups.push_back({&row, numbers, row.states(numbers)});
+      groups.push_back({&row, numbers_of(spec)});
     } catch (const InputError& error) {
       for (const std::string& problem : error.problems()) {
         problems.add(fmt::format("step {}, group {}: {}", step, g, problem));
@@ -95,9 +94,8 @@ std::vector<OptimizerGroup> groups_of_step(const Capture& capture, size_t step,
 
 // The numbers must not change which states exist (momentum 0 has none).
 bool same_states(const std::vector<OptimizerGroup>& a, const std::vector<OptimizerGroup>& b) {
-  return std::ranges::equal(
-      a, b, {}, [](const auto& g) { return g.states.size(); },
-      [](const auto& g) { return g.states.size(); });
+  const auto count = [](const OptimizerGroup& g) { return g.states({1, 1}).size(); };
+  return std::ranges::equal(a, b, {}, count, count);
 }
 
 // The steps of each of the group's parameters before the first captured one. Adam's state counts
@@ -217,7 +215,8 @@ Tensors captured_start(CapturedState start, const CapturedLoop& loop) {
   for (auto& [parameter, states] : start.optimizer) {
     const auto group = loop.group_of.find(parameter);
     if (group == loop.group_of.end()) continue;
-    const std::vector<OptimizerState>& wanted = loop.groups.front()[group->second].states;
+    const std::vector<OptimizerState> wanted =
+        loop.groups.front()[group->second].states(by_name.at(parameter).shape());
     for (size_t k = 0; k < wanted.size(); ++k) {
       const auto found = states.find(std::string(wanted[k].name));
       if (found == states.end()) continue;

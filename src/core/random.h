@@ -22,7 +22,8 @@ enum class RandomPurpose : uint32_t {
   kMaskedTokens,
   kNoise,
   kDropout,
-  kSampledSums,  // which outputs of products are recomputed exactly
+  kSampledSums,                 // which outputs of products are recomputed exactly
+  kHadamardSigns = 0x48414441,  // "HADA": its numbers are older than this row
 };
 
 class RandomStream {

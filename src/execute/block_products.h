@@ -10,15 +10,25 @@
 // of the two multiplications is that of torchao's kernel, triton_fp8_gemm_1x128_128x128.
 #pragma once
 
+#include <cstdint>
+#include <span>
+#include <vector>
+
 #include "src/execute/factor_scales.h"
 #include "src/graph/op.h"
 
 namespace lockstep {
 
+// The memory of a product, kept between calls.
+struct BlockProductBuffers {
+  std::vector<float> elements[2], part;
+};
+
 // Runs one of linear's three products. `scales`: of call.inputs 0 and 1, whose values are those
 // under their scales. The output is not rounded; call.sums_ready runs before a bias is added.
 // Requires: FP32 containers; both factors have blocks of `block` along the sum.
 void run_block_products(const OpCall& call, std::span<const int> axes, int64_t block,
-                        const FactorScales& first, const FactorScales& second);
+                        const FactorScales& first, const FactorScales& second,
+                        BlockProductBuffers& buffers);
 
 }  // namespace lockstep

@@ -211,7 +211,7 @@ void Executor::run_kernels(const Instruction& op, const OpCall& call) {
   const OpDef& def = *nodes_[static_cast<size_t>(op.node)].op;
   if (op.sum_block == 0) return def.run(call);
   run_block_products(call, def.sums.axes, op.sum_block, factor_scales_.at(op.inputs[0]),
-                     factor_scales_.at(op.inputs[1]));
+                     factor_scales_.at(op.inputs[1]), block_buffers_);
 }
 
 // 1. the op's kernels   2. the accumulator's statistics   3. each output rounded in place, measured

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/execute/block_products.h"
 #include "src/execute/execution_rules.h"
 #include "src/execute/measurer.h"
 #include "src/execute/rounding_keys.h"
@@ -117,6 +118,7 @@ class Executor {
   ScaledCasts scaled_casts_;
   bool sums_by_blocks_ = false;                // some op does
   std::map<int, FactorScales> factor_scales_;  // by program value, if some op sums by blocks
+  BlockProductBuffers block_buffers_;
   FullMeasurer full_;
   CountMeasurer counts_;
   Measurer* measurer_ = &full_;  // of this step, one of the two; null: it measures nothing

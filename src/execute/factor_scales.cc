@@ -1,4 +1,5 @@
-// Magnitudes are compared as bits: those of NaN and infinities are the largest.
+// Magnitudes are compared as bits: those of NaN and infinities are the largest. As signed numbers,
+// which every processor compares in vectors.
 #include "src/execute/factor_scales.h"
 
 #include <algorithm>
@@ -7,13 +8,19 @@
 #include <limits>
 
 #include "emulation/format/whole_line.h"
+#include "emulation/kernels/block_pass.h"
 #include "emulation/kernels/quantize.h"
+#include "emulation/stats/hash.h"
 #include "src/core/chunks.h"
 
 namespace lockstep {
 namespace {
 
-constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
+constexpr int32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
+
+int32_t magnitude_bits(float x) {
+  return std::bit_cast<int32_t>(x) & kMagnitude;
+}
 
 // fn(row, first column, one past the last, block) for every piece of a row that is in one block.
 template <typename Function>
@@ -28,19 +35,17 @@ void for_each_piece(const FactorScales& scales, Function fn) {
   });
 }
 
-uint32_t largest_bits(const float* x, int64_t count) {
-  uint32_t largest = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    largest = std::max(largest, std::bit_cast<uint32_t>(x[i]) & kMagnitude);
-  }
+int32_t largest_bits(const float* x, int64_t count) {
+  int32_t largest = 0;
+  for (int64_t i = 0; i < count; ++i) largest = std::max(largest, magnitude_bits(x[i]));
   return largest;
 }
 
 // The bits of the largest magnitude of every block.
-std::vector<uint32_t> block_magnitudes(const FactorScales& scales, std::span<const float> x) {
+std::vector<int32_t> block_magnitudes(const FactorScales& scales, std::span<const float> x) {
   const int64_t across = scales.blocks_across();
   const int64_t down = (scales.rows + scales.block_rows - 1) / scales.block_rows;
-  std::vector<uint32_t> largest(static_cast<size_t>(across * down));
+  std::vector<int32_t> largest(static_cast<size_t>(across * down));
   // A task has whole rows of blocks, so that no two write the same place.
   const int64_t elements = std::min(scales.block_rows, scales.rows) * scales.cols;
   const int64_t grain = std::max<int64_t>(1, kElementGrain / std::max<int64_t>(1, elements));
@@ -48,10 +53,10 @@ std::vector<uint32_t> block_magnitudes(const FactorScales& scales, std::span<con
     const int64_t last_row = std::min(scales.rows, end * scales.block_rows);
     for (int64_t row = begin * scales.block_rows; row < last_row; ++row) {
       const float* from = x.data() + row * scales.cols;
-      uint32_t* to = largest.data() + row / scales.block_rows * across;
+      int32_t* to = largest.data() + row / scales.block_rows * across;
       if (scales.block_cols == 1) {
         for (int64_t col = 0; col < scales.cols; ++col) {
-          to[col] = std::max(to[col], std::bit_cast<uint32_t>(from[col]) & kMagnitude);
+          to[col] = std::max(to[col], magnitude_bits(from[col]));
         }
         continue;
       }
@@ -74,6 +79,97 @@ float own_scale(float amax, const FactorFormat& to) {
                        : std::bit_cast<float>(std::bit_cast<uint32_t>(scale) & kSignAndExponent);
 }
 
+// What a rounding did, element by element, as the block kernels count it.
+struct RoundingCounts {
+  uint64_t to_zero = 0, to_infinity = 0, inexact = 0, hash = 0;
+
+  void merge(const RoundingCounts& other) {
+    to_zero += other.to_zero;
+    to_infinity += other.to_infinity;
+    inexact += other.inexact;
+    hash += other.hash;
+  }
+};
+
+// Rows of the virtual lanes, in which x became y, from row `first` on: at most a reduction block.
+// Each loop has one width of numbers and a sum in every lane, so that the compiler makes vectors.
+void count_rows(const float* x, const float* y, int64_t first, int64_t rows, uint64_t* hashes,
+                double* errors, RoundingCounts& counts) {
+  constexpr int64_t kLanes = kReductionLanes;
+  int32_t to_zero[kLanes] = {}, to_infinity[kLanes] = {}, inexact[kLanes] = {};
+  int32_t largest[kLanes] = {};
+  for (int64_t i = 0; i < rows * kLanes; i += kLanes) {
+    for (int64_t l = 0; l < kLanes; ++l) {
+      const int32_t before = magnitude_bits(x[i + l]), after = magnitude_bits(y[i + l]);
+      to_zero[l] += int{before != 0} & int{after == 0};
+      to_infinity[l] += int{before < kInfinity} & int{after >= kInfinity};
+      inexact[l] += int{x[i + l] != y[i + l]} & int{before <= kInfinity};
+      largest[l] = std::max(largest[l], std::max(before, after));
+    }
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    const uint64_t key = hash_row_key(static_cast<uint64_t>(first + row));
+    for (int64_t l = 0; l < kLanes; ++l) {
+      const uint64_t mixed = std::bit_cast<uint32_t>(y[row * kLanes + l]) ^ key;
+      hashes[l] += mixed * mixed;
+    }
+  }
+  const bool all_finite = *std::ranges::max_element(largest) < kInfinity;
+  for (int64_t i = 0; i < rows * kLanes && all_finite; i += kLanes) {
+    for (int64_t l = 0; l < kLanes; ++l) {
+      const double error = double(y[i + l]) - double(x[i + l]);
+      errors[l] += error * error;
+    }
+  }
+  for (int64_t i = 0; i < rows * kLanes && !all_finite; ++i) {
+    const double error = double(y[i]) - double(x[i]);
+    if (std::isfinite(x[i]) && std::isfinite(y[i])) errors[i % kLanes] += error * error;
+  }
+  for (int64_t l = 0; l < kLanes; ++l) {
+    counts.to_zero += static_cast<uint64_t>(to_zero[l]);
+    counts.to_infinity += static_cast<uint64_t>(to_infinity[l]);
+    counts.inexact += static_cast<uint64_t>(inexact[l]);
+  }
+}
+
+// Sums and extremes are those of the values themselves, counts those of the rounding.
+TensorStats measured(const KernelSet& set, std::span<const float> x, std::span<const float> y,
+                     const TensorStats& rounded) {
+  RoundingCounts counts;
+  const auto errors = for_each_chunk<1>(
+      static_cast<int64_t>(x.size()), &counts,
+      [&](int64_t begin, int64_t end, RoundingCounts& part, BlockSums<1>* sums) {
+        uint64_t hashes[kReductionLanes] = {};
+        for (; begin < end; begin += kReductionBlock, ++sums) {
+          VirtualLanes errors_of_block;
+          const int64_t block_end = std::min(end, begin + kReductionBlock);
+          const int64_t rows = (block_end - begin) / kReductionLanes;
+          count_rows(x.data() + begin, y.data() + begin, begin / kReductionLanes, rows, hashes,
+                     errors_of_block.lane, part);
+          const int64_t i = begin + rows * kReductionLanes;
+          if (i < block_end) {  // zeros change nothing but the hash
+            float from[kReductionLanes] = {}, to[kReductionLanes] = {};
+            uint64_t own[kReductionLanes] = {};
+            std::copy(x.data() + i, x.data() + block_end, from);
+            std::copy(y.data() + i, y.data() + block_end, to);
+            count_rows(from, to, i / kReductionLanes, 1, own, errors_of_block.lane, part);
+            for (int64_t l = 0; l < block_end - i; ++l) hashes[l] += own[l];
+          }
+          sums->sum[0] = errors_of_block.join();
+        }
+        for (uint64_t l = 0; l < kHashLanes; ++l) part.hash += hash_factor(l) * hashes[l];
+      });
+  TensorStats stats = observe<float>(set, x, find_format("fp32"));
+  stats.to_subnormal = rounded.to_subnormal;
+  stats.saturated = rounded.saturated;
+  stats.to_zero = counts.to_zero;  // x s may be zero already
+  stats.to_infinity = counts.to_infinity;
+  stats.inexact = counts.inexact;
+  stats.round_err_sq = errors.sum[0];
+  stats.bits_hash = counts.hash;
+  return stats;
+}
+
 }  // namespace
 
 FactorScales find_scales(const ScaledCast& cast, std::span<const float> x) {
@@ -86,7 +182,7 @@ FactorScales find_scales(const ScaledCast& cast, std::span<const float> x) {
   scales.block_cols = cast.to.square || cast.shape.axis == 1 ? size : 1;
   scales.block_rows = std::clamp<int64_t>(scales.rows, 1, scales.block_rows);
   scales.block_cols = std::clamp<int64_t>(scales.cols, 1, scales.block_cols);
-  for (const uint32_t bits : block_magnitudes(scales, x)) {
+  for (const int32_t bits : block_magnitudes(scales, x)) {
     const float nan = std::numeric_limits<float>::quiet_NaN();
     const float amax = bits >= kInfinity ? nan : std::bit_cast<float>(bits);
     if (std::isnan(amax)) {
@@ -138,21 +234,7 @@ void quantize_with_scales(const KernelSet& set, const ScaledCast& cast, const Fa
                    {.format = cast.to.element, .rounding = cast.to.rounding, .key = spec.key},
                    stats == nullptr ? nullptr : &rounded);
   multiply_blocks(scales, scales.divide, y, y);
-  if (stats == nullptr) return;
-  // Sums and extremes are those of the values themselves, counts those of the rounding.
-  const Format& fp32 = find_format("fp32");
-  *stats = observe<float>(set, x, fp32);
-  stats->to_subnormal = rounded.to_subnormal;
-  stats->saturated = rounded.saturated;
-  std::vector<float> lost(x.size());
-  for (size_t i = 0; i < x.size(); ++i) {
-    lost[i] = y[i] - x[i];
-    stats->to_zero += x[i] != 0 && y[i] == 0 ? 1 : 0;  // x s may be zero already
-    stats->to_infinity += std::isfinite(x[i]) && !std::isfinite(y[i]) ? 1 : 0;
-    stats->inexact += y[i] != x[i] && !std::isnan(x[i]) ? 1 : 0;
-  }
-  stats->round_err_sq = observe<float>(set, lost, fp32).sum_sq;
-  stats->bits_hash = observe<float>(set, y, fp32).bits_hash;
+  if (stats != nullptr) *stats = measured(set, x, y, rounded);
 }
 
 }  // namespace lockstep

@@ -37,7 +37,7 @@ float ScaledCasts::run(const KernelSet& set, const ScaledCast& cast, std::span<c
                           cast.kind == ScalingKind::kDelayed || has_two_levels(cast);
   const Kernels<float>& kernels = set.f32;
   const auto count = static_cast<int64_t>(x.size());
-  if (cast.rotates) {
+  if (cast.rotates()) {
     rotated_.resize(x.size());
     rotate(set, x, rotated_, cast.shape, cast.signs);
     x = rotated_;
@@ -46,8 +46,13 @@ float ScaledCasts::run(const KernelSet& set, const ScaledCast& cast, std::span<c
   const float scale = scale_of(cast, amax);
   const float* scaled = x.data();
   if (scale != 1) {
-    kernels.scale(x.data(), scale, y.data(), count);
-    scaled = y.data();
+    float* to = y.data();
+    if (cast.to.block != nullptr && stats != nullptr) {  // what is measured must stay
+      scaled_.resize(x.size());
+      to = scaled_.data();
+    }
+    kernels.scale(x.data(), scale, to, count);
+    scaled = to;
   }
   if (cast.to.block == nullptr) {
     kernels.quantize(scaled, y.data(), count,

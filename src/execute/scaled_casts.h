@@ -41,7 +41,7 @@ class ScaledCasts {
   const FactorScaling& scaling_;
   const ScalingState* state_ = nullptr;
   ScalingState* learning_ = nullptr;
-  std::vector<float> rotated_;
+  std::vector<float> rotated_, scaled_;
 };
 
 }  // namespace lockstep

@@ -29,8 +29,7 @@ class SiteMaker {
  public:
   explicit SiteMaker(const Graph& step) : step_(step) {}
 
-  std::vector<Site> make(const std::function<int(const Parameter&)>& optimizer_states,
-                         int64_t workers) {
+  std::vector<Site> make(const StateShapes& optimizer_states, int64_t workers) {
     find_masked_constants();
     add_storage();
     for (const Node& node : step_.nodes) add_node(node);
@@ -216,12 +215,13 @@ class SiteMaker {
     output_site_[gradient] = leaving.id;
   }
 
-  void add_updates(const Parameter& parameter, int optimizer_states) {
+  void add_updates(const Parameter& parameter, const std::vector<Shape>& optimizer_states) {
     const std::string node = std::string(kOptimizer) + parameter.name;
     const std::string value = "p:" + parameter.name;
     const std::string layer = layer_of_parameter(parameter);
-    const auto add_one = [&](Role role, Point point, int index, std::vector<int32_t> feeds) {
-      Site& site = add(layer, "optimizer", role, point, parameter.type.shape, node, index, value);
+    const auto add_one = [&](Role role, Point point, const Shape& shape, int index,
+                             std::vector<int32_t> feeds) {
+      Site& site = add(layer, "optimizer", role, point, shape, node, index, value);
       site.feeds = std::move(feeds);
       return site.id;
     };
@@ -232,12 +232,14 @@ class SiteMaker {
       const auto producer = output_site_.find(gradient->second);
       if (producer != output_site_.end()) from_gradient.push_back(producer->second);
     }
-    const int32_t update = add_one(Role::kUpdate, Point::kOperand, 0, from_gradient);
-    for (int k = 0; k < optimizer_states; ++k) {
-      add_one(Role::kOptimizerState, Point::kOperand, k, from_gradient);
+    const Shape& shape = parameter.type.shape;
+    const int32_t update = add_one(Role::kUpdate, Point::kOperand, shape, 0, from_gradient);
+    for (size_t k = 0; k < optimizer_states.size(); ++k) {
+      add_one(Role::kOptimizerState, Point::kOperand, optimizer_states[k], static_cast<int>(k),
+              from_gradient);
     }
-    const int32_t master = add_one(Role::kMasterWeight, Point::kOutput, 0, {update});
-    add_one(Role::kWeight, Point::kOutput, 1, {update, master});
+    const int32_t master = add_one(Role::kMasterWeight, Point::kOutput, shape, 0, {update});
+    add_one(Role::kWeight, Point::kOutput, shape, 1, {update, master});
   }
 
   const Graph& step_;
@@ -350,12 +352,12 @@ std::string parameter_of(const Site& site) {
 }
 
 SiteTable make_sites(const Graph& step, int optimizer_states) {
-  return make_sites(step, [=](const Parameter&) { return optimizer_states; });
+  return make_sites(step, [=](const Parameter& parameter) {
+    return std::vector<Shape>(static_cast<size_t>(optimizer_states), parameter.type.shape);
+  });
 }
 
-SiteTable make_sites(const Graph& step,
-                     const std::function<int(const Parameter&)>& optimizer_states,
-                     int64_t workers) {
+SiteTable make_sites(const Graph& step, const StateShapes& optimizer_states, int64_t workers) {
   return {SiteMaker(step).make(optimizer_states, workers)};
 }
 

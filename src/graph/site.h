@@ -61,12 +61,14 @@ struct SiteTable {
   std::map<std::string, int32_t> storage_sites() const;
 };
 
-// Integer values have no sites. `optimizer_states` is the number of state tensors per parameter, or
-// a function that returns it. `step` is the graph of one of `workers` workers.
+// The shapes of a parameter's state tensors.
+using StateShapes = std::function<std::vector<Shape>(const Parameter&)>;
+
+// Integer values have no sites. `optimizer_states` is the number of state tensors per parameter, in
+// its shape, or a function that returns their shapes. `step` is the graph of one of `workers`
+// workers.
 SiteTable make_sites(const Graph& step, int optimizer_states);
-SiteTable make_sites(const Graph& step,
-                     const std::function<int(const Parameter&)>& optimizer_states,
-                     int64_t workers = 1);
+SiteTable make_sites(const Graph& step, const StateShapes& optimizer_states, int64_t workers = 1);
 
 // Whether the site belongs to a node of the step graph, or of another path's graph.
 bool is_in_graph(const Site& site);

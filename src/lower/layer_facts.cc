@@ -41,7 +41,8 @@ int64_t state_bytes(const TensorType& type, const Policy& policy, const Format* 
   const int64_t count = element_count(type.shape);
   const StateCodes* codes = policy.codes_of(weight, count);
   if (codes == nullptr) return bytes(type, policy.state_of(weight));
-  return count * codes->bits / kBitsPerByte + count / codes->block_size * kScaleBytes;
+  const int64_t blocks = (count + codes->block_size - 1) / codes->block_size;
+  return count * codes->bits / kBitsPerByte + blocks * kScaleBytes;
 }
 
 }  // namespace
@@ -63,7 +64,7 @@ std::vector<ProductFact> product_facts(const Graph& step) {
 }
 
 MemoryFacts memory_facts(const Graph& step, const Program& program, const Policy& policy,
-                         const std::function<int(const Parameter&)>& state_count) {
+                         const StateShapes& optimizer_states) {
   MemoryFacts facts;
   for (const Parameter& p : step.parameters) {
     const auto& weight = program.values[program.external.at("p:" + p.name)];
@@ -71,7 +72,9 @@ MemoryFacts memory_facts(const Graph& step, const Program& program, const Policy
     const auto gradient = program.results.find("grad:" + p.name);
     if (gradient == program.results.end()) continue;
     facts.gradients += bytes(p.type, program.values[gradient->second].format);
-    facts.optimizer_state += state_count(p) * state_bytes(p.type, policy, weight.format);
+    for (const Shape& shape : optimizer_states(p)) {
+      facts.optimizer_state += state_bytes({shape, p.type.element}, policy, weight.format);
+    }
     if (policy.has_master(weight.format)) facts.master_weights += bytes(p.type, policy.master);
     if (policy.update_rounding == UpdateRounding::kKahan) {
       const bool has_master = policy.has_master(weight.format);

@@ -5,12 +5,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "src/graph/op.h"
+#include "src/graph/site.h"
 #include "src/lower/program.h"
 #include "src/policy/policy.h"
 
@@ -45,9 +45,8 @@ struct MemoryFacts {
   int64_t activations = 0;  // made in the forward pass, read in the backward pass, casts included
   bool operator==(const MemoryFacts&) const = default;
 };
-// `state_count`: the number of state tensors per parameter.
 MemoryFacts memory_facts(const Graph& step, const Program& program, const Policy& policy,
-                         const std::function<int(const Parameter&)>& state_count);
+                         const StateShapes& optimizer_states);
 
 // The facts as JSON, one product per line, as in the run file.
 std::string to_json(const std::vector<ProductFact>& facts);

@@ -2,8 +2,11 @@
 // what follows each product of weights.
 #include "src/lower/model_places.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/graph/infer.h"
 #include "src/graph/op.h"
@@ -11,18 +14,10 @@
 namespace lockstep {
 namespace {
 
-// "h.3" of "h.3.attn.qkv"; "" of a layer that is in no numbered module.
+// "" of a layer that is in no numbered module.
 std::string block_of(const std::string& layer) {
-  size_t begin = 0;
-  while (begin < layer.size()) {
-    const size_t end = std::min(layer.find('.', begin), layer.size());
-    const std::string part = layer.substr(begin, end - begin);
-    if (!part.empty() && part.find_first_not_of("0123456789") == std::string::npos) {
-      return layer.substr(0, end);
-    }
-    begin = end + 1;
-  }
-  return "";
+  const auto module = numbered_module(layer);
+  return module ? module->path : "";
 }
 
 // The forward nodes that sum products with weights.
@@ -49,6 +44,22 @@ std::vector<const Node*> products_of_weights(const Graph& graph) {
 }
 
 }  // namespace
+
+std::optional<NumberedModule> numbered_module(const std::string& layer) {
+  constexpr size_t kLongestNumber = 6;
+  for (size_t begin = 0; begin < layer.size();) {
+    const size_t end = std::min(layer.find('.', begin), layer.size());
+    const std::string part = layer.substr(begin, end - begin);
+    const bool is_number = !part.empty() && part.size() <= kLongestNumber &&
+                           part.find_first_not_of("0123456789") == std::string::npos;
+    if (is_number) {
+      return NumberedModule{layer.substr(0, begin == 0 ? 0 : begin - 1), std::stoul(part),
+                            layer.substr(0, end)};
+    }
+    begin = end + 1;
+  }
+  return std::nullopt;
+}
 
 ModelPlaces::ModelPlaces(const Graph& graph) : graph_(graph) {
   const std::vector<const Node*> products = products_of_weights(graph);
@@ -104,12 +115,35 @@ bool ModelPlaces::has_layer(const Place& place, const std::string& layer) const 
   return place.from_end ? index >= all - count : index < count;
 }
 
+namespace {
+
+// Layers stand as patterns in rules. Adds a problem for a name that is the pattern of others, too.
+void check_names(const Place& place, const std::set<std::string>& layers, const Graph& graph,
+                 ProblemList& problems) {
+  std::set<std::string> others;
+  for (const Node& node : graph.nodes) {
+    if (!layers.contains(layer_of(graph, node))) others.insert(layer_of(graph, node));
+  }
+  for (const std::string& layer : layers) {
+    const auto other = std::ranges::find_if(
+        others, [&](const std::string& name) { return glob_match(layer, name); });
+    if (other == others.end()) continue;
+    problems.add(fmt::format("'{}': layer '{}' is a pattern that '{}' matches, too, which is not "
+                             "there",
+                             to_string(place), layer, *other),
+                 "rename the module: no rule can name it alone");
+  }
+}
+
+}  // namespace
+
 Policy with_layers_for_places(const Policy& policy, const Graph& graph) {
   Policy resolved = policy;
   const bool has_places =
       std::ranges::any_of(policy.rules, [](const PolicyRule& r) { return r.place.has_value(); });
   if (!has_places) return resolved;
   const ModelPlaces places(graph);
+  ProblemList problems("place");
   resolved.rules.clear();
   for (const PolicyRule& rule : policy.rules) {
     if (!rule.place) {
@@ -128,7 +162,9 @@ Policy with_layers_for_places(const Policy& policy, const Graph& graph) {
       own.layer = layer;
       resolved.rules.push_back(std::move(own));
     }
+    check_names(*rule.place, seen, graph, problems);
   }
+  problems.throw_if_any();
   return resolved;
 }
 

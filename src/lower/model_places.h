@@ -8,6 +8,7 @@
 // depends on parameters alone (a transposed weight).
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -16,6 +17,14 @@
 #include "src/policy/policy.h"
 
 namespace lockstep {
+
+// The shortest path of a layer that ends in a number: "h.3" of "h.3.attn.qkv".
+struct NumberedModule {
+  std::string list;  // "h"; "" of modules numbered at the top
+  size_t number;
+  std::string path;
+};
+std::optional<NumberedModule> numbered_module(const std::string& layer);
 
 class ModelPlaces {
  public:
@@ -38,6 +47,7 @@ class ModelPlaces {
 
 // The policy with the layers of this graph in place of the places of its rules, for readers that
 // know layers alone: one rule for each layer. A place that the graph does not have leaves none.
+// Throws: InputError for a layer whose name, as a pattern, matches layers outside of the place.
 Policy with_layers_for_places(const Policy& policy, const Graph& graph);
 
 }  // namespace lockstep

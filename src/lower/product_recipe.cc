@@ -112,9 +112,9 @@ class Recipes {
     factor.granularity = granularity_of(cast);
     factor.scale = scale_of(cast);
     factor.rounding = to_string(cast.to.rounding);
-    if (cast.rotates) {
+    if (cast.rotates()) {
       factor.transform = fmt::format("Hadamard {}, {} signs", kHadamardSize,
-                                     cast.signs == kFixedHadamardSigns ? "fixed" : "drawn");
+                                     cast.hadamard == Hadamard::kFixed ? "fixed" : "drawn");
     }
     return factor;
   }

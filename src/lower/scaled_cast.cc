@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "emulation/format/whole_line.h"
-#include "src/core/philox.h"
+#include "src/core/random.h"
 #include "src/core/text.h"
 #include "src/core/text_hash.h"
 #include "src/graph/infer.h"
@@ -18,13 +18,8 @@ namespace {
 // Drawn once for a layer, so that both factors have the same in every step. Source: torchao,
 // nvfp4_training: each layer keeps its own vector of random signs.
 uint16_t drawn_signs(uint64_t seed, std::string_view layer) {
-  constexpr uint32_t kPurpose = 0x48414441;  // "HADA": no RandomPurpose has this number
-  constexpr int kHalf = 32;
-  const uint64_t hash = fnv1a(layer);
-  const auto words =
-      philox4x32({static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> kHalf)},
-                 {static_cast<uint32_t>(hash), static_cast<uint32_t>(hash >> kHalf), kPurpose, 0});
-  return static_cast<uint16_t>(words[0]);
+  const RandomStream stream(seed, RandomPurpose::kHadamardSigns);
+  return static_cast<uint16_t>(stream.four(fnv1a(layer))[0]);
 }
 
 // Whether the product's sums are formed block by block.
@@ -36,7 +31,7 @@ bool sums_by_blocks(const FactorScaling& scaling, Product product) {
 }  // namespace
 
 std::string ScaledCast::text() const {
-  const std::string transform = rotates ? "after a Hadamard transform, " : "";
+  const std::string transform = rotates() ? "after a Hadamard transform, " : "";
   if (to.block == nullptr) {
     return transform +
            (kind == ScalingKind::kUnit ? "unscaled" : std::string(to_string(kind)) + " scale");
@@ -78,19 +73,18 @@ std::optional<ScaledCast> ScaledOperands::cast_of(const Node& node, size_t opera
                                     : graph_.parameter_of(id) != nullptr ? FactorRole::kWeight
                                                                          : FactorRole::kActivation);
   cast.keeps_scales = sums_by_blocks(scaling, product);
-  const Hadamard hadamard = scaling.of(product).hadamard;
-  cast.rotates = hadamard != Hadamard::kNone;
-  if (hadamard == Hadamard::kFixed) cast.signs = kFixedHadamardSigns;
-  if (hadamard == Hadamard::kDrawn) {
+  cast.hadamard = scaling.of(product).hadamard;
+  if (cast.hadamard == Hadamard::kFixed) cast.signs = kFixedHadamardSigns;
+  if (cast.hadamard == Hadamard::kDrawn) {
     cast.signs = drawn_signs(scaling.hadamard_seed, layer_of(graph_, node));
   }
-  if (cast.to.block != nullptr || cast.rotates) {
+  if (cast.to.block != nullptr || cast.rotates()) {
     const Shape shape = graph_.type_of(id).shape;
     cast.shape.cols = shape.back();
     cast.shape.rows = element_count(shape) / std::max<int64_t>(1, shape.back());
     cast.shape.axis = find_op(node.op).sums.axes.at(operand);
   }
-  if (cast.rotates && cast.shape.along() % kHadamardSize != 0) {
+  if (cast.rotates() && cast.shape.along() % kHadamardSize != 0) {
     shape_problems_.push_back(layer_of(graph_, node) + " " + node.op + " sums " +
                               std::to_string(cast.shape.along()) + " products");
   }

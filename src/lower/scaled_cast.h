@@ -25,7 +25,7 @@ struct ScaledCast {
   ScalingKind kind = ScalingKind::kUnit;
   FactorFormat to;
   // First a Hadamard transform along the sum, in BF16. Bit i of `signs`: row i is negated.
-  bool rotates = false;
+  Hadamard hadamard = Hadamard::kNone;
   uint16_t signs = 0;
   // The products that read it sum block by block: they need the scale of every block.
   bool keeps_scales = false;
@@ -38,10 +38,11 @@ struct ScaledCast {
   // Two casts of one value that agree in these fields give the same numbers.
   auto sameness() const {
     const bool by_lines = to.block != nullptr && !to.square;
-    const int axis = by_lines || keeps_scales || rotates ? shape.axis : -1;
-    return std::tuple(to.element, to.block, to.rounding, to.square, to.fp32_scale, rotates, signs,
+    const int axis = by_lines || keeps_scales || rotates() ? shape.axis : -1;
+    return std::tuple(to.element, to.block, to.rounding, to.square, to.fp32_scale, rotates(), signs,
                       axis);
   }
+  bool rotates() const { return hadamard != Hadamard::kNone; }
   // "mxfp8_e4m3+rceil, blocks down" for `explain`; "current" and the like for whole tensors.
   std::string text() const;
 };

@@ -152,14 +152,13 @@ Graph PreparedRun::step_of(const Graph& forward) const {
 
 // Graphs of other shapes have the main step's sites. Those of other paths add their own, before any
 // is numbered.
-void PreparedRun::add_graphs(const std::vector<Graph>& forward,
-                             const std::function<int(const Parameter&)>& state_count_of) {
+void PreparedRun::add_graphs(const std::vector<Graph>& forward, const StateShapes& states_of) {
   PathNodes paths(graph);
   std::vector<SiteTable> own;
   std::vector<std::map<std::string, std::string>> nodes;
   for (size_t i = 1; i < forward.size(); ++i) {
     const Graph& other = other_shapes.emplace_back(step_of(forward[i])).graph;
-    own.push_back(make_sites(other, state_count_of));
+    own.push_back(make_sites(other, states_of));
     try {
       nodes.push_back(match_nodes(graph, other));
     } catch (const InputError&) {
@@ -177,13 +176,13 @@ void PreparedRun::make_lanes(std::vector<Graph> forward,
   graph = step_of(forward.front());
   const auto groups =
       capture ? loop.groups.front() : optimizer_groups(options.optimizer, options.groups);
-  const auto state_count_of = [&](const Parameter& parameter) {
-    return static_cast<int>(groups[context.updates.at(parameter.name).group].states.size());
+  const auto states_of = [&](const Parameter& parameter) {
+    return state_shapes(groups[context.updates.at(parameter.name).group], parameter.type.shape);
   };
   const CapturedLoop* script = capture ? &loop : nullptr;
   context = make_lane_context(graph, sites, options, script);  // only for the groups
-  sites = make_sites(graph, state_count_of, options.workers);
-  add_graphs(forward, state_count_of);
+  sites = make_sites(graph, states_of, options.workers);
+  add_graphs(forward, states_of);
   context = make_lane_context(graph, sites, options, script, other_shapes);
   std::vector<const Graph*> graphs = {&graph};
   for (const StepGraph& other : other_shapes) graphs.push_back(&other.graph);

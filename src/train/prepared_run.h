@@ -45,8 +45,7 @@ struct PreparedRun {
  private:
   // `forward`: the main graph, then the same model for batches of other shapes or on other paths.
   void make_lanes(std::vector<Graph> forward, const std::map<std::string, Tensor>& initial);
-  void add_graphs(const std::vector<Graph>& forward,
-                  const std::function<int(const Parameter&)>& state_count_of);
+  void add_graphs(const std::vector<Graph>& forward, const StateShapes& states_of);
   Graph step_of(const Graph& forward) const;
 };
 

@@ -16,6 +16,7 @@ using Range = HyperParameter::Range;
 
 // Far beyond any schedule in use, and well within an int64.
 constexpr double kLargestExponent = 1000;
+constexpr double kHundred = 100;
 
 bool in_range(Range range, double x) {
   constexpr double kLargestExact = 0x1p53;  // whole numbers up to it are exact doubles
@@ -39,6 +40,8 @@ bool in_range(Range range, double x) {
       return whole;
     case Range::kPositiveCount:
       return whole && x > 0;
+    case Range::kBelowHundred:
+      return whole && x > 0 && x < kHundred;
   }
   return false;
 }
@@ -110,6 +113,8 @@ std::string range_text(const HyperParameter& parameter) {
       return fmt::format("a whole number, 0 <= {} <= 2^53", name);
     case Range::kPositiveCount:
       return fmt::format("a whole number, 1 <= {} <= 2^53", name);
+    case Range::kBelowHundred:
+      return fmt::format("a whole number, 1 <= {} < {}", name, kHundred);
   }
   return "";
 }

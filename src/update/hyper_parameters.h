@@ -25,6 +25,7 @@ struct HyperParameter {
     kFlag,         // 0 or 1
     kCount,        // a whole number, 0 <= x <= 2^53
     kPositiveCount,
+    kBelowHundred,  // a whole number, 1 <= x < 100
   };
   std::string_view name;
   double initial = 0;  // the value when none is given

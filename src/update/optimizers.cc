@@ -4,14 +4,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "src/core/error.h"
 #include "src/core/find_row.h"
+#include "src/update/adafactor.h"
+#include "src/update/muon.h"
 
 namespace lockstep {
 namespace {
@@ -130,7 +129,7 @@ constexpr HyperParameter kMuonParameters[] = {
      .help = "0: steps of lr sqrt(max(1, rows / columns)); 1: of 0.2 lr sqrt(max(rows, columns))"},
     {.name = "ns_steps",
      .initial = 5,
-     .range = Range::kPositiveCount,
+     .range = Range::kBelowHundred,
      .help = "Newton-Schulz steps"},
     {.name = "ns_a", .initial = 3.4445, .range = Range::kFinite, .help = "X = a X + ..."},
     {.name = "ns_b", .initial = -4.775, .range = Range::kFinite, .help = "(b G + ..."},
@@ -155,6 +154,86 @@ constexpr StateRow kAdagradStates[] = {
 constexpr StateRow kRmspropStates[] = {{.name = "square_avg", .divides = true},
                                        {.name = "grad_avg", .only_with = "centered"},
                                        {.name = "momentum_buffer", .only_with = "momentum"}};
+constexpr HyperParameter kAdafactorParameters[] = {
+    {.name = "lr",
+     .initial = 1e-2,
+     .range = Range::kNonNegative,
+     .help = "largest relative step size, and the factor of weight decay"},
+    {.name = "beta2_decay",
+     .initial = -0.8,
+     .range = Range::kFinite,
+     .help = "the averages take t^beta2_decay of the new squares"},
+    {.name = "eps1",
+     .initial = -1,
+     .range = Range::kFinite,
+     .help = "least root of an average; below 0: the machine epsilon of the weight's format"},
+    {.name = "eps2",
+     .initial = 1e-3,
+     .range = Range::kNonNegative,
+     .help = "least root mean square of a weight"},
+    {.name = "d",
+     .initial = 1,
+     .range = Range::kPositive,
+     .help = "largest root mean square of a direction"},
+    kWeightDecay,
+};
+constexpr HyperParameter kTransformersAdafactorParameters[] = {
+    {.name = "lr",
+     .initial = 1e-3,
+     .range = Range::kNonNegative,
+     .help = "step size without relative_step; a schedule multiplies it"},
+    {.name = "decay_rate",
+     .initial = -0.8,
+     .range = Range::kFinite,
+     .help = "the averages take t^decay_rate of the new squares"},
+    {.name = "eps1",
+     .initial = 1e-30,
+     .range = Range::kNonNegative,
+     .help = "added to squared gradients"},
+    {.name = "eps2",
+     .initial = 1e-3,
+     .range = Range::kNonNegative,
+     .help = "least root mean square of a weight"},
+    {.name = "clip_threshold",
+     .initial = 1,
+     .range = Range::kPositive,
+     .help = "largest root mean square of a direction"},
+    {.name = "beta1",
+     .range = Range::kBelowOne,
+     .help = "decay of the average of updates; 0: none"},
+    kWeightDecay,
+    {.name = "scale_parameter",
+     .initial = 1,
+     .range = Range::kFlag,
+     .help = "the weight's root mean square multiplies the step size"},
+    {.name = "relative_step",
+     .initial = 1,
+     .range = Range::kFlag,
+     .help = "step size min(0.01, 1 / sqrt(t)) in place of lr"},
+    {.name = "warmup_init", .range = Range::kFlag, .help = "with relative_step: at most 1e-6 t"},
+};
+
+constexpr StateRow kAdafactorStates[] = {
+    {.name = "row_var",
+     .divides = true,
+     .extent = StateExtent::kRows,
+     .of = StateRow::Of::kMatrices},
+    {.name = "col_var",
+     .divides = true,
+     .extent = StateExtent::kColumns,
+     .of = StateRow::Of::kMatrices},
+    {.name = "variance", .divides = true, .of = StateRow::Of::kVectors}};
+constexpr StateRow kTransformersAdafactorStates[] = {
+    {.name = "exp_avg_sq_row",
+     .divides = true,
+     .extent = StateExtent::kRows,
+     .of = StateRow::Of::kMatrices},
+    {.name = "exp_avg_sq_col",
+     .divides = true,
+     .extent = StateExtent::kColumns,
+     .of = StateRow::Of::kMatrices},
+    {.name = "exp_avg_sq", .divides = true, .of = StateRow::Of::kVectors},
+    {.name = "exp_avg", .only_with = "beta1"}};
 constexpr StateRow kMuonStates[] = {{.name = "momentum_buffer"}};
 constexpr StateRow kLionStates[] = {{.name = "exp_avg"}};
 
@@ -218,32 +297,6 @@ UpdateRule lion_rule(const HyperNumbers& n, double lr) {
   rule.beta2 = n["beta2"];
   return rule;
 }
-UpdateRule muon_direction(const HyperNumbers& n, double lr) {
-  MuonDirectionRule rule;
-  rule.lr = lr;
-  rule.momentum = n["momentum"];
-  rule.nesterov = n["nesterov"] != 0;
-  return rule;
-}
-UpdateRule muon_step(const HyperNumbers& n, double lr, int64_t rows, int64_t columns) {
-  constexpr double kRmsOfAdamw = 0.2;
-  const auto r = static_cast<double>(rows), c = static_cast<double>(columns);
-  MuonStepRule rule;
-  rule.lr = lr;
-  rule.weight_decay = n["weight_decay"];
-  rule.factor = n["match_rms_adamw"] != 0 ? kRmsOfAdamw * std::sqrt(std::max(r, c))
-                                          : std::sqrt(std::max(1.0, r / c));
-  return rule;
-}
-NewtonSchulz muon_orthogonal(const HyperNumbers& n) {
-  return {.a = n["ns_a"],
-          .b = n["ns_b"],
-          .c = n["ns_c"],
-          .eps = n["eps"],
-          .steps = static_cast<int64_t>(n["ns_steps"]),
-          .format = n["ns_bf16"] != 0 ? &find_format("bf16") : nullptr};
-}
-
 const Optimizer kOptimizers[] = {
     {.name = "sgd",
      .help = "buf = momentum buf + (1 - dampening) g, from buf = g; w -= lr buf",
@@ -302,10 +355,32 @@ const Optimizer kOptimizers[] = {
      .source = "torch.optim.Muon; Jordan et al. 2024",
      .parameters = kMuonParameters,
      .all_states = kMuonStates,
-     .rule = muon_direction,
-     .orthogonal = muon_orthogonal,
-     .matrix_step = muon_step,
+     .tensor_rule = {muon_step<float>, muon_step<double>},
+     .matrices_alone = true,
+     .captured_class = "Muon",
+     .counts_steps = false,
+     .narrow_sums = "ns_bf16",
      .adds_lr = always},
+    {.name = "adafactor",
+     .help =
+         "w -= lr_t g / sqrt(v), v of matrices from averages of rows and columns of g^2; lr_t by "
+         "the size of w",
+     .source = "torch.optim.Adafactor; Shazeer & Stern 2018, arXiv:1804.04235",
+     .parameters = kAdafactorParameters,
+     .all_states = kAdafactorStates,
+     .tensor_rule = {adafactor_step<float>, adafactor_step<double>},
+     .captured_class = "Adafactor",
+     .chooses_step = true},
+    {.name = "adafactor-transformers",
+     .help =
+         "adafactor as in transformers: eps1 is added to g^2, lr instead of relative steps, beta1",
+     .source = "transformers.Adafactor 5.23; Shazeer & Stern 2018, arXiv:1804.04235",
+     .parameters = kTransformersAdafactorParameters,
+     .all_states = kTransformersAdafactorStates,
+     .tensor_rule = {transformers_adafactor_step<float>, transformers_adafactor_step<double>},
+     .captured_class = "Adafactor",
+     .captured_package = "transformers",
+     .chooses_step = true},
 };
 
 UpdateRule recorded_rule(const HyperNumbers&, double) {
@@ -322,12 +397,22 @@ const Optimizer kRecordedUpdates = {.name = "recorded",
 
 }  // namespace
 
-std::vector<OptimizerState> Optimizer::states(const HyperNumbers& numbers) const {
+Shape OptimizerState::shape_for(Shape weight) const {
+  if (weight.size() < 2) return weight;
+  if (extent == StateExtent::kRows) weight.back() = 1;
+  if (extent == StateExtent::kColumns) weight[weight.size() - 2] = 1;
+  return weight;
+}
+
+std::vector<OptimizerState> Optimizer::states(const HyperNumbers& numbers,
+                                              const Shape& shape) const {
+  const StateRow::Of other = shape.size() >= 2 ? StateRow::Of::kVectors : StateRow::Of::kMatrices;
   std::vector<OptimizerState> found;
   for (const StateRow& row : all_states) {
+    if (row.of == other) continue;
     if (!row.only_with.empty() && numbers[row.only_with] == 0) continue;
     const double initial = row.initial.empty() ? 0 : numbers[row.initial];
-    found.push_back({row.name, initial, row.divides});
+    found.push_back({row.name, initial, row.divides, row.extent});
   }
   return found;
 }
@@ -362,35 +447,17 @@ HyperNumbers numbers_of(const OptimizerSpec& spec) {
 }
 
 int state_count(const OptimizerSpec& spec) {
-  return static_cast<int>(find_optimizer(spec.name).states(numbers_of(spec)).size());
+  return static_cast<int>(find_optimizer(spec.name).states(numbers_of(spec), {1, 1}).size());
 }
 
 template <typename T>
 void optimizer_step(const KernelSet& kernels, const Optimizer& optimizer,
                     const HyperNumbers& numbers, double lr, const OptimizerArrays<T>& arrays,
                     UpdateStats* stats) {
-  const UpdateRule rule = optimizer.rule(numbers, lr);
-  if (optimizer.orthogonal == nullptr) return kernels.of<T>().optimizer(rule, arrays, stats);
-  std::vector<T> direction(static_cast<size_t>(arrays.count));
-  OptimizerArrays<T> first = arrays;
-  first.weight = direction.data();
-  first.update = nullptr;
-  first.compensation = nullptr;
-  first.formats.weight = arrays.formats.arithmetic;
-  first.formats.rounding = Rounding::kNearestEven;
-  first.measured.weight = first.measured.update = nullptr;
-  kernels.of<T>().optimizer(rule, first, nullptr);
-  const int64_t rows = arrays.rows, columns = arrays.count / rows;
-  NewtonSchulz iteration = optimizer.orthogonal(numbers);
-  if (iteration.format == nullptr) {
-    iteration.format = &find_format(std::is_same_v<T, double> ? "fp64" : "fp32");
+  if (optimizer.tensor_rule) {
+    return optimizer.tensor_rule.run(TensorStep<T>{kernels, numbers, lr, arrays, stats});
   }
-  orthogonalize(kernels, direction.data(), rows, columns, iteration);
-  OptimizerArrays<T> last = arrays;
-  last.grad = direction.data();
-  last.state_count = 0;
-  last.measured.states[0] = nullptr;
-  kernels.of<T>().optimizer(optimizer.matrix_step(numbers, lr, rows, columns), last, stats);
+  kernels.of<T>().optimizer(optimizer.rule(numbers, lr), arrays, stats);
 }
 template void optimizer_step(const KernelSet&, const Optimizer&, const HyperNumbers&, double,
                              const OptimizerArrays<float>&, UpdateStats*);

@@ -34,14 +34,21 @@ bool matches_any(const Graph& graph, std::string_view glob) {
 
 }  // namespace
 
+std::vector<Shape> state_shapes(const OptimizerGroup& group, const Shape& weight) {
+  std::vector<Shape> shapes;
+  for (const OptimizerState& state : group.states(weight)) {
+    shapes.push_back(state.shape_for(weight));
+  }
+  return shapes;
+}
+
 std::vector<OptimizerGroup> optimizer_groups(const OptimizerSpec& own,
                                              const std::vector<ParameterGroup>& groups) {
   std::vector<OptimizerGroup> all;
   const auto add = [&](const OptimizerSpec& spec) {
     check_optimizer_spec(spec);
     const Optimizer& optimizer = find_optimizer(spec.name);
-    const HyperNumbers numbers = numbers_of(spec);
-    all.push_back({&optimizer, numbers, optimizer.states(numbers)});
+    all.push_back({&optimizer, numbers_of(spec)});
   };
   add(own);
   for (const ParameterGroup& group : groups) add(group.optimizer);

@@ -16,8 +16,14 @@ namespace lockstep {
 struct OptimizerGroup {
   const Optimizer* optimizer;
   HyperNumbers numbers;
-  std::vector<OptimizerState> states;
+
+  std::vector<OptimizerState> states(const Shape& weight) const {
+    return optimizer->states(numbers, weight);
+  }
 };
+
+// The shapes of a parameter's states.
+std::vector<Shape> state_shapes(const OptimizerGroup& group, const Shape& weight);
 
 // The name of state tensor `index` of a parameter, in checkpoints and in a lane's initial values.
 inline std::string state_key(const std::string& parameter, size_t index) {

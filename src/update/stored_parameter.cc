@@ -7,7 +7,7 @@ namespace lockstep {
 
 Tensor state_before_first_step(const OptimizerState& state, const Shape& shape,
                                Container container) {
-  Tensor start(shape, container);
+  Tensor start(state.shape_for(shape), container);
   if (container == Container::kF64) {
     std::ranges::fill(start.as<double>(), state.initial);
   } else {
@@ -21,7 +21,7 @@ OptimizerArrays<T> arrays_of(StoredParameter& parameter, const Tensor& gradient,
   OptimizerArrays<T> arrays;
   Tensor& weight = parameter.updated();
   arrays.count = weight.size();
-  if (!weight.shape().empty()) arrays.rows = weight.shape().front();
+  arrays.shape = weight.shape();
   arrays.weight = weight.as<T>().data();
   arrays.grad = gradient.as<T>().data();
   arrays.state_count = static_cast<int>(parameter.states.size());

@@ -20,7 +20,7 @@ struct StoredParameter {
   const Tensor& updated() const { return master.empty() ? weight : master; }
 };
 
-// A state tensor before the first step.
+// A state tensor of a weight of this shape, before the first step.
 Tensor state_before_first_step(const OptimizerState& state, const Shape& shape,
                                Container container);
 

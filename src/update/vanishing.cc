@@ -81,8 +81,8 @@ class Finder {
   void find_decay() {
     const double lr = value("lr"), decay = value("weight_decay");
     if (decay == 0) return;
-    const bool is_always =
-        optimizer_.orthogonal != nullptr;  // what is added to it has no known size
+    if (optimizer_.chooses_step) return;
+    const bool is_always = bool(optimizer_.tensor_rule);  // what is added has no known size
     const bool decoupled = is_always || value("decoupled_weight_decay") != 0;
     const bool of_tensors = policy_.optimizer_steps != OptimizerSteps::kTorch;
     if (!decoupled && of_tensors && is_lost(decay, arithmetic_)) {

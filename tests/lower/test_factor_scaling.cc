@@ -1,8 +1,11 @@
 // [scaling]: its keys, the factors that become scaled casts, and the axis of their blocks.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <set>
 
+#include "src/core/random.h"
+#include "src/core/text_hash.h"
 #include "src/lower/product_recipe.h"
 #include "src/policy/find_policy.h"
 #include "src/policy/hardware_policy.h"
@@ -314,6 +317,26 @@ TEST_CASE(
       has(problems_of(graph, "extends = \"nvfp4-hadamard\"\n" + seed), "no product has hadamard"));
   CHECK(has(problems_of(graph, "extends = \"nvfp4\"\n[scaling.wgrad]\nhadamard = \"random\"\n"),
             "fixed"));
+}
+
+TEST_CASE("recipes of products: drawn signs are called drawn, even where they are the fixed ones") {
+  uint64_t seed = 0;
+  while (static_cast<uint16_t>(
+             RandomStream(seed, RandomPurpose::kHadamardSigns).four(fnv1a("fc1"))[0]) !=
+         kFixedHadamardSigns) {
+    ++seed;
+  }
+  GraphBuilder b("one");
+  b.set_loss(b.op("mse_loss",
+                  {b.linear("fc1", b.input("x", {{16, 6}}), 3), b.input("target", {{16, 3}})}, {},
+                  "loss"));
+  const Graph graph = b.finish();
+  const Lowered net =
+      lower_text(graph, fmt::format("extends = \"nvfp4-hadamard-drawn\"\n[scaling]\n"
+                                    "hadamard_seed = {}\n",
+                                    seed));
+  REQUIRE(scaled(net, "fc1", "linear_backward_weight", 0)->signs == kFixedHadamardSigns);
+  CHECK(has(recipe_table(product_recipes(net.program, net.graph)), "drawn signs"));
 }
 
 TEST_CASE("recipes of products: a row for each, layers with the same recipe together") {

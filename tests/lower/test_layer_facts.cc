@@ -79,7 +79,9 @@ TEST_CASE("memory facts: formats, masters and state by the policy, activations o
   const SiteTable sites = make_sites(step, 2);
   const auto of = [&](const char* policy) {
     const Policy p = find_policy(policy);
-    return memory_facts(step, lower(step, sites, p), p, [](const Parameter&) { return 2; });
+    return memory_facts(step, lower(step, sites, p), p, [](const Parameter& parameter) {
+      return std::vector<Shape>(2, parameter.type.shape);
+    });
   };
   constexpr int64_t kWeights = 7 * 10 + 7;
   const MemoryFacts fp32 = of("fp32");
@@ -111,7 +113,9 @@ TEST_CASE("memory facts: Kahan's terms, and masks and indices as frameworks keep
     Policy p = find_policy("pure-fp16");
     if (kahan) p.update_rounding = UpdateRounding::kKahan;
     p.master_weights = masters;
-    return memory_facts(step, lower(step, sites, p), p, [](const Parameter&) { return 1; });
+    return memory_facts(step, lower(step, sites, p), p, [](const Parameter& parameter) {
+      return std::vector<Shape>{parameter.type.shape};
+    });
   };
   constexpr int64_t kElements = 2 * 3 * 4 * 4, kPooled = 2 * 3 * 2 * 2;
   CHECK(of(false, false).kahan_terms == 0);

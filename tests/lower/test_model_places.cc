@@ -2,6 +2,7 @@
 #include "src/lower/model_places.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -115,6 +116,36 @@ TEST_CASE("places as layers: a rule for each, in the place of the rule") {
     layers.push_back(rule.layer);
   }
   CHECK(join(layers, " ") == "embed h.3.fc1 h.3.act h.3.fc2 h.3 head");
+}
+
+TEST_CASE("places as layers: a name that is the pattern of a layer elsewhere is refused") {
+  GraphBuilder b("patterns");
+  const Value x = b.linear("first", b.input("x", {{4, 6}}), 8);
+  b.set_loss(b.op("mse_loss", {b.linear("f*t", x, 3), b.input("target", {{4, 3}})}, {}, "loss"));
+  const Graph graph = b.finish();
+  const auto problem = [&](const char* place) -> std::string {
+    const Policy policy =
+        parse_policy(fmt::format("[[rule]]\nplace = '{}'\ncompute = 'bf16'\n", place), "t.toml");
+    try {
+      with_layers_for_places(policy, graph);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(has(problem("head"), "layer 'f*t' is a pattern that 'first' matches, too"));
+  CHECK(problem("first layer").empty());
+}
+
+TEST_CASE("numbered modules: the shortest path that ends in a number") {
+  const auto text = [](const std::string& layer) {
+    const auto found = numbered_module(layer);
+    return found ? fmt::format("{}|{}|{}", found->list, found->number, found->path) : "";
+  };
+  CHECK(text("encoder.layers.3.mlp.0") == "encoder.layers|3|encoder.layers.3");
+  CHECK(text("2.fc") == "|2|2");
+  CHECK(text("head.fc1").empty());
+  CHECK(text("h.1234567.fc").empty());
 }
 
 }  // namespace

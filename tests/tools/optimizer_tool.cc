@@ -1,10 +1,10 @@
 // Steps of one optimizer on gradients from a raw file, so that another program (PyTorch, NumPy) can
 // be compared with it. Knows no network.
 //
-//   lockstep_optimizer_tool NAME[:K=V,...] SCHEDULE FORMAT STEPS DIR [ROWS [CODES]]
-//     ROWS: of the weight as a matrix [1]; CODES: how an FP32 optimizer keeps its states
+//   lockstep_optimizer_tool NAME[:K=V,...] SCHEDULE FORMAT STEPS DIR [SHAPE [CODES]]
+//     SHAPE: of the weight, 24x40 [N]; CODES: how an FP32 optimizer keeps its states
 //     reads  DIR/w.f64 (N) and DIR/g.f64 (STEPS,N)
-//     writes DIR/out.f64 (N), DIR/lr.f64 (STEPS) and every state, DIR/state_NAME.f64 (N)
+//     writes DIR/out.f64 (N), DIR/lr.f64 (STEPS) and every state, DIR/state_NAME.f64
 //   lockstep_optimizer_tool CODES signed|unsigned DIR
 //     reads  DIR/w.f64, writes DIR/out.f64: an optimizer state rounded to these codes
 // Raw little-endian doubles, rounded to the format when read. Weights, states and arithmetic are in
@@ -19,6 +19,8 @@
 #include "emulation/format/rounding.h"
 #include "emulation/kernels/active_kernels.h"
 #include "src/core/error.h"
+#include "src/core/tensor.h"
+#include "src/core/text.h"
 #include "src/update/optimizers.h"
 #include "src/update/schedules.h"
 
@@ -56,7 +58,7 @@ void encode(const std::vector<OptimizerState>&, const StateCodes&,
 
 template <typename T>
 void run(const OptimizerSpec& spec, const HyperChoice& schedule, const Format& format,
-         int64_t steps, const std::string& directory, int64_t rows, const StateCodes* codes) {
+         int64_t steps, const std::string& directory, Shape shape, const StateCodes* codes) {
   check_optimizer_spec(spec);
   check_schedule(schedule);
   const Optimizer& optimizer = find_optimizer(spec.name);
@@ -73,12 +75,17 @@ void run(const OptimizerSpec& spec, const HyperChoice& schedule, const Format& f
   std::ranges::transform(start, w.begin(), rounded);
   std::vector<std::vector<T>> states;
   OptimizerArrays<T> arrays;
-  for (const OptimizerState& state : optimizer.states(numbers)) {
-    states.emplace_back(w.size(), static_cast<T>(state.initial));
+  if (shape.empty()) shape = {static_cast<int64_t>(w.size())};
+  if (element_count(shape) != static_cast<int64_t>(w.size())) {
+    throw InputError(fmt::format("{} weights: shape {}", w.size(), to_string(shape)));
+  }
+  const std::vector<OptimizerState> rows = optimizer.states(numbers, shape);
+  for (const OptimizerState& state : rows) {
+    states.emplace_back(element_count(state.shape_for(shape)), static_cast<T>(state.initial));
     arrays.states[states.size() - 1] = states.back().data();
   }
   arrays.count = static_cast<int64_t>(w.size());
-  arrays.rows = rows;
+  arrays.shape = shape;
   arrays.weight = w.data();
   arrays.grad = g.data();
   arrays.state_count = static_cast<int>(states.size());
@@ -92,12 +99,12 @@ void run(const OptimizerSpec& spec, const HyperChoice& schedule, const Format& f
     arrays.step = step + 1;
     rates.push_back(scheduled_lr(schedule, numbers["lr"], step, steps));
     optimizer_step(active_kernels(), optimizer, numbers, rates.back(), arrays, nullptr);
-    if (codes != nullptr) encode(optimizer.states(numbers), *codes, states);
+    if (codes != nullptr) encode(rows, *codes, states);
   }
   write_raw(directory + "/out.f64", {w.begin(), w.end()});
   write_raw(directory + "/lr.f64", rates);
   size_t k = 0;
-  for (const OptimizerState& state : optimizer.states(numbers)) {
+  for (const OptimizerState& state : rows) {
     write_raw(fmt::format("{}/state_{}.f64", directory, state.name),
               {states[k].begin(), states[k].end()});
     ++k;
@@ -126,7 +133,7 @@ int main(int argc, char** argv) {
   constexpr size_t kFewest = 5, kMost = 7;
   if (!is_codes && (args.size() < kFewest || args.size() > kMost)) {
     std::cerr << "usage: lockstep_optimizer_tool NAME[:K=V,...] SCHEDULE FORMAT STEPS DIR "
-                 "[ROWS [CODES]]\n"
+                 "[SHAPE [CODES]]\n"
                  "       lockstep_optimizer_tool CODES signed|unsigned DIR\n";
     return 2;
   }
@@ -135,14 +142,19 @@ int main(int argc, char** argv) {
       run_codes(args[0], args[1] == "signed", args[2]);
       return 0;
     }
-    const int64_t rows = args.size() > kFewest ? std::atoll(args[kFewest].c_str()) : 1;
+    Shape shape;
+    if (args.size() > kFewest) {
+      for (const std::string& size : split(args[kFewest], 'x')) {
+        shape.push_back(std::atoll(size.c_str()));
+      }
+    }
     const StateCodes* codes = args.size() == kMost ? &find_state_codes(args.back()) : nullptr;
     const HyperChoice spec = parse_schedule(args[0]), schedule = parse_schedule(args[1]);
     const int64_t steps = std::atoll(args[3].c_str());
     if (args[2] == "fp64") {
-      run<double>(spec, schedule, find_format("fp64"), steps, args[4], rows, codes);
+      run<double>(spec, schedule, find_format("fp64"), steps, args[4], shape, codes);
     } else {
-      run<float>(spec, schedule, find_format(args[2]), steps, args[4], rows, codes);
+      run<float>(spec, schedule, find_format(args[2]), steps, args[4], shape, codes);
     }
   } catch (const InputError& error) {
     std::cerr << error.what() << '\n';

@@ -2,6 +2,7 @@
 // instruction set.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "emulation/kernels/active_kernels.h"
@@ -12,8 +13,8 @@
 namespace lockstep {
 namespace {
 
-const std::vector<std::string> kScaledLanes = {"fp32", "fp8-delayed", "fp8-current", "mxfp8",
-                                               "nvfp4"};
+const std::vector<std::string> kScaledLanes = {"fp32",  "fp8-delayed", "fp8-current",
+                                               "mxfp8", "nvfp4",       "fp8-blockwise-torchao"};
 
 }  // namespace
 
@@ -47,6 +48,32 @@ TEST_CASE("scaled lanes: same bits for every instruction set and thread count") 
   select_kernels(before);
   set_thread_count(threads_before);
   CHECK(measured > 500);
+}
+
+TEST_CASE("scaled lanes: sums that are formed block by block are compared with exact ones") {
+  Recorder recorder;
+  run(small_run({"fp32", "fp8-blockwise-torchao", "deepseek-v3"}, 1), recorder);
+  const std::vector<LaneStep>& lanes = recorder.steps.at(0).lanes;
+  constexpr uint64_t kSamples = 64;
+  double worst[3] = {};
+  int compared[3] = {};
+  for (size_t l = 0; l < lanes.size(); ++l) {
+    for (const SiteRecord& site : lanes[l].sites) {
+      if (site.health.samples == 0) continue;
+      CHECK(site.health.samples % kSamples == 0);
+      CHECK(site.health.compared == site.health.samples);
+      worst[l] = std::max(worst[l], site.health.err_max_share);
+      ++compared[l];
+    }
+  }
+  CHECK(compared[1] == compared[0]);
+  CHECK(compared[2] == compared[0]);
+  // Sums of fewer than 4096 products in FP32, and Hopper's, which keep 14 bits of the largest.
+  constexpr double kFp32 = 0x1p-24 * 4096, kHopper = 0x1p-13 * 128;
+  CHECK(worst[1] > 0);
+  CHECK(worst[1] < kFp32);
+  CHECK(worst[2] > 0x1p-18);
+  CHECK(worst[2] < kHopper);
 }
 
 TEST_CASE("delayed scaling: checkpoints hold it, and evaluation does not change it") {

@@ -31,7 +31,7 @@ struct LinearStep {
     options.workers = workers;
     options.optimizer.values = {{"lr", 1}, {"momentum", 0}};
     sites = make_sites(
-        graph, [](const Parameter&) { return 0; }, workers);
+        graph, [](const Parameter&) { return std::vector<Shape>(); }, workers);
   }
 
   Batch batch(int64_t k) const {
@@ -218,7 +218,7 @@ TEST_CASE("batch_norm: each worker has its own statistics, worker 0's running on
   options.workers = 3;
   options.accumulate = 2;
   const SiteTable sites = make_sites(
-      graph, [](const Parameter&) { return 1; }, 3);
+      graph, [](const Parameter& p) { return std::vector<Shape>{p.type.shape}; }, 3);
   const LaneContext context = make_lane_context(graph, sites, options);
   Lane lane(context, describe_lane("fp32"), initial_state(find_model("mlp"), {}, graph, 1));
   LaneStep record;

@@ -26,7 +26,7 @@ struct OneWeight {
     call.count = 1;
     call.weight = &weight;
     call.grad = &gradient;
-    call.state_count = static_cast<int>(optimizer.states(numbers).size());
+    call.state_count = static_cast<int>(optimizer.states(numbers, {1}).size());
     for (int k = 0; k < call.state_count; ++k) call.states[k] = &states[k];
     call.update = &update;
     call.step = ++steps;
@@ -171,6 +171,45 @@ TEST_CASE("muon takes matrices alone; its groups leave the others to the next op
                        doctest::Contains("parameter 'fc.bias' is no matrix"), InputError);
 }
 
+TEST_CASE("adafactor keeps a number for each row and each column of a matrix, all of a vector") {
+  const OptimizerSpec spec{"adafactor", {}};
+  const auto shapes = [&](const Shape& weight) {
+    std::string text;
+    for (const OptimizerState& state :
+         find_optimizer("adafactor").states(numbers_of(spec), weight)) {
+      text += std::string(state.name) + to_string(state.shape_for(weight)) + " ";
+    }
+    return text;
+  };
+  CHECK(shapes({4, 3}) == "row_var[4, 1] col_var[1, 3] ");
+  CHECK(shapes({5, 2, 4, 3}) == "row_var[5, 2, 4, 1] col_var[5, 2, 1, 3] ");
+  CHECK(shapes({7}) == "variance[7] ");
+}
+
+TEST_CASE("adafactor's first step of a matrix, by hand") {
+  // g^2 = 1 4 / 16 4: rows 2.5 and 10, columns 8.5 and 4, their mean 6.25; t^-0.8 = 1.
+  double w[] = {1, 1, 1, 1}, g[] = {1, 2, 4, 2}, rows[2] = {}, columns[2] = {};
+  const Shape shape = {2, 2};
+  const Format* fp64 = &find_format("fp64");
+  OptimizerArrays<double> call;
+  call.count = 4;
+  call.shape = shape;
+  call.weight = w;
+  call.grad = g;
+  call.state_count = 2;
+  call.states = {rows, columns};
+  call.formats = {fp64, fp64, fp64, Rounding::kNearestEven, {}};
+  const OptimizerSpec spec{"adafactor", {{"lr", 0.5}, {"d", 4}}};
+  optimizer_step(active_kernels(), find_optimizer("adafactor"), numbers_of(spec), 0.5, call,
+                 nullptr);
+  CHECK(close(rows[0], 2.5));
+  CHECK(close(rows[1], 10));
+  CHECK(close(columns[0], 8.5));
+  CHECK(close(columns[1], 4));
+  CHECK(close(w[0], 1 - 0.5 * 1 / std::sqrt(2.5 * 8.5 / 6.25)));
+  CHECK(close(w[3], 1 - 0.5 * 2 / std::sqrt(10 * 4 / 6.25)));
+}
+
 TEST_CASE("optimizers are found by name; unknown ones and bad values are refused") {
   for (const Optimizer& optimizer : optimizers()) {
     CHECK(&find_optimizer(optimizer.name) == &optimizer);
@@ -193,6 +232,9 @@ TEST_CASE("optimizers are found by name; unknown ones and bad values are refused
     CHECK(error.problems().size() == 3);  // all at once
   }
   CHECK_NOTHROW(check_optimizer_spec({"sgd", {}}));
+  CHECK_NOTHROW(check_optimizer_spec({"muon", {{"ns_steps", 99}}}));
+  CHECK_THROWS_WITH_AS(check_optimizer_spec({"muon", {{"ns_steps", 100}}}),
+                       doctest::Contains("1 <= ns_steps < 100 required"), InputError);
   const OptimizerSpec nesterov{"sgd", {{"nesterov", 1}, {"dampening", 0.5}}};
   CHECK_THROWS_WITH_AS(check_optimizer_spec(nesterov), doctest::Contains("dampening = 0 required"),
                        InputError);

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 
 #include "emulation/kernels/args/quantize_spec.h"
@@ -71,7 +72,7 @@ bool is_native(const Format& format) {
 template <typename T>
 struct OptimizerArrays {
   int64_t count = 0;
-  int64_t rows = 1;  // of the weight as a matrix; for rules of matrices
+  std::span<const int64_t> shape = {};  // of the weight; for rules of whole tensors
   T* weight = nullptr;
   const T* grad = nullptr;  // unscaled
   int state_count = 0;

@@ -81,7 +81,9 @@ def record(subject: Subject, step: Step) -> None:
 
 def moves_by_zero(group: Mapping[str, Any]) -> bool:
     """Whether an optimizer's step changes weights of this group whose gradient is zero: by decay, or by what it keeps."""
-    return "betas" in group or any(float(group.get(key) or 0) != 0 for key in ("weight_decay", "momentum", "lambd"))
+    return "betas" in group or any(
+        float(group.get(key) or 0) != 0 for key in ("weight_decay", "momentum", "lambd", "beta1")
+    )
 
 
 def reached(loss: torch.Tensor, params: Mapping[str, torch.Tensor]) -> set[str]:

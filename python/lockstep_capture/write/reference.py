@@ -14,7 +14,7 @@ import torch
 
 from ..ir.graph import Node
 from ..ir.program import Call
-from ..model_state import State, Subject, as_real, as_wide, dense, replica
+from ..model_state import State, Subject, as_real, as_wide, dense, kept_states, replica
 from ..normalise.interpreter import Interpreter, Observer
 from ..rules.context import KINKS, WINNERS
 from ..trace.traced import Traced
@@ -200,4 +200,4 @@ def stepped(
             optimizer.step()
             weight.grad = None
         kept = {} if optimizer is None else optimizer.state.get(weight, {})
-        yield path, weight.detach(), {key: torch.as_tensor(value) for key, value in kept.items() if value is not None}
+        yield path, weight.detach(), kept_states(kept)

@@ -1,6 +1,6 @@
 // Checks the sums of products of ops. run_product and run_conv call the kernel; if OpCall::health
 // is set, they then recompute outputs, drawn by the run's seed, exactly
-// (emulation/kernels/exact_sums.h). For ops/*.cc alone.
+// (emulation/kernels/exact_sums.h). For ops/*.cc and for sums that are formed block by block.
 #pragma once
 
 #include "emulation/kernels/exact_sums.h"

@@ -16,12 +16,29 @@ namespace {
 using Json = nlohmann::json;
 
 // Null: the updates of this class are recorded. Decoupled decay is a number of the group, not a
-// property of the class.
-const Optimizer* row_of_class(const std::string& torch_class) {
+// property of the class. `module`: "torch.optim.adamw"; files without one are of torch.
+const Optimizer* row_of_class(const std::string& name, const std::string& module) {
+  const std::string package = module.empty() ? "torch" : module.substr(0, module.find('.'));
   const auto rows = optimizers();
-  const auto found = std::ranges::find(rows, torch_class, &Optimizer::captured_class);
-  return torch_class.empty() || found == rows.end() ? nullptr : &*found;
+  const auto found = std::ranges::find_if(rows, [&](const Optimizer& row) {
+    return row.captured_class == name && row.captured_package == package;
+  });
+  return name.empty() || found == rows.end() ? nullptr : &*found;
 }
+
+// Numbers that PyTorch keeps as one list.
+struct ListRow {
+  const char* name;
+  std::vector<const char*> numbers;
+};
+const std::vector<ListRow>& list_rows() {
+  static const std::vector<ListRow> rows = {{"betas", {"beta1", "beta2"}},
+                                            {"eps", {"eps1", "eps2"}},
+                                            {"ns_coefficients", {"ns_a", "ns_b", "ns_c"}}};
+  return rows;
+}
+// A choice by name that is a flag here.
+constexpr const char *kMuonChoice = "adjust_lr_fn", *kMuonFlag = "match_rms_adamw";
 
 double number_in(const Json& value) {
   if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
@@ -37,17 +54,27 @@ HyperValues numbers_of_group(const Json& group, const Optimizer& row, const Stor
     return values;
   }
   Json flat = group;
-  if (const auto betas = group.find("betas"); betas != group.end()) {
-    if (betas->is_array() && betas->size() == 2) {
-      flat["beta1"] = (*betas)[0];
-      flat["beta2"] = (*betas)[1];
+  for (const ListRow& list : list_rows()) {
+    const auto found = group.find(list.name);
+    const bool is_one = std::ranges::count(row.parameters, list.name, &HyperParameter::name) != 0;
+    if (found == group.end() || is_one) continue;
+    if (found->is_array() && found->size() == list.numbers.size()) {
+      for (size_t i = 0; i < list.numbers.size(); ++i) flat[list.numbers[i]] = (*found)[i];
     } else {
-      at.problem("hyper: betas is " + betas->dump() + ", must be two numbers");
+      at.problem(fmt::format("hyper: {} is {}, must be {} numbers", list.name, found->dump(),
+                             list.numbers.size()));
     }
+  }
+  if (const auto choice = group.find(kMuonChoice); choice != group.end()) {
+    flat[kMuonFlag] = *choice == kMuonFlag;
   }
   for (const HyperParameter& p : row.parameters) {
     const auto found = flat.find(std::string(p.name));
     if (found == flat.end()) continue;
+    if (found->is_null()) {  // None: the optimizer's own choice
+      values[std::string(p.name)] = p.initial;
+      continue;
+    }
     const double value = number_in(*found);
     if (std::isnan(value)) {
       at.problem(fmt::format("hyper: {} is {}, must be a number", p.name, found->dump()));
@@ -88,7 +115,8 @@ void read_optimizer(const StoredFields& root, Capture& capture) {
   capture.optimizer_class = optimizer.text("class");
   capture.master_weights = optimizer.flag("master_weights", false, /*required=*/false);
   capture.state_codes = optimizer.text("state_codes", /*required=*/false);
-  const Optimizer* row = row_of_class(capture.optimizer_class);
+  const Optimizer* row =
+      row_of_class(capture.optimizer_class, optimizer.text("module", /*required=*/false));
   const std::string mode = root.text("replay_mode", /*required=*/false);
   const bool is_recorded = mode == "recorded";
   if (is_recorded) {
@@ -131,8 +159,10 @@ void read_states(const StoredFields& at, const Capture& capture, CapturedState& 
     for (const StateRow& known : row.all_states) {
       if (!of.has(known.name)) continue;
       has_states = true;
+      const OptimizerState kept{known.name, 0, known.divides, known.extent};
+      const TensorType type{kept.shape_for(p.type.shape), p.type.element};
       state.optimizer[p.name].emplace(known.name,
-                                      of.child(known.name).take_tensor(p.type, Container::kF32));
+                                      of.child(known.name).take_tensor(type, Container::kF32));
     }
     if (of.has("step")) {
       const std::vector<double> step = of.child("step").numbers();

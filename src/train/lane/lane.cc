@@ -73,7 +73,7 @@ Lane::Lane(const LaneContext& context, const LaneDescription& description)
   const Program& program = frame_.runner->executor().program();
   LaneDescription& mine = frame_.description;
   mine.memory = memory_facts(*context.step_graph, program, mine.policy, [&](const Parameter& p) {
-    return static_cast<int>(context.groups[context.updates.at(p.name).group].states.size());
+    return state_shapes(context.groups[context.updates.at(p.name).group], p.type.shape);
   });
   mine.site_formats = site_formats(program, context.sites->sites.size());
 }

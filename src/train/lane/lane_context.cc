@@ -35,7 +35,7 @@ LaneContext make_lane_context(const Graph& step_graph, const SiteTable& sites,
       found.entering.push_back(sites.find_all_reduce(parameter.name, Point::kOperand, pass));
       found.reduced.push_back(sites.find_all_reduce(parameter.name, Point::kOutput, pass));
     }
-    for (size_t i = 0; i < context.groups[found.group].states.size(); ++i) {
+    for (size_t i = 0; i < context.groups[found.group].states(parameter.type.shape).size(); ++i) {
       found.states.push_back(
           sites.find_update(parameter.name, Role::kOptimizerState, static_cast<int>(i)));
     }

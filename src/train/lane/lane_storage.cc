@@ -77,15 +77,15 @@ void LaneStorage::start_parameter(LaneParameter& p, const Shape& shape,
   const Container container = frame_.container();
   p.weight = Tensor(shape, container);
   if (p.trains) {
-    for (const OptimizerState& state : frame_.context.groups[p.sites->group].states) {
+    for (const OptimizerState& state : frame_.context.groups[p.sites->group].states(shape)) {
       Tensor start = state_before_first_step(state, shape, container);
       const auto given = initial.find(state_key(p.name, p.states.size()));
       if (given != initial.end()) start = given->second.to(container);
-      store(frame_.kernels(), start, p.states.emplace_back(shape, container),
+      store(frame_.kernels(), start, p.states.emplace_back(start.shape(), container),
             {frame_.policy().state_of(p.format), Rounding::kNearestEven, {}});
       if (given == initial.end()) continue;
       // Encoding is not idempotent: a block whose largest state is negative shrinks once more.
-      const StateCodes* codes = codes_of(p);
+      const StateCodes* codes = codes_of(p, p.states.size() - 1);
       const bool is_decoded = codes != nullptr && frame_.context.loop != nullptr &&
                               frame_.context.loop->state_codes == codes->name;
       if (!is_decoded) encode_state(p, p.states.size() - 1, nullptr);
@@ -96,16 +96,16 @@ void LaneStorage::start_parameter(LaneParameter& p, const Shape& shape,
   store_weight(p, initial.at(p.name));
 }
 
-const StateCodes* LaneStorage::codes_of(const LaneParameter& p) const {
+const StateCodes* LaneStorage::codes_of(const LaneParameter& p, size_t k) const {
   return frame_.container() == Container::kF64
              ? nullptr
-             : frame_.policy().codes_of(p.format, p.weight.size());
+             : frame_.policy().codes_of(p.format, p.states[k].size());
 }
 
 void LaneStorage::encode_state(LaneParameter& p, size_t k, TensorStats* stats) const {
-  const StateCodes* codes = codes_of(p);
+  const StateCodes* codes = codes_of(p, k);
   if (codes == nullptr) return;
-  const OptimizerState& state = frame_.context.groups[p.sites->group].states[k];
+  const OptimizerState state = frame_.context.groups[p.sites->group].states(p.weight.shape())[k];
   frame_.kernels().compact.round_state(p.states[k].as<float>().data(), p.states[k].size(), *codes,
                                        /*is_signed=*/!state.divides, stats);
 }
@@ -292,9 +292,12 @@ int64_t LaneStorage::bytes() const {
   int64_t numbers = 0, bytes = 0;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const LaneParameter& p = parameters_[i];
-    const size_t states = p.trains ? frame_.context.groups[p.sites->group].states.size() : 0;
-    numbers += element_count(graph.parameters[i].type.shape) *
-               static_cast<int64_t>(1 + states + has_master(p) + has_compensation(p));
+    const Shape& shape = graph.parameters[i].type.shape;
+    numbers += element_count(shape) * static_cast<int64_t>(1 + has_master(p) + has_compensation(p));
+    if (!p.trains) continue;
+    for (const Shape& state : state_shapes(frame_.context.groups[p.sites->group], shape)) {
+      numbers += element_count(state);
+    }
   }
   for (const Buffer& buffer : graph.buffers) {
     const bool is_int = buffer.type.element == ElementType::kInt;

@@ -50,8 +50,8 @@ class LaneStorage {
   void restart_from(const LaneStorage& reference, int64_t step);
   // State k as its codes hold it; nothing where it has none. `stats` may be null.
   void encode_state(LaneParameter& parameter, size_t k, TensorStats* stats) const;
-  const StateCodes* codes_of(const LaneParameter& parameter) const;  // null: none
-  void observe();                                                    // see Lane::observe_stored
+  const StateCodes* codes_of(const LaneParameter& parameter, size_t k) const;  // null: none
+  void observe();  // see Lane::observe_stored
   void move_weights_by_one_ulp(int64_t step);
   // Writes what was measured of stored values before the step.
   void record(LaneStep& record);

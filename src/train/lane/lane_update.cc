@@ -180,8 +180,8 @@ void LaneUpdate::take_step(size_t i, Tensor& dw, Roundings& out) {
   optimizer_step(frame_.kernels(), *frame_.context.groups[group].optimizer,
                  frame_.context.numbers(group, frame_.step), frame_.context.lr(group, frame_.step),
                  call, measure ? &out.changes : nullptr);
-  const bool is_coded = storage_.codes_of(p) != nullptr;
-  for (size_t k = 0; k < p.states.size() && is_coded; ++k) {
+  for (size_t k = 0; k < p.states.size(); ++k) {
+    if (storage_.codes_of(p, k) == nullptr) continue;
     storage_.encode_state(p, k, measure ? &out.states[k].emplace() : nullptr);
   }
   set_elements(exact, p.updated());

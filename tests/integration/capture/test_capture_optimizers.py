@@ -1,6 +1,7 @@
 """Optimizers that others wrote: capture() puts them back as they were, subclasses that change no rule are replayed."""
 
 import collections
+import contextlib
 import re
 
 import h5py
@@ -167,6 +168,121 @@ def test_torchao_s_adam_is_replayed_by_its_rule_and_its_codes(lockstep, tmp_path
     off = {k: abs(v / lanes["captured"] - 1).max() for k, v in lanes.items()}
     print({k: abs(v / lanes["captured"] - 1) for k, v in lanes.items()})
     assert off[str(policy)] < 1e-5 < off["fp32"] / 10
+
+
+def squared_error(model, batch):
+    return (model(batch) - 1).square().mean()
+
+
+def adafactor_of_transformers(*arguments, **options):
+    module = pytest.importorskip("transformers.optimization", reason="transformers is not installed")
+    return module.Adafactor(*arguments, **options)
+
+
+WHOLE_TENSOR_RULES = {
+    "torch": (torch.optim.Adafactor, {"lr": 0.05, "weight_decay": 0.01}, "eps2=0.5"),
+    "torch, eps given": (torch.optim.Adafactor, {"lr": 0.05, "eps": (1e-4, 1e-2), "d": 2.0}, "d=0.5"),
+    "transformers": (adafactor_of_transformers, {"warmup_init": False}, "relative_step=0"),
+    "transformers, lr": (
+        adafactor_of_transformers,
+        {"lr": 0.01, "relative_step": False, "scale_parameter": False, "beta1": 0.9, "weight_decay": 0.01},
+        "weight_decay=0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE_TENSOR_RULES)
+def test_adafactor_is_replayed_by_its_rule(lockstep, tmp_path, name):
+    """From states of earlier steps, in their own shapes. Another number of the rule is another replay."""
+    torch.manual_seed(0)
+    make, options, change = WHOLE_TENSOR_RULES[name]
+    model, path, run = Wide(), tmp_path / "a.h5", tmp_path / "run.h5"
+    optimizer = make(model.parameters(), **options)
+    batches = list(torch.randn(6, 16, 32))
+    train(model, optimizer, squared_error, batches[:2])
+    capture(path, model, optimizer, batches, squared_error, steps=6, verify=[0, 4])
+    with h5py.File(path) as file:
+        assert file["optimizer"].attrs["class"] == "Adafactor" and file.attrs["replay_mode"] == "full"
+        shapes = {key: value.shape for key, value in file["optimizer/state/up.weight"].items()}
+        assert sorted(shape for key, shape in shapes.items() if key not in ("step", "exp_avg")) == [(1, 32), (256, 1)]
+    assert re.search(r"^V5 +PASS ", lockstep("verify", path).stdout, re.M)
+    lockstep("replay", path, "--lanes", "fp32,pure-bf16", "-o", run, "--quiet")
+    other = tmp_path / "other.h5"
+    lockstep("replay", path, "--change", change, "--lanes", "fp32", "-o", other, "--quiet")
+    with h5py.File(run) as own, h5py.File(other) as changed:
+        losses, captured = own["lanes/fp32/loss"][()], own["lanes/captured/loss"][()]
+        assert abs(losses / captured - 1).max() < 1e-5
+        assert abs(changed["lanes/fp32/loss"][()] / captured - 1).max() > 1e-5
+
+
+@pytest.mark.parametrize("choice", [None, "match_rms_adamw"])
+def test_muon_is_replayed_by_its_rule(lockstep, tmp_path, choice):
+    """The matrices by Muon, the biases by another optimizer of the loop. PyTorch sums BF16 in another order: a replay is as
+    near as BF16 allows, far nearer than one with another number of the rule."""
+    if not hasattr(torch.optim, "Muon"):
+        pytest.skip("this PyTorch has no Muon")
+    torch.manual_seed(0)
+    model, path, run = Wide(), tmp_path / "a.h5", tmp_path / "run.h5"
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    muon = torch.optim.Muon(matrices, lr=0.02, adjust_lr_fn=choice, ns_coefficients=(3.0, -4.0, 1.9), ns_steps=4)
+    others = torch.optim.SGD([p for p in model.parameters() if p.dim() < 2], lr=0.01)
+    batches = list(torch.randn(9, 16, 32))
+
+    def loop(cap, batches):
+        for batch in batches:
+            with contextlib.nullcontext() if cap is None else cap.step(batch):
+                squared_error(model, batch).backward()
+                muon.step()
+                others.step()
+                model.zero_grad()
+
+    loop(None, batches[:2])
+    loop(Capture(path, model, muon, squared_error, steps=6, verify=[0, 4]), batches[2:])
+    with h5py.File(path) as file:
+        assert file["optimizer"].attrs["class"] == "Muon" and file.attrs["replay_mode"] == "full"
+        assert set(file["optimizer/state/up.weight"]) == {"momentum_buffer"}
+    assert re.search(r"^V5 +PASS ", lockstep("verify", path).stdout, re.M)
+    lockstep("replay", path, "--lanes", "fp32", "-o", run, "--quiet")
+    off = {}
+    for change in ("momentum=0.9", "ns_steps=5"):
+        other = tmp_path / "other.h5"
+        lockstep("replay", path, "--change", change, "--lanes", "fp32", "-o", other, "--quiet", "--overwrite")
+        with h5py.File(other) as file:
+            off[change] = abs(file["lanes/fp32/loss"][()] / file["lanes/captured/loss"][()] - 1).max()
+    with h5py.File(run) as own:
+        apart = abs(own["lanes/fp32/loss"][()] / own["lanes/captured/loss"][()] - 1).max()
+    print(apart, off)
+    assert apart < min(off.values()) / 5
+
+
+@pytest.mark.parametrize("name,decay", [("Adam8bit", 0.1), ("AdamW8bit", 0.01)])
+def test_bitsandbytes_adam_on_the_cpu_is_replayed_by_its_rule_and_its_codes(lockstep, tmp_path, name, decay):
+    """A lane with its codes follows the loop, one without does not. Settings that policies do not have: recorded."""
+    optim = pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed").optim
+    torch.manual_seed(0)
+    model, path, run = Wide(), tmp_path / "a.h5", tmp_path / "run.h5"
+    optimizer = getattr(optim, name)(model.parameters(), lr=0.01, weight_decay=decay)
+    batches = list(torch.randn(8, 16, 32))
+    train(model, optimizer, squares, batches[:2])
+    capture(path, model, optimizer, batches, squares, steps=8, verify=[0, 5])
+    with h5py.File(path) as file:
+        assert (file["optimizer"].attrs["class"], file.attrs["replay_mode"]) == ("AdamW", "full")
+    verified = lockstep("verify", path).stdout
+    codes = "dynamic8_bitsandbytes_cpu"
+    assert re.search(r"^V5 +PASS ", verified, re.M)
+    assert f'[optimizer] state_codes = "{codes}"' in " ".join(verified.split())
+    policy = tmp_path / "codes.toml"
+    policy.write_text(f'extends = "fp32"\n[optimizer]\nstate_codes = "{codes}"\n')
+    lockstep("replay", path, "--lanes", f"fp32,{policy}", "-o", run, "--quiet")
+    with h5py.File(run) as file:
+        lanes = {k.replace("%2F", "/"): v["loss"][()] for k, v in file["lanes"].items()}
+    off = {k: abs(v / lanes["captured"] - 1).max() for k, v in lanes.items()}
+    print(off)
+    assert off[str(policy)] < off["fp32"] / 20  # a state on the other side of a place's border is a level off
+    smaller = getattr(optim, name)(model.parameters(), lr=0.002, min_8bit_size=1024)
+    capture(path, model, smaller, batches, squares, steps=2)
+    with h5py.File(path) as file:
+        assert (file["optimizer"].attrs["class"], file.attrs["replay_mode"]) == (name, "recorded")
 
 
 class Around(torch.optim.Optimizer):

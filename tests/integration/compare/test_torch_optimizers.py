@@ -33,11 +33,12 @@ def data(precision, seed=0, count=COUNT):
     return start, gradients
 
 
-def ours(binary_dir, folder, spec, schedule, precision, start, gradients, steps=STEPS, rows=1, codes=None):
+def ours(binary_dir, folder, spec, schedule, precision, start, gradients, steps=STEPS, shape=None, codes=None):
+    sizes = "x".join(map(str, shape or start.shape))
     start.astype("<f8").tofile(folder / "w.f64")
     gradients.astype("<f8").tofile(folder / "g.f64")
     done = subprocess.run(
-        [str(binary_dir / "lockstep_optimizer_tool"), spec, schedule, precision, str(steps), str(folder), str(rows)]
+        [str(binary_dir / "lockstep_optimizer_tool"), spec, schedule, precision, str(steps), str(folder), sizes]
         + [codes] * (codes is not None),
         capture_output=True,
         text=True,
@@ -213,9 +214,7 @@ def test_muon_without_bf16_equals_torch(binary_dir, tmp_path, monkeypatch, rows,
         pytest.skip("this PyTorch has no Muon")
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
     weights, history, spec, start, gradients = muon(rows, columns, precision, options)
-    got, _ = ours(
-        binary_dir, tmp_path, spec + ",ns_bf16=0", "constant", precision, start.ravel(), gradients, MUON_STEPS, rows
-    )
+    got, _ = ours(binary_dir, tmp_path, spec + ",ns_bf16=0", "constant", precision, start, gradients, MUON_STEPS)
     # Every step: some dozen roundings an element and sums of as many terms as the longer side.
     bound = MUON_GAIN * max(rows, columns) * U[precision] * length(history)
     off = np.abs(got - weights)
@@ -229,7 +228,7 @@ def test_muon_in_bf16_is_as_near_to_torch_as_bf16_is_to_fp64(binary_dir, tmp_pat
     if not hasattr(O, "Muon"):
         pytest.skip("this PyTorch has no Muon")
     weights, _, spec, start, gradients = muon(rows, columns, "fp32", {})
-    got, _ = ours(binary_dir, tmp_path, spec, "constant", "fp32", start.ravel(), gradients, MUON_STEPS, rows)
+    got, _ = ours(binary_dir, tmp_path, spec, "constant", "fp32", start, gradients, MUON_STEPS)
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
     exact, *_ = muon(rows, columns, "fp64", {})
     ours_off, theirs_off, apart = (np.linalg.norm(a - b) for a, b in ((got, exact), (weights, exact), (got, weights)))
@@ -253,6 +252,74 @@ def muon(rows, columns, precision, options):
     if options:
         spec += ",nesterov=0,match_rms_adamw=1"
     return history[-1].astype(np.float64), history, spec, start, gradients
+
+
+FACTORED_STEPS = 100
+# Roundings of a weight in a step, of both programs, half an ulp each: decay and update.
+WEIGHT_ROUNDINGS = 2
+
+
+def of_transformers():
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    from transformers.optimization import Adafactor
+
+    return Adafactor
+
+
+FACTORED = {
+    "adafactor:lr=0.01": (lambda: O.Adafactor, {"lr": 0.01}),
+    "adafactor:lr=0.3,beta2_decay=-0.5,eps1=1e-3,eps2=0.1,d=2,weight_decay=0.1": (
+        lambda: O.Adafactor,
+        {"lr": 0.3, "beta2_decay": -0.5, "eps": (1e-3, 0.1), "d": 2.0, "weight_decay": 0.1},
+    ),
+    "adafactor-transformers:": (of_transformers, {}),
+    "adafactor-transformers:warmup_init=1,weight_decay=0.1": (
+        of_transformers,
+        {"warmup_init": True, "weight_decay": 0.1},
+    ),
+    "adafactor-transformers:lr=0.02,relative_step=0,scale_parameter=0,beta1=0.9,weight_decay=0.1": (
+        of_transformers,
+        {"lr": 0.02, "relative_step": False, "scale_parameter": False, "beta1": 0.9, "weight_decay": 0.1},
+    ),
+    "adafactor-transformers:lr=0.1,relative_step=0,clip_threshold=0.5,eps1=1e-4,eps2=0.3,decay_rate=-0.6": (
+        of_transformers,
+        {"lr": 0.1, "relative_step": False, "clip_threshold": 0.5, "eps": (1e-4, 0.3), "decay_rate": -0.6},
+    ),
+}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize("shape", [(24, 40), (1000,), (3, 8, 20), (4, 5, 3, 3)])
+@pytest.mark.parametrize("spec", FACTORED)
+def test_adafactor_equals_its_package(binary_dir, tmp_path, spec, shape, precision):
+    """Weights and every state after a hundred steps: matrices, vectors, stacks of matrices."""
+    make, options = FACTORED[spec]
+    kind = make()
+    # That of an FP32 weight is ours in FP64, too.
+    own = f",eps1={torch.finfo(torch.float64).eps}" if options == {"lr": 0.01} and precision == "fp64" else ""
+    start, gradients = data(precision, count=int(np.prod(shape)))
+    start = start.reshape(shape)
+    gradients = np.concatenate([gradients * gradients.dtype.type(1 + 0.1 * k) for k in range(FACTORED_STEPS // STEPS)])
+    parameter = torch.nn.Parameter(torch.tensor(start))
+    optimizer = kind([parameter], **options)
+    history, states = [start.ravel()], {}
+    for gradient in gradients:
+        parameter.grad = torch.tensor(gradient).reshape(shape)
+        optimizer.step()
+        history.append(parameter.detach().numpy().ravel().copy())
+        for name, value in optimizer.state[parameter].items():
+            if name not in ("step", "RMS"):
+                states.setdefault(name, []).append(value.numpy().ravel().copy())
+    text = (spec + own).replace(":,", ":").rstrip(":")
+    got, _ = ours(binary_dir, tmp_path, text, "constant", precision, start, gradients, FACTORED_STEPS)
+    # Direction and length of a step come from sums of at most all terms, and from a dozen operations.
+    more = (start.size + ULPS) * U[precision] * length(history)
+    more += FACTORED_STEPS * WEIGHT_ROUNDINGS * U[precision] * np.max(np.abs(history), axis=0)
+    check(got, history, precision, "parameters", more)
+    assert {path.stem.removeprefix("state_") for path in tmp_path.glob("state_*")} == set(states)
+    for name, values in states.items():
+        sums = start.size * U[precision] * np.max(np.abs(values), axis=0)
+        check(np.fromfile(tmp_path / f"state_{name}.f64", "<f8"), values, precision, name, sums)
 
 
 STATES = {"dynamic8": ("8bit", 256), "dynamic4": ("4bit", 128), "fp8_e4m3": ("fp8", 256)}
@@ -292,6 +359,33 @@ def test_states_in_codes_equal_torchao_s(binary_dir, tmp_path, codes, kind):
     np.testing.assert_array_equal(got, made.dequantize().numpy())
 
 
+@pytest.mark.parametrize("kind", ["signed", "unsigned"])
+def test_states_in_codes_equal_those_of_bitsandbytes_on_the_cpu(binary_dir, tmp_path, kind):
+    """A million values of many sizes, blocks of zeros and of tiny values, a shorter last block, bit for bit."""
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
+    from bitsandbytes.functional import create_dynamic_map
+
+    rng, block, rest = np.random.default_rng(1), 256, 77
+    values = (rng.standard_normal(2**20 + rest) * np.exp(4 * rng.standard_normal(2**20 + rest))).astype(np.float32)
+    values[: 16 * block] *= np.repeat(np.float32(10.0) ** np.arange(-36, -20, dtype=np.float32), block)
+    values[16 * block : 17 * block] = 0
+    values[20 * block : 40 * block : 3] = 0
+    levels = create_dynamic_map(signed=kind == "signed")
+    ties = ((levels[1:] + levels[:-1]) / 2).numpy()
+    values[50 * block : 50 * block + len(ties)], values[51 * block - 1] = ties, 1  # a scale of 1
+    if kind == "unsigned":
+        values = np.abs(values)
+    codes, scales = torch.ops.bitsandbytes.quantize_blockwise(torch.tensor(values), levels, block)
+    want = torch.ops.bitsandbytes.dequantize_blockwise(codes, scales, levels, block, torch.float32).numpy()
+    values.astype("<f8").tofile(tmp_path / "w.f64")
+    tool = str(binary_dir / "lockstep_optimizer_tool")
+    subprocess.run([tool, "dynamic8_bitsandbytes_cpu", kind, str(tmp_path)], check=True, capture_output=True)
+    got = np.fromfile(tmp_path / "out.f64", "<f8").astype(np.float32)
+    np.testing.assert_array_equal(got, want)
+    scaled = values / np.repeat(scales.numpy(), block)[: len(values)].clip(1e-38)
+    assert np.mean(codes.numpy() != np.searchsorted(ties, scaled)) > 0.01  # the table is not the nearest level
+
+
 CODED_STEPS, CODED = 100, 8192  # values of a weight: at least 4096 have codes
 # A block's scale carries the roundings of all steps: values of the same code agree to 16 u a step. One on the other
 # side of a midpoint between two levels is a level off, percents: a few of 8192 are in 100 steps.
@@ -328,6 +422,30 @@ def test_adam_with_states_in_codes_follows_torchao(binary_dir, tmp_path, monkeyp
     apart, way = np.linalg.norm(got - coded), np.linalg.norm(coded - plain)
     print(f"{codes}: equal states {same}; weights {apart:.3g} apart, {way:.3g} from AdamW in FP32")
     assert min(same.values()) >= SAME_STATES and way > 0 and apart <= SAME_WAY * way
+
+
+@pytest.mark.parametrize("optimizer,decay", [("Adam8bit", 0), ("AdamW8bit", 0.1)])
+def test_adam_with_states_in_codes_follows_bitsandbytes(binary_dir, tmp_path, optimizer, decay):
+    """A hundred steps of bitsandbytes' own optimizer on the CPU. Weights: as a share of what the codes change."""
+    bitsandbytes = pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
+    start, gradients = data("fp32", count=CODED)
+    gradients = np.concatenate([gradients * np.float32(1 + k) for k in range(CODED_STEPS // STEPS)])
+
+    def trained(make):
+        parameter = torch.nn.Parameter(torch.tensor(start))
+        made = make([parameter], lr=0.01, weight_decay=decay)
+        for gradient in gradients:
+            parameter.grad = torch.tensor(gradient)
+            made.step()
+        return parameter.detach().numpy()
+
+    coded, plain = trained(getattr(bitsandbytes.optim, optimizer)), trained(O.AdamW)
+    spec = f"adamw:lr=0.01,weight_decay={decay}"
+    codes = "dynamic8_bitsandbytes_cpu"
+    got, _ = ours(binary_dir, tmp_path, spec, "constant", "fp32", start, gradients, CODED_STEPS, codes=codes)
+    apart, way = np.linalg.norm(got - coded), np.linalg.norm(coded - plain)
+    print(f"{optimizer}: weights {apart:.3g} apart, {way:.3g} from AdamW in FP32")
+    assert way > 0 and apart <= SAME_WAY * way
 
 
 S = torch.optim.lr_scheduler

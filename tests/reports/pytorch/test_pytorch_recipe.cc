@@ -271,6 +271,17 @@ TEST_CASE("sums and reductions that a target cannot say are listed, and only tho
   }
 }
 
+TEST_CASE("what torch's kernels on a GPU do is not called another way of rounding") {
+  const PythonTarget sharded{.is_sharded = true};
+  const auto says = [&](const std::string& toml) {
+    return said_of_linears(toml, sharded).has("as its kernels on the device do");
+  };
+  CHECK_FALSE(says("extends = \"fsdp2-bf16\"\n"));
+  CHECK(says("extends = \"fsdp2-bf16\"\n[softmax]\nlog = \"torch_cpu\"\n"));
+  CHECK(said_of_linears("extends = \"fsdp2-bf16\"\n[reduce]\nindexed = \"torch_cpu\"\n", sharded)
+            .has("are those of torch on the CPU"));
+}
+
 // "class="MXFP8BlockScaling", fp8_format="E4M3"" of the fact with this name; "" of none.
 std::string fact_text(const Said& found, const std::string& name) {
   if (!found.recipe.scaled) return "";

@@ -367,7 +367,7 @@ class MeasurePass {
     for (; begin < end; begin += kReductionBlock, ++sums) {
       const int64_t count = std::min(end - begin, kReductionBlock), rows = count / kRow;
       HWY_ALIGN uint8_t exponents[kReductionBlock];
-      uint32_t max_finite[kReductionBlock], min_normal[kReductionBlock];
+      uint32_t max_finite[kReductionBlock + kRow], min_normal[kReductionBlock + kRow];
       fill_limits(begin, count, max_finite, min_normal);
       VirtualLanes squares, errors;
       measure_rounded_rows({.before = before_ + begin,
@@ -399,6 +399,12 @@ class MeasurePass {
   }
 
  private:
+  // `count` places, in whole rows: what follows is filled later, or is spare.
+  static HWY_INLINE void fill_rows(uint32_t* to, int64_t count, uint32_t value) {
+    const DU du;
+    const VU values = hn::Set(du, value);
+    for (int64_t i = 0; i < count; i += kLanes) hn::StoreU(values, du, to + i);
+  }
   // The limits of elements [begin, begin + count), from the codes of their blocks.
   void fill_limits(int64_t begin, int64_t count, uint32_t* max_finite, uint32_t* min_normal) const {
     int64_t row = begin / cols_, col = begin % cols_;
@@ -408,8 +414,8 @@ class MeasurePass {
       const int64_t run = std::min(count - i, run_end - col);
       if (along_rows_) {
         const uint8_t code = codes_[row * blocks_ + col / size_];
-        std::fill_n(max_finite + i, run, max_finite_[code]);
-        std::fill_n(min_normal + i, run, min_normal_[code]);
+        fill_rows(max_finite + i, run, max_finite_[code]);
+        fill_rows(min_normal + i, run, min_normal_[code]);
       } else {
         const uint8_t* codes = codes_ + row / size_ * cols_ + col;
         for (int64_t j = 0; j < run; ++j) {
