@@ -204,11 +204,11 @@ class Judge {
     }
   }
 
-  // batches_hash takes masks in the order of their nodes' names, which other code changes.
+  // batches_hash takes masks in the order of their nodes' names and the inputs that a graph reads,
+  // which other code changes: labels that are read through an index are no input any more.
   bool has_same_draws() const {
-    if (facts_.batches_hash == baseline_.run.batches_hash) return true;
-    const std::string now = script_value(facts_, kDrawsLine);
-    return !now.empty() && now == script_value(baseline_.run, kDrawsLine);
+    return facts_.batches_hash == baseline_.run.batches_hash ||
+           have_same_draws(baseline_.run.lines, facts_.lines);
   }
   std::string other_draws_text() const {
     if (!has_other_seed()) return "the batches or masks are not the baseline's";
@@ -666,6 +666,11 @@ class Judge {
   void no_gradient(size_t lane, const Metric& metric, size_t subject) {
     Alarm alarm{.metric = metric.id};
     place(alarm, lane, metric, subject);
+    const int at = counterpart(metric, subject);
+    if (at >= 0) {
+      const std::string& name = facts_.parameters[static_cast<size_t>(at)].name;
+      alarm.source_line = script_.line_of_frozen(name);
+    }
     alarm.finding = kNoGradient;
     alarm.step = 0;
     alarm.times = std::numeric_limits<double>::infinity();
