@@ -67,7 +67,7 @@ class _Switch:
 
     def is_of(self, path: str) -> bool:
         """Whether it may be meant for this path, or for a module around it."""
-        return not self.tail or f".{self.tail}." in f".{path}."
+        return not self.tail or _is_part(self.tail, path)
 
 
 def callers() -> list[Caller]:
@@ -97,6 +97,7 @@ class ScriptLines:
     ) -> list[Line]:
         """places: where the first step called backward(), clipped, …; ties: paths of one parameter each; params: paths of
         parameters and buffers; values: of things, in words."""
+        ties = [paths for paths in ties if len(paths) > 1]
         kinds = {type(module): None for _, module in self._model.named_modules()}
         classes = {kind: _class_of(kind) for kind in kinds}
         self._classes = {path: classes[type(module)] for path, module in self._model.named_modules()}
@@ -107,8 +108,8 @@ class ScriptLines:
             *self._called(places),
             *self._batches(),
             *self._seeds(),
-            *self._ties([paths for paths in ties if len(paths) > 1]),
-            *self._modules(params),
+            *self._ties(ties),
+            *self._modules(params, ties),
         ]
         return [*dict.fromkeys(found), *self._code()]
 
@@ -240,16 +241,16 @@ class ScriptLines:
     def _ties(self, ties: list[list[str]]) -> Iterator[Line]:
         value = ", ".join(sorted(" = ".join(paths) for paths in ties)) or "none"
         yield Line("tied weights", value=value)
-        paths = [f".{path}" for names in ties for path in names]
+        paths = [path for names in ties for path in names]
         for source in self._sources() if ties else []:
             for node in ast.walk(source.tree):
-                for target in _targets(node):
-                    name = ast.unparse(target) if isinstance(target, ast.Attribute) else ""
-                    tail = name.partition(".")[2]
-                    if "." in tail and any(path.endswith(f".{tail}") for path in paths):
+                is_one_more = isinstance(getattr(node, "value", None), (ast.Attribute, ast.Subscript))
+                for target in _targets(node) if is_one_more else []:
+                    tail = _tail_of(source, target)
+                    if tail and any(_is_part(tail, path) for path in paths):
                         yield from _explained("tied weights", source, node)
 
-    def _modules(self, params: Iterable[str]) -> Iterator[Line]:
+    def _modules(self, params: Iterable[str], ties: list[list[str]]) -> Iterator[Line]:
         owners = []
         switches = self._switches()
         freezes = [switch for switch in switches if switch.freezes]
@@ -261,8 +262,10 @@ class ScriptLines:
             if (found := self._in_class(owner, name, {"register_buffer", "register_parameter"})) is not None:
                 yield from _explained(f"tensor {path}", *found)
         leaves = [path for path, module in self._model.named_modules() if not any(module.children())]
+        names = {path: paths for paths in ties for path in paths}
         for path, _ in self._model.named_parameters(remove_duplicate=False):
-            yield from (_line(f"frozen {path}", one.source, one.node) for one in freezes if one.is_of(path))
+            of_it = [one for one in freezes if any(map(one.is_of, names.get(path, [path])))]
+            yield from (_line(f"frozen {path}", one.source, one.node) for one in of_it)
         for path in dict.fromkeys([*owners, *leaves]):
             if (found := self._module(path)) is not None:
                 yield from _explained(f"module {path}", *found)
@@ -385,6 +388,11 @@ def _tail_of(source: Source, node: ast.AST) -> str:
                 return _tail_of(source, listed.func.value) if isinstance(listed.func, ast.Attribute) else ""
             return _tail_of(source, listed)
     return ""
+
+
+def _is_part(tail: str, path: str) -> bool:
+    """Whether the path may be of what the code calls so: "norm" of "blocks.0.norm.bias"."""
+    return f".{tail}." in f".{path}."
 
 
 def _walk_names(node: ast.AST) -> Iterator[ast.Name]:

@@ -132,6 +132,20 @@ def train(path):
     Trainer(path).run()
 """
 
+SHARED = """
+def train(path):
+    model = Net()
+    model.blocks[1] = model.blocks[0].fc
+    model.head.requires_grad_(True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    with Capture(path, model, optimizer, loss_of, steps=1, quiet=True) as cap:
+        batch = next(batches())
+        with cap.step(batch):
+            loss_of(model, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
 SEQUENTIAL = """
 def build(width):
     return nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1))
@@ -259,6 +273,20 @@ def test_a_trainer_of_ones_own(captured):
     assert code_of(rows, lines, "clipping")[0] == "self.scaler.step(self.opt)", "nothing clips"
     assert code_of(rows, lines, "batches")[0] == "for _, batch in zip(range(2), batches()):"
     assert "self.net.embed.requires_grad_(True)" in code_of(rows, lines, "frozen embed.weight")
+
+
+def test_shared_modules(captured):
+    rows, lines = captured(SHARED)
+    assert code_of(rows, lines, "tied weights") == [
+        "model.blocks[1] = model.blocks[0].fc",
+        "self.head.weight = self.embed.weight",
+    ]
+    assert value_of(rows, "tied weights") == (
+        "blocks.0.fc.bias = blocks.1.bias, blocks.0.fc.weight = blocks.1.weight, embed.weight = head.weight"
+    )
+    frozen = ["model.head.requires_grad_(True)"]
+    assert code_of(rows, lines, "frozen embed.weight") == frozen, "one tensor with the head's"
+    assert code_of(rows, lines, "frozen blocks.1.weight") == []
 
 
 def test_functions_make_things(captured):
