@@ -20,15 +20,19 @@ constexpr size_t kLocatedAlarms = 10;
 
 // The farthest site upstream that the baseline does not have, -1: none. Its op was put there or
 // replaced.
-int32_t origin_of(const JudgedRun& run, int32_t site) {
+int32_t origin_of(const JudgedRun& run, const std::set<size_t>& parted, int32_t site) {
   const std::vector<Site>& sites = run.file.sites().sites;
   std::vector<int32_t> next = {site};
   std::vector<bool> seen(sites.size(), false);
   int32_t origin = -1;
+  const auto has_counterpart = [&](size_t at) {
+    const int before = run.match.sites.before_of(at);
+    return before >= 0 && !parted.contains(static_cast<size_t>(before));
+  };
   for (size_t i = 0; i < next.size(); ++i) {
     for (const int32_t feed : sites[static_cast<size_t>(next[i])].feeds) {
       const auto at = static_cast<size_t>(feed);
-      if (seen[at] || run.match.sites.before_of(at) >= 0) continue;
+      if (seen[at] || has_counterpart(at)) continue;
       seen[at] = true;
       next.push_back(feed);
       origin = feed;
@@ -99,11 +103,11 @@ void name_a_place(CheckResult& result) {
 }  // namespace
 
 void locate_alarms(const JudgedRun& run, const FirstOtherBits& first_other_bits,
-                   CheckResult& result) {
+                   const std::set<size_t>& parted, CheckResult& result) {
   for (size_t i = 0; i < std::min(kLocatedAlarms, result.alarms.size()); ++i) {
     Alarm& alarm = result.alarms[i];
     if (alarm.site >= 0 && (alarm.finding.empty() || i == 0)) {
-      const int32_t origin = origin_of(run, alarm.site);
+      const int32_t origin = origin_of(run, parted, alarm.site);
       if (origin >= 0) {
         const Site& from = run.file.sites().sites[static_cast<size_t>(origin)];
         alarm.origin = place_text(from);

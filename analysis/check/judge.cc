@@ -70,7 +70,7 @@ class Judge {
     rules_.report(result_);
     if (result_.draw == Draw::kSame) set_aside_changed_code(run_, result_);
     sort_alarms(result_);
-    locate_alarms(run_, first_other_bits_, result_);
+    locate_alarms(run_, first_other_bits_, parted_, result_);
     decide();
     return std::move(result_);
   }
