@@ -79,6 +79,7 @@ Baseline make_baseline(const RunFile& run, std::span<const RunSummary> ulps,
   const size_t lanes = baseline.run.lanes.size();
   baseline.ensembles[static_cast<size_t>(Draw::kSame)] = make_ensemble(ulps);
   baseline.ensembles[static_cast<size_t>(Draw::kOther)] = make_ensemble(seeds);
+  pool_drift(baseline.ensembles[static_cast<size_t>(Draw::kOther)]);
   for (Ensemble& ensemble : baseline.ensembles) widen_bands(baseline.run.lanes, ensemble);
   for (size_t lane = 0; lane < lanes; ++lane) {
     std::set<std::string> kinds;

@@ -70,6 +70,11 @@ struct Ensemble {
 // Requires: the same lanes and sites in all.
 Ensemble make_ensemble(std::span<const RunSummary> runs);
 
+// Widens the bands of errors of runs from other seeds. The lanes of such runs drift apart, each as
+// a whole, and where few runs show one of two sizes at a site, the next may show the other. Of a
+// lane's errors no spread is less than half of their median.
+void pool_drift(Ensemble& ensemble);
+
 // The factor of the spread: t(runs - 1) at 1 - alpha / (2 judged), times sqrt(1 + 1/runs).
 double limit_factor(int64_t runs, double alpha, size_t judged);
 

@@ -8,6 +8,7 @@ namespace lockstep {
 namespace {
 
 constexpr char kStepFunction[] = "step_fn";
+constexpr std::string_view kFrozen = "frozen ";
 constexpr std::string_view kStoredBuffer = "storage:b:", kStoredWeight = "storage:p:",
                            kUpdate = "optimizer:";
 
@@ -46,7 +47,10 @@ ScriptPlaces::ScriptPlaces(const RunFacts& before, const RunFacts& after) {
   for (const auto& [thing, lines] : lines_by_thing(after)) {
     lines_[thing] = lines.front()->at;
     const auto old = known.find(thing);
-    const ScriptLine* changed = old == known.end() ? nullptr : first_changed(old->second, lines);
+    // Code that freezes is new where there was none.
+    const bool is_known = old != known.end() || (!known.empty() && thing.starts_with(kFrozen));
+    const ScriptLine* changed =
+        is_known ? first_changed(old == known.end() ? Lines() : old->second, lines) : nullptr;
     if (changed != nullptr) changed_[thing] = changed->at;
   }
   for (const ScriptLine& line : after.lines) {
@@ -96,6 +100,11 @@ std::string ScriptPlaces::line_of_tensor(std::string_view name) const {
   const size_t end = name.rfind('.');
   const std::string_view owner = end == std::string_view::npos ? "" : name.substr(0, end);
   return line_of("module " + std::string(owner));
+}
+
+std::string ScriptPlaces::line_of_frozen(std::string_view parameter) const {
+  const std::string line = changed_line_of(std::string(kFrozen) + std::string(parameter));
+  return line.empty() ? line_of_tensor(parameter) : line;
 }
 
 std::string script_value(const RunFacts& run, std::string_view thing) {

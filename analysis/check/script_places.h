@@ -35,6 +35,8 @@ class ScriptPlaces {
   std::string line_of_node(std::string_view node) const;
   // Of a parameter or buffer, "blocks.0.fc.weight": its own, or that of its module.
   std::string line_of_tensor(std::string_view name) const;
+  // Of a parameter that has no gradient any more: what froze it, if that is new, else as above.
+  std::string line_of_frozen(std::string_view parameter) const;
 
  private:
   std::map<std::string, std::string> lines_, changed_;  // by thing

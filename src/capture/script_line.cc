@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "src/core/error.h"
@@ -44,6 +45,25 @@ ScriptLine line_from(const nlohmann::json& item, size_t number) {
 }
 
 }  // namespace
+
+bool have_same_draws(const ScriptLines& before, const ScriptLines& after) {
+  const auto draws = [](const ScriptLines& lines) {
+    std::map<std::string, std::string> found;
+    for (const ScriptLine& line : lines) {
+      if (line.of == kMasksLine || line.of.starts_with(kInputLine)) found[line.of] = line.value;
+    }
+    return found;
+  };
+  const auto now = draws(after);
+  bool has_common_input = false;
+  for (const auto& [thing, hash] : draws(before)) {
+    const auto same = now.find(thing);
+    if (same == now.end()) continue;
+    if (same->second != hash) return false;
+    has_common_input = has_common_input || thing != kMasksLine;
+  }
+  return has_common_input && now.contains(kMasksLine);
+}
 
 std::string to_json(const ScriptLines& lines) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();

@@ -17,9 +17,13 @@ struct ScriptLine {
 // Several lines of one thing are in the order in which they are to be named.
 using ScriptLines = std::vector<ScriptLine>;
 
-// Things whose value a replay knows from the batches: how many differ ("1 of 8"), and a hash of
-// batches and masks in the order in which they were drawn.
-inline constexpr char kBatchesLine[] = "batches", kDrawsLine[] = "draws";
+// Things whose value a replay knows from the batches: how many differ ("1 of 8"), a hash of all
+// masks in the order in which they were drawn, and one of each input, "input batch[0]".
+inline constexpr char kBatchesLine[] = "batches", kMasksLine[] = "masks", kInputLine[] = "input ";
+
+// Whether both have the same masks, and inputs in common, none of which differ. A graph may read
+// other inputs after a rewrite: labels that reach it through an index are none.
+bool have_same_draws(const ScriptLines& before, const ScriptLines& after);
 
 std::string to_json(const ScriptLines& lines);
 // Throws: InputError for anything that to_json or a capture does not write.

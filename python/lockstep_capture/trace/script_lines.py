@@ -28,7 +28,9 @@ _SCHEDULES = {
 } | {"ReduceLROnPlateau"}
 _CLIPPERS = {"clip_grad_norm_", "clip_grad_value_", "clip_gradients"}
 _INITS = {name for name in vars(torch.nn.init) if name.endswith("_") and name[0] != "_"}
-_SWITCHES = {"requires_grad_", "train", "eval"}
+_FREEZES = "requires_grad_"
+_SWITCHES = {_FREEZES, "train", "eval"}
+_LISTS = {"parameters", "named_parameters", "modules", "named_modules", "children", "named_children"}
 _MOST_NAMES = 8  # whose values are looked up for one thing
 
 
@@ -51,6 +53,21 @@ class Caller:
 
     place: Place
     is_direct: bool
+
+
+@dataclass(frozen=True)
+class _Switch:
+    """Code that freezes a module or parameter, or has it train or evaluate. tail: the last words of the path as the code says
+    them, "norm.bias" of `self.norm.bias`; "": the model, or unknown."""
+
+    source: Source
+    node: ast.AST
+    tail: str
+    freezes: bool
+
+    def is_of(self, path: str) -> bool:
+        """Whether it may be meant for this path, or for a module around it."""
+        return not self.tail or _is_part(self.tail, path)
 
 
 def callers() -> list[Caller]:
@@ -80,6 +97,7 @@ class ScriptLines:
     ) -> list[Line]:
         """places: where the first step called backward(), clipped, …; ties: paths of one parameter each; params: paths of
         parameters and buffers; values: of things, in words."""
+        ties = [paths for paths in ties if len(paths) > 1]
         kinds = {type(module): None for _, module in self._model.named_modules()}
         classes = {kind: _class_of(kind) for kind in kinds}
         self._classes = {path: classes[type(module)] for path, module in self._model.named_modules()}
@@ -90,8 +108,8 @@ class ScriptLines:
             *self._called(places),
             *self._batches(),
             *self._seeds(),
-            *self._ties([paths for paths in ties if len(paths) > 1]),
-            *self._modules(params),
+            *self._ties(ties),
+            *self._modules(params, ties),
         ]
         return [*dict.fromkeys(found), *self._code()]
 
@@ -223,17 +241,19 @@ class ScriptLines:
     def _ties(self, ties: list[list[str]]) -> Iterator[Line]:
         value = ", ".join(sorted(" = ".join(paths) for paths in ties)) or "none"
         yield Line("tied weights", value=value)
-        paths = [f".{path}" for names in ties for path in names]
+        paths = [path for names in ties for path in names]
         for source in self._sources() if ties else []:
             for node in ast.walk(source.tree):
-                for target in _targets(node):
-                    name = ast.unparse(target) if isinstance(target, ast.Attribute) else ""
-                    tail = name.partition(".")[2]
-                    if "." in tail and any(path.endswith(f".{tail}") for path in paths):
+                is_one_more = isinstance(getattr(node, "value", None), (ast.Attribute, ast.Subscript))
+                for target in _targets(node) if is_one_more else []:
+                    tail = _tail_of(source, target)
+                    if tail and any(_is_part(tail, path) for path in paths):
                         yield from _explained("tied weights", source, node)
 
-    def _modules(self, params: Iterable[str]) -> Iterator[Line]:
+    def _modules(self, params: Iterable[str], ties: list[list[str]]) -> Iterator[Line]:
         owners = []
+        switches = self._switches()
+        freezes = [switch for switch in switches if switch.freezes]
         for path in params:
             owner, _, name = path.rpartition(".")
             owners.append(owner)
@@ -242,19 +262,35 @@ class ScriptLines:
             if (found := self._in_class(owner, name, {"register_buffer", "register_parameter"})) is not None:
                 yield from _explained(f"tensor {path}", *found)
         leaves = [path for path, module in self._model.named_modules() if not any(module.children())]
-        switched = self._switched()
+        names = {path: paths for paths in ties for path in paths}
+        for path, _ in self._model.named_parameters(remove_duplicate=False):
+            of_it = [one for one in freezes if any(map(one.is_of, names.get(path, [path])))]
+            yield from (_line(f"frozen {path}", one.source, one.node) for one in of_it)
         for path in dict.fromkeys([*owners, *leaves]):
             if (found := self._module(path)) is not None:
                 yield from _explained(f"module {path}", *found)
-            yield from (_line(f"module {path}", source, call) for source, call in switched.get(path, []))
+            of_part = [switch for switch in switches if switch.tail and switch.is_of(path)]
+            yield from (_line(f"module {path}", one.source, one.node) for one in of_part)
 
-    def _switched(self) -> dict[str, list[tuple[Source, ast.AST]]]:
-        """By path: `model.fc1.requires_grad_(False)`, `model.bn.eval()`."""
-        found: dict[str, list[tuple[Source, ast.AST]]] = {}
+    def _switches(self) -> list[_Switch]:
+        """`model.fc1.requires_grad_(False)`, `self.norm.bias.requires_grad = False`, `model.bn.eval()`."""
+        source, _, given = self._argument("model")
+        model = _tail_of(source, given) if given is not None else ""  # "net" of a trainer's `self.net`
+        found = []
+
+        def add(source: Source, node: ast.AST, of: ast.AST, freezes: bool) -> None:
+            tail = _tail_of(source, of)
+            tail = "" if tail == model else tail.removeprefix(f"{model}.")
+            found.append(_Switch(source, node, tail, freezes))
+
         for source in self._sources():
             for call in source.calls(_SWITCHES):
                 if isinstance(call.func, ast.Attribute):
-                    found.setdefault(ast.unparse(call.func.value).partition(".")[2], []).append((source, call))
+                    add(source, call, call.func.value, call.func.attr == _FREEZES)
+            for node in ast.walk(source.tree):
+                for target in _targets(node):
+                    if isinstance(target, ast.Attribute) and target.attr == "requires_grad":
+                        add(source, node, target.value, True)
         return found
 
     def _code(self) -> Iterator[Line]:
@@ -327,6 +363,40 @@ def _explained(thing: str, source: Source, node: ast.AST, statements: bool = Fal
                 yield from (_line(thing, source, part) for part in _parts(value) if statements)
             elif value not in inside and (statements or not _makes_object(value)):
                 yield _line(thing, source, value)
+
+
+def _tail_of(source: Source, node: ast.AST) -> str:
+    """ "blocks.0.norm" of `self.blocks[0].norm`; of the variable of a loop over `model.head.parameters()` "head"."""
+    words: list[str] = []
+    while True:
+        if isinstance(node, ast.Attribute):
+            words.insert(0, node.attr)
+            node = node.value
+        elif isinstance(node, ast.Subscript):
+            if not isinstance(node.slice, ast.Constant):
+                return ".".join(words) or _tail_of(source, node.value)
+            words.insert(0, str(node.slice.value))
+            node = node.value
+        else:
+            break
+    if words or not isinstance(node, ast.Name):
+        return ".".join(words)
+    for loop in source.around(node):
+        if isinstance(loop, ast.For) and any(name.id == node.id for name in _walk_names(loop.target)):
+            listed = loop.iter
+            if isinstance(listed, ast.Call) and last_name(listed.func) in _LISTS:
+                return _tail_of(source, listed.func.value) if isinstance(listed.func, ast.Attribute) else ""
+            return _tail_of(source, listed)
+    return ""
+
+
+def _is_part(tail: str, path: str) -> bool:
+    """Whether the path may be of what the code calls so: "norm" of "blocks.0.norm.bias"."""
+    return f".{tail}." in f".{path}."
+
+
+def _walk_names(node: ast.AST) -> Iterator[ast.Name]:
+    return (name for name in ast.walk(node) if isinstance(name, ast.Name))
 
 
 def _names(node: ast.AST) -> Iterator[ast.AST]:

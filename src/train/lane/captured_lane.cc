@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
+#include "src/core/text.h"
 #include "src/core/text_hash.h"
 #include "src/policy/find_policy.h"
 #include "src/policy/parse/toml_text.h"
@@ -166,10 +168,13 @@ namespace {
 uint64_t hash_of(const void* data, size_t bytes, uint64_t hash) {
   return fnv1a({static_cast<const char*>(data), bytes}, hash);
 }
+// Of the batch itself; the others are computed from it.
+bool is_of_batch(const std::string& path) {
+  return !path.starts_with("derived:");
+}
 uint64_t hash_batch(const CapturedMicroBatch& micro, uint64_t hash) {
-  constexpr std::string_view kDerived = "derived:";
   for (const auto& [path, tensor] : micro.inputs) {
-    if (!path.starts_with(kDerived)) hash = hash_of(tensor.raw(), tensor.bytes(), hash);
+    if (is_of_batch(path)) hash = hash_of(tensor.raw(), tensor.bytes(), hash);
   }
   return hash;
 }
@@ -191,23 +196,32 @@ std::string hash_captured_batches(const Capture& capture) {
 
 ScriptLines lines_of_batches(const Capture& capture) {
   std::set<uint64_t> different;
+  std::map<std::string, uint64_t> inputs;  // over all steps
   size_t count = 0;
-  uint64_t hash = 0;
+  uint64_t masks = 0;
   for (const CapturedStep& step : capture.steps) {
     for (const CapturedMicroBatch& micro : step.micro) {
       ++count;
-      const uint64_t batch = hash_batch(micro, 0);
-      different.insert(batch);
-      hash = hash_of(&batch, sizeof batch, hash);
+      different.insert(hash_batch(micro, 0));
+      for (const auto& [path, tensor] : micro.inputs) {
+        if (!is_of_batch(path)) continue;
+        uint64_t& hash = inputs[path];
+        hash = hash_of(tensor.raw(), tensor.bytes(), hash);
+      }
       for (const Node& node : capture.graphs.at(static_cast<size_t>(micro.graph)).nodes) {
         const auto mask = micro.masks.find(node.id);
         if (mask == micro.masks.end()) continue;
-        hash = hash_of(mask->second.bytes.data(), mask->second.bytes.size(), hash);
+        masks = hash_of(mask->second.bytes.data(), mask->second.bytes.size(), masks);
       }
     }
   }
-  return {{.of = kBatchesLine, .value = fmt::format("{} of {}", different.size(), count)},
-          {.of = kDrawsLine, .value = fmt::format("{:016x}", hash)}};
+  ScriptLines lines = {
+      {.of = kBatchesLine, .value = fmt::format("{} of {}", different.size(), count)},
+      {.of = kMasksLine, .value = fmt::format("{:016x}", masks)}};
+  for (const auto& [path, hash] : inputs) {
+    lines.push_back({.of = kInputLine + printable(path), .value = fmt::format("{:016x}", hash)});
+  }
+  return lines;
 }
 
 void fill_captured_step(const Capture& capture, const LaneContext& context, int64_t step,

@@ -37,7 +37,7 @@ std::string describe_captured_data(const Capture& capture);
 // A hash of the batches and masks in their order, 16 hexadecimal digits. Values that the model
 // derives from a batch do not count: other code may derive others from the same batch.
 std::string hash_captured_batches(const Capture& capture);
-// The values of kBatchesLine and kDrawsLine.
+// kBatchesLine, kMasksLine and the lines of inputs.
 ScriptLines lines_of_batches(const Capture& capture);
 // Requires: `out` is cleared, `step` is one of the capture's.
 void fill_captured_step(const Capture& capture, const LaneContext& context, int64_t step,

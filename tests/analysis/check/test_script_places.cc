@@ -72,6 +72,15 @@ TEST_CASE(
   CHECK(places.line_of_node("n12").empty());
 }
 
+TEST_CASE("a parameter without gradient is named where new code freezes it") {
+  RunFacts after = kBefore;
+  after.lines.push_back(line("frozen fc.weight", "a.py:9", "requires_grad_"));
+  CHECK(ScriptPlaces(kBefore, after).line_of_frozen("fc.weight") == "a.py:9");
+  CHECK(ScriptPlaces(kBefore, after).line_of_frozen("fc.bias") == "a.py:3");
+  CHECK(ScriptPlaces(after, after).line_of_frozen("fc.weight") == "a.py:3");
+  CHECK(ScriptPlaces(RunFacts{}, after).line_of_frozen("fc.weight") == "a.py:3");
+}
+
 TEST_CASE("without lines of a baseline the first is named, and without lines none") {
   CHECK(ScriptPlaces(RunFacts{}, kBefore).line_of("optimizer lr") == "a.py:6");
   CHECK(ScriptPlaces(kBefore, RunFacts{}).line_of("optimizer lr").empty());

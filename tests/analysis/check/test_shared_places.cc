@@ -89,5 +89,20 @@ TEST_CASE("a pair of two layers is doubtful, a renamed layer is not") {
   CHECK(moved.doubtful[3]);
 }
 
+TEST_CASE("code outside of modules is one room: an op is no layer of its own") {
+  RunFacts before = small();
+  for (const char* op : {"reshape", "cross_entropy"}) {
+    before.nodes.push_back(made_node(op, op));
+    before.sites.push_back(made_site(op, op, "activation", "operand"));
+  }
+  RunFacts after = before;
+  CHECK(places(before, after).certain == std::vector<bool>(7, true));
+  after.nodes.back() = made_node("logsumexp", "logsumexp");
+  after.sites.back() = made_site("logsumexp", "logsumexp", "activation", "operand");
+  const SharedPlaces changed = places(before, after);
+  CHECK(changed.certain == std::vector<bool>{true, true, true, true, true, false, false});
+  CHECK(changed.doubtful == std::vector<bool>{false, false, false, false, false, true, false});
+}
+
 }  // namespace
 }  // namespace lockstep

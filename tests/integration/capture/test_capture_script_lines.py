@@ -37,6 +37,7 @@ class Block(nn.Module):
         self.fc, self.norm = nn.Linear(4, 4), nn.LayerNorm(4)
         self.register_buffer("shift", torch.full((4,), 0.1))
         self.scale = nn.Parameter(torch.ones(4))
+        self.norm.bias.requires_grad_(True)
 
     def forward(self, x):
         return self.norm(self.fc(x) * self.scale + self.shift)
@@ -74,6 +75,9 @@ def train(path):
     model, config, words = Net(), Config(), arguments()
     model.blocks.requires_grad_(True)
     model.embed.requires_grad_(True)
+    for p in model.blocks[1].parameters():
+        p.requires_grad = True
+    model.blocks[0].norm.eval()
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=1e-3,
@@ -98,6 +102,7 @@ TRAINER = """
 class Trainer:
     def __init__(self, path):
         self.net = Net()
+        self.net.embed.requires_grad_(True)
         self.opt = self.make_optimizer(2e-3)
         self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
         self.cap = Capture(path, self.net, self.opt, loss_of, scaler=self.scaler, steps=2, quiet=True)
@@ -125,6 +130,20 @@ class Trainer:
 
 def train(path):
     Trainer(path).run()
+"""
+
+SHARED = """
+def train(path):
+    model = Net()
+    model.blocks[1] = model.blocks[0].fc
+    model.head.requires_grad_(True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    with Capture(path, model, optimizer, loss_of, steps=1, quiet=True) as cap:
+        batch = next(batches())
+        with cap.step(batch):
+            loss_of(model, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
 """
 
 SEQUENTIAL = """
@@ -202,8 +221,20 @@ PLAIN_LINES = {
     "clipping": ["nn.utils.clip_grad_norm_(model.parameters(), LIMIT)", "LIMIT, ACCUMULATE = 0.5, 2"],
     "seed": ["torch.manual_seed(7)"],
     "tied weights": ["self.head.weight = self.embed.weight"],
-    "module blocks.1": ["self.blocks = nn.Sequential(Block(), nn.Linear(4, 4))"],
-    "module blocks.0.norm": ["self.fc, self.norm = nn.Linear(4, 4), nn.LayerNorm(4)"],
+    "module blocks.1": [
+        "self.blocks = nn.Sequential(Block(), nn.Linear(4, 4))",
+        "model.blocks.requires_grad_(True)",
+        "p.requires_grad = True",
+    ],
+    "module blocks.0.norm": [
+        "self.fc, self.norm = nn.Linear(4, 4), nn.LayerNorm(4)",
+        "model.blocks.requires_grad_(True)",
+        "model.blocks[0].norm.eval()",
+    ],
+    "frozen blocks.0.norm.bias": ["self.norm.bias.requires_grad_(True)", "model.blocks.requires_grad_(True)"],
+    "frozen blocks.0.norm.weight": ["model.blocks.requires_grad_(True)"],
+    "frozen blocks.1.weight": ["model.blocks.requires_grad_(True)", "p.requires_grad = True"],
+    "frozen blocks.0.shift": [],
     "module embed": ["self.embed = nn.Embedding(4, 4)", "model.embed.requires_grad_(True)"],
     "tensor blocks.0.shift": ['self.register_buffer("shift", torch.full((4,), 0.1))'],
     "tensor embed.weight": ["nn.init.normal_(self.embed.weight, std=0.3)"],
@@ -241,6 +272,21 @@ def test_a_trainer_of_ones_own(captured):
     assert code_of(rows, lines, "factor of the loss") == ["self.scaler.scale(loss_of(self.net, batch)).backward()"]
     assert code_of(rows, lines, "clipping")[0] == "self.scaler.step(self.opt)", "nothing clips"
     assert code_of(rows, lines, "batches")[0] == "for _, batch in zip(range(2), batches()):"
+    assert "self.net.embed.requires_grad_(True)" in code_of(rows, lines, "frozen embed.weight")
+
+
+def test_shared_modules(captured):
+    rows, lines = captured(SHARED)
+    assert code_of(rows, lines, "tied weights") == [
+        "model.blocks[1] = model.blocks[0].fc",
+        "self.head.weight = self.embed.weight",
+    ]
+    assert value_of(rows, "tied weights") == (
+        "blocks.0.fc.bias = blocks.1.bias, blocks.0.fc.weight = blocks.1.weight, embed.weight = head.weight"
+    )
+    frozen = ["model.head.requires_grad_(True)"]
+    assert code_of(rows, lines, "frozen embed.weight") == frozen, "one tensor with the head's"
+    assert code_of(rows, lines, "frozen blocks.1.weight") == []
 
 
 def test_functions_make_things(captured):

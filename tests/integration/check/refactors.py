@@ -42,6 +42,11 @@ TEXT = [
         'F.cross_entropy(logits.flatten(0, 1), batch["next"].flatten())',
         'F.nll_loss(F.log_softmax(logits.flatten(0, 1), -1), batch["next"].flatten())',
     ),
+    edit(
+        "log-probabilities by logsumexp",
+        'F.cross_entropy(logits.flatten(0, 1), batch["next"].flatten())',
+        '(torch.logsumexp(logits, -1) - logits.gather(-1, batch["next"].unsqueeze(-1)).squeeze(-1)).mean()',
+    ),
     edit("einsum for matmul", "q @ k.transpose(2, 3)", 'torch.einsum("bhqd,bhkd->bhqk", q, k)'),
     Change(
         "norms by hand",

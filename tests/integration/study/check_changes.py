@@ -1,8 +1,8 @@
 """What the study changes in the scripts of check_networks.py: refactors, which must be green, and harmful changes.
 
 A change is a list of (old, new), all of whose `old` must be in a script for it to apply; `everywhere` replaces all of
-them. `LATER` tables were written after the judge; since then it was mended again, with all of them known. `HELD` tables
-were written after that, and nothing was mended for them.
+them. `LATER` tables were written after the judge, `HELD` tables after its next mend; since then it was mended again, with
+all of them known. `FRESH` tables were written after that; then lines of shared modules were mended.
 """
 
 import dataclasses
@@ -269,4 +269,75 @@ HARMFUL_HELD = [
     ),
     small("a bias that is frozen", _NORM, _NORM + "\n        self.norm.bias.requires_grad_(False)", r"self\.norm\("),
     small("activations cut at 1", _UP, "h = F.gelu(self.up(x)).clamp(max=1.0)"),
+]
+
+_STACK = "self.blocks = nn.ModuleList([Block() for _ in range(2)])"
+_ROWS = "labels.unsqueeze(-1)"
+_MSE, _MODEL = "F.mse_loss(logits, labels)", "    model = Net()\n"
+_PARAMETERS = "AdamW(model.parameters()"
+REFACTORS_FRESH = [
+    small(
+        "cross entropy of one-hot labels",
+        _CROSS,
+        "-(F.log_softmax(logits, -1) * F.one_hot(labels, CLASSES)).sum(-1).mean()",
+    ),
+    small("labels as probabilities", _CROSS, "F.cross_entropy(logits, F.one_hot(labels, CLASSES).float())"),
+    small("log-probabilities by index", _CROSS, "-F.log_softmax(logits, -1)[torch.arange(ROWS), labels].mean()"),
+    small(
+        "logits along a dimension",
+        _CROSS,
+        f"(logits.logsumexp(-1) - torch.take_along_dim(logits, {_ROWS}, -1).flatten()).mean()",
+    ),
+    small("the logarithm of shares", _CROSS, f"-F.softmax(logits, -1).gather(-1, {_ROWS}).log().mean()"),
+    small(
+        "a loss of each example",
+        _CROSS,
+        "torch.stack([F.cross_entropy(one, label) for one, label in zip(logits, labels)]).mean()",
+    ),
+    small("squares by hand", _MSE, "(logits - labels).pow(2).mean()"),
+    small("squares summed and divided", _MSE, "(labels - logits).square().sum() / logits.numel()"),
+    small("frozen and freed", _MODEL, _MODEL + "    model.requires_grad_(False)\n    model.requires_grad_(True)\n"),
+    small(
+        "groups by rank",
+        _PARAMETERS,
+        'AdamW([{"params": [p for p in model.parameters() if (p.ndim > 1) == wide]} for wide in (True, False)]',
+    ),
+    small(
+        "a schedule of PyTorch's",
+        "LambdaLR(optimizer, lambda i: min(1.0, (i + 1) / 3))",
+        "LinearLR(optimizer, start_factor=1 / 3, total_iters=2)",
+    ),
+    small(
+        "a norm of all rows",
+        "self.norm(x + self.shift)",
+        "self.norm((x + self.shift).flatten(0, 1)).unflatten(0, x.shape[:2])",
+    ),
+]
+HARMFUL_FRESH = [
+    small("a weight frozen by its flag", _LAYERS, _LAYERS + "        self.up.weight.requires_grad = False\n"),
+    small(
+        "a block frozen in a loop",
+        _MODEL,
+        _MODEL + "    for p in model.blocks[0].parameters():\n        p.requires_grad_(False)\n",
+    ),
+    small("a head frozen", _MODEL, _MODEL + "    model.head.requires_grad_(False)\n"),
+    small("norms tied", _STACK, _STACK + "\n        self.blocks[1].norm = self.blocks[0].norm"),
+    small("labels smoothed by hand", _CROSS, f"0.99 * {_CROSS} - 0.01 * F.log_softmax(logits, -1).mean()"),
+    small(
+        "a focal loss",
+        _CROSS,
+        f'((1 - F.softmax(logits, -1).gather(-1, {_ROWS}).flatten()) ** 0.05 * {_CROSS[:-1]}, reduction="none")).mean()',
+    ),
+    small("labels of the next example", _CROSS, "F.cross_entropy(logits, labels.roll(1))"),
+    small("a loss of large logits", _CROSS, _CROSS + " + 1e-3 * torch.logsumexp(logits, -1).pow(2).mean()"),
+    small("classes weighted", _CROSS, _CROSS[:-1] + ", weight=torch.linspace(1, 1.02, CLASSES))"),
+    small("a loss of distances", _MSE, "F.huber_loss(logits, labels, delta=2.0)"),
+    small(
+        "no decay of vectors",
+        _PARAMETERS,
+        'AdamW([{"params": [p for p in model.parameters() if p.ndim > 1]}, '
+        '{"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}]',
+        r"optimizer\.step",
+    ),
+    small("dropout off in one block", _MODEL, _MODEL + "    model.blocks[0].mlp.drop.eval()\n"),
 ]

@@ -64,13 +64,14 @@ def checked(binary_dir, changed, baseline):
 
 def trials_of(lockstep, binary_dir, folder, network, changes):
     text, here = NETWORKS[network], folder / "here"
+    changes = [change for change in changes if change.applies_to(text)]
+    if not changes:
+        return []
     recorded, changed, baseline = (folder / f"{network}{end}" for end in (".lscap.h5", ".changed.h5", ".json"))
     capture(here, network, text, recorded)
     lockstep("baseline", "record", recorded, "-o", baseline, "--quiet", "--threads", 1)
     trials = []
     for change in changes:
-        if not change.applies_to(text):
-            continue
         after = change.text_of(text)
         try:
             capture(here, network, after, changed)
@@ -89,16 +90,19 @@ TABLES = {
     "harmless, written after the judge": check_changes.REFACTORS_LATER,
     "harmful, written first": check_changes.HARMFUL_FIRST,
     "harmful, written after the judge": check_changes.HARMFUL_LATER,
-    "harmless, held back until the last mend": check_changes.REFACTORS_HELD,
-    "harmful, held back until the last mend": check_changes.HARMFUL_HELD,
+    "harmless, held back until the next mend": check_changes.REFACTORS_HELD,
+    "harmful, held back until the next mend": check_changes.HARMFUL_HELD,
+    "harmless, written after the last mend": check_changes.REFACTORS_FRESH,
+    "harmful, written after the last mend": check_changes.HARMFUL_FRESH,
 }
 
 
-def all_trials(lockstep, binary_dir, folder):
-    """table -> trials."""
+def all_trials(lockstep, binary_dir, folder, networks, named=""):
+    """table -> trials. named: a regular expression of the changes' names."""
     trials = {}
-    for name, changes in TABLES.items():
-        here = folder / name.replace(" ", "-")
+    for name, table in TABLES.items():
+        changes = [change for change in table if re.search(named, change.name)]
+        here = folder / name.replace(" ", "-").replace(",", "")
         here.mkdir()
-        trials[name] = [t for network in NETWORKS for t in trials_of(lockstep, binary_dir, here, network, changes)]
+        trials[name] = [t for network in networks for t in trials_of(lockstep, binary_dir, here, network, changes)]
     return trials

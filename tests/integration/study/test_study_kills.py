@@ -24,11 +24,14 @@ def test_study_kills(binary_dir, tmp_path):
     assert all(r.ended == RACES for r in campaign.races.values())
     folder = os.environ.get("LOCKSTEP_STUDY_DIR")
     if folder:
-        text = (
-            f"# Kills at random moments\n\n`./dev study kills`: {killed} programs killed (SIGKILL), in about a third of "
-            "the cases while a second program wanted the same file. No complete step was lost, one of two programs "
-            "won, and every result has the bits of one that was never stopped; the next `check` removed the runs of "
-            "one that was killed. In races, two programs start together and neither is killed: exactly one does the "
-            f"work. A failure of any of these ends the study.\n\n{table}"
-        )
-        (pathlib.Path(folder) / "kills.md").write_text(text)
+        (pathlib.Path(folder) / "kills.md").write_text(page(killed, table))
+
+
+def page(killed, table):
+    return (
+        f"# Kills at random moments\n\n`./dev study kills`: {killed} programs killed (SIGKILL), in about a third of "
+        "the cases while a second program wanted the same file. No complete step was lost, one of two programs "
+        "won, and every result has the bits of one that was never stopped; the next `check` removed the runs of "
+        "one that was killed. In races, two programs start together and neither is killed: exactly one does the "
+        f"work. A failure of any of these ends the study.\n\n{table}"
+    )

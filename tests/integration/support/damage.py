@@ -18,6 +18,7 @@ import pathlib
 import pickle
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -37,7 +38,8 @@ STEPS = 12
 LANES = "fp32,pure-fp16,autocast"
 PAGE, SMALL_PAGE = 4096, 64  # the small one where a file has but a few of the others
 STRUCTURE = 40_000  # bytes at the front of a run file that hold most of its structure
-SECONDS = 60  # that a reader may take
+SECONDS = 60  # of processor time that a reader may take
+WAITED = 900  # seconds, until a reader counts as stuck: the machine may be busy
 OUTCOMES = ("same", "named", "refused", "noted", "silent", "crash")
 HARMFUL = ("silent", "crash")
 PART = re.compile(
@@ -120,12 +122,17 @@ def damaged(whole: bytes, how: str, dice: random.Random) -> bytes:
 # ---- readers
 
 
+def _limit_time() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
+
+
 def in_child(work: Callable[[], Answer]) -> Answer:
     """In a process of its own: a library may crash."""
     end, start = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.alarm(SECONDS)
+        _limit_time()
+        signal.alarm(WAITED)
         try:
             answer = work()
         except BaseException:
@@ -195,10 +202,11 @@ class Readers:
                 text=True,
                 errors="replace",
                 cwd=cwd,
-                timeout=SECONDS,
+                timeout=WAITED,
+                preexec_fn=_limit_time,
             )
         except subprocess.TimeoutExpired:
-            return Answer(-int(signal.SIGALRM), "", f"took more than {SECONDS} s")
+            return Answer(-int(signal.SIGALRM), "", f"took more than {WAITED} s")
         return Answer(done.returncode, done.stdout, done.stderr)
 
     def _made(self, kind: str, *commands, copied=()) -> None:
@@ -283,8 +291,8 @@ class Readers:
             port = re.search(r":(\d+)/", line)
             if port is None:
                 said = live.stderr.read().decode(errors="replace")
-                return Answer(live.wait(SECONDS), line, said)
-            with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/snapshot.json", timeout=SECONDS) as answer:
+                return Answer(live.wait(WAITED), line, said)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}/snapshot.json", timeout=WAITED) as answer:
                 shown = answer.read().decode()
             sentence = json.loads(shown)["sentence"]
             return Answer(2 if "is damaged" in sentence else 0, shown, sentence)

@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "src/core/error.h"
 
@@ -30,6 +32,21 @@ TEST_CASE("text that is not such a list is refused") {
     CAPTURE(text);
     CHECK_THROWS_AS(script_lines_from_json(text), InputError);
   }
+}
+
+TEST_CASE("draws are the same where no mask and no common input differs") {
+  const auto lines = [](const std::vector<std::pair<std::string, std::string>>& draws) {
+    ScriptLines made = {{.of = kBatchesLine, .value = "8 of 8"}};
+    for (const auto& [thing, hash] : draws) made.push_back({.of = thing, .value = hash});
+    return made;
+  };
+  const ScriptLines both = lines({{"masks", "00"}, {"input a", "01"}, {"input b", "02"}});
+  CHECK(have_same_draws(both, both));
+  CHECK(have_same_draws(both, lines({{"masks", "00"}, {"input a", "01"}})));
+  CHECK_FALSE(have_same_draws(both, lines({{"masks", "07"}, {"input a", "01"}})));
+  CHECK_FALSE(have_same_draws(both, lines({{"masks", "00"}, {"input a", "09"}})));
+  CHECK_FALSE(have_same_draws(both, lines({{"masks", "00"}, {"input c", "01"}})));
+  CHECK_FALSE(have_same_draws({}, {}));  // captures of an older version
 }
 
 }  // namespace
