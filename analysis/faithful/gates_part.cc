@@ -19,7 +19,10 @@
 #include "analysis/faithful/gate_list.h"
 #include "analysis/faithful/gate_norms.h"
 #include "analysis/faithful/versions.h"
+#include "emulation/format/format.h"
+#include "emulation/kernels/active_kernels.h"
 #include "src/core/counted.h"
+#include "src/execute/finite.h"
 #include "src/graph/watched.h"
 #include "src/policy/find_policy.h"
 #include "src/train/lane/lane_name.h"
@@ -92,11 +95,6 @@ double bound_of(const Judged& judged, bool is_narrow, double noise) {
   return std::max({kPlainShare, kChaosFactor * judged.version, noise});
 }
 
-bool is_finite(const Tensor& tensor) {
-  const std::span<const float> numbers = tensor.as<float>();
-  return std::ranges::all_of(numbers, [](float x) { return std::isfinite(x); });
-}
-
 }  // namespace
 
 GateResult gate_v8(const Capture& capture) {
@@ -122,7 +120,7 @@ GateResult gate_v8(const Capture& capture) {
       gate.details.push_back(name + ": the replay has none of this shape");
       continue;
     }
-    if (!is_finite(theirs)) {
+    if (!all_finite(active_kernels(), theirs)) {
       ++left;
       continue;
     }

@@ -13,7 +13,7 @@
 namespace lockstep::testing {
 namespace {
 
-std::string list_of(int rank, const std::string& parts, const std::string& model = "gpt.GPT") {
+std::string rank_list(int rank, const std::string& parts, const std::string& model = "gpt.GPT") {
   return fmt::format(
       R"({{"format": "lockstep-parts", "format_version": 1, "rank": {}, "world_size": 2,
            "model_class": "{}", "complete": {}, "parts": [{}]}})",
@@ -48,11 +48,11 @@ TEST_CASE("parts: the ranks of a part stand together, in the order of their call
   Folder folder;
   CHECK_FALSE(is_parts_folder(folder.path()));
   CHECK(folder.error().find("has no parts.json, nor a folder rank0") != std::string::npos);
-  folder.write(0,
-               list_of(0, captured("head") + "," + captured("block") + "," + captured("head", 3)));
   folder.write(
-      1, list_of(1, captured("block") + "," +
-                        R"({"module": "head", "step": 0, "status": "refused", "why": "no"})"));
+      0, rank_list(0, captured("head") + "," + captured("block") + "," + captured("head", 3)));
+  folder.write(
+      1, rank_list(1, captured("block") + "," +
+                          R"({"module": "head", "step": 0, "status": "refused", "why": "no"})"));
   CHECK(is_parts_folder(folder.path()));
   const PartsIndex index = read_parts_index(folder.path());
   CHECK(index.world_size == 2);
@@ -69,22 +69,22 @@ TEST_CASE("parts: the ranks of a part stand together, in the order of their call
 
 TEST_CASE("parts: lists that lie, or are of different runs, are refused") {
   Folder folder;
-  folder.write(0, list_of(0, captured("head")));
-  folder.write(1, list_of(1, captured("head"), "other.Net"));
+  folder.write(0, rank_list(0, captured("head")));
+  folder.write(1, rank_list(1, captured("head"), "other.Net"));
   CHECK(folder.error().find("keep the folders of one run together") != std::string::npos);
-  folder.write(1, list_of(0, captured("head")));
+  folder.write(1, rank_list(0, captured("head")));
   CHECK(folder.error().find("is of rank 0, which another list has") != std::string::npos);
   for (const char* file : {"../rank0/head.h5", "/head.h5", ""}) {
-    folder.write(1, list_of(1, fmt::format(R"({{"module": "head", "step": 0, "file": "{}",
+    folder.write(1, rank_list(1, fmt::format(R"({{"module": "head", "step": 0, "file": "{}",
                                                "status": "captured"}})",
-                                           file)));
+                                             file)));
     CHECK(folder.error().find("must lie below the list") != std::string::npos);
   }
-  folder.write(1, list_of(1, captured("lost")));
+  folder.write(1, rank_list(1, captured("lost")));
   CHECK(folder.error().find("is not there") != std::string::npos);
   folder.write(1, "{");
   CHECK(folder.error().find("is damaged") != std::string::npos);
-  folder.write(1, list_of(1, R"({"module": 3})"));
+  folder.write(1, rank_list(1, R"({"module": 3})"));
   CHECK(folder.error().find("is damaged") != std::string::npos);
 }
 
