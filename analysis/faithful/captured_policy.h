@@ -1,4 +1,4 @@
-// What a lane is told that repeats the captured run.
+// The policy of a lane that repeats the captured run.
 #pragma once
 
 #include <string>

@@ -1,8 +1,9 @@
-// V8: a part's outputs and gradients against those of the run that it was taken from.
+// V8: a part's outputs against those of the run that it was taken from, its gradients against
+// PyTorch's of the part run alone, which the capture compared with the run's.
 //
 // Every output, gradient of an input and gradient of a weight: |replay - run| / |run|, at most
-//   an FP32 run     kPlainShare, the change between equally good versions (versions.h), or what
-//                   the order of so many terms explains, as in V3
+//   an FP32 run     kPlainShare, kChaosFactor times the change between equally good versions
+//                   (versions.h), or for a weight's what the order of its terms explains, as in V3
 //   a narrow run    kNarrowFloor, kFormatShare of what the formats do to it (the run against the
 //                   FP32 lane), or twice the change between versions: the bounds of V7 as distances
 //
@@ -12,12 +13,15 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <string>
+#include <string_view>
 
 #include "analysis/faithful/captured_policy.h"
 #include "analysis/faithful/captured_step.h"
 #include "analysis/faithful/gate_bounds.h"
 #include "analysis/faithful/gate_list.h"
 #include "analysis/faithful/gate_norms.h"
+#include "analysis/faithful/gradient_terms.h"
 #include "analysis/faithful/versions.h"
 #include "emulation/format/format.h"
 #include "emulation/kernels/active_kernels.h"
@@ -32,6 +36,7 @@ namespace {
 
 constexpr double kPlainShare = 1e-5, kNarrowFloor = 0.045, kFormatShare = 0.32;
 constexpr double kTimesNarrow = 2;
+constexpr std::string_view kGradientOf = "gradient of ";
 constexpr int kLargeVersions = 3;  // of a part that takes seconds a run
 
 // The results of a step by what they are: "output of call 0", "gradient of layers.0.a.weight".
@@ -46,9 +51,14 @@ Tensors named_results(const CapturedPart& part, const ComputedStep& step) {
     }
   }
   for (const auto& [name, dw] : step.gradients) {
-    if (part.gradients.contains(name)) found["gradient of " + name] = dw;
+    if (part.gradients.contains(name)) found[std::string(kGradientOf) + name] = dw;
   }
   return found;
+}
+
+// The weight whose gradient the result is; else no weight's name.
+std::string weight_of(const std::string& result) {
+  return result.starts_with(kGradientOf) ? result.substr(kGradientOf.size()) : "";
 }
 
 // The same of the run. `batch['inputs']['x']` is how the graph calls the argument x. Outputs that
@@ -67,26 +77,13 @@ Tensors results_of_run(const Capture& capture) {
       found[fmt::format("gradient of batch['inputs']['{}'] in call {}", name, call)] = dx;
     }
   }
-  for (const auto& [name, dw] : part.gradients) found["gradient of " + name] = dw;
+  for (const auto& [name, dw] : part.gradients) found[std::string(kGradientOf) + name] = dw;
   return found;
 }
 
 struct Judged {
   double off = 0, version = 0, formats = 0;  // relative to the run's norm
 };
-
-// Most terms of any sum of this step, as V3 counts them.
-double most_terms(const Capture& capture) {
-  double most = 1;
-  for (const Graph& graph : capture.graphs) {
-    for (const Node& node : graph.nodes) {
-      for (const TensorType& output : node.outputs) {
-        most = std::max(most, static_cast<double>(element_count(output.shape)));
-      }
-    }
-  }
-  return most;
-}
 
 double bound_of(const Judged& judged, bool is_narrow, double noise) {
   if (is_narrow) {
@@ -146,12 +143,17 @@ GateResult gate_v8(const Capture& capture) {
     CapturedStepRunner plain(capture, fp32, /*is_fp64=*/false);
     compare(plain.run(step, values, step.scale_before), run, &Judged::formats);
   }
-  const double noise =
-      kNoiseFactor * std::sqrt(most_terms(capture)) * find_format("fp32").unit_roundoff();
+  const std::map<std::string, double> terms = terms_of_gradients(capture);
+  const auto noise_of = [&](const std::string& name) {
+    const double* count = find_named(terms, name);
+    return count == nullptr
+               ? 0
+               : kNoiseFactor * std::sqrt(*count) * find_format("fp32").unit_roundoff();
+  };
   Worst worst;
   double largest = 0;
   for (const auto& [name, judged] : found) {
-    const double bound = bound_of(judged, is_narrow, noise);
+    const double bound = bound_of(judged, is_narrow, noise_of(weight_of(name)));
     worst.take(judged.off, bound, name);
     largest = std::max(largest, judged.off);
     if (judged.off <= bound) continue;

@@ -12,6 +12,7 @@
 #include "analysis/faithful/gate_bounds.h"
 #include "analysis/faithful/gate_list.h"
 #include "analysis/faithful/gate_norms.h"
+#include "analysis/faithful/gradient_terms.h"
 #include "analysis/faithful/kinks.h"
 #include "analysis/faithful/whose_gradient.h"
 #include "emulation/format/format.h"
@@ -115,36 +116,6 @@ double sum_noise(const Capture& capture) {
     }
   }
   return std::sqrt(static_cast<double>(longest)) * find_format("fp32").unit_roundoff();
-}
-
-// How many terms the sums of each parameter's gradient have, at most: one for each element of a
-// result of the nodes that read the parameter, or views of it, but for those along its own rows or
-// columns.
-std::map<std::string, double> terms_of_gradients(const Capture& capture) {
-  std::map<std::string, double> found;
-  for (const Graph& graph : capture.graphs) {
-    std::map<std::string, const Parameter*> of_value;
-    for (const Parameter& p : graph.parameters) of_value["p:" + p.name] = &p;
-    for (const Node& node : graph.nodes) {
-      const auto& op = find_op(node.op).elements;
-      for (const std::string& input : node.inputs) {
-        const auto read = of_value.find(input);
-        if (read == of_value.end()) continue;
-        const Parameter& p = *read->second;
-        if (op.is_view || op.copies) of_value[output_id(node, 0)] = &p;
-        const Shape& shape = p.type.shape;
-        // Either extent of a matrix may be that of the outputs.
-        const int64_t least = shape.empty() ? 1 : std::min(shape.front(), shape.back());
-        const int64_t own = shape.size() > 2 ? shape.front() : least;
-        for (const TensorType& out : node.outputs) {
-          double& terms = found[p.name];
-          terms = std::max(terms, static_cast<double>(element_count(out.shape)) /
-                                      static_cast<double>(std::max<int64_t>(own, 1)));
-        }
-      }
-    }
-  }
-  return found;
 }
 
 // The results that a step is compared with.

@@ -4,9 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "analysis/faithful/gates.h"
@@ -33,30 +37,65 @@ struct PartRow {
   bool passed = true, failed = false;
 };
 
+// A rank's part. weights: a hash; data-parallel ranks have the same, stages of a pipeline have not.
+struct RankPart {
+  CapturedPart part;
+  uint64_t weights = 0;
+};
+
+uint64_t hash_of(const Tensors& values) {
+  constexpr uint64_t kOffset = 0xcbf29ce484222325, kPrime = 0x100000001b3;  // FNV-1a
+  uint64_t hash = kOffset;
+  for (const auto& [name, tensor] : values) {
+    const auto* bytes = static_cast<const unsigned char*>(tensor.raw());
+    for (size_t i = 0; i < tensor.bytes(); ++i) hash = (hash ^ bytes[i]) * kPrime;
+  }
+  return hash;
+}
+
 const GateResult* gate_named(const std::vector<GateResult>& gates, std::string_view name) {
   const auto found = std::ranges::find(gates, name, &GateResult::name);
   return found == gates.end() ? nullptr : &*found;
 }
 
-// How the run's reduced gradients compare with the ranks' own, added up.
-std::string gradient_text(const PartsIndex& index, std::span<const CapturedPart> parts,
+// How the run's gradients compare with those of ranks with the same weights, added up.
+std::string gradient_text(const PartsIndex& index, const std::vector<CapturedPart>& parts,
                           PartRow& row) {
-  if (parts.front().world_size == 1 || parts.front().gradient == "bit-exact") {
-    return parts.front().gradient;
-  }
+  const auto differs = std::ranges::find_if(
+      parts, [](const CapturedPart& part) { return !part.run_gradients.empty(); });
+  if (differs == parts.end()) return parts.front().gradient;
   const RankGradients found = compare_rank_gradients(parts);
-  if (found.tensors == 0) return parts.front().gradient;
-  if (static_cast<int64_t>(parts.size()) < index.world_size) {
-    return fmt::format("not judged: {} of {} ranks are here", parts.size(), index.world_size);
+  if (found.tensors == 0) return differs->gradient;
+  const bool is_off = found.off > kReductionRounding;
+  if (is_off && static_cast<int64_t>(parts.size()) < index.world_size) {
+    return fmt::format("not judged: {} of {} ranks have these weights here", parts.size(),
+                       index.world_size);
   }
-  const std::string of = fmt::format("{} of {} ranks", found.is_sum ? "sum" : "mean", found.ranks);
-  if (found.off == 0) return of + ": bit-exact";
-  if (found.off > kReductionRounding) row.failed = true;
-  return fmt::format("{}: off by {:.1e}{}", of, found.off,
-                     row.failed ? " (" + found.where + ")" : "");
+  if (is_off) row.failed = true;
+  const std::string of =
+      parts.size() == 1
+          ? ""
+          : fmt::format("{} of {} ranks: ", found.is_sum ? "sum" : "mean", found.ranks);
+  if (found.off == 0) return of + "bit-exact";
+  return fmt::format("{}off by {:.1e} of its norm{}", of, found.off,
+                     is_off ? " (" + found.where + ")" : "");
 }
 
-// "2 of 2" and, where gates failed, which.
+// Of each group of ranks with the same weights.
+std::string gradients_text(const PartsIndex& index, std::vector<RankPart> parts, PartRow& row) {
+  std::map<std::pair<std::string, uint64_t>, std::vector<CapturedPart>> groups;
+  for (RankPart& one : parts) {
+    groups[{one.part.own_columns, one.weights}].push_back(std::move(one.part));
+  }
+  std::vector<std::string> texts;
+  for (const auto& [key, group] : groups) {
+    std::string text = gradient_text(index, group, row);
+    if (std::ranges::find(texts, text) == texts.end()) texts.push_back(std::move(text));
+  }
+  return join(texts, "; ");
+}
+
+// Adds the gates that failed.
 void add_gates(const PartEntry& entry, const VerifiedCapture& verified, PartRow& row) {
   std::vector<std::string> failed;
   for (const GateResult& gate : verified.gates) {
@@ -65,7 +104,8 @@ void add_gates(const PartEntry& entry, const VerifiedCapture& verified, PartRow&
   if (!verified.result.passed) row.passed = false;
   if (failed.empty()) return;
   row.failed = true;
-  row.replay = fmt::format("rank {}: {} FAIL", entry.rank, join(failed, ", "));
+  row.replay += fmt::format("{}rank {}: {} FAIL", row.replay.empty() ? "" : "; ", entry.rank,
+                            join(failed, ", "));
 }
 
 class FolderCheck {
@@ -94,11 +134,16 @@ class FolderCheck {
   // One part in one step, on all ranks.
   void take(std::span<const PartEntry> entries) {
     PartRow row{.module = fmt::format("{} (step {})", entries[0].module, entries[0].step)};
-    std::vector<CapturedPart> parts;
-    double worst = 0;
+    std::vector<RankPart> parts;
+    double worst = 0, output_off = -1;
+    bool is_judged = true;
     for (const PartEntry& entry : entries) {
       if (entry.file.empty()) {
         refused.push_back(fmt::format("{} on rank {}: {}", entry.module, entry.rank, entry.why));
+        results.push_back({{"module", entry.module},
+                           {"step", entry.step},
+                           {"rank", entry.rank},
+                           {"refused", entry.why}});
         continue;
       }
       print_note(fmt::format("{}, step {}, rank {}", entry.module, entry.step, entry.rank));
@@ -107,19 +152,25 @@ class FolderCheck {
         throw InputError("'" + entry.file + "' is not the capture of a part",
                          "keep the folder as lockstep_capture.Parts wrote it");
       }
-      CapturedPart kept = *capture.part;
-      kept.calls.clear();
-      parts.push_back(std::move(kept));
+      if (!(capture.part->output_off <= output_off)) {
+        output_off = capture.part->output_off;
+        row.output = capture.part->output;
+      }
+      const bool has_start = capture.verify.empty() || !capture.verify.front().is_start;
+      parts.push_back({*capture.part, hash_of(has_start ? capture.start.values
+                                                        : capture.verify.front().before.values)});
+      parts.back().part.calls.clear();
       const VerifiedCapture verified = verify_gates(std::move(capture), {});
       ++captures;
       add_gates(entry, verified, row);
-      if (const GateResult* gate = gate_named(verified.gates, "V8")) {
-        worst = std::max(worst, gate->ratio);
-      }
-      for (const GateResult& gate : verified.gates) {
-        if (gate.status != GateStatus::kFail) continue;
-        details.push_back(fmt::format("{} on rank {}, {}: {}", entry.module, entry.rank, gate.name,
-                                      gate.details.empty() ? gate.figure : gate.details.front()));
+      const GateResult* gate = gate_named(verified.gates, "V8");
+      is_judged = is_judged && gate != nullptr && gate->status != GateStatus::kNotRecorded;
+      if (gate != nullptr) worst = std::max(worst, gate->ratio);
+      for (const GateResult& other : verified.gates) {
+        if (other.status != GateStatus::kFail) continue;
+        details.push_back(
+            fmt::format("{} on rank {}, {}: {}", entry.module, entry.rank, other.name,
+                        other.details.empty() ? other.figure : other.details.front()));
       }
       if (std::string why = store_verification(entry.file, verified.result); !why.empty()) {
         not_stored.push_back(std::move(why));
@@ -132,12 +183,11 @@ class FolderCheck {
     }
     if (parts.empty()) return;
     row.ranks = fmt::format("{}", parts.size());
-    row.output = parts.front().output;
-    for (const CapturedPart& part : parts) {
-      if (part.output_off > parts.front().output_off) row.output = part.output;
+    if (row.replay.empty()) {
+      row.replay = is_judged ? fmt::format("PASS, {:.2g} of its bound", worst) : "not judged";
     }
-    if (row.replay.empty()) row.replay = fmt::format("PASS, {:.2g} of its bound", worst);
-    row.gradient = gradient_text(index_, parts, row);
+    row.gradient = gradients_text(index_, std::move(parts), row);
+    results.back()["gradients_of_all_ranks"] = row.gradient;
     failed += row.failed;
     rows.push_back(std::move(row));
   }
@@ -169,7 +219,10 @@ int verify_parts_folder(const std::string& folder, const std::string& json) {
     print_note("warning: not stored next to the parts: " + check.not_stored.front());
   }
   if (!json.empty()) {
-    const Json all = {{"format", "lockstep-parts-verification"}, {"parts", check.results}};
+    const Json all = {{"format", "lockstep-parts-verification"},
+                      {"format_version", 1},
+                      {"lockstep_version", LOCKSTEP_VERSION},
+                      {"parts", check.results}};
     write_text_file_atomically(json, all.dump(2) + "\n");
     print_line("Wrote " + json);
   }
@@ -185,7 +238,9 @@ int verify_parts_folder(const std::string& folder, const std::string& json) {
                check.captures == 0 ? "no part was captured" : "a part could not be judged");
     return kExitInconclusive;
   }
-  fmt::print("Faithful: every part repeats the run.\n");
+  const size_t left = check.refused.size();
+  fmt::print("Faithful: every {}part repeats the run{}.\n", left == 0 ? "" : "captured ",
+             left == 0 ? "" : fmt::format("; {} not captured", counted(left, "part")));
   return kExitFine;
 }
 

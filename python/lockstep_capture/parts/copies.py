@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from .. import torch_api
+from ..model_state import dense
 
 
 def is_distributed(tensor: torch.Tensor) -> bool:
@@ -32,8 +33,7 @@ class Copies:
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
         own = whole(tensor)
-        if own.is_sparse:
-            own = own.coalesce().to_dense()
+        own = dense(own)
         self.bytes += own.numel() * own.element_size()
         if own.device.type == "cpu":
             return own.clone(memory_format=torch.contiguous_format)
@@ -55,7 +55,7 @@ class Copies:
         return torch_api.MAP(one, values)
 
     def wait(self) -> None:
-        for device in self._devices:
+        for device in self._devices:  # CUDA's alone
             torch.cuda.synchronize(device)
 
 

@@ -6,20 +6,22 @@ import torch
 
 
 def distance(own: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
-    """0.0: the same bits; else the norm of the difference over the norm. Infinite where names or shapes differ, or one
-    has a number where the other has none."""
+    """0.0: the same bits; else the norm of the difference over the norm, without numbers that are not finite in both alike.
+    Infinite where names or shapes differ, or one has a finite number where the other has none."""
     if own.keys() != theirs.keys() or any(own[name].shape != theirs[name].shape for name in own):
         return float("inf")
     off = norm = 0.0
     for name, tensor in own.items():
         other = theirs[name].to(tensor.device)
         if tensor.dtype == other.dtype and torch.equal(_bits(tensor), _bits(other)):
-            norm += float(other.detach().abs().double().square().sum())
+            norm += float(other.detach().abs().double().nan_to_num(0, 0, 0).square().sum())
             continue
         a, b = tensor.detach().double(), other.detach().double()
-        same = (a == b) | (a.isnan() & b.isnan())
-        off += float((a - b)[~same].square().sum())
-        norm += float(b.square().sum())
+        differ = ~((a == b) | (a.isnan() & b.isnan()))
+        if not bool((a - b)[differ].isfinite().all()):
+            return float("inf")
+        off += float((a - b)[differ].square().sum())
+        norm += float(b.nan_to_num(0, 0, 0).square().sum())
     return 0.0 if off == 0 else (off / norm) ** 0.5 if norm > 0 else float("inf")
 
 

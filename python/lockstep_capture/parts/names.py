@@ -54,3 +54,34 @@ def chosen(model: torch.nn.Module, patterns: Iterable[str]) -> dict[str, torch.n
     if problems:
         raise CaptureError("parts: " + "; ".join(problems))
     return {path: module for path, module in modules.items() if path in wanted}
+
+
+def tied_weights(model: torch.nn.Module, path: str, part: torch.nn.Module) -> dict[str, str]:
+    """Weights of the part that a module outside of it holds, too, by path in the part: the run's gradient is that of both."""
+    own = {id(weight): own_path(name) for name, weight in part.named_parameters()}
+    inside = {id(module) for module in part.modules()}
+    found = {}
+    for place, module in model.named_modules():
+        if id(module) in inside:
+            continue
+        for name, weight in module.named_parameters(recurse=False):
+            if id(weight) in own:
+                found[own[id(weight)]] = own_path(f"{place}.{name}" if place else name)
+    return found
+
+
+def check_wrappers(modules: dict[str, torch.nn.Module]) -> None:
+    """Throws: CaptureError with all modules that cannot run on one rank alone."""
+    hints = {
+        "FullyShardedDataParallel": "FSDP1 hides its weights: use fully_shard(), or a run without sharding",
+        "SyncBatchNorm": "its forward pass waits for other ranks: choose modules without it",
+    }
+    problems = []
+    for path, part in modules.items():
+        for name, module in part.named_modules():
+            kinds = {kind.__name__ for kind in type(module).__mro__} & hints.keys()
+            problems += [f"{path}.{name}".rstrip(".") + f" is a {kind}: {hints[kind]}" for kind in kinds]
+        if any(hasattr(weight, "ds_id") for weight in part.parameters()):
+            problems.append(f"{path} has weights of DeepSpeed ZeRO-3, which hides them: use FSDP2, or a run without it")
+    if problems:
+        raise CaptureError("parts: " + "; ".join(problems))

@@ -1,7 +1,7 @@
 """One part of one step as a capture file: its loss is the inner product of its output with the recorded gradient.
 
 Traced from the copies, after the step. That loss has exactly the gradients of the run, so the file is an ordinary
-capture, with the run's outputs and gradients beside it (checks.py).
+capture, with the run's outputs and gradients beside it (write/part_checks.py).
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ import contextlib
 import dataclasses
 import math
 import os
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from .. import torch_api
 from ..capture import Capture
 from ..errors import CaptureError
-from ..model_state import alone, rank, world_size
+from ..model_state import alone, as_real, rank, world_size
 from ..trace.named_values import watch_value
 from ..write.part_checks import CallChecks, PartChecks, Placement
 from .calls import OUTPUT, Call, PartStep, is_float
@@ -52,10 +54,25 @@ class _Form:
         """leaves: of the arguments, in order. dtypes: of the floating results. graded: those that got a gradient."""
         self.path, self.dtypes, self.graded, self._shape = path, dtypes, graded, shape
         self._names = list(leaves)
+        # An argument given twice stays one tensor: attention of x to itself takes another path than of equal tensors.
+        firsts: dict[int, str] = {}
+        self._of = {
+            name: firsts.setdefault(id(leaf), name) for name, leaf in leaves.items() if isinstance(leaf, torch.Tensor)
+        }
         self._constants = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves.values()]
 
+    @property
+    def given(self) -> list[str]:
+        """Names of the tensors among the arguments, each tensor once."""
+        return list(dict.fromkeys(self._of.values()))
+
     def is_like(self, other: _Form) -> bool:
-        same = self._names == other._names and self._shape == other._shape and self.graded == other.graded
+        same = (
+            self._names == other._names
+            and self._of == other._of
+            and self._shape == other._shape
+            and self.graded == other.graded
+        )
         return (
             same
             and self.dtypes == other.dtypes
@@ -68,7 +85,7 @@ class _Form:
     def run(self, module: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The module's floating results, in the dtypes that the run had: FSDP casts what a module returns."""
         values = [
-            inputs[name] if name in inputs else as_it_is(constant)
+            inputs[self._of[name]] if name in self._of else as_it_is(constant)
             for name, constant in zip(self._names, self._constants, strict=True)
         ]
         args, kwargs = torch_api.UNFLATTEN(values, self._shape)
@@ -80,7 +97,7 @@ class _Form:
         for name in self.graded:
             watch_value(name, outputs[name])
         gradients = batch["output_gradients"]
-        terms = [(_real(outputs[name]).float() * _real(gradients[name]).float()).sum() for name in self.graded]
+        terms = [(as_real(outputs[name]).float() * as_real(gradients[name]).float()).sum() for name in self.graded]
         total = terms[0]
         for term in terms[1:]:
             total = total + term
@@ -98,7 +115,6 @@ class _PartCall:
         if cut != Cut():
             found = slice_of(extents_of(leaves, part.path), cut.tokens, cut.rows)
             self.slice = found if found.cuts else None
-        self.inputs = {name: self._cut(leaf) for name, leaf in leaves.items() if isinstance(leaf, torch.Tensor)}
         self.outputs = {name: self._cut(leaf) for name, leaf in outputs.items() if is_float(leaf)}
         self.output_gradients = {name: self._cut(leaf) for name, leaf in call.output_gradients.items()}
         self.input_gradients = {name: self._cut(leaf) for name, leaf in call.input_gradients.items()}
@@ -109,6 +125,8 @@ class _PartCall:
             {name: tensor.dtype for name, tensor in self.outputs.items()},
             list(self.output_gradients),
         )
+        self.inputs = {name: self._cut(leaves[name]) for name in self.form.given}
+        self.input_gradients = {name: g for name, g in self.input_gradients.items() if name in self.inputs}
 
     def _cut(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor if self.slice is None else self.slice.of(tensor)
@@ -137,14 +155,27 @@ def _in_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
-def _real(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
-
-
 @contextlib.contextmanager
 def _generators_kept(device: torch.device) -> Iterator[None]:
+    pythons, numpys = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield
+        try:
+            yield
+        finally:
+            random.setstate(pythons)
+            np.random.set_state(numpys)
+
+
+class _NoCollectives(torch_api.DispatchMode):  # type: ignore[misc]
+    """The copy runs on this rank alone: others would never answer."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        space = func.namespace if hasattr(func, "namespace") else ""
+        if space.startswith(("c10d", "_c10d")):
+            raise CaptureError(
+                f"it talks to other ranks in its forward pass ({func}): choose modules inside of it that do not"
+            )
+        return func(*args, **(kwargs or {}))
 
 
 def write_part(path: str, part: PartStep, *, step: int, scale: float, cut: Cut, reference: bool) -> PartChecks:
@@ -199,14 +230,15 @@ def _usable_calls(part: PartStep) -> list[Call]:
         problems.append("was not called in the step")
     elif not found:
         problems.append(
-            "no gradient reached its output: is it frozen with all before it, under no_grad, or left out of the loss?"
+            "no gradient reached its output: is it frozen with all before it, under no_grad, left out of the loss, or a view "
+            "that is changed in place afterwards (then return a copy)?"
         )
     if part.weights.keys() <= part.frozen and found:
         problems.append("has no weight that trains: choose the module around it")
     if len({call.autocast for call in found}) > 1 or len({call.caches for call in found}) > 1:
         problems.append("is called under different autocast settings: choose modules inside of each")
     if problems:
-        raise CaptureError(f"{part.path}: " + "; ".join(problems))
+        raise CaptureError("; ".join(problems))
     return found
 
 
@@ -222,22 +254,24 @@ def _compare(
         inputs = {name: tensor.to(part.device).detach() for name, tensor in one.inputs.items()}
         for name in one.input_gradients:
             inputs[name].requires_grad_()
-        with one.as_in_run(part.device):
+        with one.as_in_run(part.device), _NoCollectives():
             outputs = one.form.run(module, inputs)
         off = distance(outputs, one.outputs)
         worst = max(worst, off)
         limit = max(_MOST_OFF.get(tensor.dtype, _MOST_OFF_NARROW) for tensor in one.outputs.values())
         if not off <= limit:
-            raise CaptureError(f"{part.path}: {_other_output(off, one)}")
+            raise CaptureError(_other_output(off, one))
         roots = [outputs[name] for name in one.output_gradients]
         grads = [tensor.to(part.device) for tensor in one.output_gradients.values()]
-        torch.autograd.backward(roots, grads)
+        weights = [weight for weight in module.parameters() if weight.requires_grad]
+        graded = [inputs[name] for name in one.input_gradients]
+        torch.autograd.backward(roots, grads, inputs=[*weights, *graded])
         own = {name: tensor.grad for name, tensor in inputs.items() if tensor.grad is not None}
         theirs = {name: one.input_gradients[name] for name in own}
         worst_input = max(worst_input, distance(own, theirs))
         checks.calls.append(
             CallChecks(
-                {name: tensor.detach().cpu() for name, tensor in outputs.items()},
+                one.outputs,
                 {name: tensor.detach().cpu() for name, tensor in own.items()},
                 one.call.micro,
                 one.call.order,
@@ -257,7 +291,9 @@ def _compare(
         "own_columns": part.own_columns,
         "output": _in_words(worst),
         "output_off": worst,
-        "input_gradient": "of a slice" if is_cut else _inputs_in_words(worst_input),
+        "input_gradient": "of a slice"
+        if is_cut
+        else _inputs_in_words(worst_input, sum(len(call.input_gradients) for call in checks.calls)),
         "gradient": _gradients_in_words(part, total, is_cut, ranks[1], checks),
         "recomputed": part.recomputed,
         **_kept(calls),
@@ -282,9 +318,11 @@ def _in_words(off: float) -> str:
     return "bit-exact" if off == 0 else f"off by {off:.1e} of its norm"
 
 
-def _inputs_in_words(off: float) -> str:
+def _inputs_in_words(off: float, count: int) -> str:
     """The run's gradient of an input is that of everything that reads it."""
-    return _in_words(off) if off < _MOST_OFF_NARROW else "of other readers too"
+    if count == 0:
+        return "none"
+    return _in_words(off) + (": others read it too" if off >= _MOST_OFF_NARROW else "")
 
 
 def _gradients_in_words(
@@ -294,16 +332,19 @@ def _gradients_in_words(
     if is_cut:
         return "of a slice"
     if not part.run_gradients:
-        return "not known: the loop had reset them"
-    theirs = {name: gradient for name, (gradient, _) in part.run_gradients.items()}
-    here = {name: _region(gradient, part.run_gradients, name) for name, gradient in own.items()}
-    off = distance(here, theirs)
+        return "not known: none was found after backward()"
+    # Weights that got none in one of both have zeros there: zero_grad(set_to_none=False).
+    known = {name: found for name, found in part.run_gradients.items() if name in own or bool(found[0].any())}
+    theirs = {name: gradient for name, (gradient, _) in known.items()}
+    here = {name: _region(gradient, known, name) for name, gradient in own.items() if name not in part.tied}
+    off = distance({name: here[name] for name in here if name in theirs or bool(here[name].any())}, theirs)
+    others = "".join(f"; {name} is also {path}, not compared" for name, path in part.tied.items())
     if off == 0:
-        return "bit-exact"
+        return "bit-exact" + others
     checks.run_gradients = {f"{part.path}.{name}": found for name, found in part.run_gradients.items()}
     if ranks > 1:
-        return "of all ranks: `lockstep verify` of the folder compares them"
-    return _in_words(off)
+        return "of all ranks: `lockstep verify` of the folder compares them" + others
+    return _in_words(off) + others
 
 
 def _region(gradient: torch.Tensor, run: dict[str, tuple[torch.Tensor, Placement]], name: str) -> torch.Tensor:
@@ -333,7 +374,8 @@ def _capture(
     reference: bool,
 ) -> None:
     model = in_place_of(part.path, module)
-    optimizer = torch.optim.SGD([weight for weight in model.parameters() if weight.requires_grad], lr=0.0)
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.SGD(weights, lr=0.0)
     scaler = None
     if scale != 1:
         scaler = torch.amp.GradScaler(part.device.type, init_scale=scale, growth_interval=2**31 - 1)
@@ -363,7 +405,7 @@ def _capture(
             with capture.step(batch):
                 with one.as_in_run(part.device):
                     loss = inner_product(model, batch)
-                (loss if scaler is None else scaler.scale(loss)).backward()
+                (loss if scaler is None else scaler.scale(loss)).backward(inputs=weights)
                 if number + 1 == len(calls):
                     if scaler is None:
                         optimizer.step()

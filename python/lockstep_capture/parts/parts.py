@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from .. import torch_api
 from ..errors import CaptureError, failed
 from ..model_state import rank, unwrap_optimizer, world_size
 from ..trace.uncompiled import uncompiled
@@ -25,7 +26,7 @@ from ..watch.hooks import around_step, replace
 from ..write.part_checks import PartChecks
 from .calls import PartStep, Taps
 from .copies import Copies
-from .names import chosen
+from .names import check_wrappers, chosen, tied_weights
 from .part_file import Cut, file_name, write_part
 from .replicas import plain_class
 
@@ -90,7 +91,9 @@ class Parts:
             raise CaptureError("; ".join(problems))
         self._model = _inside(model)
         self._modules = chosen(self._model, patterns)
+        check_wrappers(self._modules)
         self._class = plain_class(self._model)
+        self._tied = {path: tied_weights(self._model, path, module) for path, module in self._modules.items()}
         self._optimizer = None if optimizer is None else unwrap_optimizer(optimizer)
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self._steps, self._skip, self._cut = steps, skip, Cut(tokens, rows)
@@ -101,7 +104,7 @@ class Parts:
         self._scale = 1.0
         self._written_bytes = 0
         self._rows: list[dict[str, Any]] = []
-        self._told_compiled = False
+        self._told_compiled, self._skipped = False, False
         os.makedirs(self._folder, exist_ok=True)
         self._write_index()
 
@@ -154,11 +157,18 @@ class Parts:
             raise
         finally:
             self._inside = False
+        if self._skipped:  # the scaler found an infinite gradient: the next step is taken
+            self._skipped, self._taps = False, None
+            return
         if not ended:
             return
         self._seen += 1
         if self._taps is not None:
-            self._take()
+            try:
+                self._take()
+            except Exception as error:
+                self._warn(str(failed(error)))
+                self._close()
 
     def _watch_skipped(self, stack: contextlib.ExitStack, ended: list[bool]) -> None:
         """A scaler that found an infinite gradient does not call the optimizer."""
@@ -166,29 +176,50 @@ class Parts:
         def wrap(original: Any) -> Any:
             def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
                 result = original(optimizer, *args, **kwargs)
-                ended.append(True)
+                if not ended and unwrap_optimizer(optimizer) is self._optimizer:
+                    self._skipped = True
                 return result
 
             return step
 
         replace(stack, self._scaler, "step", wrap)
 
+    def _watch_other_scalers(self, stack: contextlib.ExitStack) -> None:
+        def wrap(original: Any) -> Any:
+            def scale(scaler: Any, outputs: Any) -> Any:
+                if scaler is not self._scaler and scaler.is_enabled() and self._taps is not None:
+                    for part in self._taps.parts.values():
+                        part.refuse("a GradScaler that Parts does not know scales its loss: Parts(..., scaler=scaler)")
+                return original(scaler, outputs)
+
+            return scale
+
+        replace(stack, torch.amp.GradScaler, "scale", wrap)
+
     def _watch(self, stack: contextlib.ExitStack) -> None:
         if self._taps is None:
             self._copies = Copies()
-            self._taps = Taps(self._modules, self._copies)
+            self._taps = Taps(self._modules, self._tied, self._copies)
             self._scale = float(self._scaler.get_scale()) if self._scaler is not None else 1.0
         taps = self._taps
+        running: list[bool] = []
 
         def wrap(original: Any) -> Any:
             def backward(*args: Any, **kwargs: Any) -> Any:
-                result = original(*args, **kwargs)
+                if running:  # within another: a reentrant checkpoint
+                    return original(*args, **kwargs)
+                running.append(True)
+                try:
+                    result = original(*args, **kwargs)
+                finally:
+                    running.clear()
                 taps.note_gradients()
                 return result
 
             return backward
 
         replace(stack, torch.autograd, "backward", wrap)
+        self._watch_other_scalers(stack)
         stack.enter_context(uncompiled(self._tell_compiled))
         stack.enter_context(taps.watch())
 
@@ -207,8 +238,8 @@ class Parts:
         self._copies.wait()
         step = self._seen - 1
         self._say(
-            f"step {step}: {len(taps.parts)} part{'s' * (len(taps.parts) != 1)} of {self._folder} take about "
-            f"{self._copies.bytes / _MEGA:.3g} MB"
+            f"step {step}: {len(taps.parts)} part{'s' * (len(taps.parts) != 1)} of {self._folder} are traced and written now, "
+            f"from {self._copies.bytes / _MEGA:.3g} MB of copies"
         )
         for part in sorted(taps.parts.values(), key=lambda one: one.calls[0].order if one.calls else 0):
             self._take_part(part, step)
@@ -246,16 +277,21 @@ class Parts:
     def _check_bytes(self, part: PartStep) -> None:
         if self._most_bytes is None:
             return
-        tensors = [
-            *part.weights.values(),
-            *part.weights.values(),
-            *part.buffers.values(),
-        ]  # weights and their gradients
+        activations = [
+            leaf
+            for call in part.calls
+            for leaf in torch_api.LEAVES(
+                (call.args, call.kwargs, call.output, call.output_gradients, call.input_gradients)
+            )
+            if isinstance(leaf, torch.Tensor)
+        ]
+        gradients = [*part.weights.values(), *(gradient for gradient, _ in part.run_gradients.values())]
+        tensors = [*part.weights.values(), *gradients, *part.buffers.values(), *activations]
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         if self._written_bytes + size > self._most_bytes:
             raise CaptureError(
-                f"{part.path}: {self._written_bytes:,} bytes are written, its weights and gradients take {size:,} more, "
-                f"max_bytes is {self._most_bytes:,}"
+                f"{self._written_bytes:,} bytes are written, it takes up to {size:,} more, max_bytes is "
+                f"{self._most_bytes:,}"
             )
 
     def _write_index(self) -> None:
@@ -287,7 +323,7 @@ class Parts:
 
 
 def _inside(model: torch.nn.Module) -> torch.nn.Module:
-    """Without what has all of it one level deeper."""
+    """Without DistributedDataParallel and torch.compile. FSDP2's modules are welcome, other than in a capture."""
     while type(model).__name__ in _WRAPPERS:
         model = model._orig_mod if type(model).__name__ == "OptimizedModule" else model.module  # type: ignore[assignment]
     return model

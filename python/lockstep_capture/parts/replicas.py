@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import types
 from typing import Any
 
 import torch
@@ -29,7 +31,9 @@ def replica(
             made[id(weight)] = torch.nn.Parameter(weights[own], requires_grad=own not in frozen)
     for path, buffer in module.named_buffers(remove_duplicate=False):
         made.setdefault(id(buffer), buffers[own_path(path)])
-    return _copy(module, made)
+    found = _copy(module, made)
+    _fill(module, made, set())
+    return found
 
 
 def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
@@ -53,16 +57,31 @@ def _copy(module: torch.nn.Module, made: dict[int, Any]) -> torch.nn.Module:
     kind = plain_class(module)
     new = kind.__new__(kind)
     made[id(module)] = new
-    values = {name: value for name, value in vars(module).items() if "composable" not in name}
     inner = {name: child if child is None else _copy(child, made) for name, child in module._modules.items()}
-    for name, value in values.items():
-        new.__dict__[name] = inner if name == "_modules" else _hooks(value) if name in _HOOKS else _mapped(value, made)
-    new.__dict__.pop("_compiled_call_impl", None)
+    new.__dict__["_modules"] = inner
     return new
 
 
+def _fill(module: torch.nn.Module, made: dict[int, Any], filled: set[int]) -> None:
+    """Attributes, once every module has its copy: they may refer to any."""
+    module = _unwrapped(module)
+    if id(module) in filled:
+        return
+    filled.add(id(module))
+    new = made[id(module)]
+    inner = new.__dict__["_modules"]
+    for name, value in vars(module).items():
+        if "composable" in name:  # FSDP's state
+            continue
+        new.__dict__[name] = inner if name == "_modules" else _hooks(value) if name in _HOOKS else _mapped(value, made)
+    new.__dict__.pop("_compiled_call_impl", None)
+    for child in module._modules.values():
+        if child is not None:
+            _fill(child, made, filled)
+
+
 def _hooks(hooks: Any) -> Any:
-    """Without those of whoever shards and watches; a user's own belong to what the module computes."""
+    """Leaves out hooks of torch.distributed and of captures; a user's own belong to what the module computes."""
     kept = type(hooks)()
     for number, hook in hooks.items():
         if not str(getattr(hook, "__module__", "") or type(hook).__module__).startswith(_OF_RUNS):
@@ -73,6 +92,11 @@ def _hooks(hooks: Any) -> Any:
 def _mapped(value: Any, made: dict[int, Any]) -> Any:
     if id(value) in made:
         return made[id(value)]
+    if isinstance(value, types.MethodType) and id(value.__self__) in made:  # a patched forward()
+        return types.MethodType(value.__func__, made[id(value.__self__)])
+    if isinstance(value, functools.partial):
+        keywords = {name: _mapped(item, made) for name, item in value.keywords.items()}
+        return functools.partial(_mapped(value.func, made), *(_mapped(item, made) for item in value.args), **keywords)
     if isinstance(value, torch.nn.Module) or type(value) not in (dict, list, tuple, set):
         return value
     if isinstance(value, dict):

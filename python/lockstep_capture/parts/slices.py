@@ -55,11 +55,18 @@ class Slice:
     def _token_dimensions(self, tensor: torch.Tensor) -> list[int]:
         as_many = [d for d, extent in enumerate(tensor.shape) if extent == self.whole.tokens]
         first = 1 if tensor.dim() > 1 and tensor.shape[0] in (self.whole.rows, self.rows) else 0
-        found = [d for d in as_many if first <= d < tensor.dim() - 1]
         last = tensor.dim() - 1
+        if self._is_activation(tensor):
+            return [1]
+        found = [d for d in as_many if first <= d < last]
         if last in as_many and (tensor.dim() == 1 or last - 1 in found or (not found and not _is_float(tensor))):
             found.append(last)  # a row of positions, a mask of tokens by tokens, ids
         return found
+
+    def _is_activation(self, tensor: torch.Tensor) -> bool:
+        """Batch, tokens, width: the width may be as many."""
+        rows = tensor.dim() == 3 and _is_float(tensor) and tensor.shape[0] in (self.whole.rows, self.rows)
+        return rows and tensor.shape[1] == self.whole.tokens
 
 
 def _is_float(tensor: torch.Tensor) -> bool:

@@ -40,8 +40,8 @@ def escape(name: str) -> str:
 def _bfloat16() -> Any:
     """The type of bfloat16 in a file: h5py has a name for half precision alone."""
     kind = h5py.h5t.IEEE_F32LE.copy()
-    sign, exponent, exponent_bits, mantissa, mantissa_bits = 15, 7, 8, 0, 7
-    kind.set_fields(sign, exponent, exponent_bits, mantissa, mantissa_bits)
+    sign, exponent, exponent_bits, fraction, fraction_bits = 15, 7, 8, 0, 7
+    kind.set_fields(sign, exponent, exponent_bits, fraction, fraction_bits)
     kind.set_ebias(127)
     kind.set_precision(16)
     kind.set_offset(0)

@@ -175,12 +175,12 @@ class Dump {
 
   // In this machine's order. HDF5 would widen it, a hundred times as slowly as a shift does.
   static bool is_bf16(hid_t type) {
-    constexpr size_t kSign = 15, kMantissaBits = 7, kExponentBits = 8, kBias = 127;
-    size_t sign = 0, exponent = 0, exponent_bits = 0, mantissa = 0, mantissa_bits = 0;
+    constexpr size_t kSign = 15, kFractionBits = 7, kExponentBits = 8, kBias = 127;
+    size_t sign = 0, exponent = 0, exponent_bits = 0, fraction = 0, fraction_bits = 0;
     return H5Tget_size(type) == sizeof(uint16_t) && H5Tget_order(type) == H5T_ORDER_LE &&
-           H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) >= 0 &&
-           sign == kSign && exponent == kMantissaBits && exponent_bits == kExponentBits &&
-           mantissa == 0 && mantissa_bits == kMantissaBits && H5Tget_ebias(type) == kBias &&
+           H5Tget_fields(type, &sign, &exponent, &exponent_bits, &fraction, &fraction_bits) >= 0 &&
+           sign == kSign && exponent == kFractionBits && exponent_bits == kExponentBits &&
+           fraction == 0 && fraction_bits == kFractionBits && H5Tget_ebias(type) == kBias &&
            H5Tget_norm(type) == H5T_NORM_IMPLIED;
   }
 

@@ -161,6 +161,34 @@ def test_hugging_face(transformers, lockstep, tmp_path, name, kind):
     assert np.allclose(losses * shares, logged, rtol=8 * ulp, atol=0)
 
 
+def parts_of(folder):
+    """The rows of the list of rank 0: all captured, all as in the run."""
+    rows = json.loads((folder / "rank0" / "parts.json").read_text(encoding="utf-8"))["parts"]
+    assert {(row["status"], row["output"]) for row in rows} == {("captured", "bit-exact")}, rows
+    return rows
+
+
+@pytest.mark.parametrize("name", ["accumulated", "bf16"])
+def test_hugging_face_parts(transformers, lockstep, tmp_path, name):
+    """The blocks get a cache of keys and values, as Transformers passes one unless use_cache is False."""
+    arguments, folder = TRAINERS[name], tmp_path / "parts"
+
+    def trained(callbacks):
+        torch.manual_seed(0)
+        trainer = trainer_of(transformers, tmp_path, callbacks, gpt2(transformers), texts(), arguments=arguments)
+        trainer.train()
+        return trainer
+
+    callback = lockstep_capture.hugging_face.PartsCallback(folder, ["transformer.h.1"], skip=1, quiet=True)
+    trainer = trained([callback])
+    same(left_by(trainer), left_by(trained([])))
+    assert not {"compute_loss", "_run_epoch"} & set(vars(trainer))
+    nothing_is_left_replaced()
+    (row,) = parts_of(folder)
+    assert row["step"] == 1 and row["calls"] == arguments.get("gradient_accumulation_steps", 1)
+    lockstep("verify", folder)
+
+
 class Fails(Exception):
     pass
 
@@ -431,6 +459,17 @@ def test_lightning(lightning, lockstep, tmp_path, name, options, loss_of):
         assert len(file["graphs"]) == 1 and "net.fc.weight" in file["params"]
         assert file["steps/000000"].attrs["scale_before"] == (2.0**14 if name == "fp16" else 1.0)
     accepted(lockstep, path, tmp_path)
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 3}], ids=["plain", "accumulated"])
+def test_lightning_parts(lightning, lockstep, tmp_path, options):
+    callback = lockstep_capture.lightning.PartsCallback(tmp_path / "parts", ["net.fc"], steps=2, quiet=True)
+    same(fitted(lightning, [callback], **options), fitted(lightning, [], **options))
+    nothing_is_left_replaced()
+    rows = parts_of(tmp_path / "parts")
+    assert [row["step"] for row in rows] == [0, 1]
+    assert {row["calls"] for row in rows} == {options.get("accumulate_grad_batches", 1)}
+    lockstep("verify", tmp_path / "parts")
 
 
 @pytest.mark.parametrize("where", ["training_step", "on_before_optimizer_step", "on_train_batch_end"])

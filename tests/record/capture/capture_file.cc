@@ -175,9 +175,9 @@ hid_t file_type(Kind kind) {
 
 // As lockstep_capture writes it.
 hdf5::Handle bf16_type() {
-  constexpr size_t kBits = 16, kExponentBits = 8, kMantissaBits = 7, kBias = 127;
+  constexpr size_t kBits = 16, kExponentBits = 8, kFractionBits = 7, kBias = 127;
   hdf5::Handle type(H5Tcopy(H5T_IEEE_F32LE), "make a type");
-  hdf5::check(H5Tset_fields(type.id(), kBits - 1, kMantissaBits, kExponentBits, 0, kMantissaBits),
+  hdf5::check(H5Tset_fields(type.id(), kBits - 1, kFractionBits, kExponentBits, 0, kFractionBits),
               "make a type");
   hdf5::check(H5Tset_ebias(type.id(), kBias), "make a type");
   hdf5::check(H5Tset_precision(type.id(), kBits), "make a type");
