@@ -124,8 +124,8 @@ std::string part_text(const Report& report, const LaneReport& lane) {
   for (const WatchedReport& value : lane.watched) {
     outputs.push_back(value.name + " by " + share_text(value.equal.relative_error()));
   }
-  const double effect = (lane.loss.front() - reference.loss.front()) *
-                        static_cast<double>(report.options.accumulate);
+  const double effect =
+      (lane.loss.front() - reference.loss.front()) * static_cast<double>(report.options.accumulate);
   return fmt::format("{} changes {}{}the model's loss by {:+.2g} to first order", lane.info.name,
                      join(outputs, ", "), outputs.empty() ? "" : " and ", effect);
 }

@@ -288,7 +288,8 @@ TEST_CASE("optimizer sites: update, states, master weight, weight of every train
 TEST_CASE("a pass per loss: every pass has its own all-reduce, and all feed the update") {
   const Graph step = differentiate_per_loss(testing::two_losses());
   const SiteTable table = make_sites(
-      step, [](const Parameter&) { return kStates; }, /*workers=*/2);
+      step, [](const Parameter& p) { return std::vector<Shape>(kStates, p.type.shape); },
+      /*workers=*/2);
   std::vector<int32_t> reduced;
   for (int pass = 0; pass < 2; ++pass) {
     const int32_t entering = table.find_all_reduce("trunk.weight", Point::kOperand, pass);

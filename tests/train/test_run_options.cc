@@ -23,17 +23,17 @@ std::vector<const void*> members_of(const RunOptions& o) {
   const auto& [model, sizes, data, lanes, steps, batch, accumulate, workers, backward, optimizer,
                schedule, groups, clip_norm, clip_value, clips_scaled, loss_factor, clip_norm_type,
                freeze, eval_batch_norm, batch_norm_eps, rewrites, loop_changes, capture_hash, part,
-               cycle, captured_order, start_from, start_hash, eval_in_fp32, mode, decisions, eval_every,
-               eval_examples, held_out, measuring, watch, checkpoint_every, seed, nudge, seeds,
-               policy_texts] = o;
+               cycle, captured_order, start_from, start_hash, eval_in_fp32, mode, decisions,
+               eval_every, eval_examples, held_out, measuring, watch, checkpoint_every, seed, nudge,
+               seeds, policy_texts] = o;
   const auto& [on, statistics_every, counts_between, histogram_every, sums_every] = measuring;
   // Not options: the program alone sets these.
   static_cast<void>(held_out), static_cast<void>(policy_texts), static_cast<void>(on);
   return addresses(model, sizes, data, lanes, steps, batch, accumulate, workers, backward,
                    optimizer, schedule, groups, clip_norm, clip_value, clips_scaled, loss_factor,
                    clip_norm_type, freeze, eval_batch_norm, batch_norm_eps, rewrites, loop_changes,
-                   capture_hash, part, cycle, captured_order, start_from, start_hash, eval_in_fp32, mode,
-                   decisions, eval_every, eval_examples, watch, checkpoint_every, seed, nudge,
+                   capture_hash, part, cycle, captured_order, start_from, start_hash, eval_in_fp32,
+                   mode, decisions, eval_every, eval_examples, watch, checkpoint_every, seed, nudge,
                    seeds, statistics_every, counts_between, histogram_every, sums_every);
 }
 

@@ -66,8 +66,8 @@ std::string short_capture_text(const Report& report) {
 std::string judging_command(const Report& report, WhyUnjudged why) {
   constexpr int64_t kTimesLonger = 4;
   if (why == WhyUnjudged::kPart || why == WhyUnjudged::kReferenceNotFinite ||
-      why == WhyUnjudged::kInference ||
-      why == WhyUnjudged::kRecordedUpdates || is_of_search(report)) {
+      why == WhyUnjudged::kInference || why == WhyUnjudged::kRecordedUpdates ||
+      is_of_search(report)) {
     return "";
   }
   const bool is_stopped = report.steps < report.options.steps || !report.unfinished_seeds.empty();
