@@ -290,7 +290,7 @@ constexpr RunOption kRows[] = {
     {.key = "capture_hash", .place = 23, .help = "SHA-256 of the capture",
      .member = at<&O::capture_hash>(), .effect = kTraining},
     {.key = "part", .place = 42, .help = "the module that a part's capture holds, by its path in the model",
-     .member = at<&O::part>(), .effect = kTraining},
+     .member = at<&O::part>()},
 };
 // clang-format on
 

@@ -104,7 +104,7 @@ done
 expect 2 replay mlp --seed 18446744073709551616 -o bad.h5
 errs "--seed 18446744073709551616: a whole number"
 expect 2 replay mlp --optimizer sgd --beta1 0.5 --eps 1e-3 -o bad.h5
-errs "--beta1 0.5: only adam, adamw and lion have it"
+errs "--beta1 0.5: only adam, adamw, lion and adafactor-transformers have it"
 errs "--eps 1e-3: only adam, adamw, adagrad, rmsprop and muon have it"
 for option in --data -o --lanes --simd; do
   expect 2 replay mlp $option ""

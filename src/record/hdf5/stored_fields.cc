@@ -58,8 +58,8 @@ bool is_integer(Kind kind) {
 }
 
 std::string_view name_of(Kind kind) {
-  constexpr std::string_view kNames[] = {"uint8",   "int32",   "uint32",   "int64", "uint64",
-                                         "float32", "float64", "bfloat16", "text"};
+  constexpr std::string_view kNames[] = {"uint8",   "int32",   "uint32", "int64",   "uint64",
+                                         "float32", "float64", "text",   "bfloat16"};
   return kNames[static_cast<size_t>(kind)];
 }
 

@@ -131,7 +131,7 @@ class Parser {
   StoredValue value() {
     StoredValue v;
     const auto kind = take<uint8_t>();
-    require(kind <= static_cast<uint8_t>(Kind::kText));
+    require(kind <= static_cast<uint8_t>(Kind::kBf16));
     v.kind = static_cast<Kind>(kind);
     const auto is_extent = take<uint8_t>();
     require(is_extent <= 1);

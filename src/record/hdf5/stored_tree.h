@@ -18,7 +18,8 @@ namespace lockstep {
 
 // An array of numbers, or of texts.
 struct StoredValue {
-  enum class Kind : uint8_t { kU8, kI32, kU32, kI64, kU64, kF32, kF64, kBf16, kText };
+  // Checksums in run files contain these numbers.
+  enum class Kind : uint8_t { kU8, kI32, kU32, kI64, kU64, kF32, kF64, kText, kBf16 };
   Kind kind = Kind::kU8;
   Shape shape;
   std::string bytes;               // of the numbers, row-major, in this machine's order
