@@ -81,11 +81,11 @@ Tensors results_of_run(const Capture& capture) {
   return found;
 }
 
-struct Judged {
+struct ComparedResult {
   double off = 0, version = 0, formats = 0;  // relative to the run's norm
 };
 
-double bound_of(const Judged& judged, bool is_narrow, double noise) {
+double bound_of(const ComparedResult& judged, bool is_narrow, double noise) {
   if (is_narrow) {
     return std::max({kNarrowFloor, kFormatShare * judged.formats, kTimesNarrow * judged.version});
   }
@@ -109,7 +109,7 @@ GateResult gate_v8(const Capture& capture) {
   CapturedStepRunner runner(capture, policy, /*is_fp64=*/false);
   const Tensors ours = named_results(part, runner.run(step, values, step.scale_before));
   const Tensors run = results_of_run(capture);
-  std::map<std::string, Judged> found;
+  std::map<std::string, ComparedResult> found;
   int64_t left = 0;
   for (const auto& [name, theirs] : run) {
     const Tensor* own = find_named(ours, name);
@@ -124,7 +124,8 @@ GateResult gate_v8(const Capture& capture) {
     const Distance d = distance(*own, theirs);
     found[name].off = d.reference > 0 ? d.difference / d.reference : d.difference;
   }
-  const auto compare = [&](const ComputedStep& other, const Tensors& with, double Judged::*into) {
+  const auto compare = [&](const ComputedStep& other, const Tensors& with,
+                           double ComparedResult::*into) {
     for (const auto& [name, tensor] : named_results(part, other)) {
       const auto entry = found.find(name);
       if (entry == found.end()) continue;
@@ -136,12 +137,13 @@ GateResult gate_v8(const Capture& capture) {
   };
   const int versions = is_large(capture) ? kLargeVersions : kFewVersions;
   for (int i = 0; i < versions; ++i) {
-    compare(run_version(version_of(i), capture, policy, step, values), ours, &Judged::version);
+    compare(run_version(version_of(i), capture, policy, step, values), ours,
+            &ComparedResult::version);
   }
   if (is_narrow) {
     const Policy fp32 = find_policy(kReferenceLane);
     CapturedStepRunner plain(capture, fp32, /*is_fp64=*/false);
-    compare(plain.run(step, values, step.scale_before), run, &Judged::formats);
+    compare(plain.run(step, values, step.scale_before), run, &ComparedResult::formats);
   }
   const std::map<std::string, double> terms = terms_of_gradients(capture);
   const auto noise_of = [&](const std::string& name) {

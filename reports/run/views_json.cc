@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-struct Cell {
+struct ViewCell {
   const StepMap& map;
   const StepCell& cell;
 };
@@ -33,8 +33,8 @@ struct CostOf {
   const LaneCost& cost;
 };
 
-const JsonObject<Cell>& json_object(const Cell*) {
-  static const JsonObject<Cell> keys(
+const JsonObject<ViewCell>& json_object(const ViewCell*) {
+  static const JsonObject<ViewCell> keys(
       "",
       {
           {"layer", [](auto& c) { return c.map.layers[c.cell.layer]; }},
@@ -53,7 +53,7 @@ const JsonObject<Grid>& json_object(const Grid*) {
           {"measure", [](auto& g) { return step_measures()[g.grid.measure].name; },
            "from the table in [report.md](report.md#measures-of-the-heat-map)"},
           {"role", [](auto& g) { return to_string(g.grid.role); }},
-          {"cells", [](auto& g) { return each<Cell>(g.map, g.grid.cells); },
+          {"cells", [](auto& g) { return each<ViewCell>(g.map, g.grid.cells); },
            "the worst site of a layer in one step or some neighbouring ones; shares below 0.0001 "
            "are left out"},
       });

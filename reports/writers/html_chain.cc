@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-constexpr int kBar = 4, kGap = 1, kHeight = 32;  // SVG units
+constexpr int kBar = 4, kBarGap = 1, kHeight = 32;  // SVG units
 
 // Bars by exponent; those that become zero or exceed the largest number have a colour. Heights are
 // square roots, so that a few values can be seen.
@@ -32,7 +32,7 @@ std::string drawing_of(const ExponentCounts& seen, const FormatWindow& window) {
     const double height = kHeight * std::sqrt(static_cast<double>(seen.counts[i]) / most);
     bars += fmt::format("<rect class=\"{}\" x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{:.1f}\"/>",
                         is_lost ? "lost" : "kept", place(exponent), kHeight - std::max(1.0, height),
-                        kBar - kGap, std::max(1.0, height));
+                        kBar - kBarGap, std::max(1.0, height));
   }
   const std::string name =
       fmt::format("Exponents of the values: 2^{} to 2^{}; {} holds 2^{} to 2^{}", seen.first,

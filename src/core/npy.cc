@@ -20,7 +20,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::string_view kStart{"\x93NUMPY\x01\x00", 8};
-constexpr size_t kAlignment = 64, kLengthBytes = 2, kMostDimensions = 32;
+constexpr size_t kNpyAlignment = 64, kLengthBytes = 2, kMostDimensions = 32;
 
 struct Row {
   Container container;
@@ -49,7 +49,8 @@ std::string npy_bytes(const Tensor& tensor) {
   std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}",
                                    descr, tuple_text(tensor.shape()));
   const size_t before = kStart.size() + kLengthBytes;
-  const size_t whole = (before + header.size() + 1 + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t whole =
+      (before + header.size() + 1 + kNpyAlignment - 1) / kNpyAlignment * kNpyAlignment;
   header.resize(whole - before - 1, ' ');
   header += '\n';
   std::string bytes(kStart);

@@ -42,14 +42,14 @@ Graph deep_graph(int64_t size, double dropped) {
 
 // loss = sum of relu(... relu(x w) ... w). The backward pass of relu reads what the next product
 // casts; without relu, nothing does.
-constexpr int64_t kWidth = 64;
+constexpr int64_t kSide = 64;
 Graph product_chain(bool relu, std::vector<std::string>& weights) {
   GraphBuilder b("chain");
-  Value y = b.input("x", {{kWidth, kWidth}});
+  Value y = b.input("x", {{kSide, kSide}});
   for (int layer = 0; layer < kLayers; ++layer) {
     const std::string name = "fc" + std::to_string(layer);
     weights.push_back(name + ".weight");
-    y = b.linear(name, y, kWidth, /*bias=*/false);
+    y = b.linear(name, y, kSide, /*bias=*/false);
     if (relu) y = b.relu("relu", y);
   }
   b.set_loss(b.op("sum", {y}, {}, "loss"));
@@ -256,8 +256,8 @@ TEST_CASE("a cast whose operand stays is done again, with the same bits") {
   std::vector<std::string> weights;
   const Graph graph = product_chain(/*relu=*/true, weights);
   const SiteTable sites = make_sites(graph, 0);
-  auto [x, w] = operands_of(kWidth * kWidth, 0);
-  x.reshape({kWidth, kWidth}), w.reshape({kWidth, kWidth});
+  auto [x, w] = operands_of(kSide * kSide, 0);
+  x.reshape({kSide, kSide}), w.reshape({kSide, kSide});
   for (size_t i = 0; i < w.as<float>().size(); ++i) {
     w.as<float>()[i] = static_cast<float>(i % 31) / 150 - 0.03F;
   }

@@ -20,8 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr std::string_view kList = "parts.json", kFormat = "lockstep-parts";
-constexpr int64_t kFormatVersion = 1;
+constexpr std::string_view kList = "parts.json", kListFormat = "lockstep-parts";
+constexpr int64_t kListVersion = 1;
 
 std::vector<fs::path> lists_in(const std::string& folder) {
   std::error_code error;
@@ -74,7 +74,7 @@ void read_list(const fs::path& list, PartsIndex& index, ProblemList& problems) {
   const std::string where = "'" + list.string() + "'";
   try {
     const Json json = parse_json(read_text_file(list.string()));
-    if (json.at("format") != kFormat || json.at("format_version") != kFormatVersion) {
+    if (json.at("format") != kListFormat || json.at("format_version") != kListVersion) {
       problems.add(where + " is not a list of parts of version 1", "a newer version wrote it?");
       return;
     }
