@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc_per_node=2 examples/pytorch/fsdp2.py parts
     lockstep verify parts
-    lockstep replay parts/rank0/step000003/blocks.0.lscap.h5 --mode synced --lanes fp32,fp8-current -o block.h5
+    lockstep replay parts/rank0/step000003/blocks.0.lscap.h5 --lanes fp32,fp8-current -o block.h5
 
 What it shows: fully_shard with a BF16 policy, modules chosen by pattern, three steps that pass before the captured one,
 a folder for each rank. Runs on a CPU (gloo) in seconds; synthetic text.

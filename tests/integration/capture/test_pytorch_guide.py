@@ -26,7 +26,7 @@ def environment(binary_dir):
 
 def test_the_guide_has_every_script():
     folder = SOURCE / "examples/pytorch"
-    assert sorted(path.stem for path in folder.glob("*.py")) == sorted([*SCRIPTS, "training_loop"])
+    assert sorted(path.stem for path in folder.glob("*.py")) == sorted([*SCRIPTS, "training_loop", "fsdp2"])
     page = (SOURCE / "docs/pytorch.md").read_text()
     assert all(f"../examples/pytorch/{name}.py" in page for name in SCRIPTS)
 
@@ -47,6 +47,19 @@ def test_a_script_is_captured_and_verified(binary_dir, environment, tmp_path, na
     if not MODELLED_BF16 and failed and all("V7" in line for line in failed):
         pytest.skip("V7 fails where PyTorch takes other BF16 kernels than the modelled ones")
     assert done.returncode == 0, done.stdout
+
+
+def test_parts_of_two_ranks(environment, tmp_path):
+    """What examples/pytorch/fsdp2.py says at its top; docs/parts.md has the first two lines."""
+    script = SOURCE / "examples/pytorch/fsdp2.py"
+    lines = [line.strip() for line in script.read_text().split('"""')[1].splitlines() if line.startswith("    ")]
+    assert len(lines) == 3 and "\n".join(lines[:2]) in (SOURCE / "docs/parts.md").read_text()
+    launcher = f"{sys.executable} -m torch.distributed.run"
+    commands = "\n".join(lines).replace("torchrun", launcher).replace("examples/pytorch/fsdp2.py", str(script))
+    done = subprocess.run(["bash", "-e", "-c", commands], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Faithful: every part repeats the run." in done.stdout and "mean of 2 ranks: bit-exact" in done.stdout
+    assert (tmp_path / "block.h5").exists()
 
 
 def test_from_pip_to_report(environment, tmp_path):
