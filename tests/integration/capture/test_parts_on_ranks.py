@@ -2,6 +2,7 @@
 ranks' gradients add up to those that the run reduced, and training has the same bits as without a capture."""
 
 import contextlib
+import json
 import os
 import re
 import warnings
@@ -105,11 +106,12 @@ def test_ranks(tmp_path, lockstep, way, ranks):
         rows = rows_of(tmp_path / "parts", rank)
         assert [row["status"] for row in rows.values()] == ["captured"] * 5, rows
         assert {row["output"] for row in rows.values()} == {"bit-exact"}
-    said = lockstep("verify", tmp_path / "parts").stdout
+    said = lockstep("verify", tmp_path / "parts", "--json", tmp_path / "verified.json").stdout
     print(said)
-    assert f"on {ranks} ranks of {ranks}" in said and said.endswith("Faithful: every part repeats the run.\n")
-    gradients = [line.split("  ")[-1].strip() for line in said.splitlines() if "PASS" in line]
-    assert len(gradients) == 5
+    assert f"on {ranks} ranks of {ranks}" in said and "Faithful: every part repeats the run.\n" in said
+    verified = json.loads((tmp_path / "verified.json").read_text(encoding="utf-8"))["parts"]
+    gradients = [part["gradients_of_all_ranks"] for part in verified if "gradients_of_all_ranks" in part]
+    assert len(gradients) == 5 and len(verified) == 5 * ranks
     for text in gradients:
         off = re.search(r"off by ([\d.e-]+)", text)
         limit = 2**-8 if way == "fsdp_reduced_in_bf16" else 1e-6
