@@ -1,4 +1,4 @@
-// In which order alarms are told.
+// The order in which alarms are reported.
 #pragma once
 
 #include "analysis/check/check_result.h"

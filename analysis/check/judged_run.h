@@ -1,5 +1,5 @@
-// A run beside its baseline, as all parts of the judge read them: both as data, matched, with what
-// the scripts say. Knows nothing of limits.
+// A run and its baseline as every part of the judge reads them: both as data, matched, with the
+// lines of their scripts. Knows nothing of limits.
 #pragma once
 
 #include <cstddef>

@@ -50,13 +50,19 @@ def _kinds(value: Any) -> set[str]:
     return {kind.__name__ for kind in type(value).__mro__}
 
 
+def inside_wrappers(model: Any) -> Any:
+    """Without DistributedDataParallel and torch.compile."""
+    while _kinds(model) & {"DistributedDataParallel", "DataParallel", "OptimizedModule"}:
+        model = model._orig_mod if "OptimizedModule" in _kinds(model) else model.module
+    return model
+
+
 def unwrap(model: Any) -> torch.nn.Module:
     """The module that holds the weights, without DistributedDataParallel and torch.compile.
 
     Throws: CaptureError for what is no module; UnsupportedModelError for FSDP, whose weights are shards.
     """
-    while _kinds(model) & {"DistributedDataParallel", "DataParallel", "OptimizedModule"}:
-        model = model._orig_mod if "OptimizedModule" in _kinds(model) else model.module
+    model = inside_wrappers(model)
     if not isinstance(model, torch.nn.Module):
         raise CaptureError(f"model: is a {type(model).__name__}, must be a torch.nn.Module")
     problems = [

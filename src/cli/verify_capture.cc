@@ -33,6 +33,24 @@ void print_gate(const GateResult& gate) {
   std::fflush(stdout);
 }
 
+// "1 step of torchvision.models.resnet.ResNet"; of a part its place in the run.
+std::string captured_subject(const Capture& capture) {
+  if (!capture.part) {
+    return counted(capture.steps.size(), "step") + " of " + capture.model_class;
+  }
+  const CapturedPart& part = *capture.part;
+  std::string text = fmt::format("part {} ({}) in step {} on rank {} of {}", part.module,
+                                 part.module_class, part.step, part.rank, part.world_size);
+  if (part.kept_rows > 0) {
+    text += fmt::format(", the first {} of {} rows and {} of {} tokens", part.kept_rows, part.rows,
+                        part.kept_tokens, part.tokens);
+  }
+  if (!part.placements.empty()) {
+    text += fmt::format(", {} split over ranks", counted(part.placements.size(), "weight"));
+  }
+  return text;
+}
+
 }  // namespace
 
 VerifiedCapture verify_gates(Capture capture, const std::function<void(const GateResult&)>& done) {
@@ -65,8 +83,7 @@ std::string store_verification(const std::string& path, const Verification& resu
 
 int verify_capture_file(const std::string& path, const std::string& json) {
   Capture capture = read_capture(path, CaptureUse::kVerify);
-  print_line(fmt::format("{}: {} of {}, PyTorch {} on {}, {}", path,
-                         counted(capture.steps.size(), "step"), capture.model_class,
+  print_line(fmt::format("{}: {}, PyTorch {} on {}, {}", path, captured_subject(capture),
                          capture.torch_version, capture.device,
                          counted(capture.verify.size(), "verify step")));
   for (const std::string& note : captured_notes(capture)) print_line("note: " + note);

@@ -1,7 +1,7 @@
 """One part of one step as a capture file: its loss is the inner product of its output with the recorded gradient.
 
 Traced from the copies, after the step. That loss has exactly the gradients of the run, so the file is an ordinary
-capture, with the run's outputs and gradients beside it (write/part_checks.py).
+capture, stored with the run's outputs and gradients (write/part_checks.py).
 """
 
 from __future__ import annotations
@@ -247,7 +247,6 @@ def _compare(
 ) -> PartChecks:
     """Runs the copy forward and backward as the run did."""
     worst, checks = 0.0, PartChecks({})
-    total: dict[str, torch.Tensor] = {}
     worst_input = 0.0
     for one in calls:
         # Tensors of their own: their gradients must not be added to by the capture's backward pass.

@@ -18,7 +18,7 @@ import torch
 
 from .. import torch_api
 from ..errors import CaptureError, failed
-from ..model_state import rank, unwrap_optimizer, world_size
+from ..model_state import inside_wrappers, rank, unwrap_optimizer, world_size
 from ..trace.uncompiled import uncompiled
 from ..trace.user_code import ShownToUsers, depth_of_user, user_line
 from ..version import __version__
@@ -32,8 +32,8 @@ from .replicas import plain_class
 
 INDEX = "parts.json"
 _NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-_WRAPPERS = ("DistributedDataParallel", "DataParallel", "OptimizedModule")
 _MEGA = 1e6
+_REFERENCE_BYTES = 13  # a weight's in FP32, in FP64 what that lacks, after the step, and a bit: rounded up
 
 
 class Parts:
@@ -89,7 +89,7 @@ class Parts:
             problems.append(f"folder: {self._folder} holds parts already, must be new or empty")
         if problems:
             raise CaptureError("; ".join(problems))
-        self._model = _inside(model)
+        self._model: torch.nn.Module = inside_wrappers(model)  # FSDP2's modules are welcome
         self._modules = chosen(self._model, patterns)
         check_wrappers(self._modules)
         self._class = plain_class(self._model)
@@ -288,6 +288,7 @@ class Parts:
         gradients = [*part.weights.values(), *(gradient for gradient, _ in part.run_gradients.values())]
         tensors = [*part.weights.values(), *gradients, *part.buffers.values(), *activations]
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        size += _REFERENCE_BYTES * self._reference * sum(tensor.numel() for tensor in part.weights.values())
         if self._written_bytes + size > self._most_bytes:
             raise CaptureError(
                 f"{self._written_bytes:,} bytes are written, it takes up to {size:,} more, max_bytes is "
@@ -320,13 +321,6 @@ class Parts:
     def _say(self, text: str) -> None:
         if not self._quiet:
             print(f"lockstep_capture: {text}", file=sys.stderr)
-
-
-def _inside(model: torch.nn.Module) -> torch.nn.Module:
-    """Without DistributedDataParallel and torch.compile. FSDP2's modules are welcome, other than in a capture."""
-    while type(model).__name__ in _WRAPPERS:
-        model = model._orig_mod if type(model).__name__ == "OptimizedModule" else model.module  # type: ignore[assignment]
-    return model
 
 
 def _shown(checks: PartChecks) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import CaptureError
+from .calls import is_float
 
 
 @dataclass(frozen=True)
@@ -59,18 +60,14 @@ class Slice:
         if self._is_activation(tensor):
             return [1]
         found = [d for d in as_many if first <= d < last]
-        if last in as_many and (tensor.dim() == 1 or last - 1 in found or (not found and not _is_float(tensor))):
+        if last in as_many and (tensor.dim() == 1 or last - 1 in found or (not found and not is_float(tensor))):
             found.append(last)  # a row of positions, a mask of tokens by tokens, ids
         return found
 
     def _is_activation(self, tensor: torch.Tensor) -> bool:
         """Batch, tokens, width: the width may be as many."""
-        rows = tensor.dim() == 3 and _is_float(tensor) and tensor.shape[0] in (self.whole.rows, self.rows)
+        rows = tensor.dim() == 3 and is_float(tensor) and tensor.shape[0] in (self.whole.rows, self.rows)
         return rows and tensor.shape[1] == self.whole.tokens
-
-
-def _is_float(tensor: torch.Tensor) -> bool:
-    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
 
 
 def slice_of(extents: Extents, tokens: int | None, rows: int | None) -> Slice:

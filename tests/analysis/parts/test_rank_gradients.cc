@@ -49,7 +49,7 @@ TEST_CASE("rank_gradients: a block of rows, and one of columns") {
   CHECK(found.where == "w on rank 1");
 }
 
-TEST_CASE("rank_gradients: sums are told from means, faults from roundings") {
+TEST_CASE("rank_gradients: sums differ from means, and a fault is larger than rounding") {
   std::vector<CapturedPart> parts = two_ranks();
   parts[0].run_gradients["w"] = {Tensor::from<float>({2, 2}, {4, 4, 4, 4}), {}};
   CHECK(compare_rank_gradients(parts).is_sum);

@@ -11,6 +11,21 @@ from capture_loops import Images, UnknownOptimizer, image_batches, image_loss, s
 from lockstep_capture import Capture, CaptureError, capture
 
 
+def off_with_codes(lockstep, path, codes, tmp_path):
+    """Verifies the capture; how far the losses of a lane with these codes, and of fp32, are from the loop's at most."""
+    verified = lockstep("verify", path).stdout
+    assert re.search(r"^V5 +PASS ", verified, re.M)
+    assert f'[optimizer] state_codes = "{codes}"' in " ".join(verified.split())
+    policy, run = tmp_path / "codes.toml", tmp_path / "run.h5"
+    policy.write_text(f'extends = "fp32"\n[optimizer]\nstate_codes = "{codes}"\n')
+    lockstep("replay", path, "--lanes", f"fp32,{policy}", "-o", run, "--quiet")
+    with h5py.File(run) as file:
+        lanes = {k.replace("%2F", "/"): v["loss"][()] for k, v in file["lanes"].items()}
+    off = {k: abs(v / lanes["captured"] - 1).max() for k, v in lanes.items()}
+    print(off)
+    return off[str(policy)], off["fp32"]
+
+
 class OwnAttributes(torch.optim.Optimizer):
     """Has attributes that torch.optim.Optimizer does not pickle, and tensors at any depth."""
 
@@ -144,7 +159,7 @@ def test_torchao_s_adam_is_replayed_by_its_rule_and_its_codes(lockstep, tmp_path
     optim = pytest.importorskip("torchao.optim", reason="torchao is not installed")
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     torch.manual_seed(0)
-    model, path, run = Wide(), tmp_path / "a.h5", tmp_path / "run.h5"
+    model, path = Wide(), tmp_path / "a.h5"
     options = {} if codes else {"block_size": 512}
     optimizer = getattr(optim, name)(model.parameters(), lr=0.002, **options)
     batches = list(torch.randn(8, 16, 32))
@@ -157,17 +172,8 @@ def test_torchao_s_adam_is_replayed_by_its_rule_and_its_codes(lockstep, tmp_path
         )
     if not codes:
         return
-    verified = lockstep("verify", path).stdout
-    assert re.search(r"^V5 +PASS ", verified, re.M)
-    assert f'[optimizer] state_codes = "{codes}"' in " ".join(verified.split())
-    policy = tmp_path / "codes.toml"
-    policy.write_text(f'extends = "fp32"\n[optimizer]\nstate_codes = "{codes}"\n')
-    lockstep("replay", path, "--lanes", f"fp32,{policy}", "-o", run, "--quiet")
-    with h5py.File(run) as file:
-        lanes = {k.replace("%2F", "/"): v["loss"][()] for k, v in file["lanes"].items()}
-    off = {k: abs(v / lanes["captured"] - 1).max() for k, v in lanes.items()}
-    print({k: abs(v / lanes["captured"] - 1) for k, v in lanes.items()})
-    assert off[str(policy)] < 1e-5 < off["fp32"] / 10
+    own, fp32 = off_with_codes(lockstep, path, codes, tmp_path)
+    assert own < 1e-5 < fp32 / 10
 
 
 def squared_error(model, batch):
@@ -260,25 +266,15 @@ def test_bitsandbytes_adam_on_the_cpu_is_replayed_by_its_rule_and_its_codes(lock
     """A lane with its codes follows the loop, one without does not. Settings that policies do not have: recorded."""
     optim = pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed").optim
     torch.manual_seed(0)
-    model, path, run = Wide(), tmp_path / "a.h5", tmp_path / "run.h5"
+    model, path = Wide(), tmp_path / "a.h5"
     optimizer = getattr(optim, name)(model.parameters(), lr=0.01, weight_decay=decay)
     batches = list(torch.randn(8, 16, 32))
     train(model, optimizer, squares, batches[:2])
     capture(path, model, optimizer, batches, squares, steps=8, verify=[0, 5])
     with h5py.File(path) as file:
         assert (file["optimizer"].attrs["class"], file.attrs["replay_mode"]) == ("AdamW", "full")
-    verified = lockstep("verify", path).stdout
-    codes = "dynamic8_bitsandbytes_cpu"
-    assert re.search(r"^V5 +PASS ", verified, re.M)
-    assert f'[optimizer] state_codes = "{codes}"' in " ".join(verified.split())
-    policy = tmp_path / "codes.toml"
-    policy.write_text(f'extends = "fp32"\n[optimizer]\nstate_codes = "{codes}"\n')
-    lockstep("replay", path, "--lanes", f"fp32,{policy}", "-o", run, "--quiet")
-    with h5py.File(run) as file:
-        lanes = {k.replace("%2F", "/"): v["loss"][()] for k, v in file["lanes"].items()}
-    off = {k: abs(v / lanes["captured"] - 1).max() for k, v in lanes.items()}
-    print(off)
-    assert off[str(policy)] < off["fp32"] / 20  # a state on the other side of a place's border is a level off
+    own, fp32 = off_with_codes(lockstep, path, "dynamic8_bitsandbytes_cpu", tmp_path)
+    assert own < fp32 / 20  # a state on the other side of a place's border is a level off
     smaller = getattr(optim, name)(model.parameters(), lr=0.002, min_8bit_size=1024)
     capture(path, model, smaller, batches, squares, steps=2)
     with h5py.File(path) as file:

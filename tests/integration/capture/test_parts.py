@@ -179,6 +179,11 @@ def test_a_slice_keeps_the_first_tokens(tmp_path, lockstep):
         assert file["part/calls/000/outputs/output"].shape == (1, 8, part_networks.WIDTH)
         assert dict(file["part"].attrs)["kept_rows"] == 1
     lockstep("verify", tmp_path / "parts")
+    said = lockstep("verify", file_of(tmp_path / "parts", "blocks.0")).stdout
+    assert (
+        ": part blocks.0 (part_networks.Block) in step 0 on rank 0 of 1, the first 1 of 4 rows and 8 of 8 tokens"
+        in said
+    )
     rows = captured(tmp_path / "short", ["blocks.0"], options={"tokens": 5}, rows=4, tokens=8)
     assert rows["blocks.0"]["status"] == "captured"  # causal: the first tokens do not see the others
 
