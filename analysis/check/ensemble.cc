@@ -180,7 +180,10 @@ void pool_drift(Ensemble& ensemble) {
     if (spreads.empty()) continue;
     const auto middle = spreads.begin() + static_cast<std::ptrdiff_t>(spreads.size() / 2);
     std::ranges::nth_element(spreads, middle);
-    for (Band& band : bands) band.spread = std::max(band.spread, kShareOfMedian * *middle);
+    const double least = kShareOfMedian * *middle;
+    for (Band& band : bands) {
+      if (band.is_there() && !band.is_exact()) band.spread = std::max(band.spread, least);
+    }
   }
 }
 
