@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 
 #include "src/record/hdf5/growing_dataset.h"
@@ -105,7 +106,75 @@ void die_at_every_write(WriteFault fault, int64_t stride) {
   MESSAGE(tried << " of " << total << " writes were the last one");
 }
 
+constexpr int64_t kGroups = 40;  // more than a node of HDF5's usual groups holds
+
+// Groups under "seeds", each with an attribute, in one commit each: how a further seed begins.
+void write_groups(const std::string& path) {
+  const hdf5::Handle access(commit_driver_access(), "access");
+  const hdf5::Handle file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.id()),
+                          "create");
+  const auto flush = [&] {
+    hdf5::check(H5Fflush(file.id(), H5F_SCOPE_GLOBAL), "flush");
+    if (!commit(commit_file(file.id()))) throw hdf5::Error("commit");
+  };
+  const hdf5::Handle seeds = hdf5::create_growing_group(file.id(), "seeds", kGroups, 20);
+  flush();
+  for (int64_t i = 0; i < kGroups; ++i) {
+    const hdf5::Handle group =
+        hdf5::create_group(seeds.id(), std::to_string(i * 7919 % 1000003 + 18446744073709));
+    hdf5::write_attribute(group.id(), "number", i);
+    flush();
+  }
+}
+
+// Groups that are whole; -1: no complete first commit; -2: damaged.
+int64_t readable_groups(const std::string& path) try {
+  hdf5::be_quiet();
+  const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), "open");
+  if (!hdf5::has_link(file.id(), "seeds")) return -1;
+  const hdf5::Handle seeds = hdf5::open_group(file.id(), "seeds");
+  int64_t sum = 0, count = 0;
+  for (const std::string& name : hdf5::link_names(seeds.id())) {
+    sum += hdf5::int_attribute(hdf5::open_group(seeds.id(), name).id(), "number");
+    ++count;
+  }
+  return sum == count * (count - 1) / 2 ? count : -2;
+} catch (const hdf5::Error&) {
+  return -2;
+}
+
+void die_while_groups_are_added(WriteFault fault) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("groups.h5");
+  set_write_fault(WriteFault::kNone, 0);
+  write_groups(path);
+  REQUIRE(readable_groups(path) == kGroups);
+  const int64_t total = write_count();
+  int64_t before = 0;
+  for (int64_t at = kFirstWrites; at < total; ++at) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      set_write_fault(fault, at);
+      write_groups(path);
+      ::_exit(0);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    REQUIRE(WIFSIGNALED(status));
+    const int64_t groups = readable_groups(path);
+    CAPTURE(at);
+    CHECK(groups >= before);
+    before = std::max(before, groups);
+  }
+  CHECK(before >= kGroups - 1);
+}
+
 }  // namespace
+
+TEST_CASE("a kill while a group is added leaves every committed group readable") {
+  die_while_groups_are_added(WriteFault::kKill);
+  die_while_groups_are_added(WriteFault::kTear);
+}
 
 TEST_CASE("a kill before any write leaves every committed row readable") {
   die_at_every_write(WriteFault::kKill, 7);

@@ -84,6 +84,21 @@ Handle create_group(hid_t parent, const std::string& name) {
   return Handle(H5Gcreate2(parent, name.c_str(), H5P_DEFAULT, properties.id(), H5P_DEFAULT),
                 "create group " + name);
 }
+Handle create_growing_group(hid_t parent, const std::string& name, int64_t most_links,
+                            size_t name_bytes) {
+  // Estimates that make the header larger than the driver's alignment: it begins on a page.
+  constexpr int64_t kLeastLinks = 80, kMostLinks = 1000;
+  constexpr size_t kLeastName = 8;
+  const auto links = static_cast<unsigned>(std::clamp(most_links, kLeastLinks, kMostLinks));
+  const Handle properties = creation(H5P_GROUP_CREATE);
+  check(H5Pset_link_creation_order(properties.id(), H5P_CRT_ORDER_TRACKED), "choose its kind");
+  check(H5Pset_link_phase_change(properties.id(), kMostLinks, 0), "keep links in the header");
+  check(H5Pset_est_link_info(properties.id(), links,
+                             static_cast<unsigned>(std::max(name_bytes, kLeastName))),
+        "choose its size");
+  return Handle(H5Gcreate2(parent, name.c_str(), H5P_DEFAULT, properties.id(), H5P_DEFAULT),
+                "create group " + name);
+}
 Handle open_group(hid_t parent, const std::string& name) {
   return Handle(H5Gopen2(parent, name.c_str(), H5P_DEFAULT), "open group " + name);
 }

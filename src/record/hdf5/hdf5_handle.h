@@ -55,6 +55,12 @@ hid_t type_of() {
 
 // Groups and datasets are made without time stamps: equal runs give equal bytes.
 Handle create_group(hid_t parent, const std::string& name);
+// A group to which links are added one commit at a time (commit_driver.h). Its object header has
+// room for `most_links` of at most `name_bytes`, so that a link is added by one write within a
+// page, for 80 short names and fewer. The usual kind of group changes a heap, a tree and a table
+// instead: a kill in between was seen to make the file unreadable.
+Handle create_growing_group(hid_t parent, const std::string& name, int64_t most_links,
+                            size_t name_bytes);
 Handle open_group(hid_t parent, const std::string& name);
 bool has_link(hid_t parent, const std::string& name);
 std::vector<std::string> link_names(hid_t group);  // sorted

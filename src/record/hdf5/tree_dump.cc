@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
+#include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/record/hdf5/hdf5_handle.h"
 #include "src/record/hdf5/link_name.h"
@@ -281,6 +283,22 @@ void dump_tree(hid_t file, const DumpRequest& request, const SandboxWrite& write
     write(stored_frame::finish());
   } catch (const hdf5::Error& error) {
     write(stored_frame::problem(error.what()));
+  }
+}
+
+StoredNode own_tree(hid_t file, const DumpRequest& request) {
+  std::string frames;
+  dump_tree(file, request, [&](std::string_view bytes) { frames += bytes; });
+  size_t taken = 0;
+  const auto read = [&](char* into, size_t count) {
+    const size_t given = frames.copy(into, count, taken);
+    taken += given;
+    return given;
+  };
+  try {
+    return parse_stored_frames(read, std::numeric_limits<uint64_t>::max(), request.texts);
+  } catch (const InputError& error) {
+    throw hdf5::Error(error.what());
   }
 }
 

@@ -33,4 +33,8 @@ struct DumpRequest {
 // texts that are not UTF-8 or have control characters; the reason is then the last record.
 void dump_tree(hid_t file, const DumpRequest& request, const SandboxWrite& write);
 
+// The same in this process, of a file that it writes itself, with what HDF5 holds back in memory.
+// Throws: hdf5::Error.
+StoredNode own_tree(hid_t file, const DumpRequest& request);
+
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -376,18 +377,15 @@ RunFile RunFile::read_whole_steps(const std::string& path, std::optional<uint64_
   return run;
 }
 
-uint64_t RunFile::compute_description_checksum(const std::string& path,
-                                               std::optional<uint64_t> seed) {
-  Impl run;
-  run.path = path;
-  return run.guard([&] {
-    run.open(seed);
-    ProblemList problems(fmt::format("run file '{}'", path));
-    StoredFields group(&run.file->tree(), "", problems);
-    if (seed) group = group.child(run_names::kSeeds).child(std::to_string(*seed));
-    problems.throw_if_any();
-    return description_checksum(*group.node());
-  });
+uint64_t RunFile::compute_description_checksum(hid_t file, std::optional<uint64_t> seed) {
+  const std::string its_seed = seed ? std::to_string(*seed) : "";
+  DumpRequest request;
+  request.most_bytes = std::numeric_limits<uint64_t>::max();
+  request.texts = TextRule::kAny;
+  request.wanted = [&](std::string_view object) { return wanted_of(object, its_seed); };
+  const StoredNode root = own_tree(file, request);
+  return description_checksum(seed ? root.children.at(run_names::kSeeds).children.at(its_seed)
+                                   : root);
 }
 
 RunFile::~RunFile() = default;

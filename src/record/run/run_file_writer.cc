@@ -106,7 +106,6 @@ struct RunFileWriter::Impl {
     if (!commit(commit_file(file.id()))) fail("the disk refused a write");
   }
   void create(const RunDescription& description);
-  void seal_description();
   void publish();
   void open_record();
   void drop_short_rows(int64_t step);
@@ -299,8 +298,11 @@ void RunFileWriter::on_start(const RunDescription& description) {
 }
 
 void RunFileWriter::Impl::create(const RunDescription& description) {
-  if (seed && !hdf5::has_link(file.id(), run_names::kSeeds)) {
-    hdf5::create_group(file.id(), run_names::kSeeds);
+  // In the file's first commit; an earlier version's files lack it.
+  const RunOptions& options = *description.options;
+  if (options.seeds > 1 && !hdf5::has_link(file.id(), run_names::kSeeds)) {
+    hdf5::create_growing_group(file.id(), run_names::kSeeds, options.seeds - 1,
+                               std::to_string(options.seed).size() + 1);
   }
   const hdf5::Handle run =
       seed ? hdf5::create_group(file.id(), group) : hdf5::open_group(file.id(), group);
@@ -340,17 +342,11 @@ void RunFileWriter::Impl::create(const RunDescription& description) {
     lanes.push_back(LaneRecorder::create(of_lanes.id(), lane, static_cast<int64_t>(lanes.size()),
                                          lane_extent(description, lane)));
   }
+  // In the commit that makes the run visible: a further seed has its checksum or is not there.
+  const uint64_t sum = RunFile::compute_description_checksum(file.id(), seed);
+  hdf5::write_attribute(root, run_names::kDescriptionChecksum, run_names::hex(sum));
   flush();
-  seal_description();
   if (!seed && !replaces) publish();
-}
-
-// The checksum is of what a reader finds in the file.
-void RunFileWriter::Impl::seal_description() {
-  const hdf5::Handle run = hdf5::open_group(file.id(), group);
-  const uint64_t sum = RunFile::compute_description_checksum(seed ? path : temporary, seed);
-  hdf5::write_attribute(run.id(), run_names::kDescriptionChecksum, run_names::hex(sum));
-  flush();
 }
 
 // From here on the name leads to this file. A run that had the name is gone, and with it its

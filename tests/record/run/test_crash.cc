@@ -152,6 +152,57 @@ void fault_at_splits(int64_t stride) {
   }
 }
 
+// A fault at every `stride`-th write and at each of the last 16, which change what is in the file,
+// while a further seed begins: the seed has its whole description or is not there.
+void fault_while_seed_begins(int64_t stride) {
+  const TemporaryFolder folder;
+  SyntheticRun first(4), second(4);
+  first.options.seeds = second.options.seeds = 2;
+  second.options.seed = first.options.seed + 1;
+  const std::string whole = folder.file("whole.h5"), path = folder.file("run.h5");
+  first.record(whole);
+  const std::string one = folder.file("one.h5");
+  fs::copy_file(whole, one);
+  const auto add = [&](const std::string& to) {
+    return RunFileWriter::add_seed(to, second.options.seed);
+  };
+  set_write_fault(WriteFault::kNone, 0);
+  const auto writer = add(whole);
+  writer->on_start(second.description);
+  const int64_t total = write_count();
+  REQUIRE(total > 10);
+  for (int64_t step = 0; step < 4; ++step) writer->on_step(second.step(step));
+  constexpr int64_t kLast = 16;
+  int begun = 0;
+  for (const WriteFault fault : {WriteFault::kKill, WriteFault::kTear, WriteFault::kFull}) {
+    for (int64_t at = 0; at < total; at += std::clamp<int64_t>(total - kLast - at, 1, stride)) {
+      CAPTURE(at);
+      fs::copy_file(one, path, fs::copy_options::overwrite_existing);
+      const auto add_with_fault = [&] {
+        set_write_fault(fault, at);
+        add(path)->on_start(second.description);
+      };
+      if (fault == WriteFault::kFull) {
+        CHECK_THROWS_AS(add_with_fault(), WriteError);
+        set_write_fault(WriteFault::kNone, 0);
+      } else {
+        REQUIRE(end_of_child(add_with_fault, -1) == End::kKilled);
+      }
+      REQUIRE(problem_of(path, first, 4) == "");
+      const bool has_begun = RunFile(path).seeds().size() == 2;
+      begun += has_begun ? 1 : 0;
+      if (has_begun) {
+        RunFileWriter::resume(path, 0, second.options.seed)->on_start(second.description);
+      } else {
+        add(path)->on_start(second.description);
+      }
+      REQUIRE(RunFile(path, true, second.options.seed).steps() == 0);
+      REQUIRE(problem_of(path, first, 4) == "");
+    }
+  }
+  CHECK(begun < kLast);  // the name comes last
+}
+
 void fill_small_disks(int count) {
   const TemporaryFolder folder;
   const std::string disk = folder.file("disk");
@@ -212,6 +263,9 @@ TEST_CASE("a kill at a random moment") {
 TEST_CASE("a fault around the splits of the chunk index") {
   fault_at_splits(333);
 }
+TEST_CASE("a fault while a further seed begins") {
+  fault_while_seed_begins(97);
+}
 TEST_CASE("a disk that fills up") {
   fill_small_disks(4);
 }
@@ -243,6 +297,9 @@ TEST_SUITE("slow") {
   }
   TEST_CASE("a fault at every 97th write around the splits") {
     fault_at_splits(97);
+  }
+  TEST_CASE("a fault at every 7th write while a further seed begins") {
+    fault_while_seed_begins(7);
   }
   TEST_CASE("30 small disks") {
     fill_small_disks(30);
