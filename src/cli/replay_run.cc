@@ -21,6 +21,7 @@
 #include "src/cli/arguments/capture_argument.h"
 #include "src/cli/command.h"
 #include "src/cli/command_files.h"
+#include "src/cli/replay_parts.h"
 #include "src/cli/saved_values.h"
 #include "src/cli/terminal/progress.h"
 #include "src/cli/terminal/stop_signal.h"
@@ -28,6 +29,7 @@
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
+#include "src/record/capture/parts_index.h"
 #include "src/record/run/checkpoint.h"
 #include "src/record/run/play.h"
 #include "src/record/run/run_end.h"
@@ -45,62 +47,6 @@ namespace {
 std::string seed_text(const RunOptions& first, uint64_t seed) {
   if (first.seeds == 1) return "";
   return fmt::format("seed {}/{}", seed - first.seed + 1, first.seeds);
-}
-
-void print_end(const std::string& path, bool finished, bool quiet) {
-  const RunFile first(path, /*allow_empty=*/true);
-  const RunOptions& options = first.options();
-  if (!finished) {
-    const uint64_t seed = first.seeds().back();
-    const std::string of = seed_text(options, seed);
-    fmt::print(
-        "Stopped after step {} of {}{}; {} is intact. To continue:\n  lockstep replay --resume "
-        "{}\n",
-        RunFile(path, true, seed).steps(), options.steps, of.empty() ? "" : " (" + of + ")",
-        printable(path), shell_path(path));
-    return;
-  }
-  if (quiet) return;
-  print_text("\n" +
-             report_text(read_report(first, ReportSeeds::kAll, ReportPictures::kNone),
-                         /*summary_only=*/true, output_style()) +
-             "\n");
-  const std::string seeds =
-      options.seeds == 1 ? "" : fmt::format(" from each of {} seeds", options.seeds);
-  const int width = std::min(output_style().width, kTextWidth);
-  print_text(cuda_summary());
-  fmt::print(
-      "Recorded {} steps{} in {}. Next:\n  lockstep report {}\n{}", first.steps(), seeds,
-      printable(path), shell_path(path),
-      wrap(fmt::format(
-               "Only --resume needs {}.state, .state.1 and .progress.json; you may delete them.",
-               printable(path)),
-           width));
-}
-
-int report_write_error(const WriteError& error, const std::string& path) {
-  const std::string hint = write_error_hint(error.error());
-  std::string text =
-      "lockstep: " + printable(error.what()) + (hint.empty() ? "" : "; " + hint) + "\n";
-  if (error.has_steps()) {
-    text +=
-        "The steps recorded so far are intact. To continue, once that is done:\n"
-        "  lockstep replay --resume " +
-        shell_path(path) + "\n";
-  }
-  std::fputs(text.c_str(), stderr);
-  return kExitUsage;
-}
-
-void print_notes(const LockstepRun& run) {
-  for (const LaneDescription& lane : run.description().lanes) {
-    for (const std::string& note : lane.policy.notes) {
-      print_note("note: lane " + lane.name + ": " + note);
-    }
-    for (const std::string& warning : lane.warnings) {
-      print_note("warning: lane " + lane.name + ": " + warning);
-    }
-  }
 }
 
 // For the live view.
@@ -228,7 +174,64 @@ int add_seeds(const ReplayArgs& args, const std::string& path) {
 
 }  // namespace
 
+void print_run_end(const std::string& path, bool finished, bool quiet) {
+  const RunFile first(path, /*allow_empty=*/true);
+  const RunOptions& options = first.options();
+  if (!finished) {
+    const uint64_t seed = first.seeds().back();
+    const std::string of = seed_text(options, seed);
+    fmt::print(
+        "Stopped after step {} of {}{}; {} is intact. To continue:\n  lockstep replay --resume "
+        "{}\n",
+        RunFile(path, true, seed).steps(), options.steps, of.empty() ? "" : " (" + of + ")",
+        printable(path), shell_path(path));
+    return;
+  }
+  if (quiet) return;
+  print_text("\n" +
+             report_text(read_report(first, ReportSeeds::kAll, ReportPictures::kNone),
+                         /*summary_only=*/true, output_style()) +
+             "\n");
+  const std::string seeds =
+      options.seeds == 1 ? "" : fmt::format(" from each of {} seeds", options.seeds);
+  const int width = std::min(output_style().width, kTextWidth);
+  print_text(cuda_summary());
+  fmt::print(
+      "Recorded {} steps{} in {}. Next:\n  lockstep report {}\n{}", first.steps(), seeds,
+      printable(path), shell_path(path),
+      wrap(fmt::format(
+               "Only --resume needs {}.state, .state.1 and .progress.json; you may delete them.",
+               printable(path)),
+           width));
+}
+
+int report_write_error(const WriteError& error, const std::string& path) {
+  const std::string hint = write_error_hint(error.error());
+  std::string text =
+      "lockstep: " + printable(error.what()) + (hint.empty() ? "" : "; " + hint) + "\n";
+  if (error.has_steps()) {
+    text +=
+        "The steps recorded so far are intact. To continue, once that is done:\n"
+        "  lockstep replay --resume " +
+        shell_path(path) + "\n";
+  }
+  std::fputs(text.c_str(), stderr);
+  return kExitUsage;
+}
+
+void print_run_notes(const RunDescription& run) {
+  for (const LaneDescription& lane : run.lanes) {
+    for (const std::string& note : lane.policy.notes) {
+      print_note("note: lane " + lane.name + ": " + note);
+    }
+    for (const std::string& warning : lane.warnings) {
+      print_note("warning: lane " + lane.name + ": " + warning);
+    }
+  }
+}
+
 int start_run(ReplayArgs& args, ProblemList& problems) {
+  if (is_parts_folder(args.options.model)) return replay_parts(args, problems);
   const std::string path = args.output.empty() ? kDefaultRunFile : args.output;
   check_output(path, args.overwrite ? Replace::kRun : Replace::kNothing,
                fmt::format("-o OTHER, --overwrite, or `replay --resume {}` to continue it",
@@ -264,7 +267,7 @@ int start_run(ReplayArgs& args, ProblemList& problems) {
     saved.emplace(args.save_values, args.at, run);
     run.add_observer(&*saved);
   }
-  print_notes(run);
+  print_run_notes(run.description());
   int code = kExitFine;
   const auto lock = lock_run(path);  // for all seeds
   {
@@ -275,7 +278,7 @@ int start_run(ReplayArgs& args, ProblemList& problems) {
   }
   made.reset();  // the next seed needs the memory
   if (code == kExitFine) code = add_seeds(args, path);
-  if (code != kExitUsage) print_end(path, code == kExitFine, args.quiet);
+  if (code != kExitUsage) print_run_end(path, code == kExitFine, args.quiet);
   return code;
 }
 
@@ -332,14 +335,14 @@ int resume_run(const ReplayArgs& args, const ProblemList& problems) {
     const int64_t from = state ? state->steps_done : 0;
     std::optional<LockstepRun> run;
     make_resumed_run(run, options, std::move(state));
-    print_notes(*run);
+    print_run_notes(run->description());
     const auto writer = RunFileWriter::resume(path, from, seed);
     const auto progress = make_progress(args, from, options.steps, seed_text(first, seed));
     const auto recall = [&](Observer& to) { play(RunFile(path, /*allow_empty=*/true, seed), to); };
     code = execute(*run, *writer, progress.get(), path, recall);
   }
   if (code == kExitFine) code = add_seeds(args, path);
-  if (code != kExitUsage) print_end(path, code == kExitFine, args.quiet);
+  if (code != kExitUsage) print_run_end(path, code == kExitFine, args.quiet);
   return code;
 }
 

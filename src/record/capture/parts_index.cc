@@ -12,7 +12,9 @@
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
+#include "src/core/text_hash.h"
 #include "src/graph/json_text.h"
+#include "src/record/hdf5/file_block.h"
 
 namespace lockstep {
 namespace {
@@ -128,6 +130,14 @@ PartsIndex read_parts_index(const std::string& folder) {
     return std::tuple(entry.step, order.at({entry.step, entry.module}), entry.rank);
   });
   return index;
+}
+
+std::string parts_hash(const PartsIndex& index) {
+  std::string all;
+  for (const PartEntry& entry : index.entries) {
+    if (!entry.file.empty()) all += check_file_block(entry.file, kCaptureBlock).sha256;
+  }
+  return fmt::format("{:016x}", fnv1a(all));
 }
 
 }  // namespace lockstep

@@ -25,6 +25,9 @@ struct PartsIndex {
 
 // Whether the path is a folder with the lists of ranks in it, or the folder of one rank.
 bool is_parts_folder(const std::string& path);
+// A hash of all captures, 16 hexadecimal digits; it ties results to the folder as it was. Cost:
+// reads every file. Throws: InputError.
+std::string parts_hash(const PartsIndex& index);
 // Throws: InputError with all problems: no list, a damaged one, lists of different runs, a capture
 // that is not there.
 PartsIndex read_parts_index(const std::string& folder);

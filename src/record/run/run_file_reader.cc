@@ -377,7 +377,7 @@ RunFile RunFile::read_whole_steps(const std::string& path, std::optional<uint64_
   return run;
 }
 
-uint64_t RunFile::compute_description_checksum(hid_t file, std::optional<uint64_t> seed) {
+uint64_t RunFile::compute_description_checksum(int64_t file, std::optional<uint64_t> seed) {
   const std::string its_seed = seed ? std::to_string(*seed) : "";
   DumpRequest request;
   request.most_bytes = std::numeric_limits<uint64_t>::max();

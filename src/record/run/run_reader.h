@@ -2,8 +2,6 @@
 // what is recorded of a lane, docs/run-file.md describes the layout. Knows nothing of training.
 #pragma once
 
-#include <hdf5.h>
-
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -52,9 +50,9 @@ class RunFile {
   ~RunFile();
   RunFile(RunFile&&) noexcept;
 
-  // The checksum of the description of a run that is being recorded into `file`, an open HDF5 file
-  // (run_checksum.h). `seed`: absent for the file's first. Throws: hdf5::Error.
-  static uint64_t compute_description_checksum(hid_t file, std::optional<uint64_t> seed);
+  // The checksum of the description of a run that is being recorded (run_checksum.h). `file`:
+  // HDF5's identifier of the open file. `seed`: absent for its first. Throws: hdf5::Error.
+  static uint64_t compute_description_checksum(int64_t file, std::optional<uint64_t> seed);
 
   const std::string& path() const;
   // Whether rows have checksums: an earlier version wrote them without.

@@ -1,0 +1,42 @@
+// The run files of parts as one run: each part is a group of layers under the path of its module,
+// each batch (a captured step of a rank) is a step. The step graph has a backward pass for each
+// part, whose loss is named like the part.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/record/run/run_reader.h"
+#include "src/train/observer.h"
+
+namespace lockstep {
+
+struct PartRun {
+  std::string module;  // its path in the model
+  std::string batch;   // "rank 1, step 3"
+  std::string path;    // of its run file
+};
+
+class JoinedRun {
+ public:
+  // Runs of one module are batches of one part if their step graphs are equal; of others the later
+  // ones are named "experts.2@rank 1, step 3", and so is a part that another part contains.
+  // Reads the files one after the other. Requires: equal lanes, at least one run.
+  // Throws: InputError: a file cannot be read, or has other lanes than the first.
+  explicit JoinedRun(std::vector<PartRun> runs);
+  ~JoinedRun();
+
+  // `model`: what was replayed; `hash`: of all captures.
+  const RunDescription& describe(std::string model, std::string hash);
+  // Tells the observer the run: start, steps, end. A part without a batch has no statistics in that
+  // step. A loss is the sum over the parts, of all micro-batches. Cost: memory of one step of all
+  // parts. Requires: describe().
+  void tell(Observer& observer) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lockstep
