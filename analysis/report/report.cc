@@ -87,7 +87,9 @@ CountedLoss largest_loss(const std::vector<SiteHealth>& sites) {
 // which would hide what happened before.
 class LaneTally : public Observer {
  public:
-  LaneTally(const RunFile& run, int lane, ReportPictures pictures)
+  // `parts` must outlive the object.
+  LaneTally(const RunFile& run, int lane, ReportPictures pictures,
+            const std::vector<PartPlaces>& parts)
       : effects(view_of(run), lane),
         run_(run),
         run_view_(view_of(run)),
@@ -104,6 +106,9 @@ class LaneTally : public Observer {
     if (!out_.info.is_reference && !out_.is_captured()) {
       for (const std::string& name : run.watched()) out_.watched.push_back({.name = name});
     }
+    if (!parts.empty() && !out_.info.is_reference && !out_.is_captured()) {
+      parts_.emplace(run, parts, lane);
+    }
     if (pictures == ReportPictures::kAll && !out_.is_twin() && !out_.is_captured()) {
       views_.emplace(run, lane);
     }
@@ -116,6 +121,7 @@ class LaneTally : public Observer {
     findings_.on_step(record);
     effects.on_step(record);
     hardware_.on_step(record);
+    if (parts_) parts_->on_step(record);
     if (run_view_.options.measuring.samples_sums(record.step)) {
       for (size_t s = 0; s < out_.sums.size(); ++s) out_.sums[s].merge(lane.sites[s].health);
     }
@@ -125,6 +131,7 @@ class LaneTally : public Observer {
   // The report after the last step.
   LaneReport report() {
     LaneReport& out = out_;
+    if (parts_) out.parts = parts_->effects();
     out.loss = run_.loss(lane_);
     out.evaluations = run_.evaluations(lane_);
     read_accuracy(out);
@@ -199,6 +206,7 @@ class LaneTally : public Observer {
   IntendedInfinities intended_;
   HardwareTally hardware_;
   std::optional<LaneViewTally> views_;
+  std::optional<PartTally> parts_;
   bool has_died_ = false;
 };
 
@@ -258,7 +266,9 @@ std::vector<RangeTable> read_ranges(const RunFile& run, const std::vector<uint64
 std::vector<std::unique_ptr<LaneTally>> play_lanes(const RunFile& run,
                                                    const std::vector<LaneJudgement>& judged,
                                                    const std::vector<uint64_t>& seeds,
-                                                   ReportPictures pictures, ZeroTally& zeros,
+                                                   ReportPictures pictures,
+                                                   const std::vector<PartPlaces>& parts,
+                                                   ZeroTally& zeros,
                                                    std::map<int64_t, RunFile>& other_seeds) {
   std::vector<std::unique_ptr<LaneTally>> tallies;
   std::map<int64_t, std::vector<Observer*>> observers;  // by seed
@@ -270,7 +280,7 @@ std::vector<std::unique_ptr<LaneTally>> play_lanes(const RunFile& run,
       other_seeds.emplace(seed, RunFile(run.path(), false, seeds[static_cast<size_t>(seed)]));
     }
     const RunFile& of = is_other ? other_seeds.at(seed) : run;
-    tallies.push_back(std::make_unique<LaneTally>(of, static_cast<int>(lane), pictures));
+    tallies.push_back(std::make_unique<LaneTally>(of, static_cast<int>(lane), pictures, parts));
     observers[seed].push_back(tallies.back().get());
   }
   for (const auto& [seed, of_seed] : observers) {
@@ -322,10 +332,11 @@ Report read_report(const RunFile& run, ReportSeeds which, ReportPictures picture
     if (std::ranges::count(report.seeds, seed) == 0) report.unfinished_seeds.push_back(seed);
   }
   const std::vector<LaneJudgement> judged = judge_lanes(courses);
+  const std::vector<PartPlaces> parts = part_places(run);
   ZeroTally zeros(run.sites().sites.size());
   std::map<int64_t, RunFile> other_seeds;  // by place among the report's seeds
   std::vector<std::unique_ptr<LaneTally>> tallies =
-      play_lanes(run, judged, report.seeds, pictures, zeros, other_seeds);
+      play_lanes(run, judged, report.seeds, pictures, parts, zeros, other_seeds);
   for (size_t lane = 0; lane < tallies.size(); ++lane) {
     LaneReport& now = report.lanes.emplace_back(tallies[lane]->report());
     now.judgement = judged[lane];

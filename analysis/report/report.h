@@ -12,6 +12,7 @@
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/findings/findings.h"
 #include "analysis/pair/hardware_pair.h"
+#include "analysis/parts/part_effects.h"
 #include "analysis/ranges/scale_interval.h"
 #include "analysis/report/lane_views.h"
 #include "analysis/run/health.h"
@@ -86,6 +87,7 @@ struct LaneReport {
   std::vector<Stagnation> updates;        // by layer, of the same steps
   std::vector<Finding> findings;          // the gravest first
   std::vector<WatchedReport> watched;     // empty: nothing is, or this is the reference
+  std::vector<PartEffect> parts;          // empty: not a run of parts, or PyTorch's own
   EqualStep equal = {};                   // a step begun with the reference's weights
   std::shared_ptr<const Fix> tried = {};  // what its remedies did; null: nobody ran them
   std::optional<CapturedComparison>

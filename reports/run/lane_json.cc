@@ -235,6 +235,36 @@ const JsonObject<WatchedReport>& json_object(const WatchedReport*) {
   return keys;
 }
 
+const JsonObject<PartEffect>& json_object(const PartEffect*) {
+  static const JsonObject<PartEffect> keys(
+      "part_effect",
+      {
+          {"name", &PartEffect::name, "the module's path"},
+          {"batches", &PartEffect::batches, "that have it: captured steps of ranks"},
+          {"effect", &PartEffect::effect, "change of the model's loss, a mean over the batches"},
+          {"first_order", &PartEffect::first_order, "of it"},
+          {"second_order", &PartEffect::second_order,
+           "of it, from the squares of the tokens' shares; `null`: not measured"},
+          {"effect_error", &PartEffect::spread,
+           "standard error of `effect` over the batches; `null`: one batch"},
+          {"output_error", &PartEffect::output_error,
+           "mean of abs(lane - reference) over its size"},
+          {"input_gradient_error", &PartEffect::input_gradient_error,
+           "norm of the difference over the reference's; `null`: it has none"},
+          {"weight_gradient_error", &PartEffect::weight_gradient_error, "likewise, of all weights"},
+          {"to_zero", &PartEffect::to_zero, "the largest share of nonzero values at one site"},
+          {"out_of_range", &PartEffect::out_of_range,
+           "the largest share at one site of values that became infinite or were set to the "
+           "largest "
+           "number"},
+          {"headroom", &PartEffect::headroom,
+           "octaves from the largest magnitude to the format's; `null`: no narrow format"},
+          {"layer", &PartEffect::layer, "whose forward roundings move the loss most; \"\": none"},
+          {"layer_share", &PartEffect::layer_share, "its share of what all roundings do"},
+      });
+  return keys;
+}
+
 const JsonObject<LaneJudgement>& json_object(const LaneJudgement*) {
   using Judged = LaneJudgement;
   static const JsonObject<Judged> keys(
@@ -456,6 +486,11 @@ const JsonObject<LaneOf>& json_object(const LaneOf*) {
                        [](auto& l) { return l.lane.equal; }),
                "a step that the lane began with the reference's weights (the first one; in "
                "`synced` mode the one with the largest difference); of candidates"},
+              {"parts",
+               only_if([](auto& l) { return !l.lane.parts.empty(); },
+                       [](auto& l) { return l.lane.parts; }),
+               "what the lane does to each part of a larger model; absent: no parts, and in the "
+               "reference"},
               {"watched",
                only_if([](auto& l) { return !l.lane.watched.empty(); },
                        [](auto& l) { return l.lane.watched; }),

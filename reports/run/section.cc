@@ -10,10 +10,11 @@
 
 #define LOCKSTEP_SECTIONS(section)                                                           \
   section(capture) section(recommendation) section(verdict) section(findings) section(lanes) \
-      section(watched) section(loss) section(loss_scale) section(chains) section(heat_map)   \
-          section(exponents) section(scales) section(sensitivity) section(gradients)         \
-              section(layers) section(error_growth) section(updates) section(sums)           \
-                  section(hardware) section(costs) section(missing) section(provenance)
+      section(parts) section(watched) section(loss) section(loss_scale) section(chains)      \
+          section(heat_map) section(exponents) section(scales) section(sensitivity)          \
+              section(gradients) section(layers) section(error_growth) section(updates)      \
+                  section(sums) section(hardware) section(costs) section(missing)            \
+                      section(provenance)
 
 namespace lockstep {
 

@@ -113,21 +113,38 @@ std::string standing_text(const LaneReport& lane, const Finding* finding) {
   return text + " (loss within " + share_text(equal.error()) + ")";
 }
 
-// "nvfp4 changes output by 19% and the model's loss by +0.0035 to first order": of a part, whose
-// loss is the inner product of its outputs with their gradients, a mean over its calls.
-std::string part_text(const Report& report, const LaneReport& lane) {
-  const LaneReport& reference = report.reference();
-  if (lane.loss.empty() || reference.loss.empty() || !std::isfinite(lane.loss.front())) {
-    return lane.info.name + ", not judged";
+// "+0.0035 +- 0.0004"; the error of the mean over the batches, if there are several.
+std::string effect_text(double effect, double spread) {
+  std::string text = fmt::format("{:+.2g}", effect);
+  if (!std::isnan(spread)) text += fmt::format(" +- {:.1g}", spread);
+  return text;
+}
+
+// "nvfp4 changes output by 19% and the model's loss by +0.0035, 81% of it in blocks.3.down": of
+// parts, whose loss is the inner product of their outputs with their gradients.
+std::string part_text(const LaneReport& lane) {
+  double effect = 0, variance = 0, magnitudes = 0;
+  for (const PartEffect& part : lane.parts) {
+    effect += part.effect();
+    variance += part.spread * part.spread;
+    magnitudes += std::abs(part.effect());
   }
-  std::vector<std::string> outputs;
-  for (const WatchedReport& value : lane.watched) {
-    outputs.push_back(value.name + " by " + share_text(value.equal.relative_error()));
+  if (lane.parts.empty() || !std::isfinite(effect)) return lane.info.name + ", not judged";
+  const auto worst = std::ranges::max_element(
+      lane.parts, {}, [](const PartEffect& part) { return std::abs(part.effect()); });
+  std::string outputs, where;
+  if (lane.parts.size() == 1) {
+    outputs = fmt::format("its output by {} and ", share_text(worst->output_error));
+    if (!worst->layer.empty()) {
+      where = fmt::format(", {} of it in {}", share_text(worst->layer_share), worst->layer);
+    }
+  } else if (magnitudes > 0) {
+    where = fmt::format(", {} of it in {}", share_text(std::abs(worst->effect()) / magnitudes),
+                        worst->name);
   }
-  const double effect =
-      (lane.loss.front() - reference.loss.front()) * static_cast<double>(report.options.accumulate);
-  return fmt::format("{} changes {}{}the model's loss by {:+.2g} to first order", lane.info.name,
-                     join(outputs, ", "), outputs.empty() ? "" : " and ", effect);
+  return fmt::format("{} changes {}the model's loss by {}{}", lane.info.name,
+                     std::isnan(worst->output_error) ? "" : outputs,
+                     effect_text(effect, std::sqrt(variance)), where);
 }
 
 std::string outcome_text(const Report& report, const LaneReport& lane, const Finding* finding) {
@@ -152,7 +169,7 @@ std::string outcome_text(const Report& report, const LaneReport& lane, const Fin
         return fmt::format("{} took no step: all {} were skipped", lane.info.name,
                            lane.skips.size());
       }
-      if (!report.options.part.empty()) return part_text(report, lane);
+      if (!report.options.part.empty()) return part_text(lane);
       return standing_text(lane, finding) + skips_text(lane, finding);
     default:
       return fmt::format("{} is {}{}: {}{}{}", lane.info.name, to_string(j.verdict),

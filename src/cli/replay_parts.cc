@@ -10,7 +10,7 @@
 
 #include "src/cli/command.h"
 #include "src/cli/command_files.h"
-#include "src/cli/replay_run.h"
+#include "src/cli/replay_end.h"
 #include "src/cli/terminal/stop_signal.h"
 #include "src/cli/terminal/terminal.h"
 #include "src/core/text.h"

@@ -155,7 +155,7 @@ LaneDescription description_of(const LaneInfo& info) {
   return lane;
 }
 
-void add(const MemoryFacts& more, MemoryFacts& to) {
+void add_memory(const MemoryFacts& more, MemoryFacts& to) {
   to.weights += more.weights;
   to.master_weights += more.master_weights;
   to.gradients += more.gradients;
@@ -194,7 +194,7 @@ void JoinedRun::Impl::take_lanes(const RunFile& run, const std::string& path, bo
                      "replay all parts with the same lanes");
   }
   for (size_t i = 0; is_new && i < lanes.size(); ++i) {
-    add(run.lanes()[i].memory.value_or(MemoryFacts{}), lanes[i].memory);
+    add_memory(run.lanes()[i].memory.value_or(MemoryFacts{}), lanes[i].memory);
     for (const std::string& warning : run.lanes()[i].warnings) {
       if (std::ranges::find(lanes[i].warnings, warning) == lanes[i].warnings.end()) {
         lanes[i].warnings.push_back(warning);
@@ -339,6 +339,7 @@ const RunDescription& JoinedRun::describe(std::string model, std::string hash) {
   options.part = join(names, ", ");
   options.steps = static_cast<int64_t>(impl.rows);
   options.accumulate = 1;
+  options.measuring.sums_every = std::min<int64_t>(options.measuring.sums_every, 1);  // as each job
   RunDescription& run = impl.description;
   run.step_graph = &impl.graph;
   run.sites = &impl.sites;

@@ -97,11 +97,17 @@ class _Form:
         for name in self.graded:
             watch_value(name, outputs[name])
         gradients = batch["output_gradients"]
-        terms = [(as_real(outputs[name]).float() * as_real(gradients[name]).float()).sum() for name in self.graded]
+        terms = [_product(as_real(outputs[name]).float(), as_real(gradients[name]).float()) for name in self.graded]
         total = terms[0]
         for term in terms[1:]:
             total = total + term
         return total
+
+
+def _product(output: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """Their inner product, through the sum of each token's features: the program squares what these lose."""
+    terms = output * gradient
+    return terms.sum(-1).sum() if terms.ndim > 1 else terms.sum()
 
 
 class _PartCall:

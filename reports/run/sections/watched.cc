@@ -60,7 +60,9 @@ Blocks write_watched(const Report& report) {
     if (drifts && has_log_probs) row.push_back(error_cell(last.mean_kl()));
     table.rows.push_back(std::move(row));
   });
-  if (table.rows.empty()) return {};
+  const bool are_parts =
+      std::ranges::any_of(report.lanes, [](const LaneReport& lane) { return !lane.parts.empty(); });
+  if (table.rows.empty() || are_parts) return {};  // parts have a table of their own
   table.notes = {fmt::format(
       "Lane minus reference, element by element, {}. size: mean of |reference|; relative: mean "
       "error over size.{}{}{}{}",
