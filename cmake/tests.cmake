@@ -55,7 +55,7 @@ set_tests_properties(emulation.study emulation.study_formats PROPERTIES LABELS s
 # Tests of cast classes and policies check the lowered step.
 lockstep_tests(graph lockstep_lower)
 lockstep_tests(policy lockstep_lower)
-foreach(name lower execute update data models train record analysis)
+foreach(name lower execute update data models train record jobs analysis)
   lockstep_tests(${name} lockstep_${name})
 endforeach()
 # Damaged files are slow under a sanitizer, so the slow cases run as three entries.

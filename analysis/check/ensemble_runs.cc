@@ -11,7 +11,8 @@
 #include "analysis/exact/recorded_run.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
-#include "src/record/capture/capture_reader.h"
+#include "src/jobs/parts_replay.h"
+#include "src/record/capture/parts_index.h"
 #include "src/record/run/environment.h"
 #include "src/record/run/run_end.h"
 #include "src/record/run/run_lock.h"
@@ -79,9 +80,19 @@ EnsembleRuns::~EnsembleRuns() {
 
 std::string EnsembleRuns::run(RunOptions options, const std::string& name) {
   const std::string path = path_of(name);
+  constexpr const char* kCommand = "lockstep baseline record";
+  if (is_parts_folder(options.model)) {
+    if (watch_) watch_(started_, wanted_);
+    ++started_;
+    const PartsIndex index = read_parts_index(options.model);
+    if (!replay_parts(index, {std::move(options), path, kCommand, true}, {}, stop_)) {
+      throw EnsembleStopped();
+    }
+    return path;
+  }
   std::optional<LockstepRun> run;
   make_recorded_run(run, std::move(options));
-  RunFileWriter writer(path, "lockstep baseline record", /*overwrite=*/true);
+  RunFileWriter writer(path, kCommand, /*overwrite=*/true);
   ObserverThread writing({&writer});
   run->add_observer(&writing);
   const std::unique_ptr<Observer> progress = watch_ ? watch_(started_, wanted_) : nullptr;
@@ -136,7 +147,7 @@ Baseline EnsembleRuns::record_around(const std::string& run_path, const Ensemble
   for (const std::string& capture : request.captures) {
     RunOptions options = request.options;
     options.model = capture;
-    options.capture_hash = read_capture(capture, CaptureUse::kReplay).sha256;
+    options.capture_hash = hash_of_captured(capture);
     const std::string path = this->run(std::move(options), fmt::format("capture-{}", seeds.size()));
     const RunFile other(path);
     RunSummary summary = summarize(other);

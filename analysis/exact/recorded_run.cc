@@ -5,11 +5,16 @@
 
 #include "src/core/error.h"
 #include "src/record/capture/capture_reader.h"
+#include "src/record/capture/parts_index.h"
 #include "src/record/run/start_from.h"
 
 namespace lockstep {
 
 void make_recorded_run(std::optional<LockstepRun>& run, RunOptions options) {
+  if (is_parts_folder(options.model)) {
+    throw InputError(fmt::format("'{}': a folder of parts", options.model),
+                     "replay and compare the capture of one part");
+  }
   if (!options.capture_hash.empty()) {
     Capture capture = read_capture(options.model, CaptureUse::kReplay);
     if (capture.sha256 != options.capture_hash) {

@@ -10,9 +10,9 @@ std::string_view shown_outcome(Verdict verdict) {
 std::string_view to_string(WhyUnjudged why) {
   switch (why) {
     case WhyUnjudged::kPart:
-      return "this is a part of a larger model. Its loss is the inner product of its output with "
-             "the gradient that the run sent back: what a lane changes of it is, to first order, "
-             "what the part's rounding does to the loss of the model";
+      return "only parts of a larger model ran. The loss of a part is the inner product of its "
+             "output with the gradient that the run sent back: what a lane changes of it is, to "
+             "first order, what the part's rounding does to the loss of the model";
     case WhyUnjudged::kSynced:
       return "in synced mode every lane starts each step from the reference's weights";
     case WhyUnjudged::kInference:

@@ -19,7 +19,7 @@
 #include "src/core/npy.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
-#include "src/record/capture/capture_reader.h"
+#include "src/record/capture/parts_index.h"
 #include "src/train/run_option_rows.h"
 
 namespace lockstep {
@@ -164,7 +164,7 @@ CheckResult check_captures(const PairRequest& request, EnsembleRuns& runs,
   ensemble.members = request.members;
   RunOptions& wanted = ensemble.options;
   wanted.model = request.a;
-  wanted.capture_hash = read_capture(request.a, CaptureUse::kReplay).sha256;
+  wanted.capture_hash = hash_of_captured(request.a);
   wanted.steps = 0;  // all of them
   wanted.held_out = false;
   wanted.lanes = split(kCheckedLanes, ',');

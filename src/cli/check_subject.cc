@@ -15,6 +15,7 @@
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
+#include "src/record/capture/parts_index.h"
 #include "src/record/hdf5/file_block.h"
 #include "src/record/run/environment.h"
 #include "src/train/lane/lane_name.h"
@@ -46,6 +47,7 @@ std::string candidate_text(const Baseline& baseline) {
 
 SubjectKind kind_of_subject(const std::string& subject) {
   if (!is_capture(subject)) return SubjectKind::kModel;
+  if (is_parts_folder(subject)) return SubjectKind::kCapture;
   // A capture begins with a block of its own, a run file with HDF5's signature.
   const FileStart start = read_file_start(subject);
   if (start.error == ENOENT) {
@@ -62,7 +64,9 @@ RunOptions options_for(const Baseline& baseline, const std::string& subject, Sub
   options.capture_hash.clear();
   options.held_out = false;  // as in the baseline's runs
   options.steps = baseline.run.steps;
-  if (kind == SubjectKind::kCapture) {
+  if (is_parts_folder(subject)) {
+    options.capture_hash = hash_of_captured(subject);
+  } else if (kind == SubjectKind::kCapture) {
     const Capture capture = read_capture(subject, CaptureUse::kReplay);
     options.capture_hash = capture.sha256;
     if (!options.cycle) {
@@ -126,6 +130,11 @@ CheckedModel checked_model_of(const std::string& subject, SubjectKind kind) {
   model.run.options.model = subject;
   model.run.environment = describe_environment();
   if (kind == SubjectKind::kModel) return model;
+  if (is_parts_folder(subject)) {
+    throw InputError(
+        fmt::format("'{}': a folder of parts, and several baselines to choose from", subject),
+        "name the file of its baseline");
+  }
   const Capture capture = read_capture(subject, CaptureUse::kReplay);
   model.run.options.capture_hash = capture.sha256;
   model.run.parameters = parameter_facts(capture.graphs.at(0));

@@ -24,7 +24,7 @@
 #include "src/core/sealed_text.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
-#include "src/record/capture/capture_reader.h"
+#include "src/record/capture/parts_index.h"
 #include "src/record/run/environment.h"
 #include "src/train/run_option_rows.h"
 
@@ -118,7 +118,7 @@ int record(RecordArgs& args, const ReplayOptions& options, ProblemList& problems
   files.check(problems);
   problems.throw_if_any();
   if (captured) {
-    args.options.capture_hash = read_capture(args.options.model, CaptureUse::kReplay).sha256;
+    args.options.capture_hash = hash_of_captured(args.options.model);
   }
   // --seeds N: so many other seeds, each in a run of its own.
   request.seeds = captured ? 0 : args.options.seeds - 1;

@@ -24,6 +24,7 @@
 #include "src/core/text.h"
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
+#include "src/record/capture/parts_index.h"
 #include "src/record/run/run_reader.h"
 
 namespace lockstep {
@@ -71,7 +72,7 @@ RunOptions options_of_run(const std::string& path, int64_t steps) {
                        "run this where that path leads to it, or name the capture: lockstep "
                        "recommend CAPTURE --fix LANE");
     }
-    const std::string now = read_capture(options.model, CaptureUse::kReplay).sha256;
+    const std::string now = hash_of_captured(options.model);
     if (now != options.capture_hash) {
       throw InputError(fmt::format("{}: capture '{}' has SHA-256 {}, the run began with {}", path,
                                    options.model, now, options.capture_hash),

@@ -12,6 +12,7 @@
 #include "src/cli/terminal/terminal.h"
 #include "src/core/text.h"
 #include "src/core/text_file.h"
+#include "src/record/capture/parts_index.h"
 #include "src/record/run/run_reader.h"
 
 namespace lockstep {
@@ -43,13 +44,16 @@ void print_run_end(const std::string& path, bool finished, bool quiet) {
       options.seeds == 1 ? "" : fmt::format(" from each of {} seeds", options.seeds);
   const int width = std::min(output_style().width, kTextWidth);
   print_text(cuda_summary());
+  const bool are_parts = is_parts_folder(options.model);  // a run that needs no checkpoints
   fmt::print(
-      "Recorded {} steps{} in {}. Next:\n  lockstep report {}\n{}", first.steps(), seeds,
-      printable(path), shell_path(path),
-      wrap(fmt::format(
-               "Only --resume needs {}.state, .state.1 and .progress.json; you may delete them.",
-               printable(path)),
-           width));
+      "Recorded {} {}{} in {}. Next:\n  lockstep report {}\n{}", first.steps(),
+      are_parts ? "batches of every part" : "steps", seeds, printable(path), shell_path(path),
+      are_parts
+          ? ""
+          : wrap(fmt::format("Only --resume needs {}.state, .state.1 and .progress.json; you may "
+                             "delete them.",
+                             printable(path)),
+                 width));
 }
 
 int report_write_error(const WriteError& error, const std::string& path) {

@@ -7,6 +7,6 @@
 namespace lockstep {
 
 // As start_run.
-int replay_parts(ReplayArgs& args, ProblemList& problems);
+int replay_parts_folder(ReplayArgs& args, ProblemList& problems);
 
 }  // namespace lockstep

@@ -170,7 +170,7 @@ int add_seeds(const ReplayArgs& args, const std::string& path) {
 }  // namespace
 
 int start_run(ReplayArgs& args, ProblemList& problems) {
-  if (is_parts_folder(args.options.model)) return replay_parts(args, problems);
+  if (is_parts_folder(args.options.model)) return replay_parts_folder(args, problems);
   const std::string path = args.output.empty() ? kDefaultRunFile : args.output;
   check_output(path, args.overwrite ? Replace::kRun : Replace::kNothing,
                fmt::format("-o OTHER, --overwrite, or `replay --resume {}` to continue it",

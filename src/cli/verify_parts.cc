@@ -25,6 +25,7 @@
 #include "src/core/text_file.h"
 #include "src/record/capture/capture_reader.h"
 #include "src/record/capture/parts_index.h"
+#include "src/record/run/environment.h"
 
 namespace lockstep {
 namespace {
@@ -195,6 +196,18 @@ class FolderCheck {
   const PartsIndex& index_;
 };
 
+// For reports of replays of the whole folder.
+Verification all_parts(const PartsIndex& index, const FolderCheck& check, bool passed) {
+  Verification all{parts_hash(index), LOCKSTEP_VERSION, utc_now(), passed, {}};
+  size_t good = 0;
+  for (const PartRow& row : check.rows) {
+    good += row.failed || !row.passed ? 0 : 1;
+    if (row.failed) all.gates.push_back({row.module, "part", "FAIL", row.replay, {}});
+  }
+  if (good > 0) all.gates.push_back({counted(good, "part"), "parts", "PASS", "", {}});
+  return all;
+}
+
 }  // namespace
 
 int verify_parts_folder(const std::string& folder, const std::string& json) {
@@ -215,6 +228,13 @@ int verify_parts_folder(const std::string& folder, const std::string& json) {
   if (!listing.rows.empty()) print_text(listing_text(listing));
   for (const std::string& detail : check.details) print_line("  " + detail);
   for (const std::string& text : check.refused) print_line("not captured: " + text);
+  const bool passed =
+      check.captures > 0 && check.failed == 0 &&
+      std::ranges::all_of(check.rows, [](const PartRow& row) { return row.passed; });
+  if (std::string why = store_verification(index.folder, all_parts(index, check, passed));
+      !why.empty()) {
+    check.not_stored.push_back(std::move(why));
+  }
   if (!check.not_stored.empty()) {
     print_note("warning: not stored next to the parts: " + check.not_stored.front());
   }
@@ -226,9 +246,6 @@ int verify_parts_folder(const std::string& folder, const std::string& json) {
     write_text_file_atomically(json, all.dump(2) + "\n");
     print_line("Wrote " + json);
   }
-  const bool passed =
-      check.captures > 0 && check.failed == 0 &&
-      std::ranges::all_of(check.rows, [](const PartRow& row) { return row.passed; });
   if (check.failed != 0) {
     fmt::print("Not faithful: {} of {} parts.\n", check.failed, check.rows.size());
     return kExitRegression;
@@ -241,6 +258,8 @@ int verify_parts_folder(const std::string& folder, const std::string& json) {
   const size_t left = check.refused.size();
   fmt::print("Faithful: every {}part repeats the run{}.\n", left == 0 ? "" : "captured ",
              left == 0 ? "" : fmt::format("; {} not captured", counted(left, "part")));
+  fmt::print("Next: lockstep replay {} --lanes fp32,torch-autocast-bf16,fp8-current\n",
+             shell_path(folder));
   return kExitFine;
 }
 

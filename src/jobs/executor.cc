@@ -1,5 +1,8 @@
 #include "src/jobs/executor.h"
 
+#include <optional>
+
+#include "src/core/error.h"
 #include "src/record/capture/capture_reader.h"
 #include "src/record/run/run_writer.h"
 #include "src/train/lockstep.h"
@@ -31,8 +34,14 @@ bool run_jobs_here(const std::vector<Job>& jobs, const JobStore& store,
     if (store.has(job)) continue;
     if (stop) return false;
     store.forget(job);
-    if (watch.begin) watch.begin(job, i);
-    LockstepRun run(job.options, read_capture(job.options.model, CaptureUse::kReplay));
+    if (watch.begin) watch.begin(job, i, jobs.size());
+    std::optional<LockstepRun> made;
+    try {
+      made.emplace(job.options, read_capture(job.options.model, CaptureUse::kReplay));
+    } catch (const InputError& error) {
+      throw InputError(job.label, error.problems());
+    }
+    LockstepRun& run = *made;
     if (watch.describe) watch.describe(run.description());
     RunFileWriter writer(store.path_of(job), command_line, /*overwrite=*/true);
     WithoutCheckpoints records(writer);

@@ -15,8 +15,9 @@ namespace lockstep {
 
 // What the caller sees of the jobs.
 struct JobWatch {
-  std::function<void(const Job& job, size_t number)> begin;  // before a job that is run
-  std::function<void(const RunDescription&)> describe;       // before its first step
+  // Before a job that is run; `number` from 0, of `count`.
+  std::function<void(const Job& job, size_t number, size_t count)> begin;
+  std::function<void(const RunDescription&)> describe;  // before its first step
 };
 
 // Runs the jobs whose results the store lacks. `command_line`: for their run files. Returns: false

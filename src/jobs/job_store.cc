@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "src/core/error.h"
 #include "src/record/run/run_end.h"
@@ -23,6 +22,11 @@ JobStore::JobStore(std::string folder) : folder_(std::move(folder)) {
     throw InputError(fmt::format("folder '{}': cannot be made: {}", folder_, error.message()),
                      "choose another -o, in a folder that is writable");
   }
+}
+
+JobStore::~JobStore() {
+  std::error_code ignored;
+  fs::remove(folder_, ignored);
 }
 
 std::string JobStore::path_of(const Job& job) const {
@@ -47,12 +51,6 @@ void JobStore::forget(const Job& job) const {
   std::error_code ignored;
   fs::remove(path, ignored);
   for (const std::string_view ending : kNextToRun) fs::remove(path + std::string(ending), ignored);
-}
-
-void JobStore::remove(const std::vector<Job>& jobs) const {
-  for (const Job& job : jobs) forget(job);
-  std::error_code ignored;
-  fs::remove(folder_, ignored);  // only if it is empty
 }
 
 }  // namespace lockstep

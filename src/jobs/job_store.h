@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "src/jobs/job.h"
 
@@ -13,14 +12,14 @@ class JobStore {
  public:
   // Makes the folder. Throws: InputError if it cannot.
   explicit JobStore(std::string folder);
+  ~JobStore();  // removes the folder if nothing is in it
+  JobStore(const JobStore&) = delete;
 
   const std::string& folder() const { return folder_; }
   std::string path_of(const Job& job) const;
   bool has(const Job& job) const;
-  // What a kill left of a job. Nothing else in the folder is touched.
+  // Removes a job's result, or what a kill left of it.
   void forget(const Job& job) const;
-  // Removes the jobs' results, and the folder if nothing else is in it.
-  void remove(const std::vector<Job>& jobs) const;
 
  private:
   std::string folder_;

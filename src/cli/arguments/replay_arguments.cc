@@ -57,8 +57,8 @@ ReplayOptions declare_replay_options(CLI::App& app, std::shared_ptr<ReplayArgs> 
   ReplayOptions options;
   args->options.model.clear();
   app.add_option("MODEL", args->options.model,
-                 "a built-in model (`lockstep list models`), or a capture file written by "
-                 "lockstep_capture")
+                 "a built-in model (`lockstep list models`), a capture file written by "
+                 "lockstep_capture, or its folder of parts")
       ->type_name("");
   for (const RunOption& row : run_options()) {
     if (row.option.empty()) continue;

@@ -115,6 +115,8 @@ bool is_parts_folder(const std::string& path) {
 PartsIndex read_parts_index(const std::string& folder) {
   ProblemList problems("parts '" + folder + "'");
   PartsIndex index;
+  index.folder = folder;
+  while (index.folder.size() > 1 && index.folder.ends_with('/')) index.folder.pop_back();
   const std::vector<fs::path> lists = lists_in(folder);
   if (lists.empty()) {
     problems.add("has no parts.json, nor a folder rank0 with one",
@@ -138,6 +140,11 @@ std::string parts_hash(const PartsIndex& index) {
     if (!entry.file.empty()) all += check_file_block(entry.file, kCaptureBlock).sha256;
   }
   return fmt::format("{:016x}", fnv1a(all));
+}
+
+std::string hash_of_captured(const std::string& path) {
+  if (is_parts_folder(path)) return parts_hash(read_parts_index(path));
+  return check_file_block(path, kCaptureBlock).sha256;
 }
 
 }  // namespace lockstep

@@ -15,6 +15,7 @@ struct PartEntry {
 };
 
 struct PartsIndex {
+  std::string folder;  // without a slash at its end: results for all parts are named after it
   std::string model_class;
   int64_t world_size = 1;
   std::vector<int64_t> ranks;       // whose folders are here
@@ -28,6 +29,8 @@ bool is_parts_folder(const std::string& path);
 // A hash of all captures, 16 hexadecimal digits; it ties results to the folder as it was. Cost:
 // reads every file. Throws: InputError.
 std::string parts_hash(const PartsIndex& index);
+// That of a folder of parts, or the SHA-256 of a capture: RunOptions::capture_hash. Likewise.
+std::string hash_of_captured(const std::string& path);
 // Throws: InputError with all problems: no list, a damaged one, lists of different runs, a capture
 // that is not there.
 PartsIndex read_parts_index(const std::string& folder);

@@ -5,13 +5,17 @@ import json
 import os
 import random
 import re
+import signal
+import subprocess
 import types
 import warnings
 
 import h5py
+import numpy as np
 import part_networks
 import pytest
 import torch
+import torch.nn.functional as F
 from lockstep_capture import CaptureError, Parts
 from part_networks import file_of, network, rows_of, train
 from torch.utils.checkpoint import checkpoint
@@ -132,8 +136,8 @@ def test_weights_take_the_room_that_they_have(tmp_path, lockstep):
     lockstep("verify", tmp_path / "parts")
     lockstep("replay", path, "--lanes", "fp32,fp8-current", "-o", tmp_path / "a.h5")
     said = " ".join(lockstep("report", tmp_path / "a.h5").stdout.split())
-    assert re.search(r"fp8-current changes output by [\d.]+% and the model's loss by [+-][\d.e-]+ to first order", said)
-    assert "Outcomes are not judged: this is a part of a larger model." in said and "record 100 steps" not in said
+    assert re.search(r"fp8-current changes its output by [\d.]+% and the model's loss by [+-][\d.e-]+,", said)
+    assert "Outcomes are not judged: only parts of a larger model ran." in said and "record 100 steps" not in said
 
 
 class Checkpointed(part_networks.Network):
@@ -464,3 +468,127 @@ def reseal(path):
     data = bytearray(path.read_bytes())
     data[32:64] = hashlib.sha256(data[512:]).digest()
     path.write_bytes(data)
+
+
+LANES = "fp32,torch-autocast-bf16,fp8-current"
+
+
+def test_a_folder_is_one_run_in_which_every_part_has_its_numbers(tmp_path, lockstep):
+    folder, joined = tmp_path / "parts", tmp_path / "all.h5"
+    captured(folder, options={"steps": 2})
+    lockstep("verify", folder)
+    said = lockstep("replay", folder, "--lanes", LANES, "-o", joined).stdout
+    assert "Recorded 2 batches of every part" in said and not (tmp_path / "all.h5.parts").exists()
+    lockstep("verify", joined)
+    with h5py.File(joined) as file:
+        own = [(site.decode(), node.decode()) for site, node in zip(file["sites/layer"][()], file["sites/node"][()])]
+        effects = {}
+        for step, folder_of_step in enumerate(sorted(folder.glob("rank0/step*"))):
+            for module in ("blocks.0", "blocks.2", "head"):
+                alone = tmp_path / f"{module}.{step}.h5"
+                lockstep("replay", file_of_step(folder_of_step, module), "--lanes", LANES, "-o", alone)
+                at = [i for i, (layer, _) in enumerate(own) if (layer + ".").startswith(module + ".")]
+                with h5py.File(alone) as part:
+                    for lane in part["lanes"]:
+                        if lane == "captured":
+                            continue
+                        for column in ("bits_hash", "moments/err_sq", "counts/to_zero"):
+                            a, b = file["lanes"][lane][column][step][at], part["lanes"][lane][column][0]
+                            assert np.array_equal(np.sort(a), np.sort(b), equal_nan=a.dtype.kind == "f")
+                        loss = part["lanes"][lane]["loss"][0]
+                        assert file["lanes"][lane]["losses"][module][step] == loss
+                        if lane != "fp32":
+                            effects.setdefault((lane, module), []).append(loss - part["lanes/fp32/loss"][0])
+    report = json.loads(lockstep("report", joined, "--format", "json").stdout)
+    lanes = {lane["name"]: lane for lane in report["lanes"]}
+    assert "parts" not in lanes["fp32"]
+    for (lane, module), each in effects.items():
+        (part,) = (part for part in lanes[lane]["parts"] if part["name"] == module)
+        assert part["batches"] == 2
+        assert part["first_order"] == pytest.approx(sum(each) / 2, rel=1e-12, abs=1e-12)
+        assert part["effect"] == pytest.approx(part["first_order"] + part["second_order"], rel=1e-12)
+        assert lane == "twin" or 0 < part["output_error"] < 0.2 and 0 < part["weight_gradient_error"] < 0.5
+    text = " ".join(lockstep("report", joined).stdout.split())
+    assert "passed: 6 parts PASS" in text
+    assert re.search(
+        r"fp8-current changes the model's loss by \S+ \+- \S+, [\d.]+% of it in (blocks.0|blocks.2|head)", text
+    )
+
+
+def file_of_step(folder, module):
+    return folder / f"{module}.lscap.h5"
+
+
+def test_first_and_second_order_of_a_linear_layer(tmp_path, lockstep):
+    """Against PyTorch's: BF16 operands, sums in FP32, a BF16 output."""
+    assert_exact(captured(tmp_path / "parts", ["head"]), ["head"])
+    path = file_of(tmp_path / "parts", "head")
+    lockstep("replay", path, "--lanes", "fp32,torch-autocast-bf16", "-o", tmp_path / "a.h5")
+    report = json.loads(lockstep("report", tmp_path / "a.h5", "--format", "json").stdout)
+    (part,) = next(lane for lane in report["lanes"] if lane["name"] == "torch-autocast-bf16")["parts"]
+    with h5py.File(path) as file:
+        given = file["steps/000000/micro/000/inputs"]
+        x, dy, weight, bias = (
+            torch.from_numpy(item[()])
+            for item in (given["0"], given["1"], file["params/head.weight"], file["params/head.bias"])
+        )
+    rounded = F.linear(x.bfloat16().float(), weight.bfloat16().float(), bias.bfloat16().float()).bfloat16().float()
+    shares = ((rounded - F.linear(x, weight, bias)).double() * dy).sum(-1)
+    assert part["first_order"] == pytest.approx(float(shares.sum()), rel=0.05)
+    assert part["second_order"] == pytest.approx(shares.numel() / 2 * float((shares**2).sum()), rel=0.05)
+    assert part["effect_error"] is None  # of one batch
+
+
+def test_a_replay_of_parts_goes_on_where_it_was_stopped(tmp_path, lockstep, binary_dir):
+    folder, joined = tmp_path / "parts", tmp_path / "all.h5"
+    captured(folder)
+    args = ["replay", folder, "--lanes", LANES, "-o", joined]
+    process = subprocess.Popen([binary_dir / "lockstep", *map(str, args)], stderr=subprocess.PIPE, text=True)
+    for line in process.stderr:
+        if "part 2/3" in line:
+            process.send_signal(signal.SIGKILL)
+            break
+    process.wait()
+    process.stderr.close()
+    assert not joined.exists() and len(list((tmp_path / "all.h5.parts").glob("*.h5"))) >= 1
+    done = lockstep(*args)
+    assert "part 1/3" not in done.stderr and "part 3/3" in done.stderr
+    assert not (tmp_path / "all.h5.parts").exists()
+    lockstep("replay", folder, "--lanes", LANES, "-o", tmp_path / "whole.h5")
+    lockstep("check", joined, "--baseline", tmp_path / "whole.h5", "--exact")
+
+
+def test_what_a_replay_of_parts_refuses(tmp_path, lockstep):
+    folder = tmp_path / "parts"
+    captured(folder)
+    lockstep("replay", folder, "-o", tmp_path / "a.h5")
+    assert "exists" in lockstep("replay", folder, "-o", tmp_path / "a.h5", code=2).stderr
+    said = lockstep("replay", folder, "--at", "0 fp32 #1", "--save-values", tmp_path / "v.npy", code=2)
+    assert "of one part only" in said.stderr
+    with open(file_of(folder, "head"), "r+b") as file:
+        file.seek(5000)
+        file.write(b"x")
+    said = lockstep("replay", folder, "-o", tmp_path / "b.h5", code=2).stderr
+    assert "head.lscap.h5" in said and not (tmp_path / "b.h5").exists() and not (tmp_path / "b.h5.parts").exists()
+    for path in (folder / "rank0").glob("step*/*.h5"):
+        path.unlink()
+    said = lockstep("replay", folder, "-o", tmp_path / "b.h5", code=2).stderr
+    assert said.count("is not there") == 3 and "copy the whole folder" in said
+
+
+def test_a_gate_of_parts(tmp_path, lockstep):
+    """The limits come from whole replays of the folder, each from weights moved by one ulp."""
+    folder, baseline = tmp_path / "parts", tmp_path / "parts.baseline.json"
+    captured(folder, ["blocks.0", "head"])
+    lockstep("baseline", "record", folder, "--lanes", "fp32,torch-autocast-bf16", "-o", baseline)
+    lockstep("check", folder, "--baseline", baseline)
+
+    def changed():
+        model = network()
+        for block in model.blocks:
+            block.ln_2.eps = 1e-1
+        return model
+
+    captured(tmp_path / "changed", ["blocks.0", "head"], make=changed)
+    said = lockstep("check", tmp_path / "changed", "--baseline", baseline, code=1).stdout
+    assert "blocks.0.ln_2" in said and "eps: 1e-05 -> 0.1" in said
