@@ -10,9 +10,11 @@
 #include <set>
 #include <utility>
 
+#include "src/capture/capture.h"
 #include "src/core/error.h"
 #include "src/core/text.h"
 #include "src/graph/json.h"
+#include "src/policy/twin_lane.h"
 
 namespace lockstep {
 namespace {
@@ -28,8 +30,9 @@ struct Group {
   ScriptLines lines;
   std::vector<std::vector<std::string>> formats, device_sums;  // by lane and site
   int64_t micro_batches = 1;
-  std::vector<std::pair<std::string, int64_t>> batches;  // a run file and a step of it
-  std::vector<int32_t> site_ids;                         // in the joined table, by own id
+  // Run files, which share the lanes among them, and a step of theirs.
+  std::vector<std::pair<std::vector<std::string>, int64_t>> batches;
+  std::vector<int32_t> site_ids;  // in the joined table, by own id
   size_t first_parameter = 0, parameters = 0, first_watched = 0;
 };
 
@@ -164,6 +167,41 @@ void add_memory(const MemoryFacts& more, MemoryFacts& to) {
   to.activations += more.activations;
 }
 
+// The lanes of a part, from all its run files: the reference, then as listed, twins and the
+// captured one last. Requires: files of one graph.
+std::vector<LaneInfo> lanes_of(const std::vector<RunFile>& runs) {
+  std::vector<LaneInfo> lanes;
+  for (const RunFile& run : runs) {
+    for (const LaneInfo& info : run.lanes()) {
+      if (std::ranges::find(lanes, info.name, &LaneInfo::name) == lanes.end())
+        lanes.push_back(info);
+    }
+  }
+  const auto place = [](const LaneInfo& lane) {
+    constexpr int kReference = 0, kListed = 1, kTwin = 2, kCaptured = 3;
+    if (lane.is_reference) return kReference;
+    if (lane.name == kCapturedLane) return kCaptured;
+    return twin_number(lane.name) > 0 ? kTwin : kListed;
+  };
+  std::ranges::stable_sort(lanes, {}, place);
+  return lanes;
+}
+
+// Throws: InputError: the files are not of one step graph.
+std::vector<RunFile> open_runs(const std::vector<std::string>& paths) {
+  std::vector<RunFile> runs;
+  for (const std::string& path : paths) {
+    const RunFile& run = runs.emplace_back(path);
+    if (run.graph_json() != runs.front().graph_json() || run.steps() != runs.front().steps() ||
+        !same_sites(run.sites(), runs.front().sites())) {
+      throw InputError(
+          fmt::format("run files '{}' and '{}': are of different steps", paths.front(), path),
+          "replay the parts to a new run file");
+    }
+  }
+  return runs;
+}
+
 }  // namespace
 
 struct JoinedRun::Impl {
@@ -176,26 +214,27 @@ struct JoinedRun::Impl {
   size_t rows = 0;
 
   void take(const PartRun& part);
-  void take_lanes(const RunFile& run, const std::string& path, bool is_new);
+  void take_lanes(const std::vector<LaneInfo>& own, const std::string& path, bool is_new);
   void join();
   void join_sites(const std::vector<Names>& names);
   void add_step(const Group& group, size_t row, StepRecord& record) const;
 };
 
-void JoinedRun::Impl::take_lanes(const RunFile& run, const std::string& path, bool is_new) {
+void JoinedRun::Impl::take_lanes(const std::vector<LaneInfo>& own, const std::string& path,
+                                 bool is_new) {
   std::vector<LaneDescription>& lanes = description.lanes;
   if (groups.empty()) {
-    for (const LaneInfo& info : run.lanes()) lanes.push_back(description_of(info));
+    for (const LaneInfo& info : own) lanes.push_back(description_of(info));
     return;
   }
   const auto same = [](const LaneDescription& a, const LaneInfo& b) { return a.name == b.name; };
-  if (!std::ranges::equal(lanes, run.lanes(), same)) {
+  if (!std::ranges::equal(lanes, own, same)) {
     throw InputError(fmt::format("run file '{}': has other lanes than the parts before it", path),
                      "replay all parts with the same lanes");
   }
   for (size_t i = 0; is_new && i < lanes.size(); ++i) {
-    add_memory(run.lanes()[i].memory.value_or(MemoryFacts{}), lanes[i].memory);
-    for (const std::string& warning : run.lanes()[i].warnings) {
+    add_memory(own[i].memory.value_or(MemoryFacts{}), lanes[i].memory);
+    for (const std::string& warning : own[i].warnings) {
       if (std::ranges::find(lanes[i].warnings, warning) == lanes[i].warnings.end()) {
         lanes[i].warnings.push_back(warning);
       }
@@ -204,16 +243,24 @@ void JoinedRun::Impl::take_lanes(const RunFile& run, const std::string& path, bo
 }
 
 void JoinedRun::Impl::take(const PartRun& part) {
-  const RunFile run(part.path);
+  const std::vector<RunFile> runs = open_runs(part.paths);
+  const RunFile& run = runs.front();
+  const std::vector<LaneInfo> lanes = lanes_of(runs);
   const auto is_same = [&](const Group& g) {
     return g.module == part.module && g.graph_json == run.graph_json() &&
            same_sites(g.sites, run.sites());
   };
   auto found = std::ranges::find_if(groups, is_same);
   const bool is_new = found == groups.end();
-  take_lanes(run, part.path, is_new);
+  take_lanes(lanes, part.paths.front(), is_new);
   if (is_new) {
-    if (groups.empty()) options = run.options();
+    if (groups.empty()) {
+      options = run.options();
+      options.lanes.clear();
+      for (const LaneInfo& lane : lanes) {
+        if (lane.name != kCapturedLane) options.lanes.push_back(lane.name);
+      }
+    }
     Group group;
     group.module = group.name = part.module;
     const auto overlaps = [&](const Group& g) {
@@ -226,14 +273,18 @@ void JoinedRun::Impl::take(const PartRun& part) {
     group.watched = run.watched();
     group.lines = run.lines();
     group.micro_batches = run.options().accumulate;
-    for (const LaneInfo& lane : run.lanes()) {
+    for (const LaneInfo& lane : lanes) {
       group.formats.push_back(lane.site_formats);
       group.device_sums.push_back(lane.device_sums);
     }
     groups.push_back(std::move(group));
     found = groups.end() - 1;
   }
-  for (int64_t step = 0; step < run.steps(); ++step) found->batches.emplace_back(part.path, step);
+  for (const RunFile& one : runs) {  // policy files' texts
+    options.policy_texts.insert(one.options().policy_texts.begin(),
+                                one.options().policy_texts.end());
+  }
+  for (int64_t step = 0; step < run.steps(); ++step) found->batches.emplace_back(part.paths, step);
   rows = std::max(rows, found->batches.size());
 }
 
@@ -350,12 +401,16 @@ const RunDescription& JoinedRun::describe(std::string model, std::string hash) {
 
 // Adds what one batch of a part was in every lane.
 void JoinedRun::Impl::add_step(const Group& group, size_t row, StepRecord& record) const {
-  const auto& [path, step] = group.batches[row];
-  const RunFile run(path);
+  const auto& [paths, step] = group.batches[row];
+  const std::vector<RunFile> runs = open_runs(paths);
   const auto loss = static_cast<size_t>(std::ranges::find(losses, group.name) - losses.begin());
   const auto number = static_cast<size_t>(&group - groups.data());
   for (size_t l = 0; l < record.lanes.size(); ++l) {
-    LaneStep own = run.step(static_cast<int>(l), step);
+    const std::string& name = description.lanes[l].name;
+    const auto run = std::ranges::find_if(runs, [&](const RunFile& one) {
+      return std::ranges::find(one.lanes(), name, &LaneInfo::name) != one.lanes().end();
+    });
+    LaneStep own = run->step(run->lane_index(name), step);
     LaneStep& lane = record.lanes[l];
     lane.seconds += own.seconds;
     if (!own.alive) {

@@ -13,9 +13,9 @@
 namespace lockstep {
 
 struct PartRun {
-  std::string module;  // its path in the model
-  std::string batch;   // "rank 1, step 3"
-  std::string path;    // of its run file
+  std::string module;              // its path in the model
+  std::string batch;               // "rank 1, step 3"
+  std::vector<std::string> paths;  // of its run files, each with the reference and other lanes
 };
 
 class JoinedRun {
@@ -23,7 +23,7 @@ class JoinedRun {
   // Runs of one module are batches of one part if their step graphs are equal; of others the later
   // ones are named "experts.2@rank 1, step 3", and so is a part that another part contains.
   // Reads the files one after the other. Requires: equal lanes, at least one run.
-  // Throws: InputError: a file cannot be read, or has other lanes than the first.
+  // Throws: InputError: a file cannot be read, or a part has other lanes than the first.
   explicit JoinedRun(std::vector<PartRun> runs);
   ~JoinedRun();
 

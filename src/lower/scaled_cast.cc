@@ -72,7 +72,9 @@ std::optional<ScaledCast> ScaledOperands::cast_of(const Node& node, size_t opera
   cast.to = scaling.factor(product, is_gradient(graph_, id)              ? FactorRole::kGradient
                                     : graph_.parameter_of(id) != nullptr ? FactorRole::kWeight
                                                                          : FactorRole::kActivation);
-  cast.keeps_scales = sums_by_blocks(scaling, product);
+  // Hardware sums the codes; the scale of a whole line multiplies the result.
+  const bool is_line = cast.to.block != nullptr && cast.to.block->block_size == kWholeLine;
+  cast.keeps_scales = sums_by_blocks(scaling, product) || (is_line && policy_.hardware != nullptr);
   cast.hadamard = scaling.of(product).hadamard;
   if (cast.hadamard == Hadamard::kFixed) cast.signs = kFixedHadamardSigns;
   if (cast.hadamard == Hadamard::kDrawn) {

@@ -423,7 +423,8 @@ TEST_CASE("scaling: stochastic casts in front of scaled ones have their own keys
   CHECK(keys.size() == casts);
 }
 
-TEST_CASE("scaling on hardware: FP8 units serve tensor scales; blocks have no model") {
+TEST_CASE(
+    "scaling on hardware: FP8 units serve scales of tensors and lines; blocks have no model") {
   const auto lower_on = [](const std::string& policy_name, const std::string& hardware) {
     Policy policy = find_policy(policy_name);
     apply_hardware(policy, *find_hardware(hardware));
@@ -434,6 +435,12 @@ TEST_CASE("scaling on hardware: FP8 units serve tensor scales; blocks have no mo
   CHECK(dw.gemm_accumulator->name == "hopper_fp8");
   CHECK(dw.factor_formats[0]->name == "fp8_e4m3");
   CHECK(dw.factor_formats[1]->name == "fp8_e5m2");
+  // Hardware sums the codes of a whole line; its scale multiplies the result.
+  const Lowered rows = lower_on("fp8-rowwise", "hopper");
+  const Instruction& y = rows.op("fc1", "linear");
+  CHECK(y.gemm_accumulator->name == "hopper_fp8");
+  CHECK(y.factor_formats[0]->name == "fp8_e4m3");
+  CHECK(y.sum_block == 7);
   const auto problem = [&](const std::string& policy, const std::string& hardware) {
     return testing::problems_in([&] { lower_on(policy, hardware); });
   };

@@ -191,6 +191,28 @@ def test_deepseeks_promotion(operands, tmp_path):
         assert not np.array_equal(ours, plain)
 
 
+def test_rows_on_hopper(operands, tmp_path):
+    """Whole lines of codes are summed by the tensor core, then take both scales."""
+    x, w, dy = operands
+    policy = tmp_path / "rows.toml"
+    products = ("fprop", "dgrad", "wgrad")
+    policy.write_text(
+        'extends = "fp8-rowwise"\n' + "".join(f'[scaling.{p}]\naccumulator = "hopper_fp8"\n' for p in products)
+    )
+    row, column = (lambda a: power_of_two(a, (1, a.shape[1]))), (lambda a: power_of_two(a, (a.shape[0], 1)))
+
+    def product(a, b):
+        return hopper(a[0], b[0]) * a[1][:, :1] * b[1][:1]
+
+    expected = (
+        product(row(x), transposed(row(w))),
+        product(row(dy), column(w)),
+        product(transposed(column(dy)), column(x)),
+    )
+    for ours, other in zip(layer(policy, operands), expected, strict=True):
+        assert np.array_equal(ours, bf16(other))
+
+
 def power_of_two(x, tile):
     """(elements, r): s = 448 / amax with its fraction bits cut."""
     q, r = np.empty_like(x), np.empty_like(x)
