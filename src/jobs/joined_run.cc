@@ -234,7 +234,13 @@ void JoinedRun::Impl::take_lanes(const std::vector<LaneInfo>& own, const std::st
   }
   for (size_t i = 0; is_new && i < lanes.size(); ++i) {
     add_memory(own[i].memory.value_or(MemoryFacts{}), lanes[i].memory);
+    // What no part has is wrong with the policy.
+    std::erase_if(lanes[i].warnings, [&](const std::string& known) {
+      return known.ends_with(kInThisPart) &&
+             std::ranges::find(own[i].warnings, known) == own[i].warnings.end();
+    });
     for (const std::string& warning : own[i].warnings) {
+      if (warning.ends_with(kInThisPart)) continue;
       if (std::ranges::find(lanes[i].warnings, warning) == lanes[i].warnings.end()) {
         lanes[i].warnings.push_back(warning);
       }

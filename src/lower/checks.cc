@@ -32,6 +32,7 @@ void LowerChecks::report_sums(ProblemList& problems) const {
   }
   const Accumulator& accumulator = *in_.policy.gemm_accumulator;
   if (policy_unit_used_ || accumulator.operands.empty() || in_.graph.gradients.empty()) return;
+  if (in_.policy.is_of_larger_model) return;
   problems.add(
       "[gemm] accumulator " + accumulator.name + ": no sum of products has factors that it takes",
       "`lockstep list accumulators` shows them; without the accumulator `lockstep "
@@ -57,7 +58,8 @@ void LowerChecks::throw_if_any(const RuleBook& rules, const ScaledOperands& scal
     problems.add(problem + " in a region without autocast, an error in torch",
                  "compute = \"fp32\" casts the operands as well, like x.float() in the region");
   }
-  if (!in_.graph.gradients.empty()) {  // an evaluation graph lacks the backward half
+  // An evaluation graph lacks the backward half.
+  if (!in_.graph.gradients.empty() && !in_.policy.is_of_larger_model) {
     rules.report_unused(problems);
     scaled.report_unused(problems);
   }

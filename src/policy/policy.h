@@ -179,6 +179,8 @@ struct Policy {
   LossScaleSpec loss_scale;
   LossScaleUse loss_scale_use;
   std::vector<PolicyRule> rules;
+  // The graph is a part of the model that the policy is for: what it asks for may not be there.
+  bool is_of_larger_model = false;
 
   // These take the format of a parameter's weight: `weight`, or FP32 by keep_fp32. An FP32 weight
   // needs no master and is updated in FP32.

@@ -12,6 +12,7 @@
 #include "src/data/sources.h"
 #include "src/graph/autodiff.h"
 #include "src/graph/same_step.h"
+#include "src/lower/lower.h"
 #include "src/train/lane/captured_lane.h"
 #include "src/train/loss_passes.h"
 #include "src/train/run_memory.h"
@@ -57,6 +58,20 @@ void require_memory(const Graph& forward, size_t lanes, ProblemList& problems) {
                            "this machine has {:.1f}",
                            lanes, needed, there),
                "a smaller --size or --batch, or fewer --lanes, need less");
+}
+
+// What a policy for a whole model asks for that this part lacks, which would be a mistake
+// elsewhere.
+void add_unmatched(const Graph& graph, const SiteTable& sites, LaneDescription& lane) {
+  Policy whole = lane.policy;
+  whole.is_of_larger_model = false;
+  try {
+    lower(graph, sites, whole, container_of(lane) == Container::kF64);
+  } catch (const InputError& error) {
+    for (const std::string& problem : error.problems()) {
+      lane.warnings.push_back(problem + std::string(kInThisPart));
+    }
+  }
 }
 
 }  // namespace
@@ -128,6 +143,9 @@ PreparedRun::PreparedRun(RunOptions wanted, Capture captured)
   if (problems.empty()) check_run_numbers(options, problems);
   std::erase(options.lanes, std::string(kCapturedLane));  // always there
   description.lanes = describe_lanes(options, /*is_capture=*/true, problems);
+  for (LaneDescription& lane : description.lanes) {
+    lane.policy.is_of_larger_model = !options.part.empty();
+  }
   std::vector<Graph> forward;
   for (const size_t number : loop.graphs) forward.push_back(captured_graph(from, number));
   for (Graph& one : forward) {
@@ -215,6 +233,7 @@ void PreparedRun::make_lanes(std::vector<Graph> forward,
     if (container_of(lane) == Container::kF32) {  // FP64 loses none
       lane.warnings = vanishing_constants(lane.policy, groups, group_names);
     }
+    if (lane.policy.is_of_larger_model) add_unmatched(graph, sites, lane);
   }
   description.step_graph = &graph;
   description.sites = &sites;

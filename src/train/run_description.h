@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "src/capture/script_line.h"
@@ -12,6 +13,9 @@
 #include "src/train/run_options.h"
 
 namespace lockstep {
+
+// Ends a warning about a policy that asks for what a part of the model lacks; another may have it.
+inline constexpr std::string_view kInThisPart = " (in this part of the model)";
 
 struct LaneDescription {
   std::string name;  // as given on the command line

@@ -26,6 +26,7 @@ LaneInfo lane_info(const LaneDescription& lane) {
   info.policy_hash = run_names::hex(lane.policy.hash());
   info.fallbacks = lane.fallbacks;
   info.is_reference = lane.is_reference;
+  info.is_of_larger_model = lane.policy.is_of_larger_model;
   info.scaler_losses = lane.scaler_losses;
   info.warnings = lane.warnings;
   info.site_formats = lane.site_formats;
@@ -35,7 +36,9 @@ LaneInfo lane_info(const LaneDescription& lane) {
 }
 
 Policy policy_of(const LaneInfo& lane) {
-  return parse_recorded_policy(lane.policy_text, parse_lane_name(lane.name).policy);
+  Policy policy = parse_recorded_policy(lane.policy_text, parse_lane_name(lane.name).policy);
+  policy.is_of_larger_model = lane.is_of_larger_model;
+  return policy;
 }
 
 }  // namespace lockstep

@@ -26,6 +26,7 @@ struct LaneInfo {
   std::string policy_hash;             // of the policy with all that it extends
   std::vector<std::string> fallbacks;  // kernels that ran in software instead of on the engine
   bool is_reference = false;
+  bool is_of_larger_model = false;  // Policy's: the run is of parts
   int64_t died_at = -1;
   DeathCause died_of = DeathCause::kAlive;  // kAlive also in files without it
   // The losses that have a scaler each, in column order; empty: one scaler for all.

@@ -308,6 +308,7 @@ void RunFile::Impl::read_lane(const StoredFields& lane, const std::string& name)
   info.policy_text = lane.child(run_names::kPolicy).take_text();
   info.policy_hash = lane.text(run_names::kPolicyHash);
   info.is_reference = lane.flag(run_names::kIsReference, false);
+  info.is_of_larger_model = !options.part.empty();
   if (info.is_reference != (lanes.size() == 1)) {
     lane.problem("the first lane, and no other, must be the reference");
   }

@@ -592,3 +592,26 @@ def test_a_gate_of_parts(tmp_path, lockstep):
     captured(tmp_path / "changed", ["blocks.0", "head"], make=changed)
     said = lockstep("check", tmp_path / "changed", "--baseline", baseline, code=1).stdout
     assert "blocks.0.ln_2" in said and "eps: 1e-05 -> 0.1" in said
+
+
+def test_a_policy_for_the_whole_model_may_match_nothing_in_a_part(tmp_path, lockstep):
+    folder, policy = tmp_path / "parts", tmp_path / "own.toml"
+    captured(folder, ["blocks.0", "blocks.1.ln_1"])
+    rules = '[[rule]]\nlayer = "blocks.0.up"\ncompute = "fp32"\n'
+    policy.write_text('extends = "fp8-current"\n' + rules, encoding="utf-8")
+    done = lockstep("replay", folder, "--lanes", f"fp32,{policy}", "-o", tmp_path / "a.h5")
+    report = json.loads(lockstep("report", tmp_path / "a.h5", "--format", "json").stdout)
+    lane = next(lane for lane in report["lanes"] if lane["name"].endswith("own.toml"))
+    assert [part["name"] for part in lane["parts"]] == ["blocks.0", "blocks.1.ln_1"]
+    with h5py.File(tmp_path / "a.h5") as file:  # what one part lacks the other has
+        assert all("warnings" not in file["lanes"][lane].attrs for lane in file["lanes"])
+    said = lockstep("replay", file_of(folder, "blocks.1.ln_1"), "--lanes", f"fp32,{policy}", "-o", tmp_path / "b.h5")
+    assert "matches nothing" in said.stderr and "nothing is scaled" in said.stderr
+    policy.write_text('extends = "fp8-current"\n' + rules.replace("up", "upp"), encoding="utf-8")
+    lockstep("replay", folder, "--lanes", f"fp32,{policy}", "-o", tmp_path / "c.h5")
+    with h5py.File(tmp_path / "c.h5") as file:
+        (warning,) = (
+            file["lanes"][lane].attrs["warnings"] for lane in file["lanes"] if "warnings" in file["lanes"][lane].attrs
+        )
+    assert "blocks.0.upp" in str(warning) and "matches nothing" in str(warning)
+    assert done.returncode == 0
