@@ -69,7 +69,8 @@ void add_unmatched(const Graph& graph, const SiteTable& sites, LaneDescription& 
     lower(graph, sites, whole, container_of(lane) == Container::kF64);
   } catch (const InputError& error) {
     for (const std::string& problem : error.problems()) {
-      lane.warnings.push_back(problem + std::string(kInThisPart));
+      // Without the hint, which lists what this part has: equal in all parts that lack it.
+      lane.warnings.push_back(problem.substr(0, problem.find("; ")) + std::string(kInThisPart));
     }
   }
 }
