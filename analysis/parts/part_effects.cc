@@ -32,18 +32,25 @@ std::map<std::string, size_t> output_sites(const SiteTable& sites) {
   return found;
 }
 
-// The sums over each token's features that the loss adds up.
+// The sums over each token's features, which the loss adds up: on the way back from it the first
+// values that are no scalars, where something larger was summed.
 void find_token_sums(const Graph& graph, const std::string& value,
                      const std::map<std::string, size_t>& outputs, std::vector<size_t>& found) {
   const Node* node = graph.producer_of(value);
   if (node == nullptr) return;
-  const bool is_scalar = graph.type_of(value).shape.empty();
-  if (node->op == "sum" && !is_scalar) {
-    if (const auto site = outputs.find(value); site != outputs.end()) found.push_back(site->second);
+  const auto size_of = [&](const std::string& id) {
+    return element_count(graph.type_of(id).shape);
+  };
+  const int64_t size = size_of(value);
+  if (size == 1) {
+    for (const std::string& input : node->inputs) find_token_sums(graph, input, outputs, found);
     return;
   }
-  if (node->op != "sum" && node->op != "add" && node->op != "reshape") return;
-  for (const std::string& input : node->inputs) find_token_sums(graph, input, outputs, found);
+  const auto is_larger = [&](const std::string& input) { return size_of(input) > size; };
+  const auto site = outputs.find(value);
+  if (site != outputs.end() && std::ranges::any_of(node->inputs, is_larger)) {
+    found.push_back(site->second);
+  }
 }
 
 // The largest number of a format narrower than FP32; 0: any other, and block formats, whose scales

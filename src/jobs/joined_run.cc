@@ -373,7 +373,7 @@ void JoinedRun::Impl::join() {
     };
     gather(&Group::formats, lane.site_formats);
     gather(&Group::device_sums, lane.device_sums);
-    if (lane.policy.loss_scale.kind != "none") {
+    if (lane.policy.loss_scale.kind != LossScaleSpec().kind) {  // it has a scaler
       for (const Group& group : groups) lane.scaler_losses.push_back(group.name);
     }
   }

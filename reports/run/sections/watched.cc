@@ -17,7 +17,8 @@ Blocks write_watched(const Report& report) {
     for (const LaneReport& lane : report.lanes) most = std::max(most, lane.watched.size());
     for (size_t i = 0; i < most; ++i) {
       for (const LaneReport& lane : report.lanes) {
-        if (i < lane.watched.size() && lane.watched[i].last_step >= 0) work(lane, lane.watched[i]);
+        const bool is_seen = i < lane.watched.size() && lane.watched[i].last_step >= 0;
+        if (is_seen && lane.parts.empty()) work(lane, lane.watched[i]);  // parts have a table
       }
     }
   };
@@ -60,9 +61,7 @@ Blocks write_watched(const Report& report) {
     if (drifts && has_log_probs) row.push_back(error_cell(last.mean_kl()));
     table.rows.push_back(std::move(row));
   });
-  const bool are_parts =
-      std::ranges::any_of(report.lanes, [](const LaneReport& lane) { return !lane.parts.empty(); });
-  if (table.rows.empty() || are_parts) return {};  // parts have a table of their own
+  if (table.rows.empty()) return {};
   table.notes = {fmt::format(
       "Lane minus reference, element by element, {}. size: mean of |reference|; relative: mean "
       "error over size.{}{}{}{}",

@@ -350,6 +350,7 @@ TEST_CASE("every section has its own name and says something about a full run") 
   report.lanes[3].beside_model = HardwarePair();
   report.lanes[3].beside_model->model_lane = 2;
   report.lanes[3].watched = {testing::watched_log_probs()};
+  report.lanes[2].parts = {{.name = "blocks.0", .batches = 1}};
   for (const Section& a : sections()) {
     CAPTURE(a.name);
     CHECK_FALSE(a.write(testing::advised(report)).empty());
