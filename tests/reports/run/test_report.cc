@@ -350,7 +350,8 @@ TEST_CASE("every section has its own name and says something about a full run") 
   report.lanes[3].beside_model = HardwarePair();
   report.lanes[3].beside_model->model_lane = 2;
   report.lanes[3].watched = {testing::watched_log_probs()};
-  report.lanes[2].parts = {{.name = "blocks.0", .batches = 1}};
+  PartEffect& part = report.lanes[2].parts.emplace_back();
+  part.name = "blocks.0", part.batches = 1;
   for (const Section& a : sections()) {
     CAPTURE(a.name);
     CHECK_FALSE(a.write(testing::advised(report)).empty());
