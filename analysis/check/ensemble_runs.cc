@@ -85,7 +85,7 @@ std::string EnsembleRuns::run(RunOptions options, const std::string& name) {
     if (watch_) watch_(started_, wanted_);
     ++started_;
     const PartsIndex index = read_parts_index(options.model);
-    if (!replay_parts(index, {std::move(options), path, kCommand, true}, {}, stop_)) {
+    if (!replay_parts(index, {std::move(options), path, kCommand}, {}, stop_)) {
       throw EnsembleStopped();
     }
     return path;

@@ -13,7 +13,7 @@ namespace lockstep {
 void make_recorded_run(std::optional<LockstepRun>& run, RunOptions options) {
   if (is_parts_folder(options.model)) {
     throw InputError(fmt::format("'{}': a folder of parts", options.model),
-                     "replay and compare the capture of one part");
+                     "repeat its replay, or replay and compare the capture of one part");
   }
   if (!options.capture_hash.empty()) {
     Capture capture = read_capture(options.model, CaptureUse::kReplay);

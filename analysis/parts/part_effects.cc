@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -12,6 +13,7 @@
 #include "src/core/error.h"
 #include "src/graph/json.h"
 #include "src/graph/site.h"
+#include "src/jobs/joined_run.h"
 
 namespace lockstep {
 namespace {
@@ -91,11 +93,6 @@ std::vector<PartPlaces> part_places(const RunFile& run) {
     } else {
       place.loss_factor = static_cast<double>(run.options().accumulate);
     }
-    for (const Site& site : sites.sites) {
-      if (!is_joined || is_below(site.layer, place.name)) {
-        place.sites.push_back(static_cast<size_t>(site.id));
-      }
-    }
     for (const auto& [parameter, value] : pass_gradients(graph, pass)) {
       const auto site = outputs.find(value);
       if (site != outputs.end()) place.weight_gradients.push_back(site->second);
@@ -124,7 +121,19 @@ std::vector<PartPlaces> part_places(const RunFile& run) {
     }
     places.push_back(std::move(place));
   }
+  for (const Site& site : sites.sites) {  // of the innermost part: one may contain another
+    PartPlaces* own = graph.passes.empty() ? &places.front() : nullptr;
+    for (PartPlaces& place : places) {
+      const bool is_closer = own == nullptr || place.name.size() > own->name.size();
+      if (is_closer && is_below(site.layer, place.name)) own = &place;
+    }
+    if (own != nullptr) own->sites.push_back(static_cast<size_t>(site.id));
+  }
   return places;
+}
+
+bool PartEffect::is_alone() const {
+  return name.find(kAlone) != std::string::npos;
 }
 
 PartTally::PartTally(const RunFile& run, const std::vector<PartPlaces>& places, int lane)
@@ -146,23 +155,31 @@ void PartTally::add(const PartPlaces& place, const StepRecord& record, Sums& sum
   const auto loss_of = [&](const LaneStep& of) {
     return place.loss < 0 ? of.loss : of.losses[static_cast<size_t>(place.loss)];
   };
-  sums.first.push_back((loss_of(lane) - loss_of(reference)) * place.loss_factor);
+  const double first = (loss_of(lane) - loss_of(reference)) * place.loss_factor;
   double second = 0;
   for (const size_t s : place.token_sums) {
     const SiteRecord& site = lane.sites[s];
     second += static_cast<double>(site.stats.count) / 2 * site.error.err_sq;
   }
-  sums.second.push_back(second);
+  if (std::isfinite(first) && std::isfinite(second)) {
+    sums.first.push_back(first);
+    sums.second.push_back(second);
+  } else {
+    ++sums.nonfinite;
+  }
   const auto add_errors = [&](const std::vector<size_t>& at, double& error_sq, double& sq) {
     for (const size_t s : at) {
-      error_sq += lane.sites[s].error.err_sq;
+      const bool is_whole = lane.sites[s].error.compared >= reference.sites[s].error.compared;
+      error_sq += is_whole ? lane.sites[s].error.err_sq : std::numeric_limits<double>::infinity();
       sq += reference.sites[s].stats.sum_sq / (reference.sites[s].scale * reference.sites[s].scale);
     }
   };
   add_errors(place.input_gradients, sums.input_error_sq, sums.input_sq);
   add_errors(place.weight_gradients, sums.weight_error_sq, sums.weight_sq);
   for (const size_t w : place.watched) {
-    sums.output_error += lane.watched[w].error_sum;
+    const bool is_finite = lane.watched[w].nonfinite == 0;
+    sums.output_error +=
+        is_finite ? lane.watched[w].error_sum : std::numeric_limits<double>::infinity();
     sums.output += lane.watched[w].reference_sum;
   }
   for (const size_t s : place.sites) {
@@ -184,10 +201,14 @@ void PartTally::add(const PartPlaces& place, const StepRecord& record, Sums& sum
 void PartTally::on_step(const StepRecord& record) {
   const LaneStep& lane = record.lanes[static_cast<size_t>(lane_)];
   const LaneStep& reference = record.lanes[kReferenceIndex];
-  if (!lane.alive || !reference.alive) return;
+  if (!reference.alive || !lane.alive) return;
   for (size_t p = 0; p < places_.size(); ++p) {
     const auto is_measured = [&](size_t s) { return reference.sites[s].measured; };
-    if (std::ranges::any_of(places_[p].sites, is_measured)) add(places_[p], record, sums_[p]);
+    const auto is_measured_here = [&](size_t s) { return lane.sites[s].measured; };
+    // Only what both have: a lane may have died in a part's own run.
+    const bool is_there = std::ranges::any_of(places_[p].sites, is_measured) &&
+                          std::ranges::any_of(places_[p].sites, is_measured_here);
+    if (is_there) add(places_[p], record, sums_[p]);
   }
   for (size_t s = 0; s < lane.sites.size(); ++s) {
     const LossEffect& effect = lane.sites[s].effect;
@@ -203,20 +224,22 @@ std::vector<PartEffect> PartTally::effects() const {
     const Sums& sums = sums_[p];
     PartEffect& part = found.emplace_back();
     part.name = place.name;
-    part.batches = std::ssize(sums.first);
-    if (sums.first.empty()) {
+    const int64_t finite = std::ssize(sums.first);
+    part.batches = finite + sums.nonfinite;
+    part.nonfinite = sums.nonfinite;
+    if (part.batches == 0) {
       part.first_order = part.second_order = PartEffect::kNone;
       continue;
     }
-    part.first_order = mean(sums.first);
+    part.first_order = mean(sums.first);  // NaN: none is finite
     part.second_order = place.token_sums.empty() ? PartEffect::kNone : mean(sums.second);
-    if (part.batches > 1) {
+    if (finite > 1) {
       double squares = 0;
       for (size_t b = 0; b < sums.first.size(); ++b) {
         const double now = sums.first[b] + (place.token_sums.empty() ? 0 : sums.second[b]);
         squares += (now - part.effect()) * (now - part.effect());
       }
-      const auto n = static_cast<double>(part.batches);
+      const auto n = static_cast<double>(finite);
       part.spread = std::sqrt(squares / (n - 1) / n);
     }
     if (sums.output > 0) part.output_error = sums.output_error / sums.output;

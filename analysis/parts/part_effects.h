@@ -24,11 +24,13 @@ struct PartEffect {
 
   std::string name;         // the module's path
   int64_t batches = 0;      // that have it: captured steps of ranks
+  int64_t nonfinite = 0;    // of them: where its loss is not finite; left out of what follows
   double first_order = 0;   // of the change of the model's loss, a mean over the batches
   double second_order = 0;  // likewise; NaN: the part has no sums over tokens
   double spread = kNone;    // the standard error of effect() over the batches; NaN: there is one
-  // Norm of the difference from the reference over the reference's, of all batches; NaN: the part
-  // has none. Of the output: means of magnitudes instead, as in the table of watched values.
+  // Norm of the difference from the reference over the reference's, of all batches; infinite: so is
+  // the lane's; NaN: the part has none. Of the output: means of magnitudes instead, as in the table
+  // of watched values.
   double output_error = kNone, input_gradient_error = kNone, weight_gradient_error = kNone;
   // The largest share at one site: of nonzero values that became zero, of all that became infinite
   // or were set to the largest number.
@@ -37,6 +39,7 @@ struct PartEffect {
   std::string layer;        // whose forward roundings move the loss most, with their share
   double layer_share = 0;
 
+  bool is_alone() const;  // a sum over the parts leaves it out
   double effect() const { return first_order + (second_order > 0 ? second_order : 0); }
 };
 
@@ -63,7 +66,8 @@ class PartTally : public Observer {
 
  private:
   struct Sums {
-    std::vector<double> first, second;  // by batch
+    std::vector<double> first, second;  // by batch with a finite loss
+    int64_t nonfinite = 0;
     double output_error = 0, output = 0;
     double input_error_sq = 0, input_sq = 0, weight_error_sq = 0, weight_sq = 0;
     double to_zero = 0, out_of_range = 0, headroom = std::numeric_limits<double>::infinity();

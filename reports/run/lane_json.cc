@@ -241,6 +241,8 @@ const JsonObject<PartEffect>& json_object(const PartEffect*) {
       {
           {"name", &PartEffect::name, "the module's path"},
           {"batches", &PartEffect::batches, "that have it: captured steps of ranks"},
+          {"nonfinite_batches", &PartEffect::nonfinite,
+           "of them: where its loss is not finite; left out of what follows"},
           {"effect", &PartEffect::effect, "change of the model's loss, a mean over the batches"},
           {"first_order", &PartEffect::first_order, "of it"},
           {"second_order", &PartEffect::second_order,

@@ -124,14 +124,20 @@ std::string effect_text(double effect, double spread) {
 // parts, whose loss is the inner product of their outputs with their gradients.
 std::string part_text(const LaneReport& lane) {
   double effect = 0, variance = 0, magnitudes = 0;
+  const PartEffect* worst = nullptr;
   for (const PartEffect& part : lane.parts) {
+    if (part.nonfinite > 0) {
+      return fmt::format("{} breaks {}: its output or gradient is not finite in {} of {} batches",
+                         lane.info.name, part.name, part.nonfinite, part.batches);
+    }
+    const bool counts = part.batches > 0 && (!part.is_alone() || lane.parts.size() == 1);
+    if (!counts) continue;
     effect += part.effect();
     variance += part.spread * part.spread;
     magnitudes += std::abs(part.effect());
+    if (worst == nullptr || std::abs(part.effect()) > std::abs(worst->effect())) worst = &part;
   }
-  if (lane.parts.empty() || !std::isfinite(effect)) return lane.info.name + ", not judged";
-  const auto worst = std::ranges::max_element(
-      lane.parts, {}, [](const PartEffect& part) { return std::abs(part.effect()); });
+  if (worst == nullptr) return lane.info.name + ", not judged";
   std::string outputs, where;
   if (lane.parts.size() == 1) {
     outputs = fmt::format("its output by {} and ", share_text(worst->output_error));

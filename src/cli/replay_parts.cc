@@ -11,7 +11,9 @@
 #include "src/cli/replay_end.h"
 #include "src/cli/terminal/stop_signal.h"
 #include "src/cli/terminal/terminal.h"
+#include "src/core/error.h"
 #include "src/core/text.h"
+#include "src/core/text_file.h"
 #include "src/jobs/parts_replay.h"
 #include "src/record/run/run_lock.h"
 
@@ -42,7 +44,7 @@ int replay_parts_folder(ReplayArgs& args, ProblemList& problems) {
           [&](const RunDescription& run) {
             if (!std::exchange(is_described, true)) print_run_notes(run);
           }};
-  const PartsReplay wanted = {args.options, path, command_line(), args.overwrite};
+  const PartsReplay wanted = {args.options, path, command_line()};
   try {
     if (!replay_parts(index, wanted, watch, catch_stop_signals())) {
       fmt::print(
@@ -52,7 +54,10 @@ int replay_parts_folder(ReplayArgs& args, ProblemList& problems) {
       return kExitSignalBase + stop_signal();
     }
   } catch (const WriteError& error) {
-    return report_write_error(error, path);
+    const std::string hint = write_error_hint(error.error());
+    throw InputError(printable(error.what()),
+                     (hint.empty() ? "" : hint + "; ") +
+                         "then give the same command again: parts that are done are kept");
   }
   for (const PartEntry& entry : index.entries) {
     if (!entry.file.empty()) continue;

@@ -10,7 +10,7 @@ namespace lockstep {
 struct Job {
   std::string label;   // "blocks.0, step 3, rank 1": for people
   RunOptions options;  // of a capture, whose SHA-256 they name
-  std::string hash;    // 16 hexadecimal digits: equal jobs give the same numbers
+  std::string hash;    // 16 hexadecimal digits: equal jobs of one build give the same numbers
 };
 
 // The place of the capture does not count, the policies' texts do. Throws: InputError: a lane's

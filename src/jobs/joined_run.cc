@@ -29,9 +29,8 @@ struct Group {
   std::vector<std::string> watched;
   ScriptLines lines;
   std::vector<std::vector<std::string>> formats, device_sums;  // by lane and site
-  int64_t micro_batches = 1;
-  // Run files, which share the lanes among them, and a step of theirs.
-  std::vector<std::pair<std::vector<std::string>, int64_t>> batches;
+  // By step of the joined run: run files, which share the lanes among them, and a step of theirs.
+  std::map<size_t, std::pair<std::vector<std::string>, int64_t>> batches;
   std::vector<int32_t> site_ids;  // in the joined table, by own id
   size_t first_parameter = 0, parameters = 0, first_watched = 0;
 };
@@ -210,8 +209,8 @@ struct JoinedRun::Impl {
   SiteTable sites;
   RunOptions options;
   RunDescription description;
-  std::vector<std::string> losses;  // as loss_names(): sorted
-  size_t rows = 0;
+  std::vector<std::string> losses;                           // as loss_names(): sorted
+  std::map<std::pair<std::string, int64_t>, size_t> row_of;  // of a batch's steps, as they come
 
   void take(const PartRun& part);
   void take_lanes(const std::vector<LaneInfo>& own, const std::string& path, bool is_new);
@@ -270,15 +269,16 @@ void JoinedRun::Impl::take(const PartRun& part) {
     Group group;
     group.module = group.name = part.module;
     const auto overlaps = [&](const Group& g) {
-      return g.name == group.name || g.module.starts_with(group.module + ".") ||
-             group.module.starts_with(g.module + ".");
+      return g.module.starts_with(group.module + ".") || group.module.starts_with(g.module + ".");
     };
-    if (std::ranges::any_of(groups, overlaps)) group.name += "@" + part.batch;
+    if (std::ranges::any_of(groups, overlaps)) group.name += kAlone;
+    if (std::ranges::find(groups, group.name, &Group::name) != groups.end()) {
+      group.name += "@" + part.batch;
+    }
     group.graph_json = run.graph_json();
     group.sites = run.sites();
     group.watched = run.watched();
     group.lines = run.lines();
-    group.micro_batches = run.options().accumulate;
     for (const LaneInfo& lane : lanes) {
       group.formats.push_back(lane.site_formats);
       group.device_sums.push_back(lane.device_sums);
@@ -290,8 +290,10 @@ void JoinedRun::Impl::take(const PartRun& part) {
     options.policy_texts.insert(one.options().policy_texts.begin(),
                                 one.options().policy_texts.end());
   }
-  for (int64_t step = 0; step < run.steps(); ++step) found->batches.emplace_back(part.paths, step);
-  rows = std::max(rows, found->batches.size());
+  for (int64_t step = 0; step < run.steps(); ++step) {
+    const auto row = row_of.try_emplace({part.batch, step}, row_of.size()).first->second;
+    found->batches[row] = {part.paths, step};
+  }
 }
 
 // Storage sites come first in a table, then those of the parts, one after the other.
@@ -373,7 +375,8 @@ void JoinedRun::Impl::join() {
     };
     gather(&Group::formats, lane.site_formats);
     gather(&Group::device_sums, lane.device_sums);
-    if (lane.policy.loss_scale.kind != LossScaleSpec().kind) {  // it has a scaler
+    const bool has_scaler = lane.policy.loss_scale.kind != LossScaleSpec().kind;
+    if (has_scaler) {
       for (const Group& group : groups) lane.scaler_losses.push_back(group.name);
     }
   }
@@ -394,7 +397,7 @@ const RunDescription& JoinedRun::describe(std::string model, std::string hash) {
   options.model = std::move(model);
   options.capture_hash = std::move(hash);
   options.part = join(names, ", ");
-  options.steps = static_cast<int64_t>(impl.rows);
+  options.steps = static_cast<int64_t>(impl.row_of.size());
   options.accumulate = 1;
   options.measuring.sums_every = std::min<int64_t>(options.measuring.sums_every, 1);  // as each job
   RunDescription& run = impl.description;
@@ -407,7 +410,7 @@ const RunDescription& JoinedRun::describe(std::string model, std::string hash) {
 
 // Adds what one batch of a part was in every lane.
 void JoinedRun::Impl::add_step(const Group& group, size_t row, StepRecord& record) const {
-  const auto& [paths, step] = group.batches[row];
+  const auto& [paths, step] = group.batches.at(row);
   const std::vector<RunFile> runs = open_runs(paths);
   const auto loss = static_cast<size_t>(std::ranges::find(losses, group.name) - losses.begin());
   const auto number = static_cast<size_t>(&group - groups.data());
@@ -419,17 +422,14 @@ void JoinedRun::Impl::add_step(const Group& group, size_t row, StepRecord& recor
     LaneStep own = run->step(run->lane_index(name), step);
     LaneStep& lane = record.lanes[l];
     lane.seconds += own.seconds;
-    if (!own.alive) {
-      if (lane.died_of == DeathCause::kAlive) lane.died_of = own.died_of;
-      continue;
-    }
-    const double all = own.loss * static_cast<double>(group.micro_batches);
+    if (!own.alive) continue;
+    const double all = own.loss * static_cast<double>(run->options().accumulate);
     lane.loss += all;
     lane.losses[loss] = all;
     if (lane.lr.empty()) lane.lr = own.lr;
-    if (std::isfinite(own.gradient_norm)) {
+    if (!std::isnan(own.gradient_norm)) {
       lane.gradient_norm =
-          std::hypot(std::isfinite(lane.gradient_norm) ? lane.gradient_norm : 0, own.gradient_norm);
+          std::hypot(std::isnan(lane.gradient_norm) ? 0 : lane.gradient_norm, own.gradient_norm);
     }
     if (own.gradient_norms.size() == group.parameters) {
       lane.gradient_norms.resize(graph.parameters.size(), kNone);
@@ -458,18 +458,18 @@ void JoinedRun::Impl::add_step(const Group& group, size_t row, StepRecord& recor
 void JoinedRun::tell(Observer& observer) const {
   const Impl& impl = *impl_;
   observer.on_start(impl.description);
-  for (size_t row = 0; row < impl.rows; ++row) {
+  for (size_t row = 0; row < impl.row_of.size(); ++row) {
     StepRecord record;
     record.step = static_cast<int64_t>(row);
     for (const LaneDescription& description : impl.description.lanes) {
       LaneStep& lane = record.lanes.emplace_back();
-      lane.losses.assign(impl.losses.size(), 0);
+      lane.losses.assign(impl.losses.size(), kNone);
       lane.scalers.resize(std::max<size_t>(1, description.scaler_losses.size()));
       lane.sites.resize(impl.sites.sites.size());
       lane.watched.resize(impl.description.watched.size());
     }
     for (const Group& group : impl.groups) {
-      if (row < group.batches.size()) impl.add_step(group, row, record);
+      if (group.batches.contains(row)) impl.add_step(group, row, record);
     }
     observer.on_step(record);
   }

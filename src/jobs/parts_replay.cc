@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <system_error>
@@ -19,7 +20,7 @@ namespace lockstep {
 namespace {
 
 std::string batch_of(const PartEntry& entry) {
-  return fmt::format("rank {}, step {}", entry.rank, entry.step);
+  return fmt::format("step {} rank {}", entry.step, entry.rank);
 }
 
 // A capture larger than this is replayed lane by lane, each next to the reference: all lanes at
@@ -72,6 +73,8 @@ bool replay_parts(const PartsIndex& index, const PartsReplay& wanted, const JobW
     if (entry.file.empty()) continue;
     collect_problems(problems, [&] {
       const std::vector<Job> own = jobs_of(entry, wanted.options);
+      // Ranks that captured the very same are one batch.
+      if (std::ranges::find(jobs, own.front().hash, &Job::hash) != jobs.end()) return;
       jobs.insert(jobs.end(), own.begin(), own.end());
       counts.push_back(own.size());
       runs.push_back({entry.module, batch_of(entry), {}});
@@ -89,13 +92,21 @@ bool replay_parts(const PartsIndex& index, const PartsReplay& wanted, const JobW
       runs[i].paths.push_back(store.path_of(jobs[job]));
     }
   }
+  // Under another name until it is whole: a kill leaves the results, and nothing at `path`.
+  const std::string whole = store.folder() + "/" + std::string(kJoined) + ".h5";
   {
     JoinedRun joined(std::move(runs));
     joined.describe(index.folder, hash);
-    RunFileWriter writer(wanted.path, wanted.command_line, wanted.overwrite);
+    RunFileWriter writer(whole, wanted.command_line, /*overwrite=*/true);
     joined.tell(writer);
   }
-  for (const Job& job : jobs) store.forget(job);
+  std::error_code error;
+  std::filesystem::rename(whole, wanted.path, error);
+  if (error) {
+    throw InputError(fmt::format("'{}': cannot be made: {}", wanted.path, error.message()),
+                     "choose another -o");
+  }
+  store.clear();
   return true;
 }
 

@@ -14,8 +14,7 @@ namespace lockstep {
 
 struct PartsReplay {
   RunOptions options;  // of every part: lanes, what is recorded; or those of a joined run
-  std::string path, command_line;
-  bool overwrite = false;
+  std::string path, command_line;  // what stands at `path` is replaced when all is done
 };
 
 // The folder of the jobs' results.

@@ -68,7 +68,7 @@ TEST_CASE("each part keeps its numbers, and the losses add up") {
   const TemporaryFolder folder;
   const std::string a = record_run(folder, "a.h5", 1), b = record_run(folder, "b.h5", 2, 12);
   const std::string path =
-      join_to(folder, {{"left", "rank 0, step 0", {a}}, {"right", "rank 0, step 0", {b}}});
+      join_to(folder, {{"left", "step 0 rank 0", {a}}, {"right", "step 0 rank 0", {b}}});
   const RunFile joined(path), left(a), right(b);
   CHECK(joined.prove().problems.empty());
   CHECK(joined.steps() == 2);
@@ -115,9 +115,9 @@ TEST_CASE("batches of one module are steps; a part without one has none") {
   const TemporaryFolder folder;
   const std::string a = record_run(folder, "a.h5", 1), b = record_run(folder, "b.h5", 2);
   const std::string c = record_run(folder, "c.h5", 3, 12);
-  const std::string path = join_to(folder, {{"left", "rank 0, step 0", {a}},
-                                            {"left", "rank 1, step 0", {b}},
-                                            {"right", "rank 0, step 0", {c}}});
+  const std::string path = join_to(folder, {{"left", "step 0 rank 0", {a}},
+                                            {"left", "step 0 rank 1", {b}},
+                                            {"right", "step 0 rank 0", {c}}});
   const RunFile joined(path);
   REQUIRE(joined.steps() == 4);
   const size_t own = RunFile(a).sites().sites.size();
@@ -133,10 +133,10 @@ TEST_CASE("batches of one module are steps; a part without one has none") {
 TEST_CASE("a module of another shape, and a part of a part, have names of their own") {
   const TemporaryFolder folder;
   const std::string a = record_run(folder, "a.h5", 1), b = record_run(folder, "b.h5", 2, 12);
-  const std::string path = join_to(folder, {{"expert", "rank 0, step 0", {a}},
-                                            {"expert", "rank 1, step 0", {b}},
-                                            {"expert.up", "rank 0, step 0", {b}}});
-  CHECK(RunFile(path).options().part == "expert, expert@rank 1, step 0, expert.up@rank 0, step 0");
+  const std::string path = join_to(folder, {{"expert", "step 0 rank 0", {a}},
+                                            {"expert", "step 0 rank 1", {b}},
+                                            {"expert.up", "step 0 rank 0", {b}}});
+  CHECK(RunFile(path).options().part == "expert, expert@step 0 rank 1, expert.up (alone)");
 }
 
 TEST_CASE("lanes of one part may be in several files") {
@@ -144,7 +144,7 @@ TEST_CASE("lanes of one part may be in several files") {
   const std::string all = record_run(folder, "all.h5", 1, 20, {"fp32", "pure-fp16", "pure-bf16"});
   const std::string a = record_run(folder, "a.h5", 1, 20, {"fp32", "pure-fp16"});
   const std::string b = record_run(folder, "b.h5", 1, 20, {"fp32", "pure-bf16"});
-  const std::string path = join_to(folder, {{"left", "rank 0, step 0", {a, b}}});
+  const std::string path = join_to(folder, {{"left", "step 0 rank 0", {a, b}}});
   const RunFile joined(path), whole(all);
   REQUIRE(joined.lanes().size() == 3);
   CHECK(joined.options().lanes == std::vector<std::string>{"fp32", "pure-fp16", "pure-bf16"});
@@ -160,7 +160,7 @@ TEST_CASE("lanes of one part may be in several files") {
     CHECK(different == 0);
   }
   const std::string other = record_run(folder, "other.h5", 1, 12);
-  const std::string said = error_of([&] { JoinedRun({{"left", "rank 0, step 0", {a, other}}}); });
+  const std::string said = error_of([&] { JoinedRun({{"left", "step 0 rank 0", {a, other}}}); });
   CHECK(said.find("different steps") != std::string::npos);
 }
 
@@ -169,7 +169,7 @@ TEST_CASE("runs with other lanes are refused") {
   const std::string a = record_run(folder, "a.h5", 1);
   const std::string b = record_run(folder, "b.h5", 1, 20, {"fp32", "pure-bf16"});
   const std::string said = error_of([&] {
-    JoinedRun({{"left", "rank 0, step 0", {a}}, {"right", "rank 0, step 0", {b}}});
+    JoinedRun({{"left", "step 0 rank 0", {a}}, {"right", "step 0 rank 0", {b}}});
   });
   CHECK(said.find("other lanes") != std::string::npos);
 }

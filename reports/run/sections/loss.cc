@@ -138,6 +138,7 @@ void add_scales(const Report& report, const LaneReport& lane, CurvePanel& panel)
 }
 
 Blocks write_loss(const Report& report) {
+  if (!report.options.part.empty()) return {};  // an inner product with another gradient each time
   CurvePanel losses{.title = "loss", .bands = bands_of(report), .mark_name = "no longer finite"};
   CurvePanel scales{
       .title = "loss scale", .scale = CurveScale::kPowersOfTwo, .mark_name = "skipped step"};

@@ -43,7 +43,9 @@ Blocks write_parts(const Report& report) {
                                error_cell(part.output_error),
                                error_cell(part.input_gradient_error),
                                error_cell(part.weight_gradient_error),
-                               fmt::format("{:+.2g}", part.effect())};
+                               part.nonfinite == part.batches
+                                   ? Cell("not finite")
+                                   : Cell(fmt::format("{:+.2g}", part.effect()))};
       if (has_spread) row.push_back(error_cell(part.spread));
       if (has_second) row.push_back(fmt::format("{:+.2g}", part.first_order));
       row.push_back(percent_cell(part.to_zero));

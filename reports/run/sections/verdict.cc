@@ -48,7 +48,10 @@ Tone tone_of(Verdict verdict) {
 // The lane and its outcome, "half broke at step 0", have a tone.
 Block lane_paragraph(const Report& report, const LaneReport& lane) {
   std::string text = lane_sentence(report, lane);
-  const size_t end = text.find_first_of(".:", lane.info.name.size());
+  size_t end = text.find_first_of(".:", lane.info.name.size());
+  while (end != std::string::npos && end + 1 < text.size() && text[end + 1] != ' ') {
+    end = text.find_first_of(".:", end + 1);  // "+0.0035"
+  }
   return paragraph(std::move(text), tone_of(lane.judgement.verdict),
                    end == std::string::npos ? 0 : end);
 }
