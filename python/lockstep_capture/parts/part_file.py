@@ -34,6 +34,7 @@ _MOST_OFF = {torch.float32: 1e-4, torch.float64: 1e-4}  # of an output, by its n
 _MOST_OFF_NARROW = 2e-2
 
 
+LOSS_OVER = ("tokens", "rows")
 _PLAIN = (bool, int, float, str, torch.dtype, torch.device)
 
 
@@ -49,9 +50,16 @@ class _Form:
     """How a call is made from named tensors, without any of them: calls of the same form share a graph."""
 
     def __init__(
-        self, path: str, leaves: dict[str, Any], shape: Any, dtypes: dict[str, torch.dtype], graded: list[str]
+        self,
+        path: str,
+        leaves: dict[str, Any],
+        shape: Any,
+        dtypes: dict[str, torch.dtype],
+        graded: list[str],
+        loss_over: str,
     ):
         """leaves: of the arguments, in order. dtypes: of the floating results. graded: those that got a gradient."""
+        self._loss_over = loss_over
         self.path, self.dtypes, self.graded, self._shape = path, dtypes, graded, shape
         self._names = list(leaves)
         # An argument given twice stays one tensor: attention of x to itself takes another path than of equal tensors.
@@ -97,23 +105,31 @@ class _Form:
         for name in self.graded:
             watch_value(name, outputs[name])
         gradients = batch["output_gradients"]
-        terms = [_product(as_real(outputs[name]).float(), as_real(gradients[name]).float()) for name in self.graded]
+        terms = [
+            _product(as_real(outputs[name]).float(), as_real(gradients[name]).float(), self._loss_over)
+            for name in self.graded
+        ]
         total = terms[0]
         for term in terms[1:]:
             total = total + term
         return total
 
 
-def _product(output: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """Their inner product, through the sum of each token's features: the program squares what these lose."""
+def _product(output: torch.Tensor, gradient: torch.Tensor, loss_over: str) -> torch.Tensor:
+    """Their inner product, through the sum of each token's features, or of each row's: the program squares what these
+    lose. The features of a picture's places are on the second axis."""
     terms = output * gradient
-    return terms.sum(-1).sum() if terms.ndim > 1 else terms.sum()
+    if terms.ndim < 2:
+        return terms.sum()
+    if loss_over == "rows":
+        return terms.flatten(1).sum(-1).sum()
+    return terms.sum(1 if terms.ndim > 3 else -1).sum()
 
 
 class _PartCall:
     """One call as the micro-batch of a capture: the batch has its tensors, everything else is constant."""
 
-    def __init__(self, part: PartStep, call: Call, cut: Cut):
+    def __init__(self, part: PartStep, call: Call, cut: Cut, loss_over: str):
         self.call = call
         leaves = arguments_by_name(part.module.forward, call.args, call.kwargs)
         outputs = leaves_by_name(call.output, OUTPUT)
@@ -130,6 +146,7 @@ class _PartCall:
             torch_api.FLATTEN((call.args, call.kwargs))[1],
             {name: tensor.dtype for name, tensor in self.outputs.items()},
             list(self.output_gradients),
+            loss_over,
         )
         self.inputs = {name: self._cut(leaves[name]) for name in self.form.given}
         self.input_gradients = {name: g for name, g in self.input_gradients.items() if name in self.inputs}
@@ -184,8 +201,11 @@ class _NoCollectives(torch_api.DispatchMode):  # type: ignore[misc]
         return func(*args, **(kwargs or {}))
 
 
-def write_part(path: str, part: PartStep, *, step: int, scale: float, cut: Cut, reference: bool) -> PartChecks:
-    """scale: the run's loss scale. reference: PyTorch's own gradients in FP32 and FP64 too, for gates V1 and V3.
+def write_part(
+    path: str, part: PartStep, *, step: int, scale: float, cut: Cut, reference: bool, loss_over: str
+) -> PartChecks:
+    """scale: the run's loss scale. reference: PyTorch's own gradients in FP32 and FP64 too, for gates V1 and V3. loss_over:
+    of what the run's loss is a mean, one of LOSS_OVER.
 
     Throws: CaptureError with everything that hinders.
     """
@@ -197,7 +217,7 @@ def write_part(path: str, part: PartStep, *, step: int, scale: float, cut: Cut, 
     module = split(replica(part.module, weights, buffers, part.frozen), part.placements)
     for name, inner in module.named_modules():
         inner.training = calls[0].training.get(name, inner.training)
-    prepared = [_PartCall(part, call, cut) for call in calls]
+    prepared = [_PartCall(part, call, cut, loss_over) for call in calls]
     ranks = rank(), world_size()
     with alone(), _generators_kept(device), torch.enable_grad():
         first = {name: buffer.clone() for name, buffer in module.named_buffers()}

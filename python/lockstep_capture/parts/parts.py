@@ -27,7 +27,7 @@ from ..write.part_checks import PartChecks
 from .calls import PartStep, Taps
 from .copies import Copies
 from .names import check_wrappers, chosen, tied_weights
-from .part_file import Cut, file_name, write_part
+from .part_file import LOSS_OVER, Cut, file_name, write_part
 from .replicas import plain_class
 
 INDEX = "parts.json"
@@ -48,7 +48,8 @@ class Parts:
     calls its step(); None: every block is a step. scaler: the loop's GradScaler. steps: how many are captured; skip: how many
     pass before. tokens, rows: how much of the batch is kept, from its beginning; the gradients in the file are then those of that
     slice. max_bytes: of all files of this rank together; a part that would exceed it is refused. reference: adds PyTorch's
-    gradients in FP32 and FP64, 12 bytes per parameter, for two more gates of `lockstep verify`.
+    gradients in FP32 and FP64, 12 bytes per parameter, for two more gates of `lockstep verify`. loss_over: of what the loss is a
+    mean: "tokens" (places of a picture, too), or "rows", the examples of the batch; the second order of a part's effect needs it.
 
     Plain modules, DDP, FSDP2 and tensor parallelism; every rank writes into a folder of its own. A part that cannot be captured
     is listed as refused, with the reason, in parts.json and in a warning; training goes on. Throws: CaptureError here, before
@@ -69,6 +70,7 @@ class Parts:
         rows: int | None = None,
         max_bytes: int | None = None,
         reference: bool = False,
+        loss_over: str = "tokens",
         quiet: bool = False,
     ):
         patterns = [modules] if isinstance(modules, str) else list(modules)
@@ -80,6 +82,8 @@ class Parts:
         ]
         if not (isinstance(skip, int) and skip >= 0):
             problems.append(f"skip: is {skip!r}, must be a whole number of at least 0")
+        if loss_over not in LOSS_OVER:
+            problems.append(f"loss_over: is {loss_over!r}, must be one of {', '.join(LOSS_OVER)}")
         if not isinstance(model, torch.nn.Module):
             problems.append(f"model: is a {type(model).__name__}, must be a torch.nn.Module")
         if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
@@ -98,6 +102,7 @@ class Parts:
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self._steps, self._skip, self._cut = steps, skip, Cut(tokens, rows)
         self._most_bytes, self._reference, self._quiet = max_bytes, reference, quiet
+        self._loss_over = loss_over
         self._done, self._seen, self._closed, self._inside = 0, 0, False, False
         self._taps: Taps | None = None
         self._copies = Copies()
@@ -263,7 +268,15 @@ class Parts:
         try:
             os.makedirs(os.path.dirname(place), exist_ok=True)
             self._check_bytes(part)
-            checks = write_part(place, part, step=step, scale=self._scale, cut=self._cut, reference=self._reference)
+            checks = write_part(
+                place,
+                part,
+                step=step,
+                scale=self._scale,
+                cut=self._cut,
+                reference=self._reference,
+                loss_over=self._loss_over,
+            )
             row |= {"status": "captured", **_shown(checks)}
             self._written_bytes += os.path.getsize(place)
         except CaptureError as error:
