@@ -155,7 +155,7 @@ def page(cells, states, planned, seconds):
     rows = [
         "# Parts: what they predict of the loss, and what the whole network does",
         "",
-        f"Written by `./dev study parts`: {len(networks)} of its {len(planned)} networks ran, of {len(families)} families, {' and '.join(states)},",
+        f"`./dev study parts` writes this page. Here {len(networks)} of its {len(planned)} networks ran, of {len(families)} families, {' and '.join(states)},",
         f"four batches each, in {seconds / 60:.0f} minutes on an AMD EPYC (AVX512-BF16), 2 cores of a virtual machine with other work. Networks are tiny (1 to 3 blocks, 8 to 128 wide, 16 to 512 tokens or examples a batch) and their tasks synthetic.",
         "",
         *([f"Families that did not run: {', '.join(left)}.", ""] if left else []),
