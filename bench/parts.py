@@ -111,10 +111,9 @@ def main():
     del model, optimizer
     if not args.lockstep:
         return
-    file = str(files[0])
     for words in (
-        ["verify", file],
-        ["replay", file, "--lanes", args.lanes, "-o", str(folder / "run.h5"), "--overwrite"],
+        ["verify", str(folder)],
+        ["replay", str(folder), "--lanes", args.lanes, "-o", str(folder.with_name("run.h5")), "--overwrite"],
     ):
         seconds, memory, text = run([args.lockstep, *words])
         print(f"{words[0]} {seconds:.1f} s, {memory:.1f} GB\n{text}")
