@@ -627,3 +627,19 @@ def test_the_inner_product_is_squared_by_what_the_loss_is_a_mean_of(tmp_path, lo
 def test_a_loss_is_over_tokens_or_rows(tmp_path):
     with pytest.raises(CaptureError, match="loss_over: is 'batch', must be one of tokens, rows"):
         Parts(tmp_path / "parts", network(), ["head"], loss_over="batch")
+
+
+def test_a_part_that_a_lane_breaks_is_named(tmp_path, lockstep):
+    def make():
+        model = network()
+        with torch.no_grad():
+            model.head.weight *= 1e6  # FP16 ends at 65504
+        return model
+
+    captured(tmp_path / "parts", ["head"], make=make, options={"steps": 2})
+    lockstep("replay", tmp_path / "parts", "--lanes", "fp32,pure-fp16", "-o", tmp_path / "a.h5")
+    report = json.loads(lockstep("report", tmp_path / "a.h5", "--format", "json").stdout)
+    (part,) = next(lane for lane in report["lanes"] if lane["name"] == "pure-fp16")["parts"]
+    assert (part["batches"], part["nonfinite_batches"], part["effect"]) == (2, 2, None)
+    text = " ".join(lockstep("report", tmp_path / "a.h5").stdout.split())
+    assert "pure-fp16 breaks head: its output or gradient is not finite in 2 of 2 batches" in text
