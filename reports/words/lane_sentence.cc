@@ -157,6 +157,8 @@ std::string outcome_text(const Report& report, const LaneReport& lane, const Fin
   const LaneJudgement& j = lane.judgement;
   switch (j.verdict) {
     case Verdict::kBroke: {
+      const auto is_broken = [](const PartEffect& part) { return part.nonfinite > 0; };
+      if (std::ranges::any_of(lane.parts, is_broken)) return part_text(lane);
       const bool several = j.seeds > 1;
       std::string text = fmt::format("{} broke", lane.info.name);
       if (several) text += fmt::format(" in {} of {} seeds", j.broke_in, j.seeds);
