@@ -52,7 +52,7 @@ bool is_of_new_rounding(const JudgedRun& run, const Alarm& alarm) {
 
 // Free lanes drift apart after another rounding (Adam turns the sign of a gradient near zero into
 // a whole step), and values that cancel take other exponents: both show how the rounding went.
-// Sizes and losses decide whether it matters.
+// The harm, if any, shows in the metrics of sizes and losses.
 bool is_of_roundings(MetricId metric) {
   return metric == MetricId::kError || metric == MetricId::kExponents;
 }

@@ -257,8 +257,7 @@ const JsonObject<PartEffect>& json_object(const PartEffect*) {
           {"to_zero", &PartEffect::to_zero, "the largest share of nonzero values at one site"},
           {"out_of_range", &PartEffect::out_of_range,
            "the largest share at one site of values that became infinite or were set to the "
-           "largest "
-           "number"},
+           "largest number"},
           {"headroom", &PartEffect::headroom,
            "octaves from the largest magnitude to the format's; `null`: no narrow format"},
           {"layer", &PartEffect::layer, "whose forward roundings move the loss most; \"\": none"},

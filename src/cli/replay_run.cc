@@ -16,8 +16,6 @@
 
 #include "analysis/findings/finding_kinds.h"
 #include "analysis/findings/live_findings.h"
-#include "emulation/kernels/cuda_devices.h"
-#include "reports/run/section.h"
 #include "src/cli/arguments/capture_argument.h"
 #include "src/cli/command.h"
 #include "src/cli/command_files.h"

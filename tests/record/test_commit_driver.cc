@@ -78,6 +78,21 @@ int64_t writes_of_a_whole_run(const std::string& path) {
 // Writes that make the file: before its first commit is complete there is nothing to lose.
 constexpr int64_t kFirstWrites = 30;
 
+// The write at which a child dies while it does `work`.
+template <typename Work>
+void die_at(WriteFault fault, int64_t at, Work work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    set_write_fault(fault, at);
+    work();
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFSIGNALED(status));
+  REQUIRE(WTERMSIG(status) == SIGKILL);
+}
+
 void die_at_every_write(WriteFault fault, int64_t stride) {
   const TemporaryFolder folder;
   const std::string path = folder.file("rows.h5");
@@ -85,16 +100,7 @@ void die_at_every_write(WriteFault fault, int64_t stride) {
   REQUIRE(total > 4 * kRows);
   int64_t tried = 0, before = 0;
   for (int64_t at = kFirstWrites; at < total; at += stride) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      set_write_fault(fault, at);
-      write_rows(path);
-      ::_exit(0);
-    }
-    int status = 0;
-    REQUIRE(::waitpid(child, &status, 0) == child);
-    REQUIRE(WIFSIGNALED(status));
-    REQUIRE(WTERMSIG(status) == SIGKILL);
+    die_at(fault, at, [&] { write_rows(path); });
     const int64_t rows = readable_rows(path);
     CAPTURE(at);
     CHECK(rows >= before);  // a complete row stays readable
@@ -152,15 +158,7 @@ void die_while_groups_are_added(WriteFault fault) {
   const int64_t total = write_count();
   int64_t before = 0;
   for (int64_t at = kFirstWrites; at < total; ++at) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      set_write_fault(fault, at);
-      write_groups(path);
-      ::_exit(0);
-    }
-    int status = 0;
-    REQUIRE(::waitpid(child, &status, 0) == child);
-    REQUIRE(WIFSIGNALED(status));
+    die_at(fault, at, [&] { write_groups(path); });
     const int64_t groups = readable_groups(path);
     CAPTURE(at);
     CHECK(groups >= before);

@@ -63,8 +63,8 @@ Blocks write_parts(const Report& report) {
       "Each part alone, with the weights and inputs of the run. output, dx, dW: distance from fp32 "
       "relative to its size, of the output, the input's gradient, the weights' gradients. loss: "
       "change of the whole model's loss{}{}. to zero, too large: largest share at one site. "
-      "octaves "
-      "left: from the largest magnitude to the largest number of its format. most of it in: the "
+      "octaves left: from the largest magnitude to the largest number of its format. most of it "
+      "in: the "
       "layer whose roundings move the loss most, with its share. Changes of several parts do not "
       "simply add up. The one-ulp twin shows what FP32 itself leaves open.",
       has_second ? ", to first order with the square of the change of each token's share added"

@@ -171,15 +171,18 @@ def hopper(a, b):
     return sums.astype(F32)
 
 
+def on_hopper(preset, path):
+    """The preset with each of its products summed by Hopper's unit."""
+    products = ("fprop", "dgrad", "wgrad")
+    rules = "".join(f'[scaling.{p}]\naccumulator = "hopper_fp8"\n' for p in products)
+    path.write_text(f'extends = "{preset}"\n{rules}')
+    return path
+
+
 def test_deepseeks_promotion(operands, tmp_path):
     x, w, dy = operands
     # The preset keeps the head in BF16, and a model of one layer is its head.
-    policy = tmp_path / "promoted.toml"
-    products = ("fprop", "dgrad", "wgrad")
-    policy.write_text(
-        'extends = "fp8-blockwise"\n' + "".join(f'[scaling.{p}]\naccumulator = "hopper_fp8"\n' for p in products)
-    )
-    promoted = layer(policy, operands)
+    promoted = layer(on_hopper("fp8-blockwise", tmp_path / "promoted.toml"), operands)
     qw = power_of_two(w, (BLOCK, BLOCK))
     expected = (
         by_blocks(power_of_two(x, (1, BLOCK)), transposed(qw), hopper),
@@ -194,11 +197,7 @@ def test_deepseeks_promotion(operands, tmp_path):
 def test_rows_on_hopper(operands, tmp_path):
     """Whole lines of codes are summed by the tensor core, then take both scales."""
     x, w, dy = operands
-    policy = tmp_path / "rows.toml"
-    products = ("fprop", "dgrad", "wgrad")
-    policy.write_text(
-        'extends = "fp8-rowwise"\n' + "".join(f'[scaling.{p}]\naccumulator = "hopper_fp8"\n' for p in products)
-    )
+    policy = on_hopper("fp8-rowwise", tmp_path / "rows.toml")
     row, column = (lambda a: power_of_two(a, (1, a.shape[1]))), (lambda a: power_of_two(a, (a.shape[0], 1)))
 
     def product(a, b):
