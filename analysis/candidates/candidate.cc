@@ -21,9 +21,11 @@ constexpr std::array kBases = {
     BaseFormat{"tf32", "tf32"},
 };
 constexpr std::array kNarrow = {
-    NarrowFormat{"fp8", "fp8-current"},
-    NarrowFormat{"mxfp8", "mxfp8"},
-    NarrowFormat{"nvfp4", "nvfp4"},
+    NarrowFormat{"fp8", "fp8-current", "fp8"},
+    NarrowFormat{"fp8-rowwise", "fp8-rowwise", "fp8"},
+    NarrowFormat{"fp8-blockwise", "fp8-blockwise", "fp8"},
+    NarrowFormat{"mxfp8", "mxfp8", "mxfp8"},
+    NarrowFormat{"nvfp4", "nvfp4", "nvfp4"},
 };
 constexpr std::array kMemoryChoices = {
     MemoryChoice{.name = "state-bf16",
@@ -101,14 +103,17 @@ std::string other_tables(const Candidate& candidate) {
 }
 
 std::string rule_text(const KeptLayer& kept, const toml::table& rule) {
-  if (kept.layer.find_first_of("*?") != std::string::npos) {
-    throw InputError(fmt::format("layer '{}': a policy's rule cannot name it alone", kept.layer),
-                     "* and ? in rules stand for other characters: rename the module");
-  }
+  require_literal(kept.layer);
   return "\n" + comment(kept.reason) + toml_text(toml::table{{"rule", toml::array{rule}}});
 }
 
 }  // namespace
+
+void require_literal(const std::string& layer) {
+  if (layer.find_first_of("*?") == std::string::npos) return;
+  throw InputError(fmt::format("layer '{}': a policy's rule cannot name it alone", layer),
+                   "* and ? in rules stand for other characters: rename the module");
+}
 
 std::string interval_sentence(const RangeTable& ranges) {
   if (!ranges.has_gradients()) return "";
@@ -194,9 +199,18 @@ Candidate make_candidate(const std::string& name, Candidate candidate, const std
   const std::string scale_keys = scale_table(candidate.scale, base);
   if (!scale_keys.empty()) toml += comment(about_scale) + scale_keys;
   toml += other_tables(candidate);
+  const auto linear_rule = [](const std::string& layer, std::string_view compute) {
+    return toml::table{{"layer", layer}, {"op", "linear"}, {"compute", compute}};
+  };
+  if (!candidate.only_narrow.empty()) {
+    toml += "\n" + comment("Other layers.") +
+            toml_text(toml::table{{"rule", toml::array{linear_rule("*", candidate.format)}}});
+  }
+  for (const std::string& layers : candidate.only_narrow) {
+    toml += "\n" + toml_text(toml::table{{"rule", toml::array{linear_rule(layers, kAsPolicy)}}});
+  }
   for (const KeptLayer& kept : candidate.not_narrow) {
-    toml += rule_text(
-        kept, toml::table{{"layer", kept.layer}, {"op", "linear"}, {"compute", candidate.format}});
+    toml += rule_text(kept, linear_rule(kept.layer, candidate.format));
   }
   for (const KeptLayer& kept : candidate.fp32) {
     toml += rule_text(kept, toml::table{{"layer", kept.layer}, {"compute", "fp32"}});

@@ -25,9 +25,9 @@ bool has_16_bits(const std::string& format);
 
 // A recipe for linear layers on top of a base: the [scaling] table of a preset.
 struct NarrowFormat {
-  std::string_view format, preset;
+  std::string_view format, preset, unit;  // unit: of a GPU, a rated format (gpu_cost.h)
 };
-std::span<const NarrowFormat> narrow_formats();                   // fp8, mxfp8, nvfp4
+std::span<const NarrowFormat> narrow_formats();                   // fp8, fp8-rowwise, ...
 const NarrowFormat* find_narrow_format(std::string_view format);  // null: none of these
 toml::table scaling_of(const NarrowFormat& narrow);               // the preset's [scaling]
 
@@ -68,6 +68,8 @@ struct Candidate {
   ScaleChoice scale = {};
   std::string narrow = {};                 // of linear layers: "", or a row of narrow_formats()
   std::vector<KeptLayer> not_narrow = {};  // linear layers that stay in `format`
+  // Globs: linear layers that are narrow, all others stay; empty: all are.
+  std::vector<std::string> only_narrow = {};
   bool tf32 = false;                       // products of FP32 factors in TF32
   std::vector<std::string> memory = {};    // rows of memory_choices()
   std::string toml = {};                   // of a lane that ends in ".toml"
@@ -85,6 +87,8 @@ std::string policy_text(const Candidate& candidate);
 // top and before the loss scale. Throws: InputError: a layer whose name is a pattern.
 Candidate make_candidate(const std::string& name, Candidate candidate, const std::string& evidence,
                          const std::string& about_scale);
+// Throws: InputError: the layer's name is a pattern.
+void require_literal(const std::string& layer);
 // "Feasible for all layers below: 2^-9 .. 2^15; bn1 needs the lower end; fc3 sets the upper end."
 std::string interval_sentence(const RangeTable& ranges);
 

@@ -135,7 +135,10 @@ class Pricing {
   static Unit unit_of(const FactorFormat& to) {
     if (to.block == nullptr) return {&Gpu::fp8, to.element->storage_bits()};
     const int bits = static_cast<int>(to.block->bits_per_element());
-    return {bits >= kByteBits ? &Gpu::mxfp8 : &Gpu::nvfp4, bits};
+    if (bits < kByteBits) return {&Gpu::nvfp4, bits};
+    // Longer blocks than the unit for them takes: the FP8 unit, scales are applied to its sums.
+    const bool is_micro = to.block->block_size <= find_block_format("mxfp8_e4m3").block_size;
+    return {is_micro ? &Gpu::mxfp8 : &Gpu::fp8, bits};
   }
   static Unit unit_of(const Format& format) {
     const int bits = format.storage_bits();

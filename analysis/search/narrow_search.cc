@@ -54,7 +54,7 @@ class NarrowSearch {
  private:
   // Sorts the linear layers into narrow_ and those that cannot be. Returns why none can.
   std::string prune() {
-    if (peak_rate(*state_.options.gpu, format_) == 0) {
+    if (peak_rate(*state_.options.gpu, find_narrow_format(format_)->unit) == 0) {
       return fmt::format("{} has no unit for it", state_.options.gpu->name);
     }
     const Network& network = advice_.network;

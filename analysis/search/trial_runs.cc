@@ -34,20 +34,6 @@
 namespace lockstep {
 namespace {
 
-// True once all steps, and the sums over them, are in the file; a file that is damaged or of
-// another version is not complete, and is written again.
-bool is_complete(const std::string& path, int64_t steps) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return false;
-  try {
-    const RunFile run(path);
-    return run.steps() == steps && has_all_steps(run) && run.has_checksums() &&
-           run.prove().problems.empty();
-  } catch (const InputError&) {
-    return false;
-  }
-}
-
 // Size and time of a file that data come from, or of all files of a folder; "" where the words name
 // neither.
 std::string identity_of_file(const std::string& path) {
@@ -101,6 +87,28 @@ struct LaneTally : Observer {
 
 }  // namespace
 
+bool is_complete_run(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return false;
+  try {
+    const RunFile run(path);
+    return has_all_steps(run) && run.has_checksums() && run.prove().problems.empty();
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
+std::shared_ptr<RunLock> lock_search_folder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    throw InputError(
+        fmt::format("{}: cannot be made: {}", folder, std::strerror(error.value())),
+        "the runs of the search are kept there: begin it in a folder that can be written to");
+  }
+  return lock_run(folder);
+}
+
 bool Trial::skips_are_rare() const {
   return late_skips <= 1 + steps / 2 / kStepsPerLateSkip;
 }
@@ -152,7 +160,7 @@ void TrialRuns::replay(std::span<const Candidate> candidates, RunOptions options
   options.lanes.push_back(twin_name(1));
   last_path_ = fmt::format("{}/{:016x}.h5", folder_, fnv1a(identity));
   ++replays_;
-  if (is_complete(last_path_, options.steps)) {
+  if (is_complete_run(last_path_)) {
     ++read_again_;
     return;
   }
@@ -167,8 +175,8 @@ void TrialRuns::replay(std::span<const Candidate> candidates, RunOptions options
     run.emplace(options, &start);
   }
   if (lock_ == nullptr) {
-    lock_folder();
-    if (is_complete(last_path_, options.steps)) {  // by another search, which has ended since
+    lock_ = lock_search_folder(folder_);  // until the search ends
+    if (is_complete_run(last_path_)) {  // by another search, which has ended since
       ++read_again_;
       return;
     }
@@ -180,18 +188,6 @@ void TrialRuns::replay(std::span<const Candidate> candidates, RunOptions options
   if (watcher) run->add_observer(watcher.get());
   if (!run->run(stop_)) throw SearchStopped();
   remove_checkpoints(last_path_);  // no run continues from them
-}
-
-// Before the first run that is written; until the search ends.
-void TrialRuns::lock_folder() {
-  std::error_code error;
-  std::filesystem::create_directories(folder_, error);
-  if (error) {
-    throw InputError(
-        fmt::format("{}: cannot be made: {}", folder_, std::strerror(error.value())),
-        "the runs of the search are kept there: begin it in a folder that can be written to");
-  }
-  lock_ = lock_run(folder_);
 }
 
 std::vector<Trial> TrialRuns::run(std::span<const Candidate> candidates) {

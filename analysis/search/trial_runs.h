@@ -58,6 +58,13 @@ inline constexpr size_t kLanesPerReplay = 4;
 // Stopped by Ctrl-C; complete replays are kept.
 struct SearchStopped {};
 
+// True once all steps, and the sums over them, are in the file; a file that is damaged or of
+// another version is not complete, and is written again.
+bool is_complete_run(const std::string& path);
+// Makes the folder of a search's runs. Throws: InputError if it cannot, or while another search
+// writes it.
+std::shared_ptr<RunLock> lock_search_folder(const std::string& folder);
+
 class TrialRuns {
  public:
   // `options`: of every replay, without lanes. `version`: of the program; another runs anew.
@@ -85,7 +92,6 @@ class TrialRuns {
 
  private:
   void replay(std::span<const Candidate> candidates, RunOptions options);
-  void lock_folder();
 
   RunOptions options_;
   std::string folder_, version_, last_path_;

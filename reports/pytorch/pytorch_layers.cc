@@ -199,7 +199,7 @@ const Format* compute_format(const Policy& policy, const std::string& layer,
                              const std::string& op) {
   const Format* format = nullptr;
   for (const PolicyRule& rule : policy.rules) {  // the last one decides, as in lowering
-    if (rule.compute != nullptr && matches(rule, layer, op)) format = rule.compute;
+    if (rule.decides_compute() && matches(rule, layer, op)) format = rule.compute;
   }
   return format;
 }

@@ -23,6 +23,7 @@
 #include "src/cli/command.h"
 #include "src/cli/command_files.h"
 #include "src/cli/recommend_fix.h"
+#include "src/cli/recommend_parts.h"
 #include "src/cli/terminal/progress.h"
 #include "src/cli/terminal/stop_signal.h"
 #include "src/cli/terminal/terminal.h"
@@ -53,6 +54,7 @@ struct RecommendArgs {
   EmitWords emitted;
   double tolerance = kToleratedShare;
   int threads = 0;
+  bool interpolate = false;  // parts
   bool prove = false, overwrite = false, all = false, json = false, quiet = false;
 
   const std::string& run() const { return options.model; }
@@ -64,7 +66,13 @@ struct RecommendOptions {
   std::vector<CLI::Option*> of_runs;     // of candidates, all these included: a run file has none
   std::vector<CLI::Option*> not_of_fix;  // of the search for a policy
   CLI::Option* tolerance = nullptr;
+  CLI::Option* formats = nullptr;
+  std::vector<CLI::Option*> not_of_parts;  // of a search whose candidates train
 };
+
+// Of the model's loss, for parts: 0.25 % of a loss of 2. Source: DeepSeek-V3, arXiv 2412.19437,
+// section 3.3: the loss of FP8 training stays within 0.25 % of BF16's.
+constexpr double kToleratedOfParts = 0.005;
 
 // A name for a run file that does not exist yet, so that a printed command runs unchanged.
 std::string free_name(const std::string& stem) {
@@ -283,17 +291,79 @@ int fix_lane_of(RecommendArgs& args, const SearchOptions& wanted, const Recommen
   return recommend_fix(fix);
 }
 
+// A format for each part of a folder.
+int recommend_for_parts(RecommendArgs& args, const SearchOptions& wanted,
+                        const RecommendOptions& options, ProblemList& problems) {
+  RecommendPartsArgs parts{.search = {.replay = args.options,
+                                      .formats = {},
+                                      .tolerance = kToleratedOfParts,
+                                      .interpolates = args.interpolate,
+                                      .gpu = wanted.gpu,
+                                      .folder = search_folder(args.run()),
+                                      .command_line = command_line()},
+                           .output = args.output,
+                           .json = args.json,
+                           .quiet = args.quiet,
+                           .emit = {}};
+  parts.search.replay.steps = 0;  // all that were captured
+  const auto is_narrow = [](const std::string& f) { return find_narrow_format(f) != nullptr; };
+  std::vector<std::string> bases;
+  for (const std::string& format : wanted.formats) {
+    (is_narrow(format) ? parts.search.formats : bases).push_back(format);
+  }
+  if (options.formats->count() == 0) {
+    bases = {parts.search.base};
+    for (const NarrowFormat& narrow : narrow_formats()) {
+      if (peak_rate(*wanted.gpu, narrow.unit) > 0) {
+        parts.search.formats.emplace_back(narrow.format);
+      }
+    }
+  }
+  if (bases.size() != 1 || parts.search.formats.empty()) {
+    problems.add(fmt::format("--formats {}: of parts, one of 16 bits and at least one narrower",
+                             args.search.formats),
+                 "--formats bf16,fp8-rowwise");
+  } else {
+    parts.search.base = bases.front();
+  }
+  if (options.tolerance->count() > 0) parts.search.tolerance = args.tolerance;
+  for (const CLI::Option* option : options.not_of_parts) {
+    if (option->count() == 0) continue;
+    problems.add(fmt::format("{}: {} is a folder of parts, which do not train",
+                             option->get_name(), args.run()),
+                 "leave it out");
+  }
+  problems.throw_if_any();
+  if (!args.emitted.empty()) {
+    parts.emit = [&](const std::string& run, const std::string& policy,
+                     const std::string& evidence) {
+      emit_policy(args, RunFile(run), policy, evidence);
+    };
+  }
+  return recommend_parts(parts);
+}
+
 void check_recommend_options(const RecommendArgs& args, const RecommendOptions& options,
-                             const std::vector<std::string>& formats, ProblemList& problems) {
+                             const std::vector<std::string>& formats, bool are_parts,
+                             ProblemList& problems) {
   for (size_t i = 0; i < formats.size(); ++i) {
     if (std::count(formats.begin(), formats.begin() + static_cast<int64_t>(i), formats[i]) > 0) {
       problems.add(fmt::format("--formats {}: {} is there twice", args.search.formats, formats[i]));
     }
   }
-  if (options.tolerance->count() > 0 && !args.prove) {
-    problems.add("--tolerance: only for --prove", "add --prove, or leave it out");
+  if (options.tolerance->count() > 0 && !args.prove && !are_parts) {
+    problems.add("--tolerance: only for --prove and folders of parts",
+                 "add --prove, or leave it out");
   }
-  if (!(args.tolerance > 0 && args.tolerance < 1)) {
+  if (args.interpolate && !are_parts) {
+    problems.add(fmt::format("--interpolate: {} is no folder of parts", args.run()),
+                 "leave it out");
+  }
+  if (are_parts && !(args.tolerance > 0)) {
+    problems.add(fmt::format("--tolerance {}: must be positive, a change of the model's loss",
+                             args.tolerance));
+  }
+  if (!are_parts && !(args.tolerance > 0 && args.tolerance < 1)) {
     problems.add(
         fmt::format("--tolerance {}: must lie between 0 and 1, a share of the fall of "
                     "fp32's loss",
@@ -317,7 +387,8 @@ int run_recommend(RecommendArgs& args, const RecommendOptions& options, ProblemL
   if (args.threads != 0) set_thread_count(args.threads);
   const SearchOptions wanted = search_options(args.search, problems);
   const std::vector<std::string>& formats = wanted.formats;
-  check_recommend_options(args, options, formats, problems);
+  const bool are_parts = is_parts_folder(args.run());
+  check_recommend_options(args, options, formats, are_parts, problems);
   check_text_output("-o", args.output, kPolicyExtension, args.overwrite, problems);
   check_report_output(args, problems);
   CommandFiles files;
@@ -328,6 +399,7 @@ int run_recommend(RecommendArgs& args, const RecommendOptions& options, ProblemL
   check_emit(args.emitted, args.overwrite, files, problems);
   files.output("--report", args.report);
   files.check(problems);
+  if (are_parts) return recommend_for_parts(args, wanted, options, problems);
   std::error_code error;
   const bool is_run = std::filesystem::exists(args.run(), error) &&
                       !looks_like_capture(args.run()) &&
@@ -364,14 +436,16 @@ std::function<int()> declare_recommend(CLI::App& app) {
   o.model.clear();
   o.steps = kSearchSteps;
   app.add_option("MODEL", o.model,
-                 "a built-in model or a capture: candidates are run and judged; or a run file: its "
-                 "ranges are read, nothing is run")
+                 "a built-in model or a capture: candidates are run and judged; a folder of parts: a "
+                 "format for each (docs/parts.md); or a run file: its ranges are read, nothing is "
+                 "run")
       ->type_name("")
       ->required();
   app.add_option(
          "--formats", args->search.formats,
          "fp16, bf16, tf32: in this order, the next where nothing in the one before passes; fp8, "
-         "mxfp8, nvfp4: for linear layers, on top of what passes; of a run file, the first")
+         "fp8-rowwise, fp8-blockwise, mxfp8, nvfp4: for linear layers, on top of what passes; of a "
+         "run file, the first; of parts, bf16 and the narrow ones that the GPU has")
       ->type_name("A,B")
       ->capture_default_str();
   app.add_option("--fix", args->fix,
@@ -379,7 +453,8 @@ std::function<int()> declare_recommend(CLI::App& app) {
                  "found in it; of a run file: with its options; exit code 3: none helped")
       ->type_name("LANE");
   RecommendOptions options;
-  options.not_of_fix = {app.get_option("--formats")};
+  options.formats = app.get_option("--formats");
+  options.not_of_fix = {options.formats};
   const auto of_runs = [&](CLI::Option* option, const char* type) {
     options.of_runs.push_back(option->type_name(type));
     return option;
@@ -408,7 +483,8 @@ std::function<int()> declare_recommend(CLI::App& app) {
   }
   options.tolerance = of_runs(app.add_option("--tolerance", args->tolerance,
                                              "how much larger than fp32's the loss may be, as a "
-                                             "share of the fall of fp32's loss"),
+                                             "share of the fall of fp32's loss; of parts, how much "
+                                             "the loss may change [0.005]"),
                               "X");
   checks.number(options.tolerance->capture_default_str());
   const RunOption& optimizer_args =
@@ -421,6 +497,14 @@ std::function<int()> declare_recommend(CLI::App& app) {
       of_replays(option_at(o, &o.batch), "examples per step"),
       of_replays(option_at(o, &o.seed), "of weights, batches and noise")};
 
+  app.add_flag("--interpolate", args->interpolate,
+               "of parts: also those between two captured ones, by their numbers");
+  options.not_of_fix.push_back(app.get_option("--interpolate"));
+  options.not_of_parts = {app.get_option("--fix"), app.get_option("--budget"),
+                          app.get_option("--also"), app.get_option("--prove")};
+  options.not_of_parts.push_back(options.steps.front().option);
+  for (const OptionOnLine& own : options.of_models) options.not_of_parts.push_back(own.option);
+
   app.add_option("-o,--output", args->output, "write the policy here, NAME.toml")
       ->type_name("FILE");
   options.not_of_fix.push_back(declare_emit(app, args->emitted));
@@ -430,6 +514,7 @@ std::function<int()> declare_recommend(CLI::App& app) {
                          "what is recommended, run together; NAME.html, NAME.md"),
           "FILE");
   options.not_of_fix.push_back(app.get_option("--report"));
+  options.not_of_parts.push_back(app.get_option("--report"));
   app.add_flag("--overwrite", args->overwrite, "replace FILE if it exists (never an HDF5 file)");
   app.add_flag("--all", args->all, "the whole table of ranges, too");
   app.add_flag("--json", args->json, "print JSON instead of text");

@@ -18,6 +18,7 @@
 namespace lockstep {
 namespace {
 
+constexpr char kBatchMark = '@';  // before the batch in the name of a part of another graph
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 // What the run files of one part have in common.
@@ -272,7 +273,7 @@ void JoinedRun::Impl::take(const PartRun& part) {
     };
     if (std::ranges::any_of(groups, overlaps)) group.name += kAlone;
     if (std::ranges::find(groups, group.name, &Group::name) != groups.end()) {
-      group.name += "@" + part.batch;
+      group.name += kBatchMark + part.batch;
     }
     group.graph_json = run.graph_json();
     group.sites = run.sites();
@@ -380,6 +381,12 @@ void JoinedRun::Impl::join() {
     }
   }
   losses = loss_names(graph);
+}
+
+std::string module_of_part(std::string_view name) {
+  name = name.substr(0, name.find(kBatchMark));
+  if (name.ends_with(kAlone)) name.remove_suffix(kAlone.size());
+  return std::string(name);
 }
 
 JoinedRun::JoinedRun(std::vector<PartRun> runs) : impl_(std::make_unique<Impl>()) {

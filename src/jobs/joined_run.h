@@ -15,6 +15,8 @@ namespace lockstep {
 
 // Ends the name of a part that would be counted twice in a sum over the parts.
 inline constexpr std::string_view kAlone = " (alone)";
+// The path of its module, from a part's name in the joined run.
+std::string module_of_part(std::string_view name);
 
 struct PartRun {
   std::string module;              // its path in the model

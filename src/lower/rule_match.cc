@@ -65,7 +65,7 @@ const Format* RuleBook::compute(const Node& forward) {
   const Format* format = nullptr;
   for (size_t i = 0; i < policy_.rules.size(); ++i) {
     const PolicyRule& rule = policy_.rules[i];
-    if (rule.compute == nullptr || !is_at(rule, forward) || !glob_match(rule.op, forward.op)) {
+    if (!rule.decides_compute() || !is_at(rule, forward) || !glob_match(rule.op, forward.op)) {
       continue;
     }
     used_[i] = true;
@@ -141,7 +141,7 @@ std::string RuleBook::hint(const PolicyRule& rule) const {
   for (const Node& node : graph_.nodes) {
     layers.insert(layer_of(graph_, node));
     const bool forward_only =
-        rule.compute != nullptr || rule.autocast_off || rule.loss_scale.has_value();
+        rule.decides_compute() || rule.autocast_off || rule.loss_scale.has_value();
     if (is_at(rule, node) && !(forward_only && node.is_backward())) {
       ops_there.insert(node.op);
     }
@@ -156,7 +156,7 @@ std::string RuleBook::hint(const PolicyRule& rule) const {
   const bool op_there = std::any_of(ops_there.begin(), ops_there.end(),
                                     [&](const std::string& op) { return glob_match(rule.op, op); });
   if (!op_there) {
-    const bool forward_only = rule.compute != nullptr || rule.autocast_off || rule.loss_scale;
+    const bool forward_only = rule.decides_compute() || rule.autocast_off || rule.loss_scale;
     return (forward_only ? "forward ops there: " : "ops there: ") + listed(ops_there);
   }
   if (rule.accumulator != nullptr) return "no op there has a sum of products";

@@ -75,22 +75,28 @@ struct AllReduce {
 //   place        only in a part of the model that is found by its order, see place.h
 //   compute      the matching ops run with operands and output in this format, forward and backward
 //                (an autocast-disabled region when it is fp32); matched by layer and op
+//   takes_back   compute = "policy": earlier compute rules do not apply to them
 //   autocast_off  the matching ops are on no list and follow their operands, as in torch's
 //                autocast(enabled=False); matched by layer and op
 //   format, rounding     what the value is rounded to at matching sites (layer, op, role, point)
 //   accumulator          of matching ops' sums of products
 //   loss_scale           a power of two: backward partners of matching forward ops see gradients
 //                        multiplied by it; they are multiplied on entry and divided on exit
+inline constexpr std::string_view kAsPolicy = "policy";
+
 struct PolicyRule {
   std::string layer = "*", op = "*", role = "*", point = "*";
   std::optional<Place> place;
   const Format* compute = nullptr;
+  bool takes_back = false;
   bool autocast_off = false;
   const Format* format = nullptr;
   std::optional<Rounding> rounding;
   const Accumulator* accumulator = nullptr;
   std::optional<double> loss_scale;
   int line = 0;  // in the policy file, for messages
+
+  bool decides_compute() const { return compute != nullptr || takes_back; }
 };
 
 inline constexpr int64_t kMostCpuThreads = 4096;  // far above any CPU's

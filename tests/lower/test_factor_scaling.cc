@@ -388,6 +388,23 @@ TEST_CASE("scaling and rules: compute excludes a layer, format one factor") {
   CHECK(scaled(by_rounding, "fc1", "linear", 1)->to.rounding == Rounding::kNearestEven);
 }
 
+TEST_CASE("scaling and rules: compute = policy takes back what earlier rules excluded") {
+  const std::string none = "[[rule]]\nlayer = \"*\"\nop = \"linear\"\ncompute = \"bf16\"\n";
+  const std::string back = "[[rule]]\nlayer = \"fc2\"\ncompute = \"policy\"\n";
+  const Lowered net = lower_text(two_linears(), kCurrent + none + back);
+  CHECK(scaled(net, "fc1", "linear", 0) == nullptr);
+  CHECK(scaled(net, "fc2", "linear", 0) != nullptr);
+  CHECK(scaled(net, "fc2", "linear_backward_weight", 0) != nullptr);
+  // The last rule wins.
+  CHECK_THROWS_WITH_AS(lower_text(two_linears(), kCurrent + back + none),
+                       doctest::Contains("rules exclude every linear"), InputError);
+  const Lowered fp32 = lower_text(two_linears(),
+                                  "extends = \"torch-autocast-bf16\"\n[[rule]]\nlayer = \"*\"\n"
+                                  "compute = \"fp32\"\n" + back);
+  CHECK(fp32.reads(fp32.op("fc1", "linear")) == "fp32 fp32 fp32");
+  CHECK(fp32.reads(fp32.op("fc2", "linear")) == "bf16 bf16 bf16");
+}
+
 TEST_CASE("scaling: names of histories are those of an evaluation graph, and all differ") {
   const Policy policy = find_policy("fp8-delayed");
   const Lowered net = lower_net(two_linears(), policy);

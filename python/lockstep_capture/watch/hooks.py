@@ -25,10 +25,14 @@ from .gradient_hooks import gradient_hooks
 class Clipping:
     max_norm: float = -1.0
     norm_type: float = 2.0
-    total_norm: float = float("nan")
+    norm: torch.Tensor | float = float("nan")  # before clipping; not read yet, which may wait for a GPU
     error_if_nonfinite: bool = False
     max_value: float = -1.0
     stage: str = "none"  # "unscaled", "scaled"
+
+    @property
+    def total_norm(self) -> float:
+        return float(self.norm)
 
 
 @dataclass
@@ -91,12 +95,17 @@ def watch(subject: Subject, events: Events, listener: Listener) -> Iterator[None
         if subject.trains:
             stack.enter_context(gradient_hooks(subject.model, events.add))
         _watch_autocast(stack, events)
-        _watch_backward(stack, subject, events, listener)
-        _watch_clipping(stack, subject, events, listener)
-        _watch_scalers(stack, subject, events, listener)
-        if subject.optimizer is not None:
-            _watch_optimizer(stack, subject, events, listener)
+        watch_training(stack, subject, events, listener)
         yield
+
+
+def watch_training(stack: contextlib.ExitStack, subject: Subject, events: Events, listener: Listener) -> None:
+    """From backward() on."""
+    _watch_backward(stack, subject, events, listener)
+    _watch_clipping(stack, subject, events, listener)
+    _watch_scalers(stack, subject, events, listener)
+    if subject.optimizer is not None:
+        _watch_optimizer(stack, subject, events, listener)
 
 
 def replace(stack: contextlib.ExitStack, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
@@ -194,7 +203,7 @@ def _watch_clipping(stack: contextlib.ExitStack, subject: Subject, events: Event
                 events.refuse(f"clip_grad_norm_ with norm_type {seen.norm_type:g}", "it must be positive, or inf")
             if not max_norm > 0:
                 events.refuse(f"clip_grad_norm_ with max_norm {max_norm:g}", "it must be positive")
-            seen.max_norm, seen.total_norm = float(max_norm), float(total_norm)
+            seen.max_norm, seen.norm = float(max_norm), total_norm
             note("clip_grad_norm_", [p.grad for p in parameters if p.grad is not None])
             with listener.known_change():
                 return original(parameters, max_norm, total_norm, *rest, **more)

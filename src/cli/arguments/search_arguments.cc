@@ -68,7 +68,8 @@ SearchOptions search_options(const SearchWords& words, ProblemList& problems) {
   }
   options.budget = parse_budget(words.budget, problems);
   const bool needs_blocks = std::ranges::any_of(options.formats, [](const std::string& format) {
-    return find_narrow_format(format) != nullptr && peak_rate(find_gpu(kDefaultGpu), format) == 0;
+    const NarrowFormat* narrow = find_narrow_format(format);
+    return narrow != nullptr && peak_rate(find_gpu(kDefaultGpu), narrow->unit) == 0;
   });
   const std::string gpu = !words.gpu.empty() ? words.gpu
                           : needs_blocks     ? std::string(kBlockGpu)

@@ -98,7 +98,8 @@ void check_rule(TomlTable& table, const PolicyRule& rule) {
 void read_rule(TomlTable& table, Policy& policy) {
   PolicyRule rule;
   read_place(table, rule);
-  read_format(table, "compute", rule.compute, policy.notes);
+  rule.takes_back = table.text("compute") == kAsPolicy;
+  if (!rule.takes_back) read_format(table, "compute", rule.compute, policy.notes);
   read_region(table, policy, rule);
   read_format(table, "format", rule.format, policy.notes);
   read_name(table, "rounding", find_rounding, rule.rounding);

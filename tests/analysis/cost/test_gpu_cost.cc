@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <string>
+
 #include "analysis/cost/network.h"
 #include "src/core/error.h"
 #include "src/policy/find_policy.h"
@@ -29,6 +32,28 @@ TEST_CASE("every GPU's rates grow as formats narrow, and have a source") {
   CHECK(peak_rate(find_gpu("h100"), "fp8") == 1979);
   CHECK(peak_rate(find_gpu("h100"), "mxfp8") == 0);
   CHECK_THROWS_AS(find_gpu("h1000"), InputError);
+}
+
+TEST_CASE("FP8 products take the FP8 unit however long their blocks are, MXFP8's a unit of their own") {
+  const TempDir dir;
+  RunOptions options = small_run();
+  options.batch = 16;
+  const Network network = read_network(record(dir.file("run.h5"), options));
+  Gpu gpu = find_gpu("h100");
+  gpu.fp32 = gpu.fp16 = gpu.bf16 = 1e-12;
+  gpu.fp8 = 4e-12;  // mxfp8: none
+  gpu.bandwidth = 1e30;
+  const auto aligned = std::ranges::find_if(
+      network.linear, [&](const std::string& layer) { return !network.unaligned.contains(layer); });
+  REQUIRE(aligned != network.linear.end());
+  const auto seconds = [&](const char* policy) {
+    return cost_of(network, find_policy(policy), MemoryFacts{}, gpu).by_layer.at(*aligned);
+  };
+  const double wide = seconds("torch-autocast-bf16");
+  CHECK(seconds("fp8-current") == doctest::Approx(wide / 4));
+  CHECK(seconds("fp8-rowwise") == doctest::Approx(wide / 4));
+  CHECK(seconds("fp8-blockwise") == doctest::Approx(wide / 4));
+  CHECK(seconds("mxfp8") == doctest::Approx(wide));
 }
 
 TEST_CASE("traffic by hand: what one linear layer reads and writes") {

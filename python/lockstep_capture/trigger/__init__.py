@@ -1,0 +1,1 @@
+"""Captures that wait: a step is recorded when something happens, by taking it again."""
