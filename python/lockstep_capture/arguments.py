@@ -60,6 +60,18 @@ def check_arguments(
     return dtype
 
 
+def check_waiting(optimizer: Any, times: Any, cooldown: Any, max_bytes: Any) -> None:
+    """Those that go with when=. Throws: CaptureError with all that is wrong."""
+    problems = _count_problems("times", times)
+    problems += [] if max_bytes is None else _count_problems("max_bytes", max_bytes)
+    if not isinstance(cooldown, int) or isinstance(cooldown, bool) or cooldown < 0:
+        problems.append(f"cooldown: is {cooldown!r}, must be a whole number of at least 0")
+    if optimizer is None:
+        problems.append("when: without an optimizer there is no step to wait for")
+    if problems:
+        raise CaptureError("; ".join(problems))
+
+
 def check_loop_arguments(loader: Any, accumulate: int, clip_grad_norm: float | None, optimizer: Any) -> None:
     """Those of capture(), which Capture lacks. Throws: CaptureError with all that is wrong."""
     problems = _count_problems("accumulate", accumulate)

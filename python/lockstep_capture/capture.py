@@ -15,11 +15,11 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .arguments import check_arguments, check_watched
+from .arguments import check_arguments, check_waiting, check_watched
 from .errors import CaptureError, UnsupportedModelError, failed
 from .ir.attributes import Attribute
 from .model_state import State, Subject, rank, world_size
@@ -39,6 +39,9 @@ from .watch.watcher import Watcher
 from .write.part_checks import PartChecks
 from .write.recorder import Recorder
 
+if TYPE_CHECKING:
+    from .trigger.waiting import Waiting
+
 _NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
 
@@ -55,6 +58,12 @@ class Capture:
     watch: modules, by path or pattern ("head", "blocks.*.mlp"), whose outputs a replay compares in every lane and step;
     watch_value() names tensors inside the step. quiet: no line on standard error when the file is complete. part: the file
     is one of Parts, which alone pass it.
+
+    when: waits for a step that is worth a file: "fault" (a loss or gradient that is not finite, a scaler that keeps skipping, a
+    spike), step numbers, "every:N", "signal:USR1", "file:PATH", a function of trigger.rules.StepFacts, or a list of these. That
+    step is taken again under a capture, before the optimizer changes a weight, into path with its number in the name; the
+    loop goes on as without. At most `times` files, `cooldown` steps between two, max_bytes in all. sync: read loss and
+    gradients in each step although that waits for a GPU; by default on the CPU alone. Each rank waits for itself. docs/trigger.md.
 
     One block per micro-batch. A step ends with the block that calls the optimizer's step(). The file is complete
     after `steps` steps; for a loop that ends earlier, call finish() or leave `with Capture(...)`. An
@@ -80,6 +89,11 @@ class Capture:
         watch: str | Sequence[str] = (),
         quiet: bool = False,
         part: PartChecks | None = None,
+        when: Any = None,
+        times: int = 3,
+        cooldown: int = 100,
+        max_bytes: int | None = None,
+        sync: bool | None = None,
     ):
         verify = None if verify is None else list(verify) if isinstance(verify, Iterable) else verify
         self._dtype = check_arguments(
@@ -110,6 +124,9 @@ class Capture:
         self._step: Step | None = None
         self._done, self._closed, self._inside = 0, False, False
         self._waits, self._waited = False, False
+        self._waiting: Waiting | None = None
+        if when is not None:
+            self._waiting = self._wait_until(when, times, cooldown, max_bytes, sync)
         self._made_at = own_place()
         self._process = os.getpid()  # a copy of this in a forked one writes nothing
         self._warned: set[str] = set()
@@ -118,7 +135,34 @@ class Capture:
     @property
     def finished(self) -> bool:
         """True once the file is written, or nothing will be."""
-        return self._closed
+        return self._closed if self._waiting is None else self._waiting.finished
+
+    @property
+    def files(self) -> list[str]:
+        """That were written so far, where `when` is given."""
+        return [] if self._waiting is None else list(self._waiting.files)
+
+    def _wait_until(self, when: Any, times: int, cooldown: int, max_bytes: int | None, sync: bool | None) -> Waiting:
+        from .trigger.rules import rules_of
+        from .trigger.waiting import Waiting  # which makes captures
+
+        check_waiting(self._optimizer, times, cooldown, max_bytes)
+        options: dict[str, Any] = {"watch": self._watch}
+        return Waiting(
+            self._path,
+            self._model,
+            self._optimizer,
+            self._step_fn,
+            scaler=self._scaler,
+            autocast=self._dtype,
+            rules=rules_of(when),
+            times=times,
+            cooldown=cooldown,
+            max_bytes=max_bytes,
+            sync=sync,
+            quiet=self._quiet,
+            options=options,
+        )
 
     @property
     def autocast(self) -> Region | None:
@@ -129,6 +173,8 @@ class Capture:
 
     def step(self, batch: Any) -> contextlib.AbstractContextManager[None]:
         """Around the body of the loop for one (micro-)batch; does nothing after the last captured step."""
+        if self._waiting is not None:
+            return self._waiting.step(batch)
         return _NOTHING if self._closed else ShownToUsers(self._block(batch))
 
     def finish(self) -> None:
@@ -136,6 +182,9 @@ class Capture:
 
         Throws: CaptureError where the file cannot be written (with on_unsupported="report" it warns).
         """
+        if self._waiting is not None:
+            self._closed = True
+            self._waiting.finish()
         if self._closed:
             return
         if not self._done or self._recorder is None:
@@ -169,7 +218,7 @@ class Capture:
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        if kind is None:
+        if kind is None or self._waiting is not None:
             self.finish()
         else:
             self._end_with(value)
