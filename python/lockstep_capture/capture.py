@@ -63,7 +63,8 @@ class Capture:
     spike), step numbers, "every:N", "signal:USR1", "file:PATH", a function of trigger.rules.StepFacts, or a list of these. That
     step is taken again under a capture, before the optimizer changes a weight, into path with its number in the name; the
     loop goes on as without. At most `times` files, `cooldown` steps between two, max_bytes in all. sync: read loss and
-    gradients in each step although that waits for a GPU; by default on the CPU alone. Each rank waits for itself. docs/trigger.md.
+    gradients in each step although that waits for a GPU; by default on the CPU alone. report: a process of its own verifies and replays each file, and prints what it was: data, format, machine.
+    Each rank waits for itself. docs/trigger.md.
 
     One block per micro-batch. A step ends with the block that calls the optimizer's step(). The file is complete
     after `steps` steps; for a loop that ends earlier, call finish() or leave `with Capture(...)`. An
@@ -94,6 +95,7 @@ class Capture:
         cooldown: int = 100,
         max_bytes: int | None = None,
         sync: bool | None = None,
+        report: bool = False,
     ):
         verify = None if verify is None else list(verify) if isinstance(verify, Iterable) else verify
         self._dtype = check_arguments(
@@ -126,7 +128,7 @@ class Capture:
         self._waits, self._waited = False, False
         self._waiting: Waiting | None = None
         if when is not None:
-            self._waiting = self._wait_until(when, times, cooldown, max_bytes, sync)
+            self._waiting = self._wait_until(when, times, cooldown, max_bytes, sync, report)
         self._made_at = own_place()
         self._process = os.getpid()  # a copy of this in a forked one writes nothing
         self._warned: set[str] = set()
@@ -142,7 +144,10 @@ class Capture:
         """That were written so far, where `when` is given."""
         return [] if self._waiting is None else list(self._waiting.files)
 
-    def _wait_until(self, when: Any, times: int, cooldown: int, max_bytes: int | None, sync: bool | None) -> Waiting:
+    def _wait_until(
+        self, when: Any, times: int, cooldown: int, max_bytes: int | None, sync: bool | None, report: bool
+    ) -> Waiting:
+        from .program import find_program
         from .trigger.rules import rules_of
         from .trigger.waiting import Waiting  # which makes captures
 
@@ -161,6 +166,7 @@ class Capture:
             max_bytes=max_bytes,
             sync=sync,
             quiet=self._quiet,
+            program=find_program(None) if report else None,
             options=options,
         )
 

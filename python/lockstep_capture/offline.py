@@ -75,10 +75,12 @@ def capture_steps(
     accumulate: int,
     divisor: int,
     on_backward: Callable[[torch.Tensor], None] = lambda loss: None,
+    on_step: Callable[[], None] = lambda: None,
     **options: Any,
 ) -> None:
     """scaler: one whose state may change. clip: of all weights, after unscaling. divisor: of each micro-batch's loss.
-    on_backward: is called after each backward pass, with the loss that it started from, without its scale."""
+    on_backward: is called after each backward pass, with the loss that it started from, without its scale. on_step: before
+    each step of the optimizer or the scaler, after clipping."""
     own, optimizer = subject.model, subject.optimizer
     cap = Capture(path, own, optimizer, step_fn, scaler=scaler, autocast=autocast, **options)
     device, dtype = subject.device.type, cap._dtype
@@ -94,7 +96,7 @@ def capture_steps(
                     (scaler.scale(loss) if scaler is not None else loss).backward()
                     on_backward(loss.detach())
                     if (number + 1) % accumulate == 0:
-                        _optimizer_step(own, optimizer, scaler, clip)
+                        _optimizer_step(own, optimizer, scaler, clip, on_step)
             if cap.finished:
                 return
         if not cap._done:
@@ -103,11 +105,14 @@ def capture_steps(
         raise CaptureError(f"loader: ended before the first optimizer step, must hold at least {accumulate} batches")
 
 
-def _optimizer_step(own: torch.nn.Module, optimizer: Any, scaler: Any, clip: Clip | None) -> None:
+def _optimizer_step(
+    own: torch.nn.Module, optimizer: Any, scaler: Any, clip: Clip | None, on_step: Callable[[], None]
+) -> None:
     if clip is not None:
         if scaler is not None:
             scaler.unscale_(optimizer)
         clip(own.parameters())
+    on_step()
     if scaler is not None:
         scaler.step(optimizer)
         scaler.update()

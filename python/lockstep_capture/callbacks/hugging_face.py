@@ -34,7 +34,8 @@ class CaptureCallback(TrainerCallback):  # type: ignore[misc]
     """Captures `steps` optimizer steps of Trainer.train() into `path`; each call of train() replaces the file.
 
     Loss: trainer.compute_loss, with the Trainer's num_items_in_batch. Batches, optimizer, GradScaler, autocast,
-    accumulation and clipping are the Trainer's. verify, on_unsupported, watch: as in Capture. compute_loss is run a few times
+    accumulation and clipping are the Trainer's. verify, on_unsupported, watch, and when="fault" with what goes with it: as in
+    Capture. compute_loss is run a few times
     more to trace it; what an override keeps in the Trainer (lists of metrics) then has more entries.
 
     Throws, in train(): CaptureError for DeepSpeed and for several GPUs in one process; else as Capture.
@@ -48,6 +49,7 @@ class CaptureCallback(TrainerCallback):  # type: ignore[misc]
         verify: Iterable[int] | None = None,
         on_unsupported: str = "error",
         watch: str | Sequence[str] = (),
+        **waiting: Any,
     ):
         self._path = path
         self._options: dict[str, Any] = {
@@ -55,6 +57,7 @@ class CaptureCallback(TrainerCallback):  # type: ignore[misc]
             "verify": verify,
             "on_unsupported": on_unsupported,
             "watch": watch,
+            **waiting,
         }
         self._trainer: Any = None
         self._blocks: Blocks | None = None

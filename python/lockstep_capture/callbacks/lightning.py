@@ -46,7 +46,7 @@ class CaptureCallback(Callback):  # type: ignore[misc]
 
     loss_of(module, batch): the loss of a batch, by default training_step without its log() and log_dict(). Give one where
     training_step does more than to compute a loss (torchmetrics). Optimizer, GradScaler, autocast, accumulation and clipping
-    are the Trainer's. verify, on_unsupported, watch: as in Capture.
+    are the Trainer's. verify, on_unsupported, watch, and when="fault" with what goes with it: as in Capture.
 
     Throws, in fit(): CaptureError for manual optimization; else as Capture.
     """
@@ -60,6 +60,7 @@ class CaptureCallback(Callback):  # type: ignore[misc]
         verify: Iterable[int] | None = None,
         on_unsupported: str = "error",
         watch: str | Sequence[str] = (),
+        **waiting: Any,
     ):
         super().__init__()
         self._path, self._loss_of = path, loss_of
@@ -68,6 +69,7 @@ class CaptureCallback(Callback):  # type: ignore[misc]
             "verify": verify,
             "on_unsupported": on_unsupported,
             "watch": watch,
+            **waiting,
         }
         self._blocks: Blocks | None = None
         self._index = 0

@@ -28,6 +28,7 @@ from ..trace.uncompiled import uncompiled
 from ..trace.untouched import untouched
 from ..trace.user_code import ShownToUsers, depth_of_user
 from ..watch.hooks import Clipping, Events, Listener, watch_training
+from .answer import Fault, answer_later, told_at_once
 from .rules import NotFinite, Rule, StepFacts
 
 _ENDING = ".lscap.h5"
@@ -105,17 +106,18 @@ class Waiting:
         max_bytes: int | None,
         sync: bool | None,
         quiet: bool,
+        program: str | None,
         options: dict[str, Any],
     ):
         self._path, self._model, self._optimizer, self._step_fn = path, model, optimizer, step_fn
         self._scaler, self._dtype, self._rules = scaler, autocast, rules
         self._times, self._cooldown, self._most_bytes = times, cooldown, max_bytes
-        self._sync, self._quiet, self._options = sync, quiet, options
+        self._sync, self._quiet, self._program, self._options = sync, quiet, program, options
         self._subject: Subject | None = None
         self._buffers, self._now = Buffers(), _Step()
         self._number, self._last, self._bytes = 0, -cooldown - 1, 0
         self._inside, self._retaking, self.finished = False, False, False
-        self._looks = 0
+        self._looks, self._compared = 0, False
         self.files: list[str] = []  # that were written
 
     def step(self, batch: Any) -> contextlib.AbstractContextManager[None]:
@@ -205,7 +207,29 @@ class Waiting:
         if self._retaking or self.finished:
             return
         self._now.ended = True
-        self._guarded(lambda: self._judge(self._facts(events), events.clipping))
+        if not self._compared:
+            self._compared = True
+            self._guarded(self._compare)
+        if not self.finished:
+            self._guarded(lambda: self._judge(self._facts(events), events.clipping))
+
+    def _compare(self) -> None:
+        """Once, in the first step: does step_fn give the loop's loss? Later a difference is then the machine's."""
+        subject = self._subject
+        assert subject is not None
+        if not self._sync and self._scaler is None:
+            return
+        device, dtype = subject.device.type, self._dtype
+        (batch, generators), wanted = self._now.batches[0], float(self._now.losses[0])
+        with uncompiled(), self._as_before(), torch.autocast(device, dtype=dtype, enabled=dtype is not None):
+            generators.put_back()
+            loss = self._step_fn(subject.model, batch).detach()
+        found = [float(loss), float(loss / len(self._now.batches))]
+        if not any(_is_same(wanted, one) for one in found):
+            raise CaptureError(
+                f"step_fn gives {found[0]!r} for the first batch, the loop called backward() on {wanted!r}: step_fn must compute "
+                "what the loop does, from the batch, the model and generators alone"
+            )
 
     def _facts(self, events: Events) -> StepFacts:
         subject = self._subject
@@ -281,7 +305,8 @@ class Waiting:
     def _take(self, why: str, clipping: Clipping) -> None:
         start = time.monotonic()
         path = self._free_path()
-        own = _Own(self._now.losses)
+        assert self._subject is not None
+        own = _Own(self._now.losses, self._subject, clipping)
         try:
             with uncompiled(), self._as_before():
                 self._capture(path, clipping, own)
@@ -307,14 +332,24 @@ class Waiting:
         self._times -= 1
         self._bytes += size
         self.files.append(path)
+        fault = Fault(
+            path,
+            self._number,
+            why,
+            loop_loss=own.wanted[0] if own.wanted else None,
+            loss=own.seen[0],
+            differs=own.differing,
+            weights_are_finite=self._weights_are_finite(),
+        )
         if not self._quiet:
-            earlier = "" if self._weights_are_finite() else " Weights were not finite before it: the cause lies earlier."
             print(
                 f"lockstep_capture: step {self._number}: {why}. It was taken again into {path}: "
-                f"{size / 1e6:.3g} MB, {time.monotonic() - start:.2g} s.{earlier} "
+                f"{size / 1e6:.3g} MB, {time.monotonic() - start:.2g} s.{told_at_once(fault)} "
                 f"Next: lockstep verify {shlex.quote(path)} && lockstep replay {shlex.quote(path)}",
                 file=sys.stderr,
             )
+        if self._program is not None:
+            answer_later(fault, self._program)
 
     def _capture(self, path: str, clipping: Clipping, own: _Own) -> None:
         subject = self._subject
@@ -338,17 +373,14 @@ class Waiting:
                 clip=_clip_of(clipping),
                 accumulate=count,
                 divisor=divisor,
-                on_backward=lambda loss: own.note(loss, subject),
+                on_backward=own.note,
+                on_step=own.note_gradients,
                 steps=1,
                 quiet=True,
                 **self._options,
             )
             if not own.differs:
                 return
-        raise CaptureError(
-            f"taken again, its loss is {own.seen[0]!r}, in the loop it was {own.wanted[0]!r}: step_fn must compute what the "
-            "loop does, from the batch, the model and generators alone"
-        )
 
     def _fresh_scaler(self) -> Any:
         """The scaler before this step."""
@@ -373,24 +405,46 @@ class Waiting:
 
 
 class _Own:
-    """The losses of the step taken again, next to the loop's."""
+    """Losses and gradients of the step taken again, next to the loop's."""
 
-    def __init__(self, losses: list[torch.Tensor]):
+    def __init__(self, losses: list[torch.Tensor], subject: Subject, clipping: Clipping):
+        self._subject = subject
         self.wanted = [float(loss) for loss in losses]
+        # A scaler that has not unscaled leaves gradients of another kind.
+        is_final = subject.scaler is None or clipping.stage == "unscaled"
+        self._gradients = {path: weight.grad for path, weight in subject.params.items()} if is_final else {}
         self.begin()
 
     def begin(self) -> None:
         self.seen: list[float] = []
         self.is_finite = True  # its gradients, which no other rank's were added to
+        self.differing: list[str] = []  # what is not as in the loop
 
-    def note(self, loss: torch.Tensor, subject: Subject) -> None:
+    def note(self, loss: torch.Tensor) -> None:
         self.seen.append(float(loss))
-        self.is_finite = all(bool(torch.isfinite(gradient).all()) for gradient in subject.raw_gradients())
+        self.is_finite = all(bool(torch.isfinite(gradient).all()) for gradient in self._subject.raw_gradients())
+
+    def note_gradients(self) -> None:
+        if self.differs:
+            self.differing.append("the loss")
+        if world_size() > 1:  # the loop's are means over ranks
+            return
+        for path, gradient in self._gradients.items():
+            own = self._subject.params[path].grad
+            if gradient is None or own is None or gradient.is_sparse or gradient.shape != own.shape:
+                continue
+            count = int((~((gradient == own) | (gradient.isnan() & own.isnan()))).sum())
+            if count:
+                self.differing.append(f"{count} of {own.numel()} elements of the gradient of {path}")
 
     @property
     def differs(self) -> bool:
-        pairs = zip(self.wanted, self.seen, strict=False)
-        return any(a != b and not (a != a and b != b) for a, b in pairs)
+        """One of the losses."""
+        return not all(_is_same(a, b) for a, b in zip(self.wanted, self.seen, strict=False))
+
+
+def _is_same(a: float, b: float) -> bool:
+    return a == b or (a != a and b != b)
 
 
 class _Ears(Listener):

@@ -161,6 +161,25 @@ def test_hugging_face(transformers, lockstep, tmp_path, name, kind):
     assert np.allclose(losses * shares, logged, rtol=8 * ulp, atol=0)
 
 
+@pytest.mark.parametrize("name", ["plain", "accumulated", "bf16"])
+def test_hugging_face_takes_a_step_again(transformers, lockstep, tmp_path, name):
+    path, arguments = tmp_path / "a.lscap.h5", TRAINERS[name]
+
+    def trained(callbacks):
+        torch.manual_seed(0)
+        trainer = trainer_of(transformers, tmp_path, callbacks, arguments=arguments)
+        trainer.train()
+        return trainer
+
+    callback = lockstep_capture.hugging_face.CaptureCallback(path, when=[2], times=1)
+    trainer = trained([callback])
+    same(left_by(trainer), left_by(trained([])))
+    nothing_is_left_replaced()
+    taken = tmp_path / "a.step000002.lscap.h5"
+    assert micro_counts(taken) == [arguments.get("gradient_accumulation_steps", 1)]
+    assert "V0  PASS" in lockstep("verify", taken).stdout
+
+
 def parts_of(folder):
     """The rows of the list of rank 0: all captured, all as in the run."""
     rows = json.loads((folder / "rank0" / "parts.json").read_text(encoding="utf-8"))["parts"]
@@ -459,6 +478,19 @@ def test_lightning(lightning, lockstep, tmp_path, name, options, loss_of):
         assert len(file["graphs"]) == 1 and "net.fc.weight" in file["params"]
         assert file["steps/000000"].attrs["scale_before"] == (2.0**14 if name == "fp16" else 1.0)
     accepted(lockstep, path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, fp16, {"accumulate_grad_batches": 3, "gradient_clip_val": 0.1}], ids=["plain", "fp16", "accumulated"]
+)
+def test_lightning_takes_a_step_again(lightning, lockstep, tmp_path, options):
+    made = options if callable(options) else lambda _: options
+    callback = lockstep_capture.lightning.CaptureCallback(tmp_path / "a.lscap.h5", when=[2], times=1)
+    same(fitted(lightning, [callback], **made(lightning)), fitted(lightning, [], **made(lightning)))
+    nothing_is_left_replaced()
+    taken = tmp_path / "a.step000002.lscap.h5"
+    assert micro_counts(taken) == [made(lightning).get("accumulate_grad_batches", 1)]
+    assert "V0  PASS" in lockstep("verify", taken).stdout
 
 
 @pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 3}], ids=["plain", "accumulated"])
