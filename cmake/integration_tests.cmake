@@ -31,7 +31,7 @@ lockstep_integration_tests(capture everyday capture_torch capture_ops capture_ca
   capture_dtypes capture_hooks capture_trigger parts)
 lockstep_integration_tests(capture slow capture_memory capture_wrappers capture_models capture_trainers
   pytorch_guide capture_kernels capture_decisions capture_unsupported capture_shapes capture_gradients
-  parts_on_ranks)
+  parts_on_ranks trigger_on_ranks)
 lockstep_integration_tests(captured everyday recommend_next recommend_parts captured_losses equal_weights sums pytorch_scaled watched
   remedies_tried emitted_transformer_engine emitted_fsdp2)
 lockstep_integration_tests(captured slow recommend_search findings recommend_sensitivity recommend_fix

@@ -7,6 +7,7 @@ runs verify, a replay in what ran, FP32, FP64 and a twin, and the report, next t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -19,6 +20,7 @@ from typing import Any
 from ..errors import CaptureError
 from ..program import run_program
 
+ENDING = ".lscap.h5"  # of captures
 _BROKEN = {"overflow", "storage overflow", "sum overflow", "state overflow", "invalid operation"}  # kinds of findings
 _SAME = 0.01  # of a loss: two lanes have the same
 
@@ -34,12 +36,11 @@ class Fault:
     loop_loss: float | None
     loss: float
     differs: list[str]
-    weights_are_finite: bool
 
 
 @dataclass
 class Answer:
-    """kind: "data", "format", "order", "machine" or "earlier". sentence: why. text: of the report, the lane's."""
+    """kind: "data", "format", "order" or "machine". sentence: why. text: of the report, the lane's."""
 
     kind: str
     sentence: str
@@ -57,17 +58,17 @@ def told_at_once(fault: Fault) -> str:
             f" The machine, or an op that is not deterministic: from the same weights, batch and generators {fault.differs[0]}"
             f"{more} came out otherwise."
         )
-    return "" if fault.weights_are_finite else " Weights were not finite before it: the cause lies earlier."
+    return ""
 
 
-def answer_later(fault: Fault, program: str) -> None:
+def answer_later(fault: Fault, program: str) -> subprocess.Popen[bytes]:
     """In a process of its own, which prints the answer and writes it into PATH.answer.txt."""
     place = f"{fault.path}.fault.json"
     with open(place, "w", encoding="utf-8") as file:
         json.dump(dataclasses.asdict(fault) | {"program": program}, file)
     here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     paths = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
-    subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-m", f"{__package__}.answer", place],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -84,20 +85,21 @@ def answer(fault: Fault, program: str) -> Answer:
     """Throws: CaptureError where the program refuses."""
     if fault.differs:
         return Answer("machine", told_at_once(fault).strip())
-    if not fault.weights_are_finite:
-        return Answer("earlier", "weights were not finite before this step: begin again from an earlier checkpoint")
     verified = subprocess.run([program, "verify", fault.path, "--threads", "1"], capture_output=True, text=True)
     if verified.returncode not in (0, 1, 3):
         raise CaptureError(f"lockstep verify: {verified.stderr.strip()}")
     with open(f"{fault.path}.verify.json", encoding="utf-8") as file:
         gates = {gate["name"]: gate for gate in json.load(file)["gates"]}
-    run = f"{fault.path.removesuffix('.h5')}.run.h5"
+    run = f"{fault.path.removesuffix(ENDING)}.run.h5"
     ran = gates["V7"]["subject"].partition(" against ")[0] if "V7" in gates else "fp32"
     ran = "fp32" if " " in ran else ran  # no preset's name: where the loop has no autocast
     lanes = ",".join(dict.fromkeys(["fp32", ran, "fp64"]))
     run_program(
         program, "replay", fault.path, "--lanes", lanes, "--twins", "1", "--threads", "1", "-o", run, "--quiet", "--overwrite"
     )
+    for leftover in ("state", "state.1", "progress.json"):  # for a replay that is stopped
+        with contextlib.suppress(OSError):
+            os.remove(f"{run}.{leftover}")
     report = json.loads(run_program(program, "report", run, "--format", "json"))
     return judge(fault, ran, {lane["name"]: lane for lane in report["lanes"]})
 

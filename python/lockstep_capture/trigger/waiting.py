@@ -9,6 +9,7 @@ import contextlib
 import os
 import random
 import shlex
+import subprocess
 import sys
 import time
 import warnings
@@ -28,10 +29,10 @@ from ..trace.uncompiled import uncompiled
 from ..trace.untouched import untouched
 from ..trace.user_code import ShownToUsers, depth_of_user
 from ..watch.hooks import Clipping, Events, Listener, watch_training
-from .answer import Fault, answer_later, told_at_once
+from .answer import ENDING, Fault, answer_later, told_at_once
 from .rules import NotFinite, Rule, StepFacts
 
-_ENDING = ".lscap.h5"
+_LONGEST_ANSWER = 60.0  # seconds that finish() waits for
 _MOST_LOOKS = 3  # at steps that the loop left before backward(), and whose loss was finite
 
 
@@ -119,11 +120,21 @@ class Waiting:
         self._inside, self._retaking, self.finished = False, False, False
         self._looks, self._compared = 0, False
         self.files: list[str] = []  # that were written
+        self._answers: list[subprocess.Popen[bytes]] = []
 
     def step(self, batch: Any) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self.finished else ShownToUsers(self._block(batch))
 
     def finish(self) -> None:
+        """The loop has ended: answers that are on their way are waited for, a minute long."""
+        self._stop()
+        end = time.monotonic() + _LONGEST_ANSWER
+        for process in self._answers:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, end - time.monotonic()))
+        self._answers = []
+
+    def _stop(self) -> None:
         self.finished = True
         for rule in self._rules:
             rule.close()
@@ -150,7 +161,7 @@ class Waiting:
                 yield
         except Exception as error:
             self._guarded(lambda: self._look_at(f"the loop raised {type(error).__name__}"))
-            self.finish()
+            self._stop()
             raise
         finally:
             self._inside = False
@@ -160,7 +171,7 @@ class Waiting:
             self._number += 1
             self._now = _Step()
             if self._times == 0:
-                self.finish()
+                self._stop()
 
     def _prepare(self) -> bool:
         if self._subject is None:
@@ -191,10 +202,14 @@ class Waiting:
         except Exception as error:
             own = error if isinstance(error, CaptureError) else failed(error)
             self._warn(f"nothing more is captured: {own}")
-            self.finish()
+            self._stop()
 
     def _warn(self, text: str) -> None:
         warnings.warn(f"lockstep_capture: {text}", stacklevel=1 + depth_of_user())
+
+    def _say(self, text: str) -> None:
+        if not self._quiet:
+            print(f"lockstep_capture: {text}", file=sys.stderr)
 
     # ---- What it looks at
 
@@ -235,7 +250,8 @@ class Waiting:
         subject = self._subject
         assert subject is not None
         scale = float(self._scaler.get_scale()) if events.found_inf else None
-        may_read = self._sync or events.found_inf  # then the scaler has waited for the GPU
+        # A scaler that found an infinity has waited for the GPU.
+        may_read = (self._sync or events.found_inf) and any(rule.reads_values for rule in self._rules)
         return StepFacts(
             self._number,
             loss=sum(float(loss) for loss in self._now.losses) if may_read and self._now.losses else None,
@@ -255,9 +271,18 @@ class Waiting:
             return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))))
 
     def _judge(self, facts: StepFacts, clipping: Clipping) -> None:
-        reasons = [why for rule in self._rules if (why := rule.check(facts))]  # every rule sees every step
-        if reasons and self._times and self._number - self._last > self._cooldown:
-            self._take(reasons[0], clipping)
+        reasons = [(why, rule) for rule in self._rules if (why := rule.check(facts))]  # every rule sees every step
+        if not reasons or not self._times or self._number - self._last <= self._cooldown:
+            return
+        why, rule = reasons[0]
+        if isinstance(rule, NotFinite) and not self._weights_are_finite():
+            self._warn(
+                f"step {self._number}: {why}, but weights were not finite before it: the cause lies earlier, nothing more is "
+                "captured"
+            )
+            self._stop()
+            return
+        self._take(why, clipping)
 
     def _left(self, events: Events) -> None:
         """A block without a step: a micro-batch, or one that the loop gave up, because its loss is not finite."""
@@ -317,7 +342,8 @@ class Waiting:
             self._warn(f"step {self._number} ({why}) could not be captured: {error}")
             return
         if world_size() > 1 and "gradient is not finite" in why and own.is_finite:
-            _remove(path)  # of another rank: reduced gradients are not finite on all
+            _remove(path)
+            self._say(f"step {self._number}: {why}; it is another rank's, this one's own gradients are finite.")
             return
         self._last = self._number
         size = os.path.getsize(path)
@@ -339,17 +365,14 @@ class Waiting:
             loop_loss=own.wanted[0] if own.wanted else None,
             loss=own.seen[0],
             differs=own.differing,
-            weights_are_finite=self._weights_are_finite(),
         )
-        if not self._quiet:
-            print(
-                f"lockstep_capture: step {self._number}: {why}. It was taken again into {path}: "
-                f"{size / 1e6:.3g} MB, {time.monotonic() - start:.2g} s.{told_at_once(fault)} "
-                f"Next: lockstep verify {shlex.quote(path)} && lockstep replay {shlex.quote(path)}",
-                file=sys.stderr,
-            )
+        self._say(
+            f"step {self._number}: {why}. It was taken again into {path}: {size / 1e6:.3g} MB, "
+            f"{time.monotonic() - start:.2g} s.{told_at_once(fault)} "
+            f"Next: lockstep verify {shlex.quote(path)} && lockstep replay {shlex.quote(path)}"
+        )
         if self._program is not None:
-            answer_later(fault, self._program)
+            self._answers.append(answer_later(fault, self._program))
 
     def _capture(self, path: str, clipping: Clipping, own: _Own) -> None:
         subject = self._subject
@@ -396,12 +419,12 @@ class Waiting:
         return all(bool(torch.isfinite(weight).all()) for weight in self._subject.params.values())
 
     def _free_path(self) -> str:
-        root = self._path.removesuffix(_ENDING) if self._path.endswith(_ENDING) else os.path.splitext(self._path)[0]
+        root = self._path.removesuffix(ENDING) if self._path.endswith(ENDING) else os.path.splitext(self._path)[0]
         of_rank = f".rank{rank()}" if world_size() > 1 else ""
         stem, more = f"{root}.step{self._number:06d}{of_rank}", ""
-        while os.path.exists(f"{stem}{more}{_ENDING}"):  # of another run
+        while os.path.exists(f"{stem}{more}{ENDING}"):  # of another run
             more = f"-{int(more[1:] or 1) + 1}"
-        return f"{stem}{more}{_ENDING}"
+        return f"{stem}{more}{ENDING}"
 
 
 class _Own:

@@ -1,0 +1,62 @@
+"""A fault that comes late: one batch of 1600 has values that FP16 does not hold.
+
+    python examples/pytorch/late_fault.py
+
+The capture waits for it, takes that step again, and says what it was. docs/trigger.md walks through the output.
+"""
+
+import os
+
+import torch
+import torch.nn.functional as F
+
+import lockstep_capture
+
+STEPS = int(os.environ.get("STEPS", "1600"))
+BROKEN = int(os.environ.get("BROKEN", "1500"))
+
+
+class Sensor(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encode, self.norm, self.head = torch.nn.Linear(32, 64), torch.nn.LayerNorm(64), torch.nn.Linear(64, 4)
+
+    def forward(self, x):
+        return self.head(F.gelu(self.norm(self.encode(x))))
+
+
+def batch_of(step):
+    generator = torch.Generator().manual_seed(step)
+    x = torch.randn(64, 32, generator=generator)
+    if step == BROKEN:
+        x[0] *= 1e5  # a sensor in other units
+    return x, torch.randint(4, (64,), generator=generator)
+
+
+def loss_of(model, batch):
+    x, target = batch
+    return F.cross_entropy(model(x), target)
+
+
+def main():
+    torch.manual_seed(0)
+    model = Sensor()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    cap = lockstep_capture.Capture(
+        "late.lscap.h5", model, optimizer, loss_of, scaler=scaler, autocast="float16", when="fault", report=True
+    )
+    for step in range(STEPS):
+        batch = batch_of(step)
+        with cap.step(batch):
+            with torch.autocast("cpu", torch.float16):
+                loss = loss_of(model, batch)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    cap.finish()
+
+
+if __name__ == "__main__":
+    main()
