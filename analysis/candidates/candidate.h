@@ -70,9 +70,9 @@ struct Candidate {
   std::vector<KeptLayer> not_narrow = {};  // linear layers that stay in `format`
   // Globs: linear layers that are narrow, all others stay; empty: all are.
   std::vector<std::string> only_narrow = {};
-  bool tf32 = false;                       // products of FP32 factors in TF32
-  std::vector<std::string> memory = {};    // rows of memory_choices()
-  std::string toml = {};                   // of a lane that ends in ".toml"
+  bool tf32 = false;                     // products of FP32 factors in TF32
+  std::vector<std::string> memory = {};  // rows of memory_choices()
+  std::string toml = {};                 // of a lane that ends in ".toml"
 
   bool is_preset() const { return toml.empty(); }
 };

@@ -40,21 +40,21 @@ struct PartTotal {
 struct PartPlan {
   std::string part;  // the path of its module
   PartChoice choice = PartChoice::kNarrow;
-  std::string kept;       // kExcept: the layer
-  PartEffect effect;      // as run in the candidate
+  std::string kept;   // kExcept: the layer
+  PartEffect effect;  // as run in the candidate
   double seconds = 0;
-  double work = 0;  // multiply-adds times bits of a factor
+  double work = 0;          // multiply-adds times bits of a factor
   bool is_between = false;  // not captured: between two that were; effect, seconds interpolated
 };
 
 // A recipe for linear layers on top of the base, with parts kept from it.
 struct PartCandidate {
-  std::string format;  // a row of narrow_formats(); "": the base alone
+  std::string format;        // a row of narrow_formats(); "": the base alone
   std::string why_not = {};  // not used: the reason
   std::optional<Candidate> candidate = {};
   std::vector<PartPlan> parts = {};
-  PartTotal all_narrow = {};  // every part in the format
-  PartTotal total = {};       // of `parts`, as run
+  PartTotal all_narrow = {};    // every part in the format
+  PartTotal total = {};         // of `parts`, as run
   PartTotal with_between = {};  // parts that were not captured included
   double seconds = 0, work = 0;
   size_t count_of(PartChoice choice) const;
@@ -73,8 +73,8 @@ struct PartAdvice {
   std::string base_format;
   int64_t batches = 0;  // the most of a part
   PartCandidate base;
-  std::vector<PartCandidate> tried;  // in the order of --formats
-  size_t chosen = 0;                 // kNarrow: of tried
+  std::vector<PartCandidate> tried;      // in the order of --formats
+  size_t chosen = 0;                     // kNarrow: of tried
   std::vector<std::string> not_counted;  // parts inside others
   int64_t replays = 0, read_again = 0;
   std::string run;  // the last run file

@@ -73,8 +73,7 @@ PartEffect merged(const std::vector<PartEffect>& groups) {
     if (n > 1) within += n * (n - 1) * one.spread * one.spread;
     between += n * (one.effect() - all.effect()) * (one.effect() - all.effect());
   }
-  all.spread =
-      count > 1 ? std::sqrt((within + between) / (count - 1) / count) : PartEffect::kNone;
+  all.spread = count > 1 ? std::sqrt((within + between) / (count - 1) / count) : PartEffect::kNone;
   return all;
 }
 
@@ -325,7 +324,7 @@ class PartSearch {
   void choose(PartCandidate& one) {
     constexpr PartChoice kChoices[] = {PartChoice::kBase, PartChoice::kExcept, PartChoice::kNarrow};
     AssignmentProblem problem;
-    std::vector<size_t> counted;                       // parts that are not inside others
+    std::vector<size_t> counted;                        // parts that are not inside others
     std::vector<std::vector<PartChoice>> open_choices;  // of them
     for (size_t p = 0; p < names_.size(); ++p) {
       if (base_.effects[p].is_alone()) continue;
@@ -357,8 +356,8 @@ class PartSearch {
         predicted.add(source_of(one.format, choice).effects[counted[i]]);
       }
       if (!predicted.is_within(options_.tolerance)) continue;
-      const bool is_base = std::ranges::all_of(
-          counted, [&](size_t p) { return choices[p] == PartChoice::kBase; });
+      const bool is_base =
+          std::ranges::all_of(counted, [&](size_t p) { return choices[p] == PartChoice::kBase; });
       if (is_base || runs == kMostRuns) break;
       ++runs;
       take(one, choices);
@@ -477,7 +476,7 @@ class PartSearch {
   std::vector<KeptLayer> unaligned_;
   std::set<std::string> linear_;  // paths in the model
   Measured base_;
-  std::map<std::string, Measured> narrow_, except_;                  // by format
+  std::map<std::string, Measured> narrow_, except_;                // by format
   std::map<std::string, std::map<std::string, KeptLayer>> worst_;  // by format and part
   std::shared_ptr<RunLock> lock_;
   std::string hash_;  // of the captures

@@ -176,7 +176,7 @@ void TrialRuns::replay(std::span<const Candidate> candidates, RunOptions options
   }
   if (lock_ == nullptr) {
     lock_ = lock_search_folder(folder_);  // until the search ends
-    if (is_complete_run(last_path_)) {  // by another search, which has ended since
+    if (is_complete_run(last_path_)) {    // by another search, which has ended since
       ++read_again_;
       return;
     }

@@ -7,10 +7,9 @@ The capture waits for it, takes that step again, and says what it was. docs/trig
 
 import os
 
+import lockstep_capture
 import torch
 import torch.nn.functional as F
-
-import lockstep_capture
 
 STEPS = int(os.environ.get("STEPS", "1600"))
 BROKEN = int(os.environ.get("BROKEN", "1500"))

@@ -15,7 +15,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -24,12 +24,15 @@ from .errors import CaptureError, UnsupportedModelError, failed
 from .ir.attributes import Attribute
 from .model_state import State, Subject, rank, world_size
 from .needs import check_room
+from .program import find_program
 from .trace.script_lines import ScriptLines
 from .trace.step_function import StepFunction
 from .trace.survey import unwatched
 from .trace.traced import Traced, see, unknown_state
 from .trace.uncompiled import uncompiled
 from .trace.user_code import ShownToUsers, own_place, user_line
+from .trigger.rules import rules_of
+from .trigger.waiting import Waiting
 from .watch.continuity import Continuity
 from .watch.forward_pass import Region
 from .watch.hooks import Events, around_step
@@ -38,9 +41,6 @@ from .watch.step import Step
 from .watch.watcher import Watcher
 from .write.part_checks import PartChecks
 from .write.recorder import Recorder
-
-if TYPE_CHECKING:
-    from .trigger.waiting import Waiting
 
 _NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
@@ -98,7 +98,7 @@ class Capture:
         report: bool = False,
     ):
         verify = None if verify is None else list(verify) if isinstance(verify, Iterable) else verify
-        self._dtype = check_arguments(
+        self.dtype = check_arguments(
             path,
             optimizer,
             step_fn,
@@ -126,9 +126,9 @@ class Capture:
         self._step: Step | None = None
         self._done, self._closed, self._inside = 0, False, False
         self._waits, self._waited = False, False
-        self._waiting: Waiting | None = None
+        self._trigger: Waiting | None = None
         if when is not None:
-            self._waiting = self._wait_until(when, times, cooldown, max_bytes, sync, report)
+            self._trigger = self._wait_until(when, times, cooldown, max_bytes, sync, report)
         self._made_at = own_place()
         self._process = os.getpid()  # a copy of this in a forked one writes nothing
         self._warned: set[str] = set()
@@ -137,29 +137,43 @@ class Capture:
     @property
     def finished(self) -> bool:
         """True once the file is written, or nothing will be."""
-        return self._closed if self._waiting is None else self._waiting.finished
+        return self._closed if self._trigger is None else self._trigger.finished
+
+    @property
+    def has_steps(self) -> bool:
+        """One is complete, whether it is written or not."""
+        return self._done > 0
 
     @property
     def files(self) -> list[str]:
         """That were written so far, where `when` is given."""
-        return [] if self._waiting is None else list(self._waiting.files)
+        return [] if self._trigger is None else list(self._trigger.files)
 
     def _wait_until(
         self, when: Any, times: int, cooldown: int, max_bytes: int | None, sync: bool | None, report: bool
     ) -> Waiting:
-        from .program import find_program
-        from .trigger.rules import rules_of
-        from .trigger.waiting import Waiting  # which makes captures
-
         check_waiting(self._optimizer, times, cooldown, max_bytes)
-        options: dict[str, Any] = {"watch": self._watch}
+
+        def make(path: str, scaler: Any) -> Capture:
+            return Capture(
+                path,
+                self._model,
+                self._optimizer,
+                self._step_fn,
+                scaler=scaler,
+                autocast=self.dtype,
+                steps=1,
+                watch=self._watch,
+                quiet=True,
+            )
+
         return Waiting(
             self._path,
             self._model,
             self._optimizer,
             self._step_fn,
             scaler=self._scaler,
-            autocast=self._dtype,
+            autocast=self.dtype,
             rules=rules_of(when),
             times=times,
             cooldown=cooldown,
@@ -167,20 +181,20 @@ class Capture:
             sync=sync,
             quiet=self._quiet,
             program=find_program(None) if report else None,
-            options=options,
+            make=make,
         )
 
     @property
     def autocast(self) -> Region | None:
         """Of the block that the loop opens."""
-        if self._dtype is None or self._subject is None:
+        if self.dtype is None or self._subject is None:
             return None
-        return self._subject.device.type, self._dtype
+        return self._subject.device.type, self.dtype
 
     def step(self, batch: Any) -> contextlib.AbstractContextManager[None]:
         """Around the body of the loop for one (micro-)batch; does nothing after the last captured step."""
-        if self._waiting is not None:
-            return self._waiting.step(batch)
+        if self._trigger is not None:
+            return self._trigger.step(batch)
         return _NOTHING if self._closed else ShownToUsers(self._block(batch))
 
     def finish(self) -> None:
@@ -188,14 +202,14 @@ class Capture:
 
         Throws: CaptureError where the file cannot be written (with on_unsupported="report" it warns).
         """
-        if self._waiting is not None:
+        if self._trigger is not None:
             self._closed = True
-            self._waiting.finish()
+            self._trigger.finish()
         if self._closed:
             return
         if not self._done or self._recorder is None:
             blocks = len(self._step.micro) if self._step is not None else 0
-            self._abandon()
+            self.abandon()
             why = "the loop ended with the step that it waited for" if self._waited else _why_no_step(blocks)
             self._warn(f"no step was captured, {self._path} was not written: {why}")
             return
@@ -224,12 +238,12 @@ class Capture:
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        if kind is None or self._waiting is not None:
+        if kind is None or self._trigger is not None:
             self.finish()
         else:
             self._end_with(value)
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
         """Removes the unfinished file."""
         self._closed = True
         if self._recorder is not None:
@@ -252,9 +266,9 @@ class Capture:
                 text = f"{self._path} has the {self._done} steps before it"
             except Exception as other:  # report the loop's error, not this one
                 text = str(other)
-                self._abandon()
+                self.abandon()
         else:
-            self._abandon()
+            self.abandon()
         self._warn(f"the loop raised {type(error).__name__}: {text}")
 
     def _warn(self, text: str, once: str = "") -> None:
@@ -265,7 +279,7 @@ class Capture:
 
     def _refuse(self, error: CaptureError) -> None:
         """Removes the file; with on_unsupported="report" the loop continues."""
-        self._abandon()
+        self.abandon()
         if not self._report:
             raise error
         self._warn(str(error))
@@ -300,7 +314,7 @@ class Capture:
         except Exception as error:
             self._refuse(failed(error))
         except BaseException:  # Ctrl-C: the data being written are not complete
-            self._abandon()
+            self.abandon()
             raise
         return None
 
@@ -383,7 +397,7 @@ class Capture:
         else:
             continuity.note_weights()
             continuity.note_buffers()
-        seen = see(subject, self._step_fn, batch, self._dtype)
+        seen = see(subject, self._step_fn, batch, self.dtype)
         if seen.path.cast:
             self._wait_for(seen.path.cast)
             return None
@@ -392,7 +406,7 @@ class Capture:
             return self._prepare(batch)
         key = seen.key
         if key not in self._traced:
-            traced = Traced(subject, seen, self._dtype)
+            traced = Traced(subject, seen, self.dtype)
             problems = traced.support_problems(seen.leaves)
             if problems:
                 raise UnsupportedModelError(problems)
@@ -409,7 +423,7 @@ class Capture:
                     self._step.replayed = Replayed(set(subject.held()), self._step.scale_before)
         traced, step = self._traced[key][0], self._step
         self._tell(subject, traced)
-        result = None if subject.trains else unwatched(seen.step, seen.batch, subject.device, self._dtype)
+        result = None if subject.trains else unwatched(seen.step, seen.batch, subject.device, self.dtype)
         return Watcher(subject, step, traced, batch, continuity, self.autocast, self._note_compiled, result)
 
     def _tell(self, subject: Subject, traced: Traced) -> None:

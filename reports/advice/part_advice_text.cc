@@ -23,18 +23,18 @@ std::string effect_text(const PartTotal& total) {
                          : fmt::format("{:+.2g}", total.effect);
 }
 
-std::string_view name_of(PartChoice choice) {
+std::string_view choice_name(PartChoice choice) {
   constexpr std::string_view kNames[] = {"base", "except", "narrow"};
   return kNames[static_cast<size_t>(choice)];
 }
 
-std::string_view name_of(PartAdvice::Answer answer) {
+std::string_view answer_name(PartAdvice::Answer answer) {
   constexpr std::string_view kNames[] = {"narrow", "base", "unclear", "none"};
   return kNames[static_cast<size_t>(answer)];
 }
 
 // "all", "2 of 3"
-std::string share_text(const PartCandidate& one) {
+std::string narrow_share(const PartCandidate& one) {
   const size_t base = one.count_of(PartChoice::kBase);
   const size_t narrow = one.count_of(PartChoice::kNarrow) + one.count_of(PartChoice::kExcept);
   return base == 0 ? "all" : fmt::format("{} of {}", narrow, narrow + base);
@@ -43,7 +43,7 @@ std::string share_text(const PartCandidate& one) {
 // "in all parts", "in 2 of 3 parts but for a layer in 1 of them"
 std::string where_text(const PartCandidate& one) {
   const size_t except = one.count_of(PartChoice::kExcept);
-  return fmt::format("in {} parts{}", share_text(one),
+  return fmt::format("in {} parts{}", narrow_share(one),
                      except == 0 ? "" : fmt::format(" but for a layer in {} of them", except));
 }
 
@@ -77,7 +77,7 @@ TableBlock formats_table(const PartAdvice& advice) {
     auto& cells = table.rows.emplace_back(
         std::vector<Cell>{name, effect(all), error(all), one.why_not, "", "", "", ""});
     if (one.parts.empty()) return;
-    if (one.why_not.empty()) cells[3] = share_text(one);
+    if (one.why_not.empty()) cells[3] = narrow_share(one);
     const size_t kept = one.count_of(PartChoice::kExcept);
     if (kept > 0) cells[4] = count_cell(kept);
     cells[5] = effect(one.total);
@@ -94,28 +94,29 @@ TableBlock formats_table(const PartAdvice& advice) {
       "errors over the batches, their variance counted twice (docs/parts.md). fits in: the parts "
       "in which the sum stays within the tolerance; layers kept: in {}. time: an estimate of the "
       "parts alone on {}.",
-      advice.base_format,
-      advice.gpu->name)};
+      advice.base_format, advice.gpu->name)};
   return table;
 }
 
 TableBlock parts_table(const PartAdvice& advice, const PartCandidate& one) {
   TableBlock table;
-  table.columns = {{"part", Align::kLeft},      {"format", Align::kLeft},
-                   {"layer kept", Align::kLeft}, {"loss"},
-                   {"+-"},                       {"dW"}};
+  table.columns = {{"part", Align::kLeft},
+                   {"format", Align::kLeft},
+                   {"layer kept", Align::kLeft},
+                   {"loss"},
+                   {"+-"},
+                   {"dW"}};
   bool has_between = false;
   for (const PartPlan& part : one.parts) {
     PartTotal own;
     own.add(part.effect);
     has_between = has_between || part.is_between;
-    table.rows.push_back({part.part + (part.is_between ? " *" : ""),
-                          part.choice == PartChoice::kBase ? advice.base_format : one.format,
-                          part.kept,
-                          Cell(fmt::format("{:+.2g}", own.effect), own.effect),
-                          own.has_error ? error_cell(own.error()) : Cell(""),
-                          part.is_between ? Cell("")
-                                          : error_cell(part.effect.weight_gradient_error)});
+    table.rows.push_back(
+        {part.part + (part.is_between ? " *" : ""),
+         part.choice == PartChoice::kBase ? advice.base_format : one.format, part.kept,
+         Cell(fmt::format("{:+.2g}", own.effect), own.effect),
+         own.has_error ? error_cell(own.error()) : Cell(""),
+         part.is_between ? Cell("") : error_cell(part.effect.weight_gradient_error)});
   }
   if (has_between) {
     table.notes = {"*: not captured; interpolated between its neighbours, as the wider of them."};
@@ -140,7 +141,7 @@ ordered_json candidate_json(const PartAdvice& advice, const PartCandidate& one) 
   for (const PartPlan& part : one.parts) {
     PartTotal own;
     own.add(part.effect);
-    ordered_json row = {{"part", part.part}, {"choice", name_of(part.choice)}};
+    ordered_json row = {{"part", part.part}, {"choice", choice_name(part.choice)}};
     row.update(total_json(own));
     if (!part.kept.empty()) row["kept"] = part.kept;
     if (part.is_between) row["interpolated"] = true;
@@ -176,8 +177,8 @@ std::string part_advice_sentence(const PartAdvice& advice) {
                                        base_share(advice, one), base, advice.gpu->name)
                          : fmt::format("no faster than {} on {} by the estimate for these shapes",
                                        base, advice.gpu->name);
-  return fmt::format("{} {}: changes the loss by {}, within {}; {}.", one.format,
-                     where_text(one), effect_text(one.total), bound, time);
+  return fmt::format("{} {}: changes the loss by {}, within {}; {}.", one.format, where_text(one),
+                     effect_text(one.total), bound, time);
 }
 
 std::string part_advice_text(const PartAdvice& advice, const PartAdviceFacts& facts,
@@ -190,9 +191,9 @@ std::string part_advice_text(const PartAdvice& advice, const PartAdviceFacts& fa
   const size_t between = static_cast<size_t>(
       std::ranges::count_if(used.parts, [](const PartPlan& part) { return part.is_between; }));
   if (between > 0) {
-    blocks.push_back(paragraph(fmt::format(
-        "With {} that {} not captured, interpolated: {}.", counted(between, "part"),
-        between == 1 ? "was" : "were", effect_text(used.with_between))));
+    blocks.push_back(paragraph(fmt::format("With {} that {} not captured, interpolated: {}.",
+                                           counted(between, "part"), between == 1 ? "was" : "were",
+                                           effect_text(used.with_between))));
   }
   blocks.push_back(formats_table(advice));
   if (advice.answer == PartAdvice::Answer::kNarrow) blocks.push_back(parts_table(advice, used));
@@ -213,10 +214,11 @@ std::string part_advice_text(const PartAdvice& advice, const PartAdviceFacts& fa
     limits += " There is one batch: no error is known. Capture more steps or ranks.";
   }
   blocks.push_back(paragraph(limits));
-  blocks.push_back(paragraph(fmt::format(
-      "{} of {}, {} of them read from {}.", counted(static_cast<uint64_t>(advice.replays), "replay"),
-      advice.batches == 1 ? "one batch" : fmt::format("{} batches", advice.batches), advice.read_again,
-      printable(facts.runs))));
+  blocks.push_back(paragraph(
+      fmt::format("{} of {}, {} of them read from {}.",
+                  counted(static_cast<uint64_t>(advice.replays), "replay"),
+                  advice.batches == 1 ? "one batch" : fmt::format("{} batches", advice.batches),
+                  advice.read_again, printable(facts.runs))));
   return to_text(blocks, style);
 }
 
@@ -224,14 +226,15 @@ std::string part_advice_json(const PartAdvice& advice, const PartAdviceFacts& fa
   ordered_json json = {{"format", "lockstep-part-advice"},
                        {"format_version", 1},
                        {"folder", facts.folder},
-                       {"answer", name_of(advice.answer)},
+                       {"answer", answer_name(advice.answer)},
                        {"sentence", part_advice_sentence(advice)},
                        {"tolerance", advice.tolerance},
                        {"gpu", advice.gpu->name},
                        {"batches", advice.batches},
                        {"base", candidate_json(advice, advice.base)}};
   json["tried"] = ordered_json::array();
-  for (const PartCandidate& one : advice.tried) json["tried"].push_back(candidate_json(advice, one));
+  for (const PartCandidate& one : advice.tried)
+    json["tried"].push_back(candidate_json(advice, one));
   if (advice.answer == PartAdvice::Answer::kNarrow) json["chosen"] = advice.chosen;
   if (!advice.not_counted.empty()) json["not_counted"] = advice.not_counted;
   return json.dump(2) + "\n";

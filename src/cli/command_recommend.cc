@@ -329,8 +329,8 @@ int recommend_for_parts(RecommendArgs& args, const SearchOptions& wanted,
   if (options.tolerance->count() > 0) parts.search.tolerance = args.tolerance;
   for (const CLI::Option* option : options.not_of_parts) {
     if (option->count() == 0) continue;
-    problems.add(fmt::format("{}: {} is a folder of parts, which do not train",
-                             option->get_name(), args.run()),
+    problems.add(fmt::format("{}: {} is a folder of parts, which do not train", option->get_name(),
+                             args.run()),
                  "leave it out");
   }
   problems.throw_if_any();
@@ -435,10 +435,11 @@ std::function<int()> declare_recommend(CLI::App& app) {
   RunOptions& o = args->options;
   o.model.clear();
   o.steps = kSearchSteps;
-  app.add_option("MODEL", o.model,
-                 "a built-in model or a capture: candidates are run and judged; a folder of parts: a "
-                 "format for each (docs/parts.md); or a run file: its ranges are read, nothing is "
-                 "run")
+  app.add_option(
+         "MODEL", o.model,
+         "a built-in model or a capture: candidates are run and judged; a folder of parts: a "
+         "format for each (docs/parts.md); or a run file: its ranges are read, nothing is "
+         "run")
       ->type_name("")
       ->required();
   app.add_option(

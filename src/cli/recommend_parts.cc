@@ -24,8 +24,8 @@ int recommend_parts(const RecommendPartsArgs& args) {
   watch.begin = [&](const Job& job, size_t number, size_t count) {
     if (args.quiet || args.json) return;
     const std::vector<std::string> lanes(job.options.lanes.begin() + 1, job.options.lanes.end());
-    print_note(fmt::format("part {}/{}: {}, in {}", number + 1, count, job.label,
-                           join(lanes, ", ")));
+    print_note(
+        fmt::format("part {}/{}: {}, in {}", number + 1, count, job.label, join(lanes, ", ")));
   };
   std::optional<PartAdvice> found;
   try {

@@ -22,7 +22,8 @@ Job make_job(std::string label, RunOptions options) {
   text += options_to_json(counted);
   for (const std::string& lane : options.lanes) {
     const auto recorded = options.policy_texts.find(lane);
-    const std::string* policy = recorded == options.policy_texts.end() ? nullptr : &recorded->second;
+    const std::string* policy =
+        recorded == options.policy_texts.end() ? nullptr : &recorded->second;
     text += fmt::format(" {} {:016x}", lane, describe_lane(lane, policy).policy.hash());
   }
   return {std::move(label), std::move(options), fmt::format("{:016x}", fnv1a(text))};

@@ -400,7 +400,8 @@ TEST_CASE("scaling and rules: compute = policy takes back what earlier rules exc
                        doctest::Contains("rules exclude every linear"), InputError);
   const Lowered fp32 = lower_text(two_linears(),
                                   "extends = \"torch-autocast-bf16\"\n[[rule]]\nlayer = \"*\"\n"
-                                  "compute = \"fp32\"\n" + back);
+                                  "compute = \"fp32\"\n" +
+                                      back);
   CHECK(fp32.reads(fp32.op("fc1", "linear")) == "fp32 fp32 fp32");
   CHECK(fp32.reads(fp32.op("fc2", "linear")) == "bf16 bf16");
 }

@@ -95,7 +95,19 @@ def answer(fault: Fault, program: str) -> Answer:
     ran = "fp32" if " " in ran else ran  # no preset's name: where the loop has no autocast
     lanes = ",".join(dict.fromkeys(["fp32", ran, "fp64"]))
     run_program(
-        program, "replay", fault.path, "--lanes", lanes, "--twins", "1", "--threads", "1", "-o", run, "--quiet", "--overwrite"
+        program,
+        "replay",
+        fault.path,
+        "--lanes",
+        lanes,
+        "--twins",
+        "1",
+        "--threads",
+        "1",
+        "-o",
+        run,
+        "--quiet",
+        "--overwrite",
     )
     for leftover in ("state", "state.1", "progress.json"):  # for a replay that is stopped
         with contextlib.suppress(OSError):
@@ -112,8 +124,10 @@ def judge(fault: Fault, ran: str, lanes: dict[str, dict[str, Any]]) -> Answer:
         return math.nan if loss is None else float(loss)
 
     def is_well(name: str) -> bool:
-        return math.isfinite(loss_of(name)) and not lanes[name]["skipped_steps"] and not any(
-            finding["kind"] in _BROKEN for finding in lanes[name]["findings"]
+        return (
+            math.isfinite(loss_of(name))
+            and not lanes[name]["skipped_steps"]
+            and not any(finding["kind"] in _BROKEN for finding in lanes[name]["findings"])
         )
 
     def same(a: str, b: str) -> bool:
@@ -124,12 +138,24 @@ def judge(fault: Fault, ran: str, lanes: dict[str, dict[str, Any]]) -> Answer:
     if not is_well("fp32"):
         if is_well("fp64"):
             return Answer("format", f"fp32 itself: loss {loss_of('fp32'):.4g}, {loss_of('fp64'):.4g} in fp64", text)
-        return Answer("data", "fp32 and fp64 do it, too: the batch, or the loss of it, not the format", str(lanes["fp32"].get("sentence", "")))
+        return Answer(
+            "data",
+            "fp32 and fp64 do it, too: the batch, or the loss of it, not the format",
+            str(lanes["fp32"].get("sentence", "")),
+        )
     if ran != "fp32" and (not is_well(ran) or not same("fp32", ran)):
         return Answer("format", what, text)
     if not same("fp32", "twin") or not same("fp32", "fp64"):
-        return Answer("order", f"one ulp in the weights does it, too: loss {loss_of('fp32'):.4g}, {loss_of('twin'):.4g} with it", text)
-    return Answer("data", f"{what}: the batch, or where training stands, not the format" if ran != "fp32" else "fp64 has the same loss", text)
+        return Answer(
+            "order",
+            f"one ulp in the weights does it, too: loss {loss_of('fp32'):.4g}, {loss_of('twin'):.4g} with it",
+            text,
+        )
+    return Answer(
+        "data",
+        f"{what}: the batch, or where training stands, not the format" if ran != "fp32" else "fp64 has the same loss",
+        text,
+    )
 
 
 def main(place: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import math
 import os
 import signal as signals
@@ -85,9 +86,7 @@ class Spike(Rule):
 
     def __init__(self, sigmas: float = 6.0, window: int = 128, least: int = 64):
         self.sigmas, self.least = sigmas, least
-        self._seen = {
-            name: collections.deque[float](maxlen=window) for name in ("loss", "gradient norm")
-        }
+        self._seen = {name: collections.deque[float](maxlen=window) for name in ("loss", "gradient norm")}
 
     def check(self, facts: StepFacts) -> str:
         why = ""
@@ -99,9 +98,7 @@ class Spike(Rule):
                 mean = sum(seen) / len(seen)
                 deviation = math.sqrt(sum((one - mean) ** 2 for one in seen) / (len(seen) - 1))
                 if value > mean + self.sigmas * deviation > mean:
-                    why = (
-                        f"the {name} is {value:.4g}: the last {len(seen)} steps had {mean:.4g}, standard deviation {deviation:.2g}"
-                    )
+                    why = f"the {name} is {value:.4g}: the last {len(seen)} steps had {mean:.4g}, standard deviation {deviation:.2g}"
             seen.append(value)
         return why
 
@@ -138,10 +135,8 @@ class Touched(Rule):
     def check(self, facts: StepFacts) -> str:
         if not os.path.exists(self.path):
             return ""
-        try:
+        with contextlib.suppress(OSError):  # another rank was faster, or the folder is not ours
             os.remove(self.path)
-        except OSError:  # another rank was faster, or the folder is not ours
-            pass
         return f"{self.path} was there"
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,13 +23,13 @@ import torch
 from ..errors import CaptureError, failed
 from ..ir.program import StepModule
 from ..model_state import Subject, alone, rank, world_size
-from ..offline import Clip, capture_steps
 from ..trace.step_function import StepFunction
 from ..trace.uncompiled import uncompiled
 from ..trace.untouched import untouched
 from ..trace.user_code import ShownToUsers, depth_of_user
 from ..watch.hooks import Clipping, Events, Listener, watch_training
 from .answer import ENDING, Fault, answer_later, told_at_once
+from .own_loop import Clip, Recording, record
 from .rules import NotFinite, Rule, StepFacts
 
 _LONGEST_ANSWER = 60.0  # seconds that finish() waits for
@@ -108,12 +108,12 @@ class Waiting:
         sync: bool | None,
         quiet: bool,
         program: str | None,
-        options: dict[str, Any],
+        make: Callable[[str, Any], Recording],
     ):
         self._path, self._model, self._optimizer, self._step_fn = path, model, optimizer, step_fn
         self._scaler, self._dtype, self._rules = scaler, autocast, rules
         self._times, self._cooldown, self._most_bytes = times, cooldown, max_bytes
-        self._sync, self._quiet, self._program, self._options = sync, quiet, program, options
+        self._sync, self._quiet, self._program, self._make = sync, quiet, program, make
         self._subject: Subject | None = None
         self._buffers, self._now = Buffers(), _Step()
         self._number, self._last, self._bytes = 0, -cooldown - 1, 0
@@ -160,7 +160,8 @@ class Waiting:
                 watch_training(stack, subject, events, listener)
                 yield
         except Exception as error:
-            self._guarded(lambda: self._look_at(f"the loop raised {type(error).__name__}"))
+            kind = type(error).__name__
+            self._guarded(lambda: self._look_at(f"the loop raised {kind}"))
             self._stop()
             raise
         finally:
@@ -386,21 +387,19 @@ class Waiting:
 
         for divisor in sorted({count, 1}, reverse=True):  # loops divide micro-batches by their number, or do not
             own.begin()
-            capture_steps(
-                path,
+            scaler = self._fresh_scaler()
+            record(
+                self._make(path, scaler),
                 subject,
                 batches(),
                 self._step_fn,
-                scaler=self._fresh_scaler(),
-                autocast=self._dtype,
+                scaler=scaler,
+                dtype=self._dtype,
                 clip=_clip_of(clipping),
                 accumulate=count,
                 divisor=divisor,
                 on_backward=own.note,
                 on_step=own.note_gradients,
-                steps=1,
-                quiet=True,
-                **self._options,
             )
             if not own.differs:
                 return

@@ -34,7 +34,8 @@ TEST_CASE("every GPU's rates grow as formats narrow, and have a source") {
   CHECK_THROWS_AS(find_gpu("h1000"), InputError);
 }
 
-TEST_CASE("FP8 products take the FP8 unit however long their blocks are, MXFP8's a unit of their own") {
+TEST_CASE(
+    "FP8 products take the FP8 unit however long their blocks are, MXFP8's a unit of their own") {
   const TempDir dir;
   RunOptions options = small_run();
   options.batch = 16;

@@ -481,7 +481,9 @@ def test_lightning(lightning, lockstep, tmp_path, name, options, loss_of):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, fp16, {"accumulate_grad_batches": 3, "gradient_clip_val": 0.1}], ids=["plain", "fp16", "accumulated"]
+    "options",
+    [{}, fp16, {"accumulate_grad_batches": 3, "gradient_clip_val": 0.1}],
+    ids=["plain", "fp16", "accumulated"],
 )
 def test_lightning_takes_a_step_again(lightning, lockstep, tmp_path, options):
     made = options if callable(options) else lambda _: options

@@ -38,7 +38,9 @@ def batch_of(step, bad=None, factor=float("nan")):
 class Loop:
     """A loop with and without a waiting capture; `body` trains one step of micro-batches."""
 
-    def __init__(self, path=None, *, steps=60, half=False, clip=None, micro=1, bad=None, factor=float("nan"), **options):
+    def __init__(
+        self, path=None, *, steps=60, half=False, clip=None, micro=1, bad=None, factor=float("nan"), **options
+    ):
         torch.manual_seed(1)
         random.seed(1)
         np.random.seed(1)
@@ -102,7 +104,9 @@ class Loop:
 def assert_same(a, b):
     """Two states, bit for bit; NaN equals NaN."""
     for x, y in zip(a[0], b[0], strict=True):
-        assert torch.equal(x.view(torch.int32) if x.is_floating_point() else x, y.view(torch.int32) if y.is_floating_point() else y)
+        assert torch.equal(
+            x.view(torch.int32) if x.is_floating_point() else x, y.view(torch.int32) if y.is_floating_point() else y
+        )
     assert str(a[1:]) == str(b[1:])
 
 
@@ -122,7 +126,9 @@ def names(folder):
 
 def losses_in(path):
     with h5py.File(path) as file:
-        return [float(file[f"steps/000000/micro/{i:03d}"].attrs["loss"]) for i in range(len(file["steps/000000/micro"]))]
+        return [
+            float(file[f"steps/000000/micro/{i:03d}"].attrs["loss"]) for i in range(len(file["steps/000000/micro"]))
+        ]
 
 
 @pytest.mark.parametrize(
