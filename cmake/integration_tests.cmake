@@ -52,7 +52,7 @@ lockstep_integration_tests(study everyday recipes torch_api)
 lockstep_integration_tests(study slow learning diagnosis fixes zoo zoo_recipes kills torch_versions)
 lockstep_integration_tests(study study study_learning study_recipes study_recipes_2026 study_diagnosis study_fixes
   study_torch_versions study_recommendations study_zoo study_check study_kills study_damage study_faults study_reports
-  study_parts)
+  study_parts study_triggers)
 if(LOCKSTEP_PYTHON)   # the longest start first
   set_tests_properties(integration.learning integration.kill_resume integration.zoo_recipes
     integration.check_mutants integration.torch_versions PROPERTIES COST 500)

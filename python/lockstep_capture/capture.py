@@ -147,7 +147,7 @@ class Capture:
     @property
     def files(self) -> list[str]:
         """That were written so far, where `when` is given."""
-        return [] if self._trigger is None else list(self._trigger.files)
+        return [] if self._trigger is None else [fault.path for fault in self._trigger.faults]
 
     def _wait_until(
         self, when: Any, times: int, cooldown: int, max_bytes: int | None, sync: bool | None, report: bool

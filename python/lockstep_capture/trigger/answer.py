@@ -131,7 +131,7 @@ def judge(fault: Fault, ran: str, lanes: dict[str, dict[str, Any]]) -> Answer:
         )
 
     def same(a: str, b: str) -> bool:
-        return abs(loss_of(a) - loss_of(b)) <= _SAME * max(abs(loss_of(a)), abs(loss_of(b)))
+        return _are_same(loss_of(a), loss_of(b))
 
     text = str(lanes[ran].get("sentence", ""))
     what = f"loss {loss_of('fp32'):.4g} in fp32, {loss_of(ran):.4g} in {ran}"
@@ -142,6 +142,12 @@ def judge(fault: Fault, ran: str, lanes: dict[str, dict[str, Any]]) -> Answer:
             "data",
             "fp32 and fp64 do it, too: the batch, or the loss of it, not the format",
             str(lanes["fp32"].get("sentence", "")),
+        )
+    if not _are_same(loss_of(ran), fault.loss):
+        return Answer(
+            "order",
+            f"loss {fault.loss:.4g} in the loop, {loss_of(ran):.4g} in {ran} with another order of sums, {loss_of('fp64'):.4g} in fp64",
+            text,
         )
     if ran != "fp32" and (not is_well(ran) or not same("fp32", ran)):
         return Answer("format", what, text)
@@ -156,6 +162,12 @@ def judge(fault: Fault, ran: str, lanes: dict[str, dict[str, Any]]) -> Answer:
         f"{what}: the batch, or where training stands, not the format" if ran != "fp32" else "fp64 has the same loss",
         text,
     )
+
+
+def _are_same(a: float, b: float) -> bool:
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return math.isfinite(a) == math.isfinite(b)
+    return abs(a - b) <= _SAME * max(abs(a), abs(b))
 
 
 def main(place: str) -> None:

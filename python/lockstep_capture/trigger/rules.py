@@ -80,27 +80,36 @@ class Skips(Rule):
 
 class Spike(Rule):
     name = "spike"
-    help = "the loss or the gradients' norm is above mean + `sigmas` standard deviations of the last `window` steps"
-    source = "OLMo's spike alarm: 6 standard deviations of 128 steps"
+    help = "the loss, or the logarithm of the gradients' norm, is above mean + `sigmas` standard deviations of the last `window` steps"
+    source = "OLMo's spike alarm: 6 standard deviations of 128 steps; norms are skewed, so their logarithm is taken"
     reads_values = True
 
     def __init__(self, sigmas: float = 6.0, window: int = 128, least: int = 64):
         self.sigmas, self.least = sigmas, least
-        self._seen = {name: collections.deque[float](maxlen=window) for name in ("loss", "gradient norm")}
+        self._losses = collections.deque[float](maxlen=window)
+        self._norms = collections.deque[float](maxlen=window)  # their logarithms
 
     def check(self, facts: StepFacts) -> str:
-        why = ""
-        for name, value in (("loss", facts.loss), ("gradient norm", facts.gradient_norm)):
-            if value is None or not math.isfinite(value):
-                continue
-            seen = self._seen[name]
-            if len(seen) >= self.least and not why:
-                mean = sum(seen) / len(seen)
-                deviation = math.sqrt(sum((one - mean) ** 2 for one in seen) / (len(seen) - 1))
-                if value > mean + self.sigmas * deviation > mean:
-                    why = f"the {name} is {value:.4g}: the last {len(seen)} steps had {mean:.4g}, standard deviation {deviation:.2g}"
-            seen.append(value)
+        loss, norm, why = facts.loss, facts.gradient_norm, ""
+        if loss is not None and math.isfinite(loss):
+            if (limit := self._limit(self._losses)) is not None and loss > limit:
+                mean = sum(self._losses) / len(self._losses)
+                why = f"the loss is {loss:.4g}, {mean:.4g} in the mean of the last {len(self._losses)} steps"
+            self._losses.append(loss)
+        if norm is not None and 0 < norm < math.inf:
+            if (limit := self._limit(self._norms)) is not None and math.log(norm) > limit and not why:
+                typical = math.exp(sum(self._norms) / len(self._norms))
+                why = f"the gradients' norm is {norm:.4g}, typically {typical:.4g} in the last {len(self._norms)} steps"
+            self._norms.append(math.log(norm))
         return why
+
+    def _limit(self, seen: collections.deque[float]) -> float | None:
+        """None: too few steps, or steps that do not differ."""
+        if len(seen) < self.least:
+            return None
+        mean = sum(seen) / len(seen)
+        deviation = math.sqrt(sum((one - mean) ** 2 for one in seen) / (len(seen) - 1))
+        return mean + self.sigmas * deviation if deviation > 0 else None
 
 
 class Steps(Rule):

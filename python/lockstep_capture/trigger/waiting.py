@@ -119,7 +119,7 @@ class Waiting:
         self._number, self._last, self._bytes = 0, -cooldown - 1, 0
         self._inside, self._retaking, self.finished = False, False, False
         self._looks, self._compared = 0, False
-        self.files: list[str] = []  # that were written
+        self.faults: list[Fault] = []  # whose files were written
         self._answers: list[subprocess.Popen[bytes]] = []
 
     def step(self, batch: Any) -> contextlib.AbstractContextManager[None]:
@@ -358,7 +358,6 @@ class Waiting:
             return
         self._times -= 1
         self._bytes += size
-        self.files.append(path)
         fault = Fault(
             path,
             self._number,
@@ -367,6 +366,7 @@ class Waiting:
             loss=own.seen[0],
             differs=own.differing,
         )
+        self.faults.append(fault)
         self._say(
             f"step {self._number}: {why}. It was taken again into {path}: {size / 1e6:.3g} MB, "
             f"{time.monotonic() - start:.2g} s.{told_at_once(fault)} "

@@ -151,10 +151,6 @@ CapturedStep read_step(const StoredFields& at, const Capture& capture) {
   step.stepped = at.flag("stepped", true);
   step.clip = read_clip(at);
   step.hyper = read_hyper(at, capture);
-  if (!std::isfinite(step.loss) && !step.found_inf && capture.scaler.enabled) {
-    at.problem(fmt::format("loss is {}, but found_inf is 0", step.loss),
-               "such a loss has non-finite gradients, which set found_inf");
-  }
   const StoredFields micro = at.child("micro");
   const auto count = static_cast<int64_t>(micro.children().size());
   if (micro.there() && count == 0) micro.problem("has no micro-batch");

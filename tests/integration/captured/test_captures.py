@@ -430,7 +430,6 @@ BAD = {
         ),
         "shape [8, 2] does not fit node n3",
     ),
-    "NaN step": (replace(float("nan"), "steps", "000000", "", "loss"), "loss is nan, but found_inf is 0"),
     "unknown op": (lambda tree: edit_graph(tree, lambda g: g["nodes"][2].update(op="relux")), "'relux': unknown"),
     "backwards": (lambda tree: edit_graph(tree, lambda g: g["nodes"][2].update({"in": ["n4"]})), "not defined before"),
     "no lr": (replace("[{}]", "steps", "000000", "", "hyper"), "hyper: lr is missing"),
