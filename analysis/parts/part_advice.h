@@ -53,9 +53,10 @@ struct PartCandidate {
   std::string why_not = {};  // not used: the reason
   std::optional<Candidate> candidate = {};
   std::vector<PartPlan> parts = {};
-  PartTotal all_narrow = {};    // every part in the format
-  PartTotal total = {};         // of `parts`, as run
-  PartTotal with_between = {};  // parts that were not captured included
+  PartTotal all_narrow = {};     // every part in the format
+  PartTotal total = {};          // of `parts`, as run
+  PartTotal with_between = {};   // parts that were not captured included
+  bool refuses_between = false;  // with them the sum is not within the tolerance
   double seconds = 0, work = 0;
   size_t count_of(PartChoice choice) const;
 };

@@ -107,9 +107,9 @@ class PartSearch {
       const PartCandidate& one = advice_.tried[i];
       const PartCandidate& best = advice_.used();
       // Estimates decide where they see a gain.
-      const bool is_faster = one.seconds < best.seconds;
-      const bool saves_work = !advice_.is_faster() && one.work < best.work;
-      if (!one.why_not.empty() || !(is_faster || saves_work)) continue;
+      const bool gains = std::min(one.seconds, best.seconds) < kNoGain * advice_.base.seconds;
+      const bool is_better = gains ? one.seconds < best.seconds : one.work < best.work;
+      if (!one.why_not.empty() || !is_better) continue;
       advice_.answer = PartAdvice::Answer::kNarrow;
       advice_.chosen = i;
     }
@@ -170,6 +170,7 @@ class PartSearch {
         }
         one.effects.push_back(merged(groups));
         one.effects.back().name = name;
+        // Of several graphs of one module, the first one's.
         one.seconds.push_back(added(seconds, *first));
         one.work.push_back(added(work, *first));
       }
@@ -190,25 +191,29 @@ class PartSearch {
   }
 
   std::string evidence() const {
-    return fmt::format("From the parts of {} in {}: changes the loss by at most {}.",
+    return fmt::format("From the parts of {} in {}, for a change of the loss within {}.",
                        index_.model_class, index_.folder, options_.tolerance);
   }
 
-  // `narrow`: modules.
+  // `narrow`: globs over layers.
   Candidate candidate(const std::string& format, const std::vector<std::string>& narrow,
                       const std::vector<KeptLayer>& kept) {
     Candidate made = plain_autocast(options_.base);
     made.narrow = format;
     made.not_narrow = joined(unaligned_, kept);
-    for (const std::string& module : narrow) {
-      require_literal(module);
-      const bool is_linear = linear_.contains(module);
-      if (is_linear) made.only_narrow.push_back(module);
-      const bool has_inner = std::ranges::any_of(
-          linear_, [&](const std::string& layer) { return layer.starts_with(module + "."); });
-      if (has_inner || !is_linear) made.only_narrow.push_back(module + ".*");
-    }
+    made.only_narrow = narrow;
     return make_candidate(fmt::format("parts-{}-{}", format, ++number_), made, evidence(), "");
+  }
+
+  // The linear layers of a module.
+  std::vector<std::string> globs_of(const std::string& module) const {
+    require_literal(module);
+    std::vector<std::string> globs;
+    if (linear_.contains(module)) globs.push_back(module);
+    const bool has_inner = std::ranges::any_of(
+        linear_, [&](const std::string& layer) { return layer.starts_with(module + "."); });
+    if (has_inner) globs.push_back(module + ".*");
+    return globs;
   }
 
   // Round 1. Which layers there are is known after a run, so the base comes first.
@@ -239,7 +244,7 @@ class PartSearch {
       } else if (linear_.size() == joined(unaligned_, {}).size()) {
         one.why_not = "no linear layer fills its tiles";
       } else {
-        candidates.push_back(candidate(format, counted_modules(), {}));
+        candidates.push_back(candidate(format, counted_globs(), {}));
       }
     }
     if (candidates.empty()) return;
@@ -255,12 +260,15 @@ class PartSearch {
     }
   }
 
-  std::vector<std::string> counted_modules() const {
+  std::vector<std::string> counted_globs() const {
     std::vector<std::string> counted;
     for (const std::string& name : names_) {
-      if (name == module_of_part(name)) counted.push_back(name);
+      if (name == module_of_part(name)) add(counted, globs_of(name));
     }
     return counted;
+  }
+  static void add(std::vector<std::string>& to, const std::vector<std::string>& more) {
+    to.insert(to.end(), more.begin(), more.end());
   }
 
   // Round 2.
@@ -280,7 +288,7 @@ class PartSearch {
         }
       }
       if (kept.empty()) continue;
-      candidates.push_back(candidate(format, counted_modules(), kept));
+      candidates.push_back(candidate(format, counted_globs(), kept));
       formats.push_back(format);
     }
     if (candidates.empty()) return;
@@ -371,28 +379,40 @@ class PartSearch {
     std::vector<std::string> narrow;
     for (size_t p = 0; p < names_.size(); ++p) {
       if (base_.effects[p].is_alone() || choices[p] == PartChoice::kBase) continue;
-      narrow.push_back(names_[p]);
+      add(narrow, globs_of(names_[p]));
       if (choices[p] == PartChoice::kExcept) kept.push_back(worst_[one.format][names_[p]]);
     }
     one.candidate = candidate(one.format, narrow, kept);
     replay({*one.candidate});
     plan(one, choices, measured().front());
-    if (!options_.interpolates) return;
-    bool has_between = false;
-    for (const PartPlan& part : between_parts(one)) {
-      one.with_between.add(part.effect);
-      one.parts.push_back(part);
-      if (part.choice == PartChoice::kBase) continue;
-      has_between = true;
-      narrow.push_back(part.part);
-      if (part.choice == PartChoice::kExcept) {
-        kept.push_back({part.kept, "not measured: as in a neighbour"});
-      }
-    }
-    if (has_between) one.candidate = candidate(one.format, narrow, kept);
+    if (options_.interpolates) add_between(one, std::move(narrow), std::move(kept));
   }
 
-  // "model.layers.", 16, "": a module's path around its last number.
+  // What was not captured between two parts, in their wider choice; unless the sum is not within
+  // the tolerance then.
+  void add_between(PartCandidate& one, std::vector<std::string> narrow,
+                   std::vector<KeptLayer> kept) {
+    constexpr std::string_view kReason = "not measured: as in a neighbour";
+    std::vector<PartPlan> found;
+    for (auto& [part, like] : between_parts(one)) {
+      one.with_between.add(part.effect);
+      found.push_back(part);
+      if (part.choice == PartChoice::kBase) continue;
+      const Numbered own = numbered(part.part);
+      for (const std::string& layers : globs_of(like)) narrow.push_back(moved(layers, own.number));
+      for (const KeptLayer& layer : unaligned_) {
+        if (!is_inside(layer.layer, like)) continue;
+        kept.push_back({moved(layer.layer, own.number), std::string(kReason)});
+      }
+      if (part.choice == PartChoice::kExcept) kept.push_back({part.kept, std::string(kReason)});
+    }
+    one.refuses_between = !one.with_between.is_within(options_.tolerance);
+    if (one.refuses_between || found.empty()) return;
+    one.parts.insert(one.parts.end(), found.begin(), found.end());
+    one.candidate = candidate(one.format, narrow, kept);
+  }
+
+  // "model.layers.", 16, "": a module's path around its first number.
   struct Numbered {
     std::string before, after;
     int64_t number = -1;
@@ -414,15 +434,21 @@ class PartSearch {
     return found;
   }
 
+  // A layer of a part's sibling.
+  static std::string moved(const std::string& layer, int64_t number) {
+    const Numbered from = numbered(layer);
+    return fmt::format("{}{}{}", from.before, number, from.after);
+  }
+
   // Parts that were not captured, between two that were: the wider choice of the two, and their
-  // effects by distance.
-  static std::vector<PartPlan> between_parts(const PartCandidate& one) {
+  // effects by distance; each with the neighbour whose choice it has.
+  static std::vector<std::pair<PartPlan, std::string>> between_parts(const PartCandidate& one) {
     std::map<std::pair<std::string, std::string>, std::map<int64_t, const PartPlan*>> families;
     for (const PartPlan& part : one.parts) {
       const Numbered path = numbered(part.part);
       if (path.number >= 0) families[{path.before, path.after}][path.number] = &part;
     }
-    std::vector<PartPlan> found;
+    std::vector<std::pair<PartPlan, std::string>> found;
     for (const auto& [path, members] : families) {
       for (auto here = members.begin(); here != members.end() && std::next(here) != members.end();
            ++here) {
@@ -431,14 +457,13 @@ class PartSearch {
         for (int64_t n = first + 1; n < last; ++n) {
           const double share = static_cast<double>(n - first) / static_cast<double>(last - first);
           const auto mix = [&](double a, double b) { return a + share * (b - a); };
-          PartPlan& part = found.emplace_back();
+          auto& [part, like] = found.emplace_back();
           part.part = fmt::format("{}{}{}", path.first, n, path.second);
           part.is_between = true;
           part.choice = std::min(low->choice, high->choice);
-          if (part.choice == PartChoice::kExcept) {
-            const PartPlan& like = part.choice == low->choice ? *low : *high;
-            part.kept = part.part + like.kept.substr(like.part.size());
-          }
+          const PartPlan& wider = part.choice == low->choice ? *low : *high;
+          like = wider.part;
+          if (part.choice == PartChoice::kExcept) part.kept = moved(wider.kept, n);
           part.seconds = mix(low->seconds, high->seconds);
           part.effect.name = part.part;
           part.effect.batches = std::min(low->effect.batches, high->effect.batches);

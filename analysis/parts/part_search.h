@@ -24,7 +24,7 @@ struct PartSearchOptions {
 };
 
 // Memory: of replay_parts(). Throws: SearchStopped (trial_runs.h), the runs that are complete are
-// kept; InputError: no part has a linear layer, or as replay_parts(); WriteError.
+// kept; InputError, WriteError: as replay_parts().
 PartAdvice search_parts(const PartsIndex& index, const PartSearchOptions& options,
                         const JobWatch& watch, const std::atomic<bool>& stop);
 

@@ -174,13 +174,13 @@ class Capture:
             self._step_fn,
             scaler=self._scaler,
             autocast=self.dtype,
-            rules=rules_of(when),
             times=times,
             cooldown=cooldown,
             max_bytes=max_bytes,
             sync=sync,
             quiet=self._quiet,
             program=find_program(None) if report else None,
+            rules=rules_of(when),  # the last: it may listen for a signal
             make=make,
         )
 
@@ -238,7 +238,9 @@ class Capture:
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        if kind is None or self._trigger is not None:
+        if self._trigger is not None:
+            self._trigger.finish(wait=kind is None)
+        elif kind is None:
             self.finish()
         else:
             self._end_with(value)

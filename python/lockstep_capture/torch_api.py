@@ -139,6 +139,9 @@ STANCE = Private("torch._dynamo.eval_frame._callback_from_stance", "a step with 
 TOTAL_NORM = Private("torch.nn.utils.clip_grad._get_total_norm", _CLIPPING)
 CLIP = Private("torch.nn.utils.clip_grad._clip_grads_with_norm_", _CLIPPING)
 GROUP_TENSORS = Private("torch.nn.utils.clip_grad._group_tensors_by_device_and_dtype", _CLIPPING)
+# Hooks of all optimizers
+ALL_PRE_HOOKS = Private("torch.optim.optimizer._global_optimizer_pre_hooks", "taking a step again")
+ALL_POST_HOOKS = Private("torch.optim.optimizer._global_optimizer_post_hooks", "taking a step again")
 BATCH_NORM = Private("torch.nn.modules.batchnorm._BatchNorm", "batch norm with momentum=None")
 
 ROWS = [value for value in globals().copy().values() if isinstance(value, Private)]

@@ -190,6 +190,12 @@ std::string part_advice_text(const PartAdvice& advice, const PartAdviceFacts& fa
   const PartCandidate& used = advice.used();
   const size_t between = static_cast<size_t>(
       std::ranges::count_if(used.parts, [](const PartPlan& part) { return part.is_between; }));
+  if (used.refuses_between) {
+    blocks.push_back(paragraph(fmt::format(
+        "What was not captured stays in {}: with it, interpolated, the loss would change by {}, "
+        "more than {:g}.",
+        advice.base_format, effect_text(used.with_between), advice.tolerance)));
+  }
   if (between > 0) {
     blocks.push_back(paragraph(fmt::format("With {} that {} not captured, interpolated: {}.",
                                            counted(between, "part"), between == 1 ? "was" : "were",

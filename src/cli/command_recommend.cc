@@ -319,7 +319,12 @@ int recommend_for_parts(RecommendArgs& args, const SearchOptions& wanted,
       }
     }
   }
-  if (bases.size() != 1 || parts.search.formats.empty()) {
+  const bool is_bare = options.formats->count() == 0 && parts.search.formats.empty();
+  if (is_bare) {
+    problems.add(
+        fmt::format("--gpu {}: has no unit for a format of less than 16 bits", wanted.gpu->name),
+        "name a GPU that has, or the formats with --formats");
+  } else if (bases.size() != 1 || !has_16_bits(bases.front()) || parts.search.formats.empty()) {
     problems.add(fmt::format("--formats {}: of parts, one of 16 bits and at least one narrower",
                              args.search.formats),
                  "--formats bf16,fp8-rowwise");

@@ -88,9 +88,11 @@ RunOptions options_of_run(const std::string& path, int64_t steps) {
 }
 
 std::string search_folder(const std::string& model) {
-  std::filesystem::path folder = std::filesystem::path(model).parent_path();
+  std::filesystem::path path(model);
+  if (!path.has_filename()) path = path.parent_path();  // "parts/"
+  std::filesystem::path folder = path.parent_path();
   if (!folder.empty() && access(folder.c_str(), W_OK) != 0) folder.clear();
-  return (folder / (stem_of(model) + ".recommend")).string();
+  return (folder / (stem_of(path.string()) + ".recommend")).string();
 }
 
 int recommend_fix(FixArgs& args) {

@@ -58,14 +58,21 @@ def restored(*values: Any) -> Iterator[None]:
 
 
 def _undo_all(kept: list[Undo]) -> None:
-    """All of them, also where one fails. Throws: CaptureError then."""
+    """All of them, also where one fails, or Ctrl-C comes. Throws: CaptureError then, or KeyboardInterrupt."""
     failures: list[Exception] = []
+    interrupt: KeyboardInterrupt | None = None
     with torch.no_grad():
         for undo in kept:
             try:
-                undo()
+                try:
+                    undo()
+                except KeyboardInterrupt as error:
+                    interrupt = error
+                    undo()
             except Exception as error:
                 failures.append(error)
+    if interrupt is not None:
+        raise interrupt
     if failures:
         raise CaptureError(
             f"{len(failures)} of {len(kept)} things that the capture changed could not be put back, the first: "

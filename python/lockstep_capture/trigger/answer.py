@@ -1,6 +1,6 @@
 """What a fault was, from the step that was taken again: data, format, order of sums, or the machine.
 
-    python -m lockstep_capture.trigger.answer FAULT.json
+    python -m lockstep_capture.trigger FAULT.json
 
 runs verify, a replay in what ran, FP32, FP64 and a twin, and the report, next to the loop.
 """
@@ -20,6 +20,7 @@ from typing import Any
 from ..errors import CaptureError
 from ..program import run_program
 
+_NICE = 10
 ENDING = ".lscap.h5"  # of captures
 _BROKEN = {"overflow", "storage overflow", "sum overflow", "state overflow", "invalid operation"}  # kinds of findings
 _SAME = 0.01  # of a loss: two lanes have the same
@@ -27,20 +28,18 @@ _SAME = 0.01  # of a loss: two lanes have the same
 
 @dataclass
 class Fault:
-    """path: of the capture. loop_loss, loss: in the loop, and taken again; None: backward() had not come. differs: what was not
-    the same in both."""
+    """path: of the capture. loss: the mean over the micro-batches, taken again. differs: what was not the same in the loop."""
 
     path: str
     step: int
     why: str
-    loop_loss: float | None
     loss: float
     differs: list[str]
 
 
 @dataclass
 class Answer:
-    """kind: "data", "format", "order" or "machine". sentence: why. text: of the report, the lane's."""
+    """kind: "data", "format", "order", "machine" or "unclear". sentence: why. text: of the report, the lane's."""
 
     kind: str
     sentence: str
@@ -55,8 +54,8 @@ def told_at_once(fault: Fault) -> str:
     if fault.differs:
         more = f" and {len(fault.differs) - 1} more" if len(fault.differs) > 1 else ""
         return (
-            f" The machine, or an op that is not deterministic: from the same weights, batch and generators {fault.differs[0]}"
-            f"{more} came out otherwise."
+            f" The machine, or an op that is not deterministic: with the same weights, batch and generators {fault.differs[0]}{more} "
+            f"{'differ' if more or 'elements' in fault.differs[0] or fault.differs[0].endswith('s') else 'differs'}."
         )
     return ""
 
@@ -69,16 +68,12 @@ def answer_later(fault: Fault, program: str) -> subprocess.Popen[bytes]:
     here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     paths = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
-        [sys.executable, "-m", f"{__package__}.answer", place],
+        [sys.executable, "-m", str(__package__), place],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         env=os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-        preexec_fn=_behind,  # training goes first
+        start_new_session=True,  # Ctrl-C in the loop does not end it
     )
-
-
-def _behind() -> None:
-    os.nice(10)
 
 
 def answer(fault: Fault, program: str) -> Answer:
@@ -124,11 +119,10 @@ def judge(fault: Fault, ran: str, lanes: dict[str, dict[str, Any]]) -> Answer:
         return math.nan if loss is None else float(loss)
 
     def is_well(name: str) -> bool:
-        return (
-            math.isfinite(loss_of(name))
-            and not lanes[name]["skipped_steps"]
-            and not any(finding["kind"] in _BROKEN for finding in lanes[name]["findings"])
-        )
+        lane = lanes[name]
+        broken = any(finding["kind"] in _BROKEN for finding in lane["findings"])
+        lost = any(row["nan"] or row["to_infinity"] for row in lane["layers"] if row["role"].startswith("grad"))
+        return math.isfinite(loss_of(name)) and not lane["skipped_steps"] and not broken and not lost
 
     def same(a: str, b: str) -> bool:
         return _are_same(loss_of(a), loss_of(b))
@@ -171,6 +165,7 @@ def _are_same(a: float, b: float) -> bool:
 
 
 def main(place: str) -> None:
+    os.nice(_NICE)  # training goes first
     with open(place, encoding="utf-8") as file:
         facts = json.load(file)
     os.remove(place)
@@ -184,7 +179,3 @@ def main(place: str) -> None:
     with open(f"{fault.path}.answer.txt", "w", encoding="utf-8") as file:
         file.write(told)
     print(f"lockstep_capture: {told}", end="", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import torch
 
+from .. import torch_api
 from ..errors import CaptureError
 from ..ir.program import StepModule
 from ..model_state import Subject
@@ -44,7 +46,7 @@ def record(
     on_step: Callable[[], None] = lambda: None,
 ) -> None:
     """Trains until the capture has its steps, then puts everything back: weights, gradients, buffers, the optimizer's state, and
-    what step_fn can reach (see untouched.py).
+    what step_fn can reach (see untouched.py). The user's hooks of optimizers do not run.
 
     scaler: one whose state may change. dtype: of autocast. clip: of all weights, after unscaling. divisor: of each
     micro-batch's loss. on_backward: is called after each backward pass, with the loss that it started from, without its
@@ -53,7 +55,13 @@ def record(
     """
     own, optimizer = subject.model, subject.optimizer
     weights = list(subject.params.values())
-    with untouched(StepModule(own, step_fn)), restored(weights, optimizer), torch.enable_grad(), cap:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(untouched(StepModule(own, step_fn)))
+        stack.enter_context(restored(weights, optimizer))
+        stack.enter_context(_apart(optimizer))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(cap)
         for weight in weights:
             weight.grad = None
         for number, batch in enumerate(loader):
@@ -71,6 +79,34 @@ def record(
             cap.abandon()
     if not cap.has_steps:
         raise CaptureError(f"loader: ended before the first optimizer step, must hold at least {accumulate} batches")
+
+
+@contextlib.contextmanager
+def _apart(optimizer: Any) -> Iterator[None]:
+    """Without hooks of the optimizer, and without what a scaler has told a fused one about the loop's own step. Gradients of
+    all its tensors are as before on the way out."""
+    if optimizer is None:
+        yield
+        return
+    tensors = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+    gradients = [tensor.grad for tensor in tensors]
+    told = {name: vars(optimizer).pop(name) for name in ("grad_scale", "found_inf") if name in vars(optimizer)}
+    hooks = [torch_api.ALL_PRE_HOOKS.get(), torch_api.ALL_POST_HOOKS.get()]
+    for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+        if hasattr(optimizer, name):
+            hooks.append(getattr(optimizer, name))
+    kept = [dict(own) for own in hooks]
+    for own in hooks:
+        own.clear()
+    try:
+        yield
+    finally:
+        for own, before in zip(hooks, kept, strict=True):
+            own.clear()
+            own.update(before)
+        vars(optimizer).update(told)
+        for tensor, gradient in zip(tensors, gradients, strict=True):
+            tensor.grad = gradient
 
 
 def _optimizer_step(

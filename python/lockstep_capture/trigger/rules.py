@@ -17,8 +17,8 @@ from ..errors import CaptureError
 
 @dataclass(frozen=True)
 class StepFacts:
-    """One optimizer step. loss: of the micro-batches, their mean, without the loss scale; gradient_norm: before clipping, of all
-    gradients that the optimizer gets, without the loss scale. None: not read. skipped: by the scaler."""
+    """One optimizer step. loss: what backward() was called on, without the loss scale, added over the micro-batches; gradient_norm:
+    before clipping, of all gradients that the optimizer gets, without the loss scale. None: not read. skipped: by the scaler."""
 
     step: int
     loss: float | None = None
@@ -30,8 +30,9 @@ class StepFacts:
 class Rule:
     """check() sees every step once, in order."""
 
-    name, help, source = "", "", ""
+    name, help = "", ""
     reads_values = False  # of the loss or the gradients
+    is_of_faults = False  # which come in rows: a cool-down holds between two captures
 
     def check(self, facts: StepFacts) -> str:
         """Why the step is to be captured; "": it is not."""
@@ -44,8 +45,7 @@ class Rule:
 class NotFinite(Rule):
     name = "nonfinite"
     help = "the loss is not finite; or a gradient is not, where no scaler skips the step"
-    source = "a scaler's skips are part of its search for a scale"
-    reads_values = True
+    reads_values = is_of_faults = True
 
     def check(self, facts: StepFacts) -> str:
         if facts.loss is not None and not math.isfinite(facts.loss):
@@ -57,9 +57,11 @@ class NotFinite(Rule):
 
 
 class Skips(Rule):
+    """A growing scale is skipped about once in a growth interval (torch.amp.GradScaler): that is no fault."""
+
+    is_of_faults = True
     name = "skips"
     help = "the scaler skipped more than `most` of `within` steps, after the first step that was taken"
-    source = "a growing scale is skipped about once in a growth interval: torch.amp.GradScaler"
 
     def __init__(self, most: int = 3, within: int = 20):
         self.most, self.within = most, within
@@ -79,10 +81,11 @@ class Skips(Rule):
 
 
 class Spike(Rule):
+    """Source: OLMo's spike alarm, 6 standard deviations of 128 steps. Norms are skewed, so their logarithm is taken."""
+
+    reads_values = is_of_faults = True
     name = "spike"
     help = "the loss, or the logarithm of the gradients' norm, is above mean + `sigmas` standard deviations of the last `window` steps"
-    source = "OLMo's spike alarm: 6 standard deviations of 128 steps; norms are skewed, so their logarithm is taken"
-    reads_values = True
 
     def __init__(self, sigmas: float = 6.0, window: int = 128, least: int = 64):
         self.sigmas, self.least = sigmas, least
@@ -176,7 +179,7 @@ class Signalled(Rule):
 class Own(Rule):
     name = "a function"
     help = "of the step's facts (step, loss, gradient_norm, skipped, scale): true, or a text that says why"
-    reads_values = True
+    reads_values = is_of_faults = True
 
     def __init__(self, function: Callable[[StepFacts], Any]):
         self.function = function
@@ -237,5 +240,5 @@ def _named(name: str) -> list[Rule]:
     for row in (NotFinite, Skips, Spike):
         if name == row.name:
             return [row()]
-    known = ", ".join([FAULT, *(row.name for row in ROWS)])
+    known = "; ".join([f"{FAULT}: the first three of these", *(f"{row.name}: {row.help}" for row in ROWS)])
     raise CaptureError(f"when: {name!r} is not known; there are {known}")

@@ -1,92 +1,38 @@
 """A capture that waits for a fault: Capture(..., when=...). Until a rule fires it keeps what a step begins with: generators,
-buffers that change, the batches. Then the step is taken again under a capture, before the optimizer changes a weight, and
-the loop goes on with the bits that it would have had.
+buffers, the batches. Then the step is taken again under a capture, before the optimizer changes a weight, and the loop goes on
+with the bits that it would have had.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import math
 import os
-import random
 import shlex
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..errors import CaptureError, failed
-from ..ir.program import StepModule
-from ..model_state import Subject, alone, rank, world_size
+from ..model_state import Subject, rank, world_size
 from ..trace.step_function import StepFunction
-from ..trace.uncompiled import uncompiled
-from ..trace.untouched import untouched
 from ..trace.user_code import ShownToUsers, depth_of_user
-from ..watch.hooks import Clipping, Events, Listener, watch_training
+from ..watch.hooks import Events, Listener, gradient_factor, watch_training
 from .answer import ENDING, Fault, answer_later, told_at_once
-from .own_loop import Clip, Recording, record
+from .before import Buffers, Generators
+from .own_loop import Recording
+from .retake import LoopStep, Retake, Retaken
 from .rules import NotFinite, Rule, StepFacts
 
 _LONGEST_ANSWER = 60.0  # seconds that finish() waits for
 _MOST_LOOKS = 3  # at steps that the loop left before backward(), and whose loss was finite
-
-
-class Generators:
-    """Python's, NumPy's and PyTorch's, at one moment."""
-
-    def __init__(self, device: torch.device):
-        self._python, self._numpy, self._cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
-        self._device = device
-        self._cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-
-    def put_back(self) -> None:
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)
-        torch.set_rng_state(self._cpu)
-        if self._cuda is not None:
-            torch.cuda.set_rng_state(self._cuda, self._device)
-
-
-class Buffers:
-    """What buffers held when note() was called last. One that nobody wrote to is copied once."""
-
-    def __init__(self) -> None:
-        self._kept: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}  # the tensor, its version, a copy
-
-    def note(self, model: torch.nn.Module) -> None:
-        for buffer in model.buffers():
-            known = self._kept.get(id(buffer))
-            if known is None or known[1] != buffer._version:
-                self._kept[id(buffer)] = buffer, buffer._version, buffer.detach().clone()
-
-    @contextlib.contextmanager
-    def put_back(self) -> Iterator[None]:
-        """As they were, within it."""
-        changed = [(buffer, before) for buffer, version, before in self._kept.values() if buffer._version != version]
-        with torch.no_grad():
-            now = [buffer.detach().clone() for buffer, _ in changed]
-            for buffer, before in changed:
-                buffer.copy_(before)
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for (buffer, _), content in zip(changed, now, strict=True):
-                    buffer.copy_(content)
-
-
-@dataclass
-class _Step:
-    """The blocks of one optimizer step so far."""
-
-    batches: list[tuple[Any, Generators]] = field(default_factory=list)
-    losses: list[torch.Tensor] = field(default_factory=list)  # what backward() was called on, without the loss scale
-    ended: bool = False
+_COMPILED = 0.01  # of a loss: what torch.compile may change
 
 
 class Waiting:
@@ -110,26 +56,30 @@ class Waiting:
         program: str | None,
         make: Callable[[str, Any], Recording],
     ):
-        self._path, self._model, self._optimizer, self._step_fn = path, model, optimizer, step_fn
-        self._scaler, self._dtype, self._rules = scaler, autocast, rules
-        self._times, self._cooldown, self._most_bytes = times, cooldown, max_bytes
-        self._sync, self._quiet, self._program, self._make = sync, quiet, program, make
+        self._path, self._model, self._optimizer, self._scaler = path, model, optimizer, scaler
+        self._retake = Retake(model, optimizer, step_fn, scaler, autocast, make)
+        self._rules, self._times, self._cooldown, self._most_bytes = rules, times, cooldown, max_bytes
+        self._sync, self._quiet, self._program = sync, quiet, program
         self._subject: Subject | None = None
-        self._buffers, self._now = Buffers(), _Step()
+        self._buffers, self._now = Buffers(), LoopStep()
         self._number, self._last, self._bytes = 0, -cooldown - 1, 0
         self._inside, self._retaking, self.finished = False, False, False
-        self._looks, self._compared = 0, False
+        self._rehearsed, self._same_loss, self._same_gradients = False, False, False
+        self._looks = 0
+        self._suspect: Events | None = None  # of a micro-batch whose loss is not finite: the loop may give the step up
         self.faults: list[Fault] = []  # whose files were written
         self._answers: list[subprocess.Popen[bytes]] = []
 
     def step(self, batch: Any) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self.finished else ShownToUsers(self._block(batch))
 
-    def finish(self) -> None:
-        """The loop has ended: answers that are on their way are waited for, a minute long."""
+    def finish(self, wait: bool = True) -> None:
+        """The loop has ended. wait: for answers that are on their way, a minute long."""
+        if not self.finished:
+            self._guarded(self._resolve_suspect)
         self._stop()
         end = time.monotonic() + _LONGEST_ANSWER
-        for process in self._answers:
+        for process in self._answers if wait else []:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, end - time.monotonic()))
         self._answers = []
@@ -138,7 +88,7 @@ class Waiting:
         self.finished = True
         for rule in self._rules:
             rule.close()
-        self._now, self._buffers, self._subject = _Step(), Buffers(), None
+        self._now, self._buffers, self._subject, self._suspect = LoopStep(), Buffers(), None, None
 
     # ---- One block
 
@@ -146,23 +96,16 @@ class Waiting:
     def _block(self, batch: Any) -> Iterator[None]:
         if self._inside:
             raise CaptureError("cap.step(): a block inside a block; each micro-batch needs its own")
-        if not self._prepare():
-            yield
-            return
-        subject = self._subject
-        assert subject is not None
-        self._now.batches.append((batch, Generators(subject.device)))
         events = Events()
-        listener = _Ears(self, events)
         self._inside = True
         try:
             with contextlib.ExitStack() as stack:
-                watch_training(stack, subject, events, listener)
+                self._guarded(lambda: self._begin(batch, events, stack))
                 yield
         except Exception as error:
             kind = type(error).__name__
-            self._guarded(lambda: self._look_at(f"the loop raised {kind}"))
-            self._stop()
+            if not self.finished and not self._now.ended:
+                self._guarded(lambda: self._look(events, f"the loop raised {kind}"))
             raise
         finally:
             self._inside = False
@@ -170,33 +113,38 @@ class Waiting:
             self._guarded(lambda: self._left(events))
         if self._now.ended:
             self._number += 1
-            self._now = _Step()
+            self._now = LoopStep()
             if self._times == 0:
                 self._stop()
 
-    def _prepare(self) -> bool:
+    def _begin(self, batch: Any, events: Events, stack: contextlib.ExitStack) -> None:
         if self._subject is None:
-            self._guarded(self._begin)
+            self._subject = self._checked()
+        self._resolve_suspect()
         if self.finished:
-            return False
+            return
         if not self._now.batches:
-            assert self._subject is not None
             self._buffers.note(self._subject.model)
-        return True
+        self._now.batches.append((batch, Generators(self._subject.device)))
+        watch_training(stack, self._subject, events, _Follower(self, events))
 
-    def _begin(self) -> None:
-        self._subject = Subject(self._model, self._optimizer, self._scaler)
-        on_gpu = self._subject.device.type != "cpu"
+    def _checked(self) -> Subject:
+        subject = Subject(self._model, self._optimizer, self._scaler)
+        if subject.masters.held:
+            raise CaptureError("when: not with FP32 masters outside of the model, whose gradients the loop copies")
+        on_gpu = subject.device.type != "cpu"
         if self._sync is None:
             self._sync = not on_gpu
         blind = [rule.name for rule in self._rules if rule.reads_values]
-        if on_gpu and not self._sync and blind and self._scaler is None:
+        if not self._sync and blind:
+            seen = "only in steps that the scaler skips" if subject.scales else "never"
             self._warn(
-                f"when: {', '.join(blind)} need the loss and the gradients of every step, which waits for the GPU: "
-                "give sync=True, or they never fire"
+                f"when: {', '.join(blind)} need the loss and the gradients of a step; on a GPU they are read {seen}, because "
+                "reading waits for it: sync=True reads them in every step"
             )
+        return subject
 
-    def _guarded(self, body: Any) -> None:
+    def _guarded(self, body: Callable[[], None]) -> None:
         """A failure ends the waiting, never the loop."""
         try:
             body()
@@ -214,42 +162,50 @@ class Waiting:
 
     # ---- What it looks at
 
-    def heard(self, loss: torch.Tensor) -> None:
+    def on_backward(self, loss: torch.Tensor) -> None:
         if not self._retaking:
             self._now.losses.append(loss.detach())
 
-    def ended(self, events: Events) -> None:
+    def on_gradients(self, events: Events) -> None:
         """The gradients of the step are final; no weight has changed."""
         if self._retaking or self.finished:
             return
-        self._now.ended = True
-        if not self._compared:
-            self._compared = True
-            self._guarded(self._compare)
+        self._now.ended, self._suspect = True, None
+        # What the block has seen so far: the step taken again passes through its hooks, too.
+        events = dataclasses.replace(
+            events, clipping=dataclasses.replace(events.clipping), problems=list(events.problems)
+        )
+        if not self._rehearsed:
+            self._rehearsed = True
+            self._guarded(lambda: self._rehearse(events))
         if not self.finished:
-            self._guarded(lambda: self._judge(self._facts(events), events.clipping))
+            self._guarded(lambda: self._judge(self._facts(events), events))
 
-    def _compare(self) -> None:
-        """Once, in the first step: does step_fn give the loop's loss? Later a difference is then the machine's."""
-        subject = self._subject
-        assert subject is not None
-        if not self._sync and self._scaler is None:
-            return
-        device, dtype = subject.device.type, self._dtype
-        (batch, generators), wanted = self._now.batches[0], float(self._now.losses[0])
-        with uncompiled(), self._as_before(), torch.autocast(device, dtype=dtype, enabled=dtype is not None):
-            generators.put_back()
-            loss = self._step_fn(subject.model, batch).detach()
-        found = [float(loss), float(loss / len(self._now.batches))]
-        if not any(_is_same(wanted, one) for one in found):
-            raise CaptureError(
-                f"step_fn gives {found[0]!r} for the first batch, the loop called backward() on {wanted!r}: step_fn must compute "
-                "what the loop does, from the batch, the model and generators alone"
+    def _rehearse(self, events: Events) -> None:
+        """The first step is taken again without a file: later, a difference is the machine's."""
+        found = self._taken_again(None, events, gradients=True)
+        if found.has_other_loss:
+            close = found.compiled and all(
+                abs(a - b) <= _COMPILED * abs(a) for a, b in zip(found.wanted, found.seen, strict=False)
+            )
+            if not close:
+                raise CaptureError(
+                    f"step_fn gives {found.seen[0]!r} for the first batch, the loop called backward() on {found.wanted[0]!r}: "
+                    "step_fn must compute what the loop does, from the batch, the model and generators alone"
+                )
+        self._same_loss = not found.has_other_loss
+        self._same_gradients = self._same_loss and not found.differing and self._compares_gradients(events)
+        if self._same_loss and found.differing:
+            self._warn(
+                f"the loop changes the gradients after backward() ({found.differing[0]}): captures have those of step_fn"
             )
 
+    def _compares_gradients(self, events: Events) -> bool:
+        """Not of several ranks, which have means, nor of a scaler that has not unscaled them."""
+        is_final = self._scaler is None or events.clipping.stage == "unscaled"
+        return world_size() == 1 and is_final
+
     def _facts(self, events: Events) -> StepFacts:
-        subject = self._subject
-        assert subject is not None
         scale = float(self._scaler.get_scale()) if events.found_inf else None
         # A scaler that found an infinity has waited for the GPU.
         may_read = (self._sync or events.found_inf) and any(rule.reads_values for rule in self._rules)
@@ -269,13 +225,16 @@ class Waiting:
         if not gradients:
             return 0.0
         with torch.no_grad():
-            return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))))
+            norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        return float(norm) * gradient_factor(self._subject)
 
-    def _judge(self, facts: StepFacts, clipping: Clipping) -> None:
-        reasons = [(why, rule) for rule in self._rules if (why := rule.check(facts))]  # every rule sees every step
-        if not reasons or not self._times or self._number - self._last <= self._cooldown:
+    def _judge(self, facts: StepFacts, events: Events, more: str = "") -> None:
+        fired = [(rule, why) for rule in self._rules if (why := rule.check(facts))]  # every rule sees every step
+        is_cool = self._number - self._last > self._cooldown
+        fired = [(rule, why) for rule, why in fired if is_cool or not rule.is_of_faults]
+        if not fired or not self._times:
             return
-        why, rule = reasons[0]
+        rule, why = fired[0]
         if isinstance(rule, NotFinite) and not self._weights_are_finite():
             self._warn(
                 f"step {self._number}: {why}, but weights were not finite before it: the cause lies earlier, nothing more is "
@@ -283,70 +242,73 @@ class Waiting:
             )
             self._stop()
             return
-        self._take(why, clipping)
+        self._take(why + more, rule, events)
 
     def _left(self, events: Events) -> None:
         """A block without a step: a micro-batch, or one that the loop gave up, because its loss is not finite."""
-        losses = self._now.losses
-        if events.backward_count:
-            given_up = self._sync and bool(losses) and not bool(torch.isfinite(losses[-1]).all())
-            if not given_up or not any(isinstance(rule, NotFinite) for rule in self._rules):
-                return
-            self._now.ended = True
-            self._judge(StepFacts(self._number, loss=float(losses[-1])), events.clipping)
-        elif self._looks < _MOST_LOOKS:
-            self._looks += 1
-            self._look_at("the loop left the step")
+        if not events.backward_count:
+            self._look(events, "the loop left the step")
+        elif self._sync and self._now.losses and not bool(torch.isfinite(self._now.losses[-1]).all()):
+            self._suspect = events
 
-    def _look_at(self, why: str) -> None:
-        """Whether the loss of a step that was left is finite."""
-        if not any(isinstance(rule, NotFinite) for rule in self._rules) or not self._now.batches:
+    def _resolve_suspect(self) -> None:
+        """The loop gave the step up if no gradient is left of it."""
+        events, self._suspect = self._suspect, None
+        if events is None or self._subject is None:
             return
-        batch, generators = self._now.batches[-1]
-        subject = self._subject
-        assert subject is not None
-        device, dtype = subject.device.type, self._dtype
-        with self._as_before(), torch.no_grad(), torch.autocast(device, dtype=dtype, enabled=dtype is not None):
-            generators.put_back()
-            loss = float(self._step_fn(subject.model, batch))
-        if loss != loss or loss in (float("inf"), -float("inf")):
-            self._now.ended = True
-            self._now.losses = []  # backward() has not come
-            self._take(f"the loss is {loss}, and {why}", Clipping())
+        if all(not bool(gradient.any()) for gradient in self._subject.raw_gradients()):
+            self._judge(StepFacts(self._number, loss=float(self._now.losses[-1])), events)
+            self._number += 1
+            self._now = LoopStep()
+
+    def _look(self, events: Events, why: str) -> None:
+        """At the loss of a block that the loop left before backward(): what is not finite is a fault. Not on several ranks,
+        where DistributedDataParallel waits for the backward pass of its forward pass."""
+        now = self._now
+        if not now.batches or events.backward_count or world_size() > 1 or self._looks == _MOST_LOOKS:
+            now.batches = now.batches[: len(now.losses)]
+            return
+        if any(isinstance(rule, NotFinite) for rule in self._rules):
+            with self._retake_alone():
+                loss = self._retake.loss_of(now, self._buffers)
+            if not math.isfinite(loss):
+                now.ended = True
+                self._judge(StepFacts(self._number, loss=loss), events, f", and {why}")
+                return
+            self._looks += 1
+        now.batches.pop()
 
     # ---- The step taken again
 
     @contextlib.contextmanager
-    def _as_before(self) -> Iterator[None]:
-        """Buffers and generators as before the step; as they are now, afterwards."""
-        subject = self._subject
-        assert subject is not None
+    def _retake_alone(self) -> Iterator[None]:
         self._retaking = True
         try:
-            with untouched(StepModule(subject.model, self._step_fn)), self._buffers.put_back(), alone():
-                yield
+            yield
         finally:
             self._retaking = False
 
-    def _take(self, why: str, clipping: Clipping) -> None:
+    def _taken_again(self, path: str | None, events: Events, gradients: bool) -> Retaken:
+        with self._retake_alone():
+            compares = gradients and self._compares_gradients(events)
+            return self._retake.take(path, self._now, events, self._buffers, compares)
+
+    def _take(self, why: str, rule: Rule, events: Events) -> None:
         start = time.monotonic()
         path = self._free_path()
-        assert self._subject is not None
-        own = _Own(self._now.losses, self._subject, clipping)
+        self._last = self._number
         try:
-            with uncompiled(), self._as_before():
-                self._capture(path, clipping, own)
+            found = self._taken_again(path, events, gradients=self._same_gradients)
         except CaptureError as error:
-            self._last = self._number
             self._times -= 1
             _remove(path)
             self._warn(f"step {self._number} ({why}) could not be captured: {error}")
             return
-        if world_size() > 1 and "gradient is not finite" in why and own.is_finite:
+        is_of_gradients = isinstance(rule, NotFinite) and all(map(math.isfinite, found.wanted))
+        if world_size() > 1 and is_of_gradients and found.has_finite_gradients:
             _remove(path)
-            self._say(f"step {self._number}: {why}; it is another rank's, this one's own gradients are finite.")
+            self._say(f"step {self._number}: {why}, but not in this rank's own gradients: another rank has the fault")
             return
-        self._last = self._number
         size = os.path.getsize(path)
         if self._most_bytes is not None and self._bytes + size > self._most_bytes:
             _remove(path)
@@ -358,14 +320,8 @@ class Waiting:
             return
         self._times -= 1
         self._bytes += size
-        fault = Fault(
-            path,
-            self._number,
-            why,
-            loop_loss=own.wanted[0] if own.wanted else None,
-            loss=own.seen[0],
-            differs=own.differing,
-        )
+        differing = ["the loss"] if self._same_loss and found.has_other_loss and not found.compiled else []
+        fault = Fault(path, self._number, why, found.loss, [*differing, *found.differing])
         self.faults.append(fault)
         self._say(
             f"step {self._number}: {why}. It was taken again into {path}: {size / 1e6:.3g} MB, "
@@ -374,44 +330,6 @@ class Waiting:
         )
         if self._program is not None:
             self._answers.append(answer_later(fault, self._program))
-
-    def _capture(self, path: str, clipping: Clipping, own: _Own) -> None:
-        subject = self._subject
-        assert subject is not None
-        count = len(self._now.batches)
-
-        def batches() -> Iterator[Any]:
-            for batch, generators in self._now.batches:
-                generators.put_back()
-                yield batch
-
-        for divisor in sorted({count, 1}, reverse=True):  # loops divide micro-batches by their number, or do not
-            own.begin()
-            scaler = self._fresh_scaler()
-            record(
-                self._make(path, scaler),
-                subject,
-                batches(),
-                self._step_fn,
-                scaler=scaler,
-                dtype=self._dtype,
-                clip=_clip_of(clipping),
-                accumulate=count,
-                divisor=divisor,
-                on_backward=own.note,
-                on_step=own.note_gradients,
-            )
-            if not own.differs:
-                return
-
-    def _fresh_scaler(self) -> Any:
-        """The scaler before this step."""
-        if self._scaler is None:
-            return None
-        assert self._subject is not None
-        fresh = torch.amp.GradScaler(self._subject.device.type, enabled=self._scaler.is_enabled())
-        fresh.load_state_dict(self._scaler.state_dict())
-        return fresh
 
     def _weights_are_finite(self) -> bool:
         assert self._subject is not None
@@ -426,68 +344,15 @@ class Waiting:
         return f"{stem}{more}{ENDING}"
 
 
-class _Own:
-    """Losses and gradients of the step taken again, next to the loop's."""
-
-    def __init__(self, losses: list[torch.Tensor], subject: Subject, clipping: Clipping):
-        self._subject = subject
-        self.wanted = [float(loss) for loss in losses]
-        # A scaler that has not unscaled leaves gradients of another kind.
-        is_final = subject.scaler is None or clipping.stage == "unscaled"
-        self._gradients = {path: weight.grad for path, weight in subject.params.items()} if is_final else {}
-        self.begin()
-
-    def begin(self) -> None:
-        self.seen: list[float] = []
-        self.is_finite = True  # its gradients, which no other rank's were added to
-        self.differing: list[str] = []  # what is not as in the loop
-
-    def note(self, loss: torch.Tensor) -> None:
-        self.seen.append(float(loss))
-        self.is_finite = all(bool(torch.isfinite(gradient).all()) for gradient in self._subject.raw_gradients())
-
-    def note_gradients(self) -> None:
-        if self.differs:
-            self.differing.append("the loss")
-        if world_size() > 1:  # the loop's are means over ranks
-            return
-        for path, gradient in self._gradients.items():
-            own = self._subject.params[path].grad
-            if gradient is None or own is None or gradient.is_sparse or gradient.shape != own.shape:
-                continue
-            count = int((~((gradient == own) | (gradient.isnan() & own.isnan()))).sum())
-            if count:
-                self.differing.append(f"{count} of {own.numel()} elements of the gradient of {path}")
-
-    @property
-    def differs(self) -> bool:
-        """One of the losses."""
-        return not all(_is_same(a, b) for a, b in zip(self.wanted, self.seen, strict=False))
-
-
-def _is_same(a: float, b: float) -> bool:
-    return a == b or (a != a and b != b)
-
-
-class _Ears(Listener):
+class _Follower(Listener):
     def __init__(self, waiting: Waiting, events: Events):
         self._waiting, self._events = waiting, events
 
     def on_backward(self, loss: torch.Tensor) -> None:
-        self._waiting.heard(loss)
+        self._waiting.on_backward(loss)
 
     def on_gradients(self) -> None:
-        self._waiting.ended(self._events)
-
-
-def _clip_of(clipping: Clipping) -> Clip | None:
-    if clipping.max_norm >= 0:
-        return lambda weights: torch.nn.utils.clip_grad_norm_(
-            weights, clipping.max_norm, clipping.norm_type, error_if_nonfinite=False
-        )
-    if clipping.max_value >= 0:
-        return lambda weights: torch.nn.utils.clip_grad_value_(weights, clipping.max_value)
-    return None
+        self._waiting.on_gradients(self._events)
 
 
 def _remove(path: str) -> None:

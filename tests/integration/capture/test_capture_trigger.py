@@ -217,7 +217,7 @@ def test_a_spike(tmp_path, capfd):
     ids=["steps", "every", "function", "list"],
 )
 def test_what_to_wait_for(tmp_path, lockstep, when, expected):
-    waited(tmp_path / "run.lscap.h5", when=when, cooldown=0)
+    waited(tmp_path / "run.lscap.h5", when=when)
     assert names(tmp_path) == [f"run.step{step:06d}.lscap.h5" for step in expected]
     assert "V7" in lockstep("verify", tmp_path / names(tmp_path)[0]).stdout
 
@@ -233,17 +233,19 @@ def test_a_signal_and_a_file(tmp_path):
             if self.capture is not None and step == 21:
                 flag.touch()
 
-    waited(tmp_path / "run.lscap.h5", when=["signal:USR1", f"file:{flag}"], kind=Asks, cooldown=0)
+    waited(tmp_path / "run.lscap.h5", when=["signal:USR1", f"file:{flag}"], kind=Asks)
     assert names(tmp_path) == ["run.step000009.lscap.h5", "run.step000021.lscap.h5"] and not flag.exists()
     assert signal.getsignal(signal.SIGUSR1) == before
 
 
 def test_times_cooldown_and_bytes(tmp_path, capfd):
-    waited(tmp_path / "a.lscap.h5", when="every:1", times=2, cooldown=10)
-    assert names(tmp_path) == ["a.step000000.lscap.h5", "a.step000011.lscap.h5"]
+    waited(tmp_path / "a.lscap.h5", when="every:1", times=2)  # asked for: no cool-down
+    assert names(tmp_path) == ["a.step000000.lscap.h5", "a.step000001.lscap.h5"]
+    waited(tmp_path / "b.lscap.h5", when=lambda facts: True, times=2, cooldown=10)
+    assert names(tmp_path)[2:] == ["b.step000000.lscap.h5", "b.step000011.lscap.h5"]
     with pytest.warns(UserWarning, match="max_bytes is 1,000: it is not kept, nothing more is captured"):
-        waited(tmp_path / "b.lscap.h5", when="every:1", max_bytes=1000)
-    assert len(names(tmp_path)) == 2
+        waited(tmp_path / "c.lscap.h5", when="every:1", max_bytes=1000)
+    assert len(names(tmp_path)) == 4
     waited(tmp_path / "a.lscap.h5", when=[0], times=1)  # another run in the same folder
     assert "a.step000000-2.lscap.h5" in names(tmp_path)
 
@@ -399,10 +401,186 @@ def test_a_fault_of_the_data(tmp_path, monkeypatch, binary_dir):
 
 def test_a_fault_of_the_machine(tmp_path, monkeypatch, binary_dir, capfd):
     kind, text = own_answer(tmp_path, monkeypatch, binary_dir, kind=Flips, when=[FAULT])
-    assert kind == "machine" and "1 of 512 elements of the gradient of 0.weight" in text
+    assert kind == "machine" and "1 of 512 elements of the gradient of 0.weight differ" in text
     assert "The machine, or an op that is not deterministic" in capfd.readouterr().err
 
 
 def test_a_state_that_breaks_every_format(tmp_path, monkeypatch, binary_dir):
     kind, text = own_answer(tmp_path, monkeypatch, binary_dir, kind=Explodes)
     assert kind in ("data", "format"), text
+
+
+# ---- What a loop may do besides
+
+
+def initial_buffers(path):
+    with h5py.File(path) as file:
+        return {name: file["buffers"][name][()] for name in file["buffers"]}
+
+
+def test_buffers_begin_as_before_the_step(tmp_path):
+    """Batch norm writes its statistics without a new version of the tensor."""
+
+    class Keeps(Loop):
+        def at(self, step):
+            if step == FAULT:
+                self.kept = {name: b.detach().clone().numpy() for name, b in self.model.named_buffers()}
+
+    loop = waited(tmp_path / "run.lscap.h5", kind=Keeps, bad=FAULT, times=1)
+    found = initial_buffers(loop.capture.files[0])
+    for name, before in loop.kept.items():
+        assert np.array_equal(found[name], before), name
+
+
+def test_hooks_of_the_loop_run_once(tmp_path):
+    class Averages(Loop):
+        def at(self, step):
+            if step == 0:
+                self.average = [p.detach().clone() for p in self.model.parameters()]
+                self.optimizer.register_step_post_hook(self.follow)
+
+        def follow(self, *_):
+            for mean, p in zip(self.average, self.model.parameters()):
+                mean.lerp_(p.detach(), 0.1)
+
+    plain = Averages()
+    loop = Averages(tmp_path / "run.lscap.h5", when=[5, 9])
+    assert all(torch.equal(a, b) for a, b in zip(plain.average, loop.average)) and len(names(tmp_path)) == 2
+
+
+def test_a_fused_optimizer_is_told_the_scale_once(tmp_path, lockstep):
+    class Fused(Loop):
+        def at(self, step):
+            if step == 0:
+                self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-2, fused=True)
+                if self.capture is not None:
+                    self.capture = Capture(
+                        tmp_path / "run.lscap.h5", self.model, self.optimizer, loss_of, scaler=self.scaler,
+                        autocast="float16", when=[5],
+                    )  # fmt: skip
+
+    waited(tmp_path / "none.lscap.h5", kind=Fused, half=True)
+    assert names(tmp_path) == ["run.step000005.lscap.h5"]
+    assert "V5  PASS" in lockstep("verify", tmp_path / names(tmp_path)[0]).stdout
+
+
+def test_a_block_that_the_loop_leaves_is_forgotten(tmp_path, monkeypatch, binary_dir, capfd):
+    """An empty batch, without a forward pass."""
+
+    class Empty(Loop):
+        def body(self, batch, ends):
+            if len(self.losses) % 7 == 3:
+                self.losses.append(0.0)
+                return
+            super().body(batch, ends)
+
+    loop = waited(tmp_path / "run.lscap.h5", kind=Empty, when=[20, 21])
+    assert len(loop.capture.files) == 2 and "The machine" not in capfd.readouterr().err
+
+
+def test_a_micro_batch_that_is_not_finite(tmp_path):
+    """The loop goes on adding to the step's gradients: one step, three micro-batches."""
+    loop = waited(tmp_path / "run.lscap.h5", micro=3, bad=3 * FAULT, times=1)
+    assert names(tmp_path) == [f"run.step{FAULT:06d}.lscap.h5"]
+    assert len(losses_in(loop.capture.files[0])) == 3
+
+
+def test_gradients_that_the_loop_changes_are_not_the_machines(tmp_path, capfd):
+    class Halves(Loop):
+        def step(self):
+            for p in self.model.parameters():
+                p.grad.mul_(0.5)
+            super().step()
+
+    with pytest.warns(UserWarning, match="the loop changes the gradients after backward"):
+        waited(tmp_path / "run.lscap.h5", kind=Halves, when=[FAULT])
+    assert "The machine" not in capfd.readouterr().err
+
+    class Groups(Loop):
+        def step(self):
+            for layer in (self.model[0], self.model[4]):
+                nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+            super().step()
+
+    with pytest.warns(UserWarning, match="(?s)nothing more is captured.*clip"):
+        waited(tmp_path / "other.lscap.h5", kind=Groups, when=[FAULT])
+
+
+def test_a_compiled_model_may_differ_by_bits(tmp_path, capfd):
+    def backend(graph, inputs):
+        return lambda *args: tuple(y * (1 + 2.0**-22) for y in graph.forward(*args))
+
+    class Compiled(Loop):
+        def at(self, step):
+            if step == 0:
+                torch.compiler.reset()
+                self.compiled = torch.compile(self.model, backend=backend)
+
+        def body(self, batch, ends):
+            x, y = batch
+            loss = F.cross_entropy(self.compiled(x + 0.01 * torch.randn_like(x)), y)
+            self.losses.append(loss.item())
+            loss.backward()
+            self.step()
+            self.optimizer.zero_grad()
+
+    loop = waited(tmp_path / "run.lscap.h5", kind=Compiled, when=[5], steps=8)
+    assert len(loop.capture.files) == 1 and "The machine" not in capfd.readouterr().err
+
+
+def test_a_caught_error_does_not_end_the_waiting(tmp_path):
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    capture = Capture(tmp_path / "run.lscap.h5", model, optimizer, loss_of, when=[6], quiet=True)
+    for step in range(8):
+        batch = batch_of(step)
+        try:
+            with capture.step(batch):
+                if step == 3:
+                    raise MemoryError("out of memory")
+                loss_of(model, batch).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        except MemoryError:
+            continue
+    capture.finish()
+    assert names(tmp_path) == ["run.step000006.lscap.h5"]
+
+
+def test_masters_are_refused(tmp_path):
+    model = network().bfloat16()
+    masters = [torch.nn.Parameter(p.detach().float()) for p in model.parameters()]
+    optimizer = torch.optim.SGD(masters, lr=0.1)
+    capture = Capture(tmp_path / "run.lscap.h5", model, optimizer, loss_of, when=[2])
+    x, y = batch_of(0)
+    with pytest.warns(UserWarning, match="not with FP32 masters"), capture.step((x.bfloat16(), y)):
+        pass
+
+
+@pytest.mark.parametrize("options", [{"half": True, "factor": 3e4, "micro": 3, "bad": 3 * FAULT + 2}], ids=["micro"])
+def test_the_answer_of_micro_batches(tmp_path, monkeypatch, binary_dir, options):
+    kind, text = own_answer(tmp_path, monkeypatch, binary_dir, **options)
+    assert kind == "format" and "fp16 ends at 65504" in text
+
+
+def test_ctrl_c_in_the_step_taken_again(tmp_path, monkeypatch):
+    """It ends the loop, with the weights of the loop."""
+    from lockstep_capture.trigger import retake
+
+    plain = Loop(steps=FAULT)
+    model = []
+
+    class Keeps(Loop):
+        def at(self, step):
+            model.append(self.model)
+            if step == FAULT and self.capture is not None:
+                monkeypatch.setattr(retake, "_differing", interrupted)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Keeps(tmp_path / "run.lscap.h5", when=[FAULT])
+    for a, b in zip(plain.model.parameters(), model[-1].parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert names(tmp_path) == []

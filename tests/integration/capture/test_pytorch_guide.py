@@ -26,7 +26,9 @@ def environment(binary_dir):
 
 def test_the_guide_has_every_script():
     folder = SOURCE / "examples/pytorch"
-    assert sorted(path.stem for path in folder.glob("*.py")) == sorted([*SCRIPTS, "training_loop", "fsdp2"])
+    assert sorted(path.stem for path in folder.glob("*.py")) == sorted(
+        [*SCRIPTS, "training_loop", "fsdp2", "late_fault"]
+    )
     page = (SOURCE / "docs/pytorch.md").read_text()
     assert all(f"../examples/pytorch/{name}.py" in page for name in SCRIPTS)
 

@@ -118,6 +118,26 @@ def test_between_captured_parts_only_where_asked(tmp_path, lockstep, folder):
     assert "With 1 part that was not captured, interpolated:" in text and "blocks.1 *" in text
 
 
+def test_what_is_interpolated_counts(lockstep, folder):
+    said = advice(lockstep, folder, "--formats", "bf16,nvfp4", "--tolerance", "5", "--interpolate")["tried"][0]
+    own = abs(said["chosen"]["effect"]) + said["chosen"]["error"]
+    between = next(part for part in said["parts"] if part.get("interpolated"))
+    text = " ".join(
+        lockstep(
+            "recommend", folder, "--formats", "bf16,nvfp4", "--interpolate", "--tolerance", f"{1.0001 * own:.12f}"
+        ).stdout.split()
+    )
+    if abs(said["chosen"]["effect"] + between["effect"]) > abs(said["chosen"]["effect"]):
+        assert "What was not captured stays in bf16: with it, interpolated," in text and "blocks.1" not in text
+
+
+def test_a_slash_at_the_end_is_the_same_folder(lockstep, folder):
+    args = ["--formats", "bf16,fp8", "--tolerance", "0.5"]
+    first = lockstep("recommend", folder, *args).stdout
+    again = lockstep("recommend", f"{folder}/", *args)
+    assert "part " not in again.stderr and again.stdout.split("replays")[0] == first.split("replays")[0]
+
+
 def test_a_search_that_was_killed_goes_on(tmp_path, lockstep, folder, binary_dir):
     runs = folder.parent / "parts.recommend"
     for file in runs.glob("*"):
@@ -143,6 +163,10 @@ def test_what_it_refuses(tmp_path, lockstep, folder):
     assert all(f"{name}: {folder} is a folder of parts" in said for name in ("--fix", "--prove", "--steps"))
     said = lockstep("recommend", folder, "--formats", "fp16,bf16", code=2).stderr
     assert "of parts, one of 16 bits and at least one narrower" in said
+    said = lockstep("recommend", folder, "--formats", "tf32,fp8", code=2).stderr
+    assert "of parts, one of 16 bits and at least one narrower" in said
+    said = lockstep("recommend", folder, "--gpu", "a100", code=2).stderr
+    assert "--gpu a100: has no unit for a format of less than 16 bits" in said
     assert "--interpolate" in lockstep("recommend", "lenet", "--interpolate", code=2).stderr
     with open(next(folder.glob("rank0/step*/head.lscap.h5")), "r+b") as file:
         file.seek(5000)

@@ -60,7 +60,7 @@ def run(planted, path, program):
     if faults:
         found = answer(faults[0], program)
         outcome = dataclasses.replace(
-            outcome, fault=faults[0], kind=found.kind, sentence=found.text.partition(". Try")[0] or found.sentence
+            outcome, fault=faults[0], kind=found.kind, sentence=found.text.partition(" Try")[0] or found.sentence
         )
     return outcome
 

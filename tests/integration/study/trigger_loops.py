@@ -301,7 +301,14 @@ def planted():
     ]
     made += [
         # The machine: the step taken again is another.
-        Planted("a flipped bit in a gradient", "machine", 400, break_gradients=flips("first.weight", 30), later=0),
+        Planted(
+            "a flipped bit in a gradient",
+            "machine",
+            400,
+            break_gradients=flips("first.weight", 30),
+            says="first.weight",
+            later=0,
+        ),
         Planted(
             "a flipped bit in a gradient, convolutions",
             "machine",
@@ -332,7 +339,14 @@ def planted():
             break_gradients=flips("second.weight", 30),
             clip=1.0,
         ),
-        Planted("a flipped bit in a bias's gradient", "machine", 450, "mlp", break_gradients=flips("head.bias", 30)),
+        Planted(
+            "a flipped bit in a bias's gradient",
+            "machine",
+            450,
+            "mlp",
+            break_gradients=flips("head.bias", 30),
+            says="head.bias",
+        ),
         Planted(
             "a flipped bit in a gradient, SGD",
             "machine",
