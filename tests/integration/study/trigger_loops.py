@@ -307,6 +307,7 @@ def planted():
             400,
             break_gradients=flips("first.weight", 30),
             says="first.weight",
+            says="first.weight",
             later=0,
         ),
         Planted(
@@ -315,6 +316,7 @@ def planted():
             320,
             "convolutions",
             break_gradients=flips("second.weight", 30),
+            says="second.weight",
         ),
         Planted(
             "a flipped bit in a gradient, recurrent",
@@ -322,6 +324,7 @@ def planted():
             510,
             "recurrent",
             break_gradients=flips("cells.weight_hh_l0", 30),
+            says="cells.weight_hh_l0",
         ),
         Planted(
             "a flipped bit in a gradient, BF16",
@@ -330,6 +333,7 @@ def planted():
             "attention",
             "bf16",
             break_gradients=flips("v.weight", 30),
+            says="v.weight",
         ),
         Planted(
             "a flipped bit in a gradient, clipped",
@@ -346,6 +350,7 @@ def planted():
             "mlp",
             break_gradients=flips("head.bias", 30),
             says="head.bias",
+            says="head.bias",
         ),
         Planted(
             "a flipped bit in a gradient, SGD",
@@ -353,6 +358,7 @@ def planted():
             300,
             "mlp",
             break_gradients=flips("head.weight", 30),
+            says="head.weight",
             optimizer="sgd",
         ),
         Planted(
@@ -361,6 +367,7 @@ def planted():
             430,
             "attention",
             break_gradients=flips("embed.weight", 30),
+            says="embed.weight",
         ),
         Planted(
             "a flipped bit, FP16", "machine", 380, "mlp", "fp16", break_gradients=flips("first.weight", 30), clip=1.0
