@@ -67,6 +67,7 @@ class Retake:
         self._model, self._optimizer, self._step_fn = model, optimizer, step_fn
         self._scaler, self._dtype, self._make = scaler, dtype, make
         self._most = 1  # micro-batches of a step so far
+        self._divides: bool | None = None  # the loop divides each loss by their number; None: not known yet
 
     def take(self, path: str | None, step: LoopStep, events: Events, buffers: Buffers, gradients: bool) -> Retaken:
         """path: None for a rehearsal. gradients: whether they are compared. Throws: CaptureError."""
@@ -79,8 +80,7 @@ class Retake:
         self._most = max(self._most, count)
         found = Retaken()
         with self._as_before(subject, buffers, found):
-            # Loops divide micro-batches by their number, the usual one in a shorter step, too; or not at all.
-            for divisor in dict.fromkeys((count, self._most, 1)):
+            for divisor in self._divisors(count):
                 found.wanted = [float(loss) for loss in step.losses]
                 found.seen, found.differing = [], []
                 self._run(path, subject, step, events.clipping, divisor, found, gradients)
@@ -88,8 +88,17 @@ class Retake:
                     math.fsum(found.seen) * divisor / count if all(map(math.isfinite, found.seen)) else math.nan
                 )
                 if not found.has_other_loss:
+                    if count > 1:
+                        self._divides = divisor > 1
                     break
         return found
+
+    def _divisors(self, count: int) -> list[int]:
+        """Of each loss, the likely ones last: loops divide by the number of micro-batches, by the usual one in a shorter step, too;
+        or not at all."""
+        if self._divides is None:
+            return list(dict.fromkeys((1, count)))
+        return list(dict.fromkeys((self._most, count))) if self._divides else [1]
 
     def loss_of(self, step: LoopStep, buffers: Buffers) -> float:
         """Of the last batch: for a step that the loop left before backward()."""

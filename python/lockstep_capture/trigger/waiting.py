@@ -269,8 +269,11 @@ class Waiting:
             now.batches = now.batches[: len(now.losses)]
             return
         if any(isinstance(rule, NotFinite) for rule in self._rules):
-            with self._retake_alone():
-                loss = self._retake.loss_of(now, self._buffers)
+            try:
+                with self._retake_alone():
+                    loss = self._retake.loss_of(now, self._buffers)
+            except Exception:  # step_fn fails as the loop did: it has no loss
+                loss = 0.0
             if not math.isfinite(loss):
                 now.ended = True
                 self._judge(StepFacts(self._number, loss=loss), events, f", and {why}")

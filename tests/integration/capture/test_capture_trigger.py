@@ -485,6 +485,23 @@ def test_a_micro_batch_that_is_not_finite(tmp_path):
     assert len(losses_in(loop.capture.files[0])) == 3
 
 
+def test_a_shorter_last_step_is_divided_as_the_others(tmp_path, capfd):
+    """An epoch's rest: one micro-batch, whose loss is still divided by three."""
+
+    class Rest(Loop):
+        def body(self, batch, ends):
+            ends = ends or len(self.losses) == 3 * 10
+            loss = loss_of(self.model, batch)
+            self.losses.append(loss.item())
+            (loss / 3).backward()
+            if ends:
+                self.step()
+                self.optimizer.zero_grad()
+
+    loop = waited(tmp_path / "run.lscap.h5", kind=Rest, micro=3, when=[10])
+    assert len(losses_in(loop.capture.files[0])) == 1 and "The machine" not in capfd.readouterr().err
+
+
 def test_gradients_that_the_loop_changes_are_not_the_machines(tmp_path, capfd):
     class Halves(Loop):
         def step(self):
@@ -538,10 +555,12 @@ def test_a_caught_error_does_not_end_the_waiting(tmp_path):
             with capture.step(batch):
                 if step == 3:
                     raise MemoryError("out of memory")
+                if step == 4:
+                    loss_of(model, (batch[0][:, :3], batch[1]))  # fails in the loop and in step_fn
                 loss_of(model, batch).backward()
                 optimizer.step()
                 optimizer.zero_grad()
-        except MemoryError:
+        except (MemoryError, RuntimeError):
             continue
     capture.finish()
     assert names(tmp_path) == ["run.step000006.lscap.h5"]

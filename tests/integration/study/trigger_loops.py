@@ -307,7 +307,6 @@ def planted():
             400,
             break_gradients=flips("first.weight", 30),
             says="first.weight",
-            says="first.weight",
             later=0,
         ),
         Planted(
@@ -349,7 +348,6 @@ def planted():
             450,
             "mlp",
             break_gradients=flips("head.bias", 30),
-            says="head.bias",
             says="head.bias",
         ),
         Planted(
