@@ -106,3 +106,28 @@ def eval_last(code):
     names = {}
     exec("\n".join(lines), names)
     return eval(last.split("#")[0], names)
+
+
+def test_the_fault_that_comes_late(environment, tmp_path):
+    """docs/trigger.md: from the alarm to the remedy."""
+    script = SOURCE / "examples/pytorch/late_fault.py"
+    short = {"STEPS": "330", "BROKEN": "320"}
+    done = subprocess.run(
+        [sys.executable, script], env=environment | short, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    said = " ".join(done.stderr.split())
+    assert "step 320: the loss is nan. It was taken again into late.step000320.lscap.h5" in said
+    page = " ".join((SOURCE / "docs/trigger.md").read_text().split())
+    for sentence in (
+        "in torch-autocast-fp16-cpu torch-autocast-fp16-cpu broke at step 0, all 1 steps skipped. encode linear (late_fault.py:24):",
+        "Try (untested): normalise or shift input batch[0] in fp32, before it is rounded to fp16.",
+    ):
+        assert sentence in said and sentence in page
+    fixed = subprocess.run(
+        ["lockstep", "recommend", "late.step000320.run.h5", "--fix", "torch-autocast-fp16-cpu"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert fixed.returncode == 0 and "encode" in fixed.stdout, fixed.stdout + fixed.stderr
