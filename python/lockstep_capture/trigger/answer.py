@@ -130,11 +130,11 @@ def judge(fault: Fault, ran: str, lanes: dict[str, dict[str, Any]]) -> Answer:
     text = str(lanes[ran].get("sentence", ""))
     what = f"loss {loss_of('fp32'):.4g} in fp32, {loss_of(ran):.4g} in {ran}"
     if not is_well("fp32"):
-        if is_well("fp64"):
+        if not same("fp32", "fp64"):
             return Answer("format", f"fp32 itself: loss {loss_of('fp32'):.4g}, {loss_of('fp64'):.4g} in fp64", text)
         return Answer(
             "data",
-            "fp32 and fp64 do it, too: the batch, or the loss of it, not the format",
+            "fp32 has the fault as well: the batch, or its loss, not the format",
             str(lanes["fp32"].get("sentence", "")),
         )
     if not _are_same(loss_of(ran), fault.loss):
@@ -148,14 +148,13 @@ def judge(fault: Fault, ran: str, lanes: dict[str, dict[str, Any]]) -> Answer:
     if not same("fp32", "twin") or not same("fp32", "fp64"):
         return Answer(
             "order",
-            f"one ulp in the weights does it, too: loss {loss_of('fp32'):.4g}, {loss_of('twin'):.4g} with it",
+            f"one ulp in the weights changes as much: loss {loss_of('fp32'):.4g}, {loss_of('twin'):.4g} with it",
             text,
         )
-    return Answer(
-        "data",
-        f"{what}: the batch, or where training stands, not the format" if ran != "fp32" else "fp64 has the same loss",
-        text,
-    )
+    if "not finite" in fault.why:
+        return Answer("unclear", f"no lane repeats it: {what}", text)
+    seen = what if ran != "fp32" else "fp64 has the same loss as fp32"
+    return Answer("data", f"{seen}: the batch, or where training stands, not the format", text)
 
 
 def _are_same(a: float, b: float) -> bool:
