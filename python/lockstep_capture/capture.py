@@ -64,7 +64,8 @@ class Capture:
     step is taken again under a capture, before the optimizer changes a weight, into path with its number in the name; the
     loop goes on as without. At most `times` files, `cooldown` steps between two, max_bytes in all. sync: read loss and
     gradients in each step although that waits for a GPU; by default on the CPU alone. report: a process of its own verifies and replays each file, and prints what it was: data, format, machine.
-    Each rank waits for itself. docs/trigger.md.
+    Each rank decides on its own. steps, verify and on_unsupported do not apply: a file has one step, with references, and a
+    failure is a warning. docs/trigger.md.
 
     One block per micro-batch. A step ends with the block that calls the optimizer's step(). The file is complete
     after `steps` steps; for a loop that ends earlier, call finish() or leave `with Capture(...)`. An

@@ -53,9 +53,10 @@ def told_at_once(fault: Fault) -> str:
     """What needs no replay."""
     if fault.differs:
         more = f" and {len(fault.differs) - 1} more" if len(fault.differs) > 1 else ""
+        verb = "differs" if fault.differs == ["the loss"] else "differ"
         return (
-            f" The machine, or an op that is not deterministic: with the same weights, batch and generators {fault.differs[0]}{more} "
-            f"{'differ' if more or 'elements' in fault.differs[0] or fault.differs[0].endswith('s') else 'differs'}."
+            " The machine, or an op that is not deterministic: with the same weights, batch and generators "
+            f"{fault.differs[0]}{more} {verb}."
         )
     return ""
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 
@@ -75,10 +76,8 @@ def test_the_policy_does_what_the_answer_says(tmp_path, lockstep, folder):
 def test_parts_that_cost_too_much_stay_wide(tmp_path, lockstep, folder):
     """The bound is set between what all parts cost and what the best does."""
     said = advice(lockstep, folder, "--formats", "bf16,fp8", "--tolerance", "0.5")
-    by_part = {part["part"]: abs(part["effect"]) + part["error"] for part in said["tried"][0]["parts"]}
     base = abs(said["base"]["chosen"]["effect"]) + said["base"]["chosen"]["error"]
     whole = abs(said["tried"][0]["chosen"]["effect"]) + said["tried"][0]["chosen"]["error"]
-    worst = max(by_part, key=by_part.get)
     assert base < whole / 2
     policy = tmp_path / "some.toml"
     tolerance = 0.9 * whole
@@ -86,7 +85,7 @@ def test_parts_that_cost_too_much_stay_wide(tmp_path, lockstep, folder):
     (chosen,) = said["tried"]
     assert chosen["passes"] and abs(chosen["chosen"]["effect"]) + chosen["chosen"]["error"] <= tolerance
     choices = {part["part"]: part for part in chosen["parts"]}
-    assert [choices[name]["choice"] for name in ("blocks.0", "blocks.2")] != ["narrow"] * 2, worst
+    assert [choices[name]["choice"] for name in ("blocks.0", "blocks.2")] != ["narrow"] * 2
     effects_in_replay(lockstep, folder, policy, tmp_path / "some.h5")
     narrow = scaled_layers(tmp_path / "some.h5")
     for name, part in choices.items():
@@ -121,14 +120,13 @@ def test_between_captured_parts_only_where_asked(tmp_path, lockstep, folder):
 def test_what_is_interpolated_counts(lockstep, folder):
     said = advice(lockstep, folder, "--formats", "bf16,nvfp4", "--tolerance", "5", "--interpolate")["tried"][0]
     own = abs(said["chosen"]["effect"]) + said["chosen"]["error"]
-    between = next(part for part in said["parts"] if part.get("interpolated"))
-    text = " ".join(
-        lockstep(
-            "recommend", folder, "--formats", "bf16,nvfp4", "--interpolate", "--tolerance", f"{1.0001 * own:.12f}"
-        ).stdout.split()
-    )
-    if abs(said["chosen"]["effect"] + between["effect"]) > abs(said["chosen"]["effect"]):
-        assert "What was not captured stays in bf16: with it, interpolated," in text and "blocks.1" not in text
+    squares = sum(part["error"] ** 2 for part in said["parts"])
+    whole = abs(sum(part["effect"] for part in said["parts"])) + squares**0.5
+    assert whole > 1.01 * own
+    tolerance = f"{(own + whole) / 2:.12f}"
+    said = lockstep("recommend", folder, "--formats", "bf16,nvfp4", "--interpolate", "--tolerance", tolerance)
+    text = " ".join(said.stdout.split())
+    assert "What was not captured stays in bf16: with it, interpolated," in text and "blocks.1" not in text
 
 
 def test_a_slash_at_the_end_is_the_same_folder(lockstep, folder):
@@ -140,8 +138,7 @@ def test_a_slash_at_the_end_is_the_same_folder(lockstep, folder):
 
 def test_a_search_that_was_killed_goes_on(tmp_path, lockstep, folder, binary_dir):
     runs = folder.parent / "parts.recommend"
-    for file in runs.glob("*"):
-        file.unlink() if file.is_file() else None
+    shutil.rmtree(runs, ignore_errors=True)
     args = ["recommend", folder, "--formats", "bf16,fp8-rowwise", "--tolerance", "0.5"]
     process = subprocess.Popen([binary_dir / "lockstep", *map(str, args)], stderr=subprocess.PIPE, text=True)
     for line in process.stderr:
