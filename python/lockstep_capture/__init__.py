@@ -21,6 +21,7 @@ from .capture import Capture
 from .check import check
 from .debug import Debugged, debug
 from .errors import CaptureError, Problem, UnsupportedModelError
+from .monitor.monitor import Alarm, Monitor, wandb_alert
 from .offline import capture
 from .parts.parts import Parts
 from .read_run import read_run  # the function hides its module; pandas is imported when it is called
@@ -28,9 +29,11 @@ from .trace.named_values import watch_value
 from .version import __version__
 
 __all__ = [
+    "Alarm",
     "Capture",
     "CaptureError",
     "Debugged",
+    "Monitor",
     "Parts",
     "Problem",
     "UnsupportedModelError",
@@ -39,6 +42,7 @@ __all__ = [
     "check",
     "debug",
     "read_run",
+    "wandb_alert",
     "watch_value",
 ]
 

@@ -150,6 +150,11 @@ _BACKENDS: Any = torch.backends
 PRECISION_BY_UNIT = hasattr(_BACKENDS.cuda.matmul, "fp32_precision")  # from 2.9; the older switches may not be mixed in
 
 
+def scale_tensor(scaler: Any) -> Any:
+    """A GradScaler's loss scale on its device, which get_scale() waits for; None before its first step."""
+    return getattr(scaler, "_scale", None)
+
+
 def op_schema(op: Any) -> Any:
     """name, arguments, is_mutable."""
     return op._schema

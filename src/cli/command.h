@@ -45,6 +45,7 @@ std::function<int()> declare_explain(CLI::App& app);
 std::function<int()> declare_round(CLI::App& app);
 std::function<int()> declare_dot(CLI::App& app);
 std::function<int()> declare_list(CLI::App& app);
+std::function<int()> declare_monitor(CLI::App& app);
 
 // The command line of the command that runs, quoted for a shell; set by main and by run_command.
 const std::string& command_line();

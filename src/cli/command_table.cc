@@ -47,6 +47,9 @@ constexpr std::array kCommands = {
     Command{.name = "list",
             .help = "list formats, presets, models and everything else that has a name",
             .declare = declare_list},
+    Command{.name = "monitor",
+            .help = "write the run file of lockstep_capture.Monitor, which starts this itself",
+            .declare = declare_monitor},
 };
 
 std::string& stored_command_line() {

@@ -5,6 +5,7 @@
 #include "emulation/stats/decision_stats.h"
 #include "emulation/stats/tensor_stats.h"
 #include "emulation/stats/update_stats.h"
+#include "src/execute/live_stats.h"
 #include "src/execute/loss_effect.h"
 
 namespace lockstep {
@@ -31,6 +32,7 @@ struct SiteRecord {
   LossEffect effect;         // of the rounding, in steps that sample sums
   UpdateRecord update;
   DecisionStats decisions;  // at operand 0 of a recorded decision
+  LiveStats live;           // of a monitor's lane
   // Adds another micro-batch of the same step. If its scale differs (scaled casts), its moments are
   // converted to this scale; the histograms are added unchanged.
   void merge(const SiteRecord& other);

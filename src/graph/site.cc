@@ -336,7 +336,7 @@ std::string stored_name(const Site& site) {
 
 bool is_in_graph(const Site& site) {
   return !is_storage(site) && !site.node.starts_with(kAllReduce) &&
-         !site.node.starts_with(kOptimizer);
+         !site.node.starts_with(kOptimizer) && !site.node.starts_with(kLiveNode);
 }
 
 std::string node_of_other_path(size_t number, std::string_view id) {

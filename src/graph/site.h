@@ -70,6 +70,8 @@ using StateShapes = std::function<std::vector<Shape>(const Parameter&)>;
 SiteTable make_sites(const Graph& step, int optimizer_states);
 SiteTable make_sites(const Graph& step, const StateShapes& optimizer_states, int64_t workers = 1);
 
+// Begins the nodes of a monitor's sites: no graph was made of the run that it watched.
+inline constexpr std::string_view kLiveNode = "live:";
 // Whether the site belongs to a node of the step graph, or of another path's graph.
 bool is_in_graph(const Site& site);
 // A node of path `number` through the model without a counterpart in the step graph, and whether

@@ -31,8 +31,8 @@ void write_rows(const std::string& path) {
   const hdf5::Handle file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.id(), access.id()),
                           "create");
   GrowingDataset wide =
-      GrowingDataset::create(file.id(), "wide", H5T_NATIVE_DOUBLE, {kWidth}, true);
-  GrowingDataset narrow = GrowingDataset::create(file.id(), "narrow", H5T_NATIVE_INT64, {}, false);
+      GrowingDataset::create(file.id(), "wide", H5T_NATIVE_DOUBLE, {kWidth}, {.rows_per_chunk = 1});
+  GrowingDataset narrow = GrowingDataset::create(file.id(), "narrow", H5T_NATIVE_INT64, {}, {});
   const auto flush = [&] {
     hdf5::check(H5Fflush(file.id(), H5F_SCOPE_GLOBAL), "flush");
     if (!commit(commit_file(file.id()))) throw hdf5::Error("commit");

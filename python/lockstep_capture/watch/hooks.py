@@ -47,6 +47,8 @@ class Events:
     stepped: bool = False
     ended: bool = False
     found_inf: bool = False
+    waits: bool = True  # for a GPU, where a fused optimizer's found_inf is there
+    unread_found_inf: torch.Tensor | None = None
     cache_enabled: bool = True  # of every torch.autocast block before backward
     problems: list[Problem] = field(default_factory=list)
     places: dict[str, Place] = field(default_factory=dict)
@@ -291,7 +293,10 @@ def _watch_optimizer(stack: contextlib.ExitStack, subject: Subject, events: Even
             )
             return
         found_inf = getattr(optimizer, "found_inf", None)  # fused optimizers decide themselves
-        events.found_inf = found_inf is not None and float(found_inf) > 0
+        if events.waits or found_inf is None:
+            events.found_inf = found_inf is not None and float(found_inf) > 0
+        else:
+            events.unread_found_inf = found_inf.detach().clone()
         events.stepped = not events.found_inf
         events.ended = True
         listener.on_gradients()

@@ -8,11 +8,11 @@ using hdf5::check;
 using hdf5::Handle;
 
 GrowingDataset GrowingDataset::create(hid_t parent, const std::string& name, hid_t type,
-                                      const std::vector<int64_t>& shape, bool wide,
-                                      int64_t rows_per_chunk) {
+                                      const std::vector<int64_t>& shape,
+                                      const DatasetLayout& layout) {
   const std::string what = "create dataset " + name;
   std::vector<hsize_t> extents = {0}, limits = {H5S_UNLIMITED};
-  std::vector<hsize_t> chunk = {wide ? 1u : static_cast<hsize_t>(rows_per_chunk)};
+  std::vector<hsize_t> chunk = {static_cast<hsize_t>(layout.rows_per_chunk)};
   for (const int64_t extent : shape) {
     extents.push_back(static_cast<hsize_t>(extent));
     limits.push_back(static_cast<hsize_t>(extent));
@@ -23,6 +23,13 @@ GrowingDataset GrowingDataset::create(hid_t parent, const std::string& name, hid
   const Handle properties(H5Pcreate(H5P_DATASET_CREATE), what);
   check(H5Pset_obj_track_times(properties.id(), false), what);
   check(H5Pset_chunk(properties.id(), rank, chunk.data()), what);
+  if (layout.fill != nullptr) {
+    check(H5Pset_fill_value(properties.id(), type, layout.fill), what);
+  }
+  if (layout.is_compressed) {
+    constexpr unsigned kFast = 1;
+    check(H5Pset_deflate(properties.id(), kFast), what);
+  }
   Handle created(
       H5Dcreate2(parent, name.c_str(), type, space.id(), H5P_DEFAULT, properties.id(), H5P_DEFAULT),
       what);
@@ -48,6 +55,9 @@ GrowingDataset GrowingDataset::open(hid_t parent, const std::string& name) {
   result.row_bytes_ = H5Tget_size(result.type_.id());
   for (const int64_t extent : result.shape_) result.row_bytes_ *= static_cast<size_t>(extent);
   const Handle properties(H5Dget_create_plist(result.dataset_.id()), what);
+  H5D_fill_value_t fill = H5D_FILL_VALUE_ERROR;
+  check(H5Pfill_value_defined(properties.id(), &fill), what);
+  result.has_fill_ = fill == H5D_FILL_VALUE_USER_DEFINED;
   std::vector<hsize_t> chunk(result.shape_.size() + 1, 0);
   if (H5Pget_layout(properties.id()) == H5D_CHUNKED) {
     check(H5Pget_chunk(properties.id(), static_cast<int>(chunk.size()), chunk.data()), what);
@@ -61,13 +71,16 @@ GrowingDataset GrowingDataset::open(hid_t parent, const std::string& name) {
   return result;
 }
 
+void GrowingDataset::grow_to(int64_t row) {
+  if (row < rows_) return;
+  std::vector<hsize_t> extents = {static_cast<hsize_t>(row + 1)};
+  extents.insert(extents.end(), shape_.begin(), shape_.end());
+  check(H5Dset_extent(dataset_.id(), extents.data()), "grow dataset " + name_);
+  rows_ = row + 1;
+}
+
 void GrowingDataset::write(int64_t row, const void* data) {
-  if (row >= rows_) {
-    std::vector<hsize_t> extents = {static_cast<hsize_t>(row + 1)};
-    extents.insert(extents.end(), shape_.begin(), shape_.end());
-    check(H5Dset_extent(dataset_.id(), extents.data()), "grow dataset " + name_);
-    rows_ = row + 1;
-  }
+  grow_to(row);
   if (row_bytes_ == 0) return;
   if (!is_direct_) return transfer(row, 1, data, nullptr);
   std::vector<hsize_t> offset(shape_.size() + 1, 0);
@@ -90,7 +103,7 @@ void GrowingDataset::require_rows(int64_t begin, int64_t count) const {
 
 void GrowingDataset::require_written(int64_t begin, int64_t count) const {
   require_rows(begin, count);
-  if (row_bytes_ == 0 || count == 0) return;
+  if (row_bytes_ == 0 || count == 0 || has_fill_) return;
   if (chunk_rows_ == 0) throw hdf5::Error("dataset " + name_ + ": is not in chunks");
   std::vector<hsize_t> offset(shape_.size() + 1, 0);
   for (int64_t row = begin - begin % chunk_rows_; row < begin + count; row += chunk_rows_) {

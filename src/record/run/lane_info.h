@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "src/lower/layer_facts.h"
@@ -21,6 +22,10 @@ DeathCause read_death_cause(const StoredFields& lane);
 // The reference is the first lane of every run (order_lanes).
 inline constexpr int kReferenceIndex = 0;
 
+// The one lane of a monitor's file: the user's own run, measured where it trained. Nothing was
+// replayed, so there is no reference.
+inline constexpr std::string_view kLiveLane = "live";
+
 struct LaneInfo {
   std::string name, engine, target, policy_text;
   std::string policy_hash;             // of the policy with all that it extends
@@ -31,6 +36,7 @@ struct LaneInfo {
   DeathCause died_of = DeathCause::kAlive;  // kAlive also in files without it
   // The losses that have a scaler each, in column order; empty: one scaler for all.
   std::vector<std::string> scaler_losses;
+  bool is_live() const { return name == kLiveLane; }
   size_t scaler_count() const { return scaler_losses.empty() ? 1 : scaler_losses.size(); }
   // Numbers of the run that the lane's formats cannot hold (beta2 = 0.999 in bf16).
   std::vector<std::string> warnings;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <utility>
@@ -60,6 +61,7 @@ LaneExtent lane_extent(const RunDescription& description, const LaneDescription&
   }
   extent.watched = static_cast<int64_t>(description.watched.size());
   extent.uses_device = !lane.device_sums.empty();
+  extent.is_live = lane.name == kLiveLane;
   return extent;
 }
 
@@ -170,16 +172,21 @@ void LaneRecorder::make(hid_t lane, bool create) {
             ? std::clamp<int64_t>(kChecksumsPerChunk / std::max<int64_t>(column.width, 1), 1,
                                   kRowsPerChunk)
             : kRowsPerChunk;
-    datasets_.push_back(create
-                            ? GrowingDataset::create(group, name, storage_type(quantity.storage()),
-                                                     shape, quantity.is_wide(), rows_per_chunk)
-                            : GrowingDataset::open(group, name));
+    if (!create) return datasets_.push_back(GrowingDataset::open(group, name));
+    const QuantityRow absent(column);
+    const DatasetLayout layout{
+        .rows_per_chunk = quantity.is_wide() ? 1 : rows_per_chunk,
+        .fill = extent_.is_live && quantity.is_wide() ? absent.data() : nullptr,
+        .is_compressed = extent_.is_live && quantity.source == Source(Gathered::kHistograms)};
+    datasets_.push_back(
+        GrowingDataset::create(group, name, storage_type(quantity.storage()), shape, layout));
   };
   for (const Quantity& quantity : quantities()) {
     if (quantity.is_checksum()) {  // after all others
       if (!is_sealed) continue;
       place_checksums();
     }
+    if (extent_.is_live ? !quantity.live : quantity.is_of_live()) continue;
     if (quantity.axis == Axis::kParameter && extent_.gradient_norms == 0) continue;
     if (quantity.is_of_watched() && extent_.watched == 0) continue;
     if (quantity.is_of_decisions() && !extent_.decides) continue;
@@ -283,11 +290,19 @@ void LaneRecorder::place_checksums() {
   }
 }
 
+// A monitor measures one step in many: the others' rows of sites take no space.
+bool LaneRecorder::is_left_out(size_t column, const void* row) const {
+  if (!extent_.is_live || !columns_[column].quantity->is_wide()) return false;
+  const QuantityRow absent(columns_[column]);
+  return std::memcmp(row, absent.data(), absent.bytes()) == 0;
+}
+
 void LaneRecorder::write(size_t column, int64_t at, const void* row) {
-  datasets_[column].write(at, row);
+  GrowingDataset& dataset = datasets_[column];
+  is_left_out(column, row) ? dataset.grow_to(at) : dataset.write(at, row);
   if (parts_.empty()) return;
   checksums_.at(*checksums_of(*columns_[column].quantity)).at(parts_[column]) =
-      row_checksum(names_[column], at, row, datasets_[column].row_bytes());
+      row_checksum(names_[column], at, row, dataset.row_bytes());
 }
 
 void LaneRecorder::seal(Gathered checksums, int64_t at) {
@@ -317,13 +332,14 @@ void LaneRecorder::write_step(int64_t step, bool is_measured, const LaneStep& la
   seal(Gathered::kStepChecksums, step);
   if (lane.alive) write_products(step, lane.device);
   seal(Gathered::kSecondsChecksums, step);
-  if (extent_.measuring.samples_sums(step)) {
+  if (!extent_.is_live && extent_.measuring.samples_sums(step)) {
     const int64_t row = extent_.measuring.sample_number(step);
     write(Gathered::kSampleSteps, row, &step);
     write(sample_rows(columns_, lane), row);
     seal(Gathered::kSampleChecksums, row);
   }
   if (keeps_histogram(step, is_measured, lane)) write_histogram(step, lane);
+  if (extent_.is_live) return;  // without sums of blocks
   add_to_sums(lane);
   if ((step + 1) % kHistogramBlock == 0) {
     write_sums(step + 1);
@@ -360,6 +376,7 @@ double LaneRecorder::recorded_loss(int64_t step) const {
 
 bool LaneRecorder::keeps_histogram(int64_t step, bool is_measured, const LaneStep& lane) const {
   if (!lane.alive || !is_measured) return false;
+  if (extent_.is_live) return true;
   if (step < kHistogramFirstSteps || extent_.measuring.keeps_histogram(step)) return true;
   for (const ScalerRecord& scaler : lane.scalers) {
     if (scaler.skipped) return true;
@@ -379,7 +396,9 @@ void LaneRecorder::write_histogram(int64_t step, const LaneStep& lane) {
     if (site == nullptr) continue;
     uint32_t* out = bins.data() + s * kHistogramBins;
     for (int b = 0; b < kHistogramBins; ++b) {
-      out[b] = static_cast<uint32_t>(site->stats.exponent_histogram[static_cast<size_t>(b)]);
+      constexpr uint64_t kMost = std::numeric_limits<uint32_t>::max();  // of many ranks
+      out[b] = static_cast<uint32_t>(
+          std::min(site->stats.exponent_histogram[static_cast<size_t>(b)], kMost));
     }
   }
   write(Gathered::kHistograms, histogram_records_, bins.data());
@@ -413,10 +432,10 @@ void LaneRecorder::write_length(int64_t steps_done) {
 }
 
 void LaneRecorder::write_unfinished_sums(int64_t steps_done) {
-  if (steps_done % kHistogramBlock != 0) write_sums(steps_done);
+  if (!extent_.is_live && steps_done % kHistogramBlock != 0) write_sums(steps_done);
 }
 void LaneRecorder::write_unfinished_length(int64_t steps_done) {
-  if (steps_done % kHistogramBlock != 0) write_length(steps_done);
+  if (!extent_.is_live && steps_done % kHistogramBlock != 0) write_length(steps_done);
 }
 
 void LaneRecorder::write_evaluation(int64_t row, const Evaluation& evaluation) {

@@ -28,6 +28,7 @@ struct LaneExtent {
   int64_t watched = 0;         // RunDescription::watched
   bool decides = false;        // the step has recorded decisions
   bool uses_device = false;    // the lane's engine forms sums on a device
+  bool is_live = false;        // a monitor's: LaneInfo::is_live()
   int64_t scaler_columns() const {
     return (scaler_losses.empty() ? 1 : static_cast<int64_t>(scaler_losses.size())) +
            skipping_groups;
@@ -72,6 +73,7 @@ class LaneRecorder {
   void write_products(int64_t step, const DeviceWork& work);
   // Where each column's checksum is among those of its kind.
   void place_checksums();
+  bool is_left_out(size_t column, const void* row) const;
   // Writes a row of a dataset; seal() writes its checksum.
   void write(size_t column, int64_t at, const void* row);
   void write(Gathered gathered, int64_t at, const void* row) {

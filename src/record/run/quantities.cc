@@ -58,6 +58,42 @@ Quantity checksums(const std::string& name, Gathered source, const std::string& 
           .optional = true};
 }
 
+// What a monitor measures. The rest needs a rounding that the program itself makes, or a reference.
+constexpr std::string_view kLive[] = {"scale",
+                                      "counts/count",
+                                      "counts/source_zero",
+                                      "counts/nan",
+                                      "moments/abs_max",
+                                      "moments/sum_sq",
+                                      "updates/stagnant",
+                                      "updates/count",
+                                      "updates/update_sq",
+                                      "updates/weight_sq",
+                                      "loss",
+                                      "loss_scale/scale",
+                                      "loss_scale/found_inf",
+                                      "loss_scale/skipped",
+                                      "exponent_histogram",
+                                      "exponent_histogram_step",
+                                      "gradient_norm",
+                                      "lr",
+                                      "seconds",
+                                      "checksums/steps",
+                                      "checksums/seconds",
+                                      "checksums/histograms"};
+
+// Only of monitors.
+Quantity of_live(const std::string& name, const Source& source, const std::string& help,
+                 double absent) {
+  return {.name = "live/" + name,
+          .axis = Axis::kSite,
+          .source = source,
+          .comparison = kNone,
+          .help = help,
+          .absent = absent,
+          .optional = true};
+}
+
 std::vector<Quantity> make_rows() {
   std::vector<Quantity> rows = {
       {"bits_hash", Axis::kSite, &TensorStats::bits_hash, kExact, "hash of every value's bits",
@@ -169,6 +205,15 @@ std::vector<Quantity> make_rows() {
       {"losses/*", Axis::kLoss, &LaneStep::losses, kNone,
        "training loss of the step, one for each named loss of the graph", At::kEverySite, kNaN,
        /*optional=*/true},
+      of_live("stagnant_bf16", &LiveStats::stagnant_bf16,
+              "monitors only: updated weights that BF16 would have left as they were", 0),
+      of_live("largest_rank", &LiveStats::largest_rank,
+              "monitors only: the rank that had abs_max; -1: not known", -1),
+      of_live("largest_micro_batch", &LiveStats::largest_micro_batch, "and its micro-batch", -1),
+      of_live("nonfinite_rank", &LiveStats::nonfinite_rank,
+              "monitors only: the first rank with a value that is not finite; -1: none", -1),
+      of_live("nonfinite_micro_batch", &LiveStats::nonfinite_micro_batch, "and its micro-batch",
+              -1),
       of_device("device/products", &DeviceWork::products, "calls for products on a device"),
       of_device("device/bytes_up", &DeviceWork::bytes_up,
                 "bytes copied to the device; may differ between equal runs"),
@@ -201,6 +246,9 @@ std::vector<Quantity> make_rows() {
       checksums("blocks", Gathered::kBlockChecksums, "the sums of 50 steps' exponent histograms"),
       checksums("device_products", Gathered::kProductChecksums, "a kind of product on a device"),
   });
+  for (Quantity& row : rows) {
+    row.live = row.is_of_live() || std::ranges::find(kLive, row.name) != std::end(kLive);
+  }
   return rows;
 }
 

@@ -85,6 +85,7 @@ using Source =
                  uint64_t DecisionStats::*, double DecisionStats::*,          // of decisions
                  uint64_t AccumulatorHealth::*, double AccumulatorHealth::*,  // of sums
                  double LossEffect::*,                                        // on the loss
+                 uint64_t LiveStats::*, int64_t LiveStats::*,                 // of a monitor's lane
                  uint64_t WatchedStats::*, double WatchedStats::*,            // of watched values
                  double ScalerRecord::*, bool ScalerRecord::*, int32_t ScalerRecord::*,
                  double LaneStep::*, int32_t LaneStep::*, std::vector<double> LaneStep::*,
@@ -103,6 +104,7 @@ struct Quantity {
   // Missing from files of earlier versions, or from runs to which it does not apply.
   bool optional = false;
   const Statistic* statistic = nullptr;  // of a tensor: its row in that table
+  bool live = false;                     // a monitor's lane has it, and no other optional one
 
   Rows rows() const;
   Storage storage() const;
@@ -120,6 +122,12 @@ struct Quantity {
     return std::holds_alternative<uint64_t DecisionStats::*>(source) ||
            std::holds_alternative<double DecisionStats::*>(source);
   }
+  bool is_of_live() const {
+    return std::holds_alternative<uint64_t LiveStats::*>(source) ||
+           std::holds_alternative<int64_t LiveStats::*>(source);
+  }
+  // Whether this lane's files always have it; others may not.
+  bool is_required(const LaneInfo& lane) const { return lane.is_live() ? live : !optional; }
   bool is_of_device() const {
     return std::holds_alternative<int64_t DeviceWork::*>(source) ||
            std::holds_alternative<int64_t DeviceProduct::*>(source) ||

@@ -56,6 +56,7 @@ auto& part_of(Site& site) {
   if constexpr (std::is_same_v<Record, DecisionStats>) return site.decisions;
   if constexpr (std::is_same_v<Record, AccumulatorHealth>) return site.health;
   if constexpr (std::is_same_v<Record, LossEffect>) return site.effect;
+  if constexpr (std::is_same_v<Record, LiveStats>) return site.live;
   if constexpr (std::is_same_v<Record, SiteRecord>) return site;
 }
 
@@ -64,7 +65,7 @@ constexpr bool kIsOfSite =
     std::is_same_v<Record, TensorStats> || std::is_same_v<Record, ErrorStats> ||
     std::is_same_v<Record, UpdateStats> || std::is_same_v<Record, DecisionStats> ||
     std::is_same_v<Record, AccumulatorHealth> || std::is_same_v<Record, LossEffect> ||
-    std::is_same_v<Record, SiteRecord>;
+    std::is_same_v<Record, SiteRecord> || std::is_same_v<Record, LiveStats>;
 
 // Whether the site has numbers of this record in a step that measured or counted it so.
 template <typename Record>

@@ -72,13 +72,17 @@ void check_dataset(const StoredFields& fields, const std::string& path, const Qu
         fmt::format("has {} rows, {} steps are complete", dataset.rows, extents.steps));
   }
   const uint64_t most = kLeastBytes + kGrowth * extents.file_bytes;
-  const uint64_t bytes = bytes_of(dataset.kind) * static_cast<uint64_t>(value->size());
+  dataset.row_bytes =
+      bytes_of(dataset.kind) * static_cast<size_t>(element_count(dataset.row_shape));
+  // A monitor's rows of sites may be left out or compressed; they are read one at a time.
+  const bool is_sparse = lane.is_live() && quantity.is_wide();
+  const uint64_t bytes = is_sparse
+                             ? dataset.row_bytes
+                             : bytes_of(dataset.kind) * static_cast<uint64_t>(value->size());
   if (bytes > most) {
     return fields.problem(
         fmt::format("has {} bytes, at most {} fit a file of this size", bytes, most));
   }
-  dataset.row_bytes =
-      bytes_of(dataset.kind) * static_cast<size_t>(element_count(dataset.row_shape));
   datasets.emplace(path, std::move(dataset));
 }
 
@@ -127,9 +131,9 @@ void check_datasets(const StoredFields& lane, const std::string& path, const Lan
     // Absent from files of other versions, or of other runs: not measured. Every version has the
     // loss; it bounds the number of steps.
     const bool is_needed = quantity.source == Source(&LaneStep::loss) ||
-                           (!quantity.optional && extents.version >= kCompleteVersion) ||
+                           (quantity.is_required(info) && extents.version >= kCompleteVersion) ||
                            (quantity.is_of_watched() && extents.watched > 0) ||
-                           (quantity.is_checksum() && !quantity.is_of_device()) ||
+                           (quantity.is_checksum() && !quantity.is_of_device() && !info.is_live()) ||
                            (quantity.is_of_device() && !info.device_sums.empty());
     if (!group.empty() && !lane.has(group)) {
       if (is_needed && missing.insert(group).second) lane.problem(group + " is missing");

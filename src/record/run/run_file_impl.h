@@ -145,6 +145,8 @@ struct RunFile::Impl {
   void check_step(int64_t step) const;
   std::string lane_path(int lane, std::string_view name) const;
   bool has(int lane, std::string_view name) const;
+  // Absent, as a lane's files may be; false also where it is missing from a file that must have it.
+  bool lacks(int lane, const Quantity& quantity) const;
   const RunDataset& dataset(int lane, std::string_view name) const;
   void require_rows(const RunDataset& from, int64_t begin, int64_t count) const;
   // Row `row` as bytes, until the next row of this dataset is asked for.

@@ -58,6 +58,10 @@ bool RunFile::Impl::has(int lane, std::string_view name) const {
   return datasets.contains(lane_path(lane, name));
 }
 
+bool RunFile::Impl::lacks(int lane, const Quantity& quantity) const {
+  return !quantity.is_required(lanes[static_cast<size_t>(lane)]) && !has(lane, quantity.name);
+}
+
 const RunDataset& RunFile::Impl::dataset(int lane, std::string_view name) const {
   const std::string where = lane_path(lane, name);
   const auto found = datasets.find(where);
@@ -187,7 +191,7 @@ Numbers RunFile::Impl::numbers(int lane, const Quantity& quantity, int64_t begin
 int64_t RunFile::Impl::common_rows(int lane, Rows rows) const {
   int64_t common = std::numeric_limits<int64_t>::max();
   for (const Quantity& quantity : quantities()) {
-    if (quantity.rows() != rows || (quantity.optional && !has(lane, quantity.name))) continue;
+    if (quantity.rows() != rows || lacks(lane, quantity)) continue;
     common = std::min(common, dataset(lane, quantity.name).rows);
   }
   return common;
@@ -195,6 +199,7 @@ int64_t RunFile::Impl::common_rows(int lane, Rows rows) const {
 
 std::vector<int64_t> RunFile::Impl::complete_steps(int lane, Gathered gathered) const {
   const Quantity& quantity = quantity_of(gathered);
+  if (lacks(lane, quantity)) return {};
   const RunDataset& own = dataset(lane, quantity.name);
   const int64_t common = common_rows(lane, quantity.rows());
   auto found = rows_of<int64_t>(lane, quantity.name, 0, common);
@@ -215,6 +220,7 @@ std::vector<int64_t> RunFile::Impl::complete_steps(int lane, Gathered gathered) 
 
 // Steps that each row of 50-step sums covers; 0 if the row is not complete.
 std::vector<int64_t> RunFile::Impl::covered_blocks(int lane) const {
+  if (lacks(lane, quantity_of(Gathered::kBlockSteps))) return {};
   const int64_t common = common_rows(lane, Rows::kBlock);
   auto covered = rows_of<int64_t>(lane, quantity_of(Gathered::kBlockSteps).name, 0,
                                   is_closed ? common : std::min(common, steps / kHistogramBlock));
@@ -273,7 +279,7 @@ int64_t RunFile::total_histogram_steps(int lane) const {
 Numbers RunFile::numbers_at(int lane, const Quantity& quantity, int64_t step) const {
   impl_->check_step(step);
   return impl_->guard([&]() -> Numbers {
-    if (quantity.optional && !impl_->has(lane, quantity.name)) return {};
+    if (impl_->lacks(lane, quantity)) return {};
     if (quantity.rows() == Rows::kStep) return impl_->numbers(lane, quantity, step, 1);
     const std::vector<int64_t> steps = impl_->complete_steps(lane, Gathered::kHistogramSteps);
     const auto found = std::ranges::lower_bound(steps, step);
@@ -340,7 +346,7 @@ Numbers RunFile::numbers(int lane, const Quantity& quantity) const {
     return found;
   }
   return impl_->guard([&]() -> Numbers {
-    if (quantity.optional && !impl_->has(lane, quantity.name)) return {};
+    if (impl_->lacks(lane, quantity)) return {};
     return impl_->numbers(lane, quantity, 0, impl_->steps);
   });
 }

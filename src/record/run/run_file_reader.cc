@@ -309,8 +309,11 @@ void RunFile::Impl::read_lane(const StoredFields& lane, const std::string& name)
   info.policy_hash = lane.text(run_names::kPolicyHash);
   info.is_reference = lane.flag(run_names::kIsReference, false);
   info.is_of_larger_model = !options.part.empty();
-  if (info.is_reference != (lanes.size() == 1)) {
+  if (info.is_reference != (lanes.size() == 1 && !info.is_live())) {
     lane.problem("the first lane, and no other, must be the reference");
+  }
+  if (lanes.front().is_live() && lanes.size() > 1) {
+    lane.problem(fmt::format("lane {} must be alone", kLiveLane));
   }
   info.died_at = lane.integer(run_names::kDiedAt, -1);
   info.died_of = read_death_cause(lane);

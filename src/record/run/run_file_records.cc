@@ -66,8 +66,8 @@ std::vector<LaneColumn> RunFile::Impl::find_columns(int lane) const {
       for (size_t i = 0; i < names.size(); ++i) add(quantity, names[i], i);
       continue;
     }
-    const bool may_lack = quantity.optional || is_sample;  // sums: files of version 2
-    if (may_lack && !has(lane, quantity.name)) continue;
+    // sums: files of version 2
+    if (lacks(lane, quantity) || (is_sample && !has(lane, quantity.name))) continue;
     add(quantity, quantity.name, 0);
   }
   return found;
@@ -106,7 +106,7 @@ void RunFile::Impl::fill_members(int lane, int64_t row, std::vector<Record>& rec
   for (const Quantity& quantity : quantities()) {
     if_member<Record>(quantity, [&](const auto& member) {
       using Value = std::decay_t<decltype(std::invoke(member, records[0]))>;
-      if (quantity.optional && !has(lane, quantity.name)) return;
+      if (lacks(lane, quantity)) return;
       const auto values = rows_of<StoredAs<Value>>(lane, quantity.name, row, 1);
       if (values.size() != records.size()) {
         throw hdf5::Error(fmt::format("{} has {} numbers a row, {} required",
@@ -192,6 +192,7 @@ std::vector<LaneStep> RunFile::course(int lane) const {
 std::vector<Evaluation> RunFile::evaluations(int lane) const {
   return impl_->guard([&] {
     std::vector<Evaluation> found;
+    if (impl_->lacks(lane, quantity_of(&Evaluation::steps_done))) return found;
     const RunDataset& of_rows = impl_->dataset(lane, quantity_of(&Evaluation::steps_done).name);
     const int64_t rows =
         std::min(impl_->common_rows(lane, Rows::kEvaluation), impl_->complete_rows(lane, of_rows));

@@ -1,0 +1,569 @@
+"""Statistics of a user's own run, written while it trains: `with monitor.step(batch):` around an unchanged loop body.
+
+On the steps of its cadence every layer's tensors are counted where they are; of all other steps only the loss, the scale and
+the gradients' norm are noted, where the loop has them. The run file has one lane, `live`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import contextlib
+import math
+import os
+import shlex
+import struct
+import sys
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy
+import torch
+
+from .. import torch_api
+from ..errors import CaptureError, failed
+from ..model_state import inside_wrappers, rank, unwrap_optimizer, world_size
+from ..parts.names import chosen
+from ..program import find_program
+from ..trace.uncompiled import uncompiled
+from ..trace.user_code import ShownToUsers, depth_of_user
+from ..trigger.rules import Rule, StepFacts
+from ..watch.hooks import Events, Listener, watch_training
+from .ranks import Sites, Table, is_shared
+from .sender import Sender
+from .tally import NUMBERS, UPDATE_NUMBERS
+from .taps import Key, Taps, chosen_modules
+
+_NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+_MOST_BEFORE_SITES = 50  # steps that the scaler may skip before the optimizer has a state
+_LONGEST_END = 60.0  # seconds that finish() waits for the file
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A rule of `lockstep list alarms` that a step broke. layer: "" where it is the step as a whole; rank, micro_batch: where
+    the values are from, -1: not known; more: other places with the same alarm in the step."""
+
+    rule: str
+    step: int
+    sentence: str
+    layer: str = ""
+    role: str = ""
+    op: str = ""
+    rank: int = -1
+    micro_batch: int = -1
+    more: int = 0
+
+    def __str__(self) -> str:
+        where = [f"{self.layer or 'the model'} {self.role}"] if self.role else []
+        where += [f"rank {self.rank}"] if self.rank >= 0 and world_size() > 1 else []
+        where += [f"micro-batch {self.micro_batch}"] if self.micro_batch >= 0 else []
+        place = ", ".join(where) + ": " if where else ""
+        others = f"; so do {self.more} other places" if self.more else ""
+        return f"step {self.step}: {self.rule}: {place}{self.sentence}{others}"
+
+
+@dataclass
+class _Subject:
+    """The loop's parts, as far as watch_training() needs them."""
+
+    optimizer: Any
+    scaler: Any
+
+    @property
+    def scales(self) -> bool:
+        return self.scaler is not None
+
+    def raw_gradients(self) -> list[torch.Tensor]:
+        groups = [] if self.optimizer is None else self.optimizer.param_groups
+        return [tensor.grad for group in groups for tensor in group["params"] if tensor.grad is not None]
+
+
+@dataclass
+class _Step:
+    """What is known of one step. values: loss, scale, gradients' norm, found_inf; numbers or tensors on the device."""
+
+    number: int
+    seconds: float
+    lr: list[float]
+    values: list[Any]
+    skipped: bool
+    taps: Taps | None
+    table: Table | None = None
+    fetched: list[torch.Tensor] = field(default_factory=list)
+    event: Any = None  # of CUDA: passed once everything has been copied to the host
+
+    @property
+    def is_there(self) -> bool:
+        return self.event is None or self.event.query()
+
+
+class Monitor:
+    """Watches every step of a loop and writes `path`, a run file with the lane `live`.
+
+    optimizer: None for inference, where each block is a step. every: steps between two that are measured; the first is.
+    modules: globs over module paths, as in Parts; all by default. updates: measure what the optimizer changed, which takes
+    a copy of the weights during a measured step. attention: measure the logits of scaled_dot_product_attention, formed
+    once more for it. on_alarm: functions of an Alarm, called in the loop at the next block, e.g. wandb_alert; alarms are
+    printed in any case unless quiet. per_rank: every rank writes a file of its own, path with .rankN; else the counts of all
+    ranks are added up and rank 0 writes. overwrite: a run file that is there. program: the lockstep program, by default as
+    for capture checks.
+
+    Throws: CaptureError for wrong arguments, all at once. Later failures, of a full disk too, are warnings: training goes on.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        model: torch.nn.Module,
+        optimizer: Any = None,
+        *,
+        scaler: Any = None,
+        every: int = 100,
+        modules: str | Sequence[str] | None = None,
+        updates: bool = True,
+        attention: bool = True,
+        on_alarm: Callable[[Alarm], object] | Sequence[Callable[[Alarm], object]] = (),
+        per_rank: bool = False,
+        overwrite: bool = False,
+        quiet: bool = False,
+        program: str | os.PathLike[str] | None = None,
+    ):
+        problems = _problems(path, model, scaler, every, on_alarm, overwrite)
+        if problems:
+            raise CaptureError("; ".join(problems))
+        self._alone = per_rank or world_size() == 1
+        self._path = _path_of_rank(os.fspath(path)) if per_rank and world_size() > 1 else os.fspath(path)
+        self._model: torch.nn.Module = inside_wrappers(model)
+        self._subject = _Subject(
+            None if optimizer is None else unwrap_optimizer(optimizer),
+            scaler if scaler is not None and scaler.is_enabled() else None,
+        )
+        globs = [modules] if isinstance(modules, str) else modules
+        self._modules = chosen_modules(self._model) if globs is None else chosen(self._model, globs)
+        self._every, self._updates, self._attention, self._quiet = every, updates, attention, quiet
+        self._device = next((p.device for p in self._model.parameters()), torch.device("cpu"))
+        self._writes = self._alone or rank() == 0
+        self._overwrite = overwrite
+        self._program = find_program(program) if self._writes else ""
+        self._on_alarm = [on_alarm] if callable(on_alarm) else list(on_alarm)
+        self._sender: Sender | None = None
+        self._sites: Sites | None = None
+        self._taps: Taps | None = None
+        self._measured: _Step | None = None  # the last one that was
+        self._losses: list[torch.Tensor] = []
+        self._scale: Any = 1.0
+        self._waiting: collections.deque[_Step] = collections.deque()  # whose numbers are on their way
+        self._number, self._begun, self._inside, self.finished = 0, 0.0, False, False
+        self._failure = ""
+        self._came: collections.deque[Alarm] = collections.deque()  # from the sender's thread
+        self.alarms: list[Alarm] = []
+        self._process = os.getpid()
+        self._rules: weakref.WeakSet[AlarmRule] = weakref.WeakSet()
+        atexit.register(_finish_at_exit, weakref.ref(self))
+
+    def step(self, batch: Any = None) -> contextlib.AbstractContextManager[None]:
+        """Around the body of the loop for one (micro-)batch. A step ends with the block that calls the optimizer's step().
+        batch: not looked at."""
+        return _NOTHING if self.finished else ShownToUsers(self._block())
+
+    def rule(self, *names: str) -> AlarmRule:
+        """For Capture(when=monitor.rule()): an alarm takes the next step under the capture. names: of rules, all by default."""
+        made = AlarmRule(names)
+        self._rules.add(made)
+        return made
+
+    def finish(self) -> None:
+        """Ends the file and waits for it, a minute at most."""
+        if self.finished:
+            return
+        self.finished = True
+        self._taps = None
+        if self._process != os.getpid():  # a fork has the pipe, not the run
+            return
+        self._guarded(lambda: self._send_all(wait=True))
+        sender, self._sender = self._sender, None
+        if sender is None:
+            if not self._failure and self._writes:
+                self._warn(f"{self._path} was not written: no step was complete")
+            return
+        problem = sender.finish(_LONGEST_END)
+        self._tell_alarms()
+        if problem:
+            self._warn(f"{self._path}: {problem}")
+        elif not self._quiet and not self._failure:
+            self._say(f"{self._path} has {self._number} steps. Next: lockstep report {shlex.quote(self._path)}")
+
+    close = finish
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        self.finish()
+
+    # ---- One block
+
+    @contextlib.contextmanager
+    def _block(self) -> Iterator[None]:
+        if self._inside:
+            raise CaptureError("monitor.step(): a block inside a block; each micro-batch needs its own")
+        self._tell_alarms()
+        if self._failure and (self._alone or self._sites is None):
+            self._stop(self._failure)
+        events = Events(waits=self._device.type == "cpu")
+        self._inside = True
+        if not self._losses and self._taps is None:
+            self._begun = time.perf_counter()
+        try:
+            with contextlib.ExitStack() as stack:
+                if not self.finished:
+                    self._guarded(lambda: self._begin(events, stack))
+                yield
+        finally:
+            self._inside = False
+        if self._subject.optimizer is None:
+            events.ended = True
+        if events.ended and not self.finished:
+            self._guarded(lambda: self._end(events))
+
+    def _begin(self, events: Events, stack: contextlib.ExitStack) -> None:
+        self._send_all(wait=False)
+        if self._taps is None and self._number % self._every == 0:
+            self._taps = Taps(
+                self._modules,
+                self._subject.optimizer,
+                scaled=self._subject.scales,
+                attention=self._attention,
+                updates=self._updates,
+                fail=self._note_failure,
+            )
+        if self._taps is not None:
+            stack.enter_context(uncompiled())
+            stack.enter_context(self._taps.watch())
+        watch_training(stack, self._subject, events, _Follower(self, events))
+
+    def _end(self, events: Events) -> None:
+        taps, self._taps = self._taps, None
+        losses, self._losses = self._losses, []
+        found_inf: Any = events.found_inf if events.unread_found_inf is None else events.unread_found_inf
+        groups = [] if self._subject.optimizer is None else self._subject.optimizer.param_groups
+        step = _Step(
+            number=self._number,
+            seconds=time.perf_counter() - self._begun,
+            lr=[float(group.get("lr", math.nan)) for group in groups] or [math.nan],
+            values=[
+                torch.stack([loss.to(torch.float64).reshape(()) for loss in losses]).sum() if losses else math.nan,
+                self._scale,
+                events.clipping.norm if events.clipping.norm_type == 2.0 else math.nan,
+                found_inf,
+            ],
+            skipped=events.ended and not events.stepped and self._subject.optimizer is not None,
+            taps=taps,
+        )
+        self._number += 1
+        if self._sites is None:
+            self._make_sites(step)
+        if taps is not None and self._sites is not None:
+            self._measure(step)
+        self._fetch(step)
+        self._waiting.append(step)
+
+    def _make_sites(self, step: _Step) -> None:
+        """After the first step that the scaler did not skip: then the optimizer has its state."""
+        earlier = [one for one in self._waiting if one.taps is not None]
+        measured = [*earlier, *([step] if step.taps is not None else [])]
+        has_state = not step.skipped or step.number >= _MOST_BEFORE_SITES
+        if not measured or not has_state:
+            return
+        places = dict(measured[0].taps.places)  # type: ignore[union-attr]
+        for one in measured[1:]:
+            places |= {key: place for key, place in one.taps.places.items() if key not in places}  # type: ignore[union-attr]
+        if step.taps is None:  # the state came in a step that was not measured
+            late = measured[0].taps
+            assert late is not None
+            late.note_states()
+            places |= {key: place for key, place in late.places.items() if key not in places}
+        parameters = measured[0].taps.parameters  # type: ignore[union-attr]
+        shared = {
+            key
+            for key in places
+            if (parameter := parameters.get((key.layer, key.name.partition(".")[0]))) is not None and is_shared(parameter)
+        }
+        self._sites = Sites(places, shared, self._alone)
+        for one in earlier:
+            self._measure(one)
+            self._fetch(one)
+        if self._writes:
+            self._sender = Sender(
+                [self._program, "monitor", self._path, *(["--overwrite"] if self._overwrite else [])],
+                self._header(len(step.lr)),
+                failed=self._note_ended,
+                alarm=self._note_alarm,
+            )
+
+    def _header(self, groups: int) -> dict[str, Any]:
+        assert self._sites is not None
+        model, ranks = type(self._model).__name__, f", {world_size()} ranks" if world_size() > 1 else ""
+        return {
+            "format": "lockstep-monitor",
+            "version": 1,
+            "model": model,
+            "data": f"live: {model}, PyTorch {torch.__version__} on {self._device.type}{ranks}",
+            "device": self._device.type,
+            "every": self._every,
+            "groups": groups,
+            "sites": [
+                {
+                    "layer": key.layer,
+                    "op": place.op,
+                    "role": key.role,
+                    "name": f"{key.layer}.{key.name}:{key.role}",
+                    "shape": list(place.shape),
+                    "format": place.format,
+                    "scaled": place.scaled,
+                }
+                for key, place in self._sites.places.items()
+            ],
+        }
+
+    def _measure(self, step: _Step) -> None:
+        """On several ranks all stop after the same step: the one after a table in which a rank had failed."""
+        assert step.taps is not None and self._sites is not None
+        before, self._measured = self._measured, step
+        if before is not None and before.event is not None:
+            before.event.synchronize()  # of the cadence's last step: long there
+        if before is not None and float(before.fetched[-1]) > 0:
+            self._stop(self._failure or "another rank measures no more")
+            return
+        step.table = self._sites.table(step.taps.found, self._device, bool(self._failure))
+
+    def _fetch(self, step: _Step) -> None:
+        """Begins the copies to the host."""
+        if step.taps is not None and step.table is None:
+            return  # before the sites are known
+        tensors = [] if step.table is None else step.table.tensors()
+        values = [
+            value.detach().to(torch.float64).reshape(()) if isinstance(value, torch.Tensor) else value
+            for value in step.values
+        ]
+        on_device = [value for value in values if isinstance(value, torch.Tensor)]
+        if self._device.type == "cpu":
+            step.fetched = tensors
+            step.values = [float(value) for value in values]
+            return
+        step.fetched = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
+        if on_device:
+            together = torch.stack([value.to(self._device) for value in on_device]).to("cpu", non_blocking=True)
+            numbers = iter(range(len(on_device)))
+            step.values = [together[next(numbers)] if isinstance(value, torch.Tensor) else value for value in values]
+        step.event = torch.cuda.Event()
+        step.event.record()
+
+    def _send_all(self, wait: bool) -> None:
+        """What has arrived, in order. wait: for the GPU, at the end."""
+        while self._waiting and self._sites is not None:
+            step = self._waiting[0]
+            if step.taps is not None and step.table is None:
+                return
+            if not step.is_there:
+                if not wait:
+                    return
+                step.event.synchronize()
+            self._waiting.popleft()
+            self._send(step)
+
+    def _send(self, step: _Step) -> None:
+        if self._sender is None or self._failure:
+            return
+        loss, scale, norm, found_inf = (float(value) for value in step.values)
+        numbers = struct.pack(f"<{4 + len(step.lr)}d", loss, scale, norm, step.seconds, *step.lr)
+        if step.table is not None:
+            numbers += _packed(step.fetched, self._sites, scale)
+        head = {
+            "step": step.number,
+            "measured": step.table is not None,
+            "found_inf": found_inf > 0,
+            "skipped": step.skipped or found_inf > 0,
+        }
+        if not self._sender.send(head, numbers) and self._sender.dropped:
+            self._fail(f"{self._path}: the disk does not keep up; the steps so far are written")
+
+    # ---- What it looks at
+
+    def on_backward(self, loss: torch.Tensor) -> None:
+        self._losses.append(loss.detach())
+        if self._subject.scales and len(self._losses) == 1:  # update() changes it at the end of the step
+            scale = torch_api.scale_tensor(self._subject.scaler)
+            self._scale = 1.0 if scale is None else scale.detach().clone()
+
+    def on_backward_done(self) -> None:
+        if self._taps is not None:
+            self._taps.note_gradients()
+
+    def before_change(self) -> None:
+        if self._taps is not None:
+            self._taps.take_gradients()
+
+    def on_gradients(self, events: Events) -> None:
+        if self._taps is not None:
+            self._taps.take_gradients()
+            self._taps.take_weights(will_step=events.stepped)
+
+    def on_stepped(self) -> None:
+        if self._taps is not None:
+            self._taps.take_updates()
+
+    # ---- Alarms and failures
+
+    def _note_alarm(self, alarm: dict[str, Any]) -> None:
+        known = {name: value for name, value in alarm.items() if name in Alarm.__dataclass_fields__}
+        self._came.append(Alarm(**known))
+
+    def _tell_alarms(self) -> None:
+        while self._came:
+            alarm = self._came.popleft()
+            self.alarms.append(alarm)
+            if not self._quiet:
+                self._say(str(alarm))
+            for rule in self._rules:
+                rule.note(alarm)
+            for function in self._on_alarm:
+                try:
+                    function(alarm)
+                except Exception as error:
+                    self._warn(f"on_alarm: {type(error).__name__}: {error}")
+
+    def _note_failure(self, error: Exception) -> None:
+        self._fail(str(error if isinstance(error, CaptureError) else failed(error)))
+
+    def _note_ended(self, why: str) -> None:
+        """From the sender's thread: the next block acts on it."""
+        self._failure = self._failure or f"{self._path}: {why}"
+
+    def _fail(self, why: str) -> None:
+        """The next block ends the monitor; on several ranks it stays until all know, or they would wait for it."""
+        self._failure = self._failure or why
+
+    def _stop(self, why: str) -> None:
+        self._failure = self._failure or why
+        if not self.finished:
+            self._warn(f"nothing more is monitored: {why}")
+            self.finish()
+
+    def _guarded(self, body: Callable[[], None]) -> None:
+        """A failure ends the monitor, never the loop."""
+        try:
+            body()
+        except Exception as error:
+            self._note_failure(error)
+            self._stop(self._failure)
+
+    def _warn(self, text: str) -> None:
+        warnings.warn(f"lockstep_capture: {text}", stacklevel=1 + depth_of_user())
+
+    def _say(self, text: str) -> None:
+        print(f"lockstep_capture: {text}", file=sys.stderr)
+
+
+class AlarmRule(Rule):
+    """Monitor.rule()."""
+
+    name, help = "a monitor's alarm", "a rule of the monitor fired in a step before"
+    is_of_faults = True
+
+    def __init__(self, names: Sequence[str]):
+        self._names, self._came = frozenset(names), ""
+
+    def note(self, alarm: Alarm) -> None:
+        if not self._names or alarm.rule in self._names:
+            self._came = str(alarm)
+
+    def check(self, facts: StepFacts) -> str:
+        came, self._came = self._came, ""
+        return came
+
+
+class _Follower(Listener):
+    def __init__(self, monitor: Monitor, events: Events):
+        self._monitor, self._events = monitor, events
+
+    def on_backward(self, loss: torch.Tensor) -> None:
+        self._monitor.on_backward(loss)
+
+    def on_backward_done(self) -> None:
+        self._monitor.on_backward_done()
+
+    @contextlib.contextmanager
+    def known_change(self) -> Iterator[None]:
+        self._monitor.before_change()
+        yield
+
+    def on_clamp(self, limit: float) -> None:
+        self._monitor.before_change()
+
+    def on_gradients(self) -> None:
+        self._monitor.on_gradients(self._events)
+
+    def on_stepped(self) -> None:
+        self._monitor.on_stepped()
+
+
+def _packed(tensors: list[torch.Tensor], sites: Sites | None, scale: float) -> bytes:
+    """As src/monitor/monitor_stream.cc reads it."""
+    assert sites is not None
+    histogram, numbers, updates, where = (tensor.numpy() for tensor in tensors[:4])
+    counts = {name: numbers[:, i] for i, name in enumerate(NUMBERS)}
+    of_updates = {name: updates[:, i] for i, name in enumerate(UPDATE_NUMBERS)}
+    scales = numpy.array([scale if place.scaled else 1.0 for place in sites.places.values()])
+    whole = [counts["count"], counts["zeros"], counts["nan"]]
+    whole += [of_updates["count"], of_updates["stagnant"], of_updates["stagnant_bf16"]]
+    reals = [scales, where[:, 0], counts["sum_sq"], of_updates["update_sq"], of_updates["weight_sq"]]
+    parts = [column.astype("<u8").tobytes() for column in whole]
+    parts += [numpy.ascontiguousarray(column, "<f8").tobytes() for column in reals]
+    parts += [where[:, i].astype("<i8").tobytes() for i in range(1, 5)]
+    return b"".join(parts) + histogram.astype("<u8").tobytes()
+
+
+def _path_of_rank(path: str) -> str:
+    root, ending = os.path.splitext(path)
+    return f"{root}.rank{rank()}{ending}"
+
+
+def _problems(path: Any, model: Any, scaler: Any, every: Any, on_alarm: Any, overwrite: bool) -> list[str]:
+    problems = []
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+        problems.append(f"path: is {path!r}, must be the name of a file, e.g. 'live.h5'")
+    elif os.path.exists(path) and not overwrite:
+        problems.append(f"path: {os.fspath(path)} exists, choose another name or overwrite=True")
+    elif not os.path.isdir(folder := os.path.dirname(os.path.abspath(path))):
+        problems.append(f"path: the folder {folder} does not exist")
+    elif not os.access(folder, os.W_OK):
+        problems.append(f"path: the folder {folder} cannot be written to")
+    if not isinstance(model, torch.nn.Module):
+        problems.append(f"model: is a {type(model).__name__}, must be a torch.nn.Module")
+    if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
+        problems.append(f"scaler: is a {type(scaler).__name__}, must be a torch.amp.GradScaler or None")
+    if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+        problems.append(f"every: is {every!r}, must be a whole number of at least 1")
+    functions = [on_alarm] if callable(on_alarm) else on_alarm
+    if not isinstance(functions, Sequence) or not all(callable(one) for one in functions):
+        problems.append("on_alarm: must be a function of an alarm, or a list of them")
+    return problems
+
+
+def wandb_alert(alarm: Alarm) -> None:
+    """An on_alarm that tells Weights & Biases. Throws: ImportError without wandb."""
+    import wandb
+
+    wandb.alert(title=f"lockstep: {alarm.rule}", text=str(alarm))
+
+
+def _finish_at_exit(monitor: weakref.ref[Monitor]) -> None:
+    found = monitor()
+    if found is not None:
+        found.finish()
