@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "reports/monitor/monitor_page.h"
 #include "reports/pair/pair_json.h"
 #include "reports/pair/pair_page.h"
 #include "reports/run/report_format.h"
@@ -55,7 +56,9 @@ int live(const ReportArgs& args, ProblemList& problems) {
   const bool has_file = std::filesystem::exists(args.run, error);
   const bool has_snapshot = std::filesystem::exists(args.run + ".progress.json", error);
   if (has_file && !has_snapshot) {
-    collect_problems(problems, [&] { const RunFile run(args.run, /*allow_empty=*/true); });
+    collect_problems(problems, [&] {
+      const RunFile run = RunFile::of_any_run(args.run, /*allow_empty=*/true);
+    });
   }
   if (!has_file && !has_snapshot) {
     problems.add(fmt::format("run file '{}': no such file", args.run),
@@ -92,12 +95,12 @@ const ReportFormat& format_of(const ReportArgs& args, ProblemList& problems) {
   return found;
 }
 
-std::optional<Report> read(const std::string& path, const ReportArgs& args, ReportPictures pictures,
-                           ProblemList& problems) {
+std::optional<RunFile> open_run(const std::string& path, const ReportArgs& args,
+                                ProblemList& problems) {
   std::optional<RunFile> run;
   collect_problems(problems, [&] {
     run.emplace(args.damaged ? RunFile::read_whole_steps(path, args.seed)
-                             : RunFile(path, false, args.seed));
+                             : RunFile::of_any_run(path, false, args.seed));
   });
   if (!run) return std::nullopt;
   note_missing_checksums(*run);
@@ -108,31 +111,55 @@ std::optional<Report> read(const std::string& path, const ReportArgs& args, Repo
   } else if (args.damaged) {
     print_note(fmt::format("note: {}: no damage was found", path));
   }
-  const bool is_one = args.seed || is_cut;  // the whole steps are those of one seed
-  return read_report(*run, is_one ? ReportSeeds::kThisOne : ReportSeeds::kAll, pictures);
+  return run;
+}
+
+Report read(const RunFile& run, const ReportArgs& args, ReportPictures pictures) {
+  // The whole steps are those of one seed.
+  const bool is_one = args.seed || !run.damage().empty();
+  return read_report(run, is_one ? ReportSeeds::kThisOne : ReportSeeds::kAll, pictures);
 }
 
 // What the user requested: a report of one run, or of two next to each other.
 struct Reported {
   std::optional<Report> report;
   std::optional<ReportPair> pair;
+  std::optional<MonitorReport> monitored;
 
   ReportPage page() const {
     constexpr bool kDraws = true;  // the data of pictures, too
+    if (monitored) return monitor_page(*monitored);
     return pair ? pair_page(*pair) : report_page(*report, kDraws);
   }
   std::string text(const ReportFormat& format, const TextStyle& style) const {
-    if (!pair) return format.write(*report, style);
-    return format.write_page != nullptr ? format.write_page(page(), style) : pair_json(*pair);
+    if (report) return format.write(*report, style);
+    if (format.write_page != nullptr) return format.write_page(page(), style);
+    return monitored ? monitor_json(*monitored) : pair_json(*pair);
   }
 };
 
 Reported read_all(const ReportArgs& args, ReportPictures pictures, ProblemList& problems) {
-  Reported out{.report = read(args.run, args, pictures, problems), .pair = {}};
-  std::optional<Report> second;
-  if (!args.second_run.empty()) second = read(args.second_run, args, pictures, problems);
+  const std::optional<RunFile> run = open_run(args.run, args, problems);
+  const bool are_two = !args.second_run.empty();
+  const auto second = are_two ? open_run(args.second_run, args, problems) : std::nullopt;
+  for (const std::optional<RunFile>* one : {&run, &second}) {
+    if (!*one || !(*one)->is_live()) continue;
+    if (are_two) {
+      problems.add(fmt::format("'{}': a monitor recorded it: two reports are not compared",
+                               (*one)->path()));
+    }
+    if (args.tries) problems.add("--try: a monitored run has no lanes, and so no remedies");
+  }
   problems.throw_if_any();
-  if (second) out.pair = compare_reports(*std::move(out.report), *std::move(second));
+  Reported out;
+  if (run->is_live()) {
+    out.monitored = read_monitor_report(*run);
+    return out;
+  }
+  out.report = read(*run, args, pictures);
+  if (!second) return out;
+  out.pair = compare_reports(*std::move(out.report), read(*second, args, pictures));
+  out.report.reset();
   return out;
 }
 

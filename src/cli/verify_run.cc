@@ -73,9 +73,9 @@ int verify_run_file(const std::string& path) {
                      "verify it when that has ended");
   }
   int code = kExitFine;
-  const std::vector<uint64_t> seeds = RunFile(path, /*allow_empty=*/true).seeds();
+  const std::vector<uint64_t> seeds = RunFile::of_any_run(path, /*allow_empty=*/true).seeds();
   for (const uint64_t seed : seeds) {
-    const RunFile run(path, /*allow_empty=*/true, seed);
+    const RunFile run = RunFile::of_any_run(path, /*allow_empty=*/true, seed);
     const std::string name = seeds.size() == 1 ? path : fmt::format("{}, seed {}", path, seed);
     code = worse(code, verify_seed(run, name));
   }

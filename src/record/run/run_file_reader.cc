@@ -353,6 +353,22 @@ void RunFile::Impl::read_lane(const StoredFields& lane, const std::string& name)
 RunFile::RunFile() : impl_(std::make_unique<Impl>()) {}
 
 RunFile::RunFile(const std::string& path, bool allow_empty, std::optional<uint64_t> seed) {
+  open(path, allow_empty, seed);
+  if (!is_live()) return;
+  throw InputError(fmt::format("run file '{}': a monitor recorded the run itself: it has no lanes "
+                               "to compare, and no {} lane",
+                               path, kReferenceLane),
+                   "`lockstep report` shows it; to replay steps, capture them");
+}
+
+RunFile RunFile::of_any_run(const std::string& path, bool allow_empty,
+                            std::optional<uint64_t> seed) {
+  RunFile run;
+  run.open(path, allow_empty, seed);
+  return run;
+}
+
+void RunFile::open(const std::string& path, bool allow_empty, std::optional<uint64_t> seed) {
   try {
     read_while_written<DamagedFile>(path, [&] {
       impl_ = std::make_unique<Impl>();

@@ -41,9 +41,12 @@ struct RunIdentity {
 class RunFile {
  public:
   // Throws: InputError: not a run file, newer version, damaged, no step (unless `allow_empty`).
-  // `seed`: one of the file's seeds, by default its first. Throws: InputError for any other.
+  // `seed`: one of the file's seeds, by default its first. Throws: InputError for any other, and for
+  // a monitor's file, which nothing was replayed for: of_any_run() opens it, too.
   explicit RunFile(const std::string& path, bool allow_empty = false,
                    std::optional<uint64_t> seed = std::nullopt);
+  static RunFile of_any_run(const std::string& path, bool allow_empty = false,
+                            std::optional<uint64_t> seed = std::nullopt);
   // Of a file with rows that do not have their checksums: the steps before the first of them.
   // Throws: as the constructor. Cost: reads everything.
   static RunFile read_whole_steps(const std::string& path, std::optional<uint64_t> seed);
@@ -85,6 +88,7 @@ class RunFile {
   const std::vector<std::string>& watched() const;  // RunDescription::watched
   const SiteTable& sites() const;
   const std::vector<LaneInfo>& lanes() const;   // the reference first
+  bool is_live() const { return lanes().front().is_live(); }  // a monitor's: of_any_run()
   int lane_index(std::string_view name) const;  // Throws: InputError with a did-you-mean
 
   // A step as training told it (src/record/run/play.h goes through all of them). A lane that has
@@ -132,6 +136,7 @@ class RunFile {
  private:
   struct Impl;
   RunFile();
+  void open(const std::string& path, bool allow_empty, std::optional<uint64_t> seed);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,0 +1,51 @@
+// What FP8 recipes would do to the operands of products.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "reports/monitor/monitor_page.h"
+#include "reports/writers/cells.h"
+
+namespace lockstep {
+namespace {
+
+constexpr size_t kMostRows = 12;
+constexpr double kShown = 1e-4;  // shares below it change no one's mind
+
+Blocks write(const MonitorReport& report) {
+  if (report.fp8.empty()) return {};
+  std::vector<const Fp8Site*> worst;
+  for (const Fp8Site& one : report.fp8) {
+    if (std::max(one.zeroed, one.saturated) >= kShown) worst.push_back(&one);
+  }
+  if (worst.empty()) {
+    return {paragraph(fmt::format("Of {} tensors none would lose {} of its values.",
+                                  report.fp8.size(), percent_cell(kShown).text))};
+  }
+  std::ranges::stable_sort(worst, std::greater(),
+                           [](const Fp8Site* one) { return std::max(one->zeroed, one->saturated); });
+  const size_t all = worst.size();
+  if (all > kMostRows) worst.resize(kMostRows);
+  TableBlock out;
+  out.columns = {{"place", Align::kLeft}, {"format", Align::kLeft}, {"to zero"}, {"saturated"}};
+  for (const Fp8Site* one : worst) {
+    out.rows.push_back({place_name(report.site(one->site)), one->format, percent_cell(one->zeroed),
+                        percent_cell(one->saturated)});
+  }
+  out.notes = {
+      "To zero: of the nonzero values, with one scale for the tensor, from the step's own largest "
+      "value (current scaling). Scales by row or by block fit better; a histogram of the tensor "
+      "does not tell how much.",
+      "Saturated: at least, where the scale comes from the 16 measured steps before (delayed "
+      "scaling)."};
+  if (all > worst.size()) out.notes.push_back(fmt::format("... and {} more.", all - worst.size()));
+  return {table(std::move(out))};
+}
+
+}  // namespace
+
+MonitorSection fp8_monitor_section() {
+  return {"fp8", "What FP8 would do", write};
+}
+
+}  // namespace lockstep
