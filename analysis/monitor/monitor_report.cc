@@ -17,13 +17,14 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr std::array<std::string_view, 3> kWhatIfs = {"fp16", "fp8_e4m3", "fp8_e5m2"};
 
 // A recipe casts the operands of products: inputs of layers, which are activations of others,
-// weights, gradients of activations.
-bool may_be_quantised(Role role) {
-  return role == Role::kWeight || role == Role::kActivation || role == Role::kGradActivation;
+// matrices of weights, gradients of activations.
+bool may_be_operand(const Site& site) {
+  if (site.role == Role::kWeight) return site.shape.size() > 1;
+  return site.role == Role::kActivation || site.role == Role::kGradActivation;
 }
 // Roles that a format of 16 bits would hold under autocast.
 bool may_be_narrow(Role role) {
-  return may_be_quantised(role) || role == Role::kGradWeight;
+  return role == Role::kWeight || role == Role::kActivation || is_gradient(role);
 }
 
 void add(RangeSample& total, const RangeSample& more) {
@@ -61,7 +62,7 @@ class SiteTally {
                                 ? *headroom
                                 : std::min(out_.least_headroom, *headroom);
     }
-    if (may_be_quantised(now.site.role)) add_fp8(now);
+    if (may_be_operand(now.site)) add_fp8(now);
     if (now.record.update.measured) add_update(now);
   }
 

@@ -39,12 +39,16 @@ ReportPage monitor_page(const MonitorReport& report) {
   return page;
 }
 
-std::string place_name(const Site& site) {
+std::string tensor_name(const Site& site) {
   // The weight's own name stands between the layer and the role: "live:fc.bias:weight".
   const size_t begin = kLiveNode.size(), end = site.node.rfind(':');
   std::string name = site.node.substr(begin, end - begin);
   while (name.ends_with('.')) name.pop_back();
-  return (name.empty() ? "the model" : name) + " " + std::string(to_string(site.role));
+  return name.empty() ? "the model" : name;
+}
+
+std::string place_name(const Site& site) {
+  return tensor_name(site) + " " + std::string(to_string(site.role));
 }
 
 }  // namespace lockstep

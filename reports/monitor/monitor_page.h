@@ -21,7 +21,8 @@ ReportPage monitor_page(const MonitorReport& report);
 // docs/monitor.md lists the keys.
 std::string monitor_json(const MonitorReport& report);
 
-// "blocks.0.mlp activation", as the sections name a site.
+// "blocks.0.mlp.weight grad_weight", as the sections name a site; without its role.
 std::string place_name(const Site& site);
+std::string tensor_name(const Site& site);
 
 }  // namespace lockstep

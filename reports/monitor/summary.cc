@@ -35,7 +35,7 @@ std::string stagnation_sentence(const MonitorReport& report) {
   const auto worst = std::ranges::max_element(report.updates, {}, &LiveUpdate::last_stagnant_bf16);
   if (worst == report.updates.end() || worst->last_stagnant_bf16 == 0) return "";
   return fmt::format("In BF16 weights up to {} of a weight's updates would change nothing: {}.",
-                     percent(worst->last_stagnant_bf16), place_name(report.site(worst->site)));
+                     percent(worst->last_stagnant_bf16), tensor_name(report.site(worst->site)));
 }
 
 Blocks write(const MonitorReport& report) {

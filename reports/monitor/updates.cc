@@ -22,7 +22,7 @@ Blocks write(const MonitorReport& report) {
   out.columns = {{"weight", Align::kLeft}, {"format", Align::kLeft, true}, {"update/weight"},
                  {"stagnant, first"},      {"last"},                       {"in BF16"}};
   for (const LiveUpdate* one : worst) {
-    out.rows.push_back({place_name(report.site(one->site)),
+    out.rows.push_back({tensor_name(report.site(one->site)),
                         report.formats[static_cast<size_t>(one->site)], number_cell(one->relative),
                         percent_cell(one->first_stagnant), percent_cell(one->last_stagnant),
                         percent_cell(one->last_stagnant_bf16)});
