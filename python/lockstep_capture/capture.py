@@ -36,6 +36,7 @@ from .trigger.waiting import Waiting
 from .watch.continuity import Continuity
 from .watch.forward_pass import Region
 from .watch.hooks import Events, around_step
+from .watch.own_pass import own_pass
 from .watch.replayed_gradients import Replayed
 from .watch.step import Step
 from .watch.watcher import Watcher
@@ -329,7 +330,7 @@ class Capture:
         return watcher
 
     def _prepare_uncompiled(self, batch: Any) -> Watcher | None:
-        with uncompiled(self._note_compiled):
+        with uncompiled(self._note_compiled), own_pass():
             return self._prepare(batch)
 
     def _wait_for(self, cast: dict[str, torch.dtype]) -> None:

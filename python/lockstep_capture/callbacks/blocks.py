@@ -6,17 +6,76 @@ Knows nothing of any Trainer.
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
-from ..capture import Capture
 from ..errors import CaptureError
-from ..parts.parts import Parts
+from ..monitor.monitor import Monitor
+from ..trigger.answer import ENDING
+
+
+class Recording(Protocol):
+    """A Capture, Parts or Monitor, as far as a callback uses it."""
+
+    @property
+    def finished(self) -> bool: ...
+    def step(self, batch: Any) -> contextlib.AbstractContextManager[None]: ...
+    def finish(self) -> None: ...
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None: ...
+
+
+class Together:
+    """Several of them around the same blocks; each may end before the others."""
+
+    def __init__(self, all_of: list[Recording]):
+        self._all = all_of
+
+    @property
+    def finished(self) -> bool:
+        return all(one.finished for one in self._all)
+
+    @contextlib.contextmanager
+    def step(self, batch: Any) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for one in self._all:
+                stack.enter_context(one.step(batch))
+            yield
+
+    def finish(self) -> None:
+        for one in self._all:
+            one.finish()
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        for one in self._all:
+            one.__exit__(kind, value, trace)
+
+
+def with_monitor(
+    path: str | os.PathLike[str],
+    monitor: int | None,
+    parts: Mapping[str, Any],
+    waiting: dict[str, Any],
+    make: Callable[[dict[str, Any]], Recording],
+) -> Recording:
+    """make(waiting), next to a Monitor every `monitor` steps, whose alarms take a step under the capture where that waits.
+    path: the capture's, run.lscap.h5: the monitor writes run.live.h5."""
+    if monitor is None:
+        return make(waiting)
+    name = os.fspath(path)
+    root = name.removesuffix(ENDING) if name.endswith(ENDING) else os.path.splitext(name)[0]
+    live = f"{root}.live.h5"
+    watching = Monitor(live, every=monitor, overwrite=True, quiet=bool(waiting.get("quiet")), **parts)
+    if waiting.get("when") is not None:
+        when = waiting["when"]
+        rules = list(when) if isinstance(when, (list, tuple, set, frozenset)) else [when]
+        waiting = waiting | {"when": [*rules, watching.rule()]}
+    return Together([make(waiting), watching])
 
 
 class Blocks:
-    def __init__(self, cap: Capture | Parts):
+    def __init__(self, cap: Recording):
         self._cap = cap
         self._open: contextlib.AbstractContextManager[None] | None = None
 
@@ -57,7 +116,7 @@ class Blocks:
         self._cap.finish()
 
 
-def begun(make: Callable[[], Capture | Parts], on_unsupported: str) -> Blocks | None:
+def begun(make: Callable[[], Recording], on_unsupported: str) -> Blocks | None:
     """None, with one warning, where make() refuses the loop and on_unsupported is "report"."""
     try:
         return Blocks(make())

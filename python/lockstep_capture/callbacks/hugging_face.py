@@ -18,9 +18,10 @@ import torch
 
 from ..capture import Capture
 from ..errors import CaptureError
+from ..monitor.monitor import Monitor
 from ..parts.parts import Parts
 from ..watch.hooks import replace
-from .blocks import Blocks, begun
+from .blocks import Blocks, Recording, begun, with_monitor
 
 try:
     from transformers import Trainer, TrainerCallback
@@ -35,7 +36,7 @@ class CaptureCallback(TrainerCallback):  # type: ignore[misc]
 
     Loss: trainer.compute_loss, with the Trainer's num_items_in_batch. Batches, optimizer, GradScaler, autocast,
     accumulation and clipping are the Trainer's. verify, on_unsupported, watch, and when="fault" with what goes with it: as in
-    Capture. compute_loss is run a few times
+    Capture. monitor=100: a Monitor as well, every 100 steps, into run.live.h5 next to run.lscap.h5. compute_loss is run a few times
     more to trace it; what an override keeps in the Trainer (lists of metrics) then has more entries.
 
     Throws, in train(): CaptureError for DeepSpeed and for several GPUs in one process; else as Capture.
@@ -49,6 +50,7 @@ class CaptureCallback(TrainerCallback):  # type: ignore[misc]
         verify: Iterable[int] | None = None,
         on_unsupported: str = "error",
         watch: str | Sequence[str] = (),
+        monitor: int | None = None,
         **waiting: Any,
     ):
         self._path = path
@@ -59,6 +61,7 @@ class CaptureCallback(TrainerCallback):  # type: ignore[misc]
             "watch": watch,
             **waiting,
         }
+        self._monitor = monitor
         self._trainer: Any = None
         self._blocks: Blocks | None = None
         self._replaced = contextlib.ExitStack()
@@ -100,7 +103,7 @@ class CaptureCallback(TrainerCallback):  # type: ignore[misc]
 
     # ---- The rest
 
-    def _capture(self) -> Capture | Parts:
+    def _capture(self) -> Recording:
         trainer = self._trainer
         _check(trainer)
         compute_loss = trainer.compute_loss
@@ -108,9 +111,13 @@ class CaptureCallback(TrainerCallback):  # type: ignore[misc]
         def loss_of(model: torch.nn.Module, batch: dict[str, Any]) -> Any:
             return compute_loss(model, batch["inputs"], **batch["options"])
 
-        return Capture(
-            self._path, trainer.model, trainer.optimizer, loss_of, scaler=trainer.accelerator.scaler, **self._options
-        )
+        own = {"scaler": trainer.accelerator.scaler}
+
+        def make(options: dict[str, Any]) -> Capture:
+            return Capture(self._path, trainer.model, trainer.optimizer, loss_of, **own, **options)
+
+        watched = {"model": trainer.model_wrapped, "optimizer": trainer.optimizer, **own}
+        return with_monitor(self._path, self._monitor, watched, self._options, make)
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
@@ -169,6 +176,28 @@ class PartsCallback(CaptureCallback):
             optimizer=trainer.optimizer,
             scaler=trainer.accelerator.scaler,
             **self._parts_options,
+        )
+
+
+class MonitorCallback(CaptureCallback):
+    """Statistics of the Trainer's own run: lockstep_capture.Monitor, whose options it takes (every, modules, on_alarm, ...).
+
+    Throws, in train(): as CaptureCallback and Monitor.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], **options: Any):
+        super().__init__(path)
+        self._monitor_options = options
+
+    def _capture(self) -> Monitor:
+        trainer = self._trainer
+        _check(trainer)
+        return Monitor(
+            self._path,
+            trainer.model_wrapped,
+            trainer.optimizer,
+            scaler=trainer.accelerator.scaler,
+            **self._monitor_options,
         )
 
 

@@ -19,9 +19,10 @@ import torch
 
 from ..capture import Capture
 from ..errors import CaptureError
+from ..monitor.monitor import Monitor
 from ..parts.parts import Parts
 from ..trace.step_function import StepFunction
-from .blocks import Blocks, begun
+from .blocks import Blocks, Recording, begun, with_monitor
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")  # the same code under two names
 _DTYPES = {"16-mixed": "float16", "bf16-mixed": "bfloat16"}
@@ -46,7 +47,8 @@ class CaptureCallback(Callback):  # type: ignore[misc]
 
     loss_of(module, batch): the loss of a batch, by default training_step without its log() and log_dict(). Give one where
     training_step does more than to compute a loss (torchmetrics). Optimizer, GradScaler, autocast, accumulation and clipping
-    are the Trainer's. verify, on_unsupported, watch, and when="fault" with what goes with it: as in Capture.
+    are the Trainer's. verify, on_unsupported, watch, and when="fault" with what goes with it: as in Capture. monitor=100: a
+    Monitor as well, every 100 steps, into run.live.h5 next to run.lscap.h5.
 
     Throws, in fit(): CaptureError for manual optimization; else as Capture.
     """
@@ -60,6 +62,7 @@ class CaptureCallback(Callback):  # type: ignore[misc]
         verify: Iterable[int] | None = None,
         on_unsupported: str = "error",
         watch: str | Sequence[str] = (),
+        monitor: int | None = None,
         **waiting: Any,
     ):
         super().__init__()
@@ -71,6 +74,7 @@ class CaptureCallback(Callback):  # type: ignore[misc]
             "watch": watch,
             **waiting,
         }
+        self._monitor = monitor
         self._blocks: Blocks | None = None
         self._index = 0
 
@@ -102,18 +106,21 @@ class CaptureCallback(Callback):  # type: ignore[misc]
         if blocks is not None:
             blocks.finish()
 
-    def _capture(self, trainer: Any, module: Any) -> Capture | Parts:
+    def _capture(self, trainer: Any, module: Any) -> Recording:
         _check(module)
         precision = trainer.precision_plugin
-        return Capture(
-            self._path,
-            module,
-            trainer.optimizers[0],
-            self._loss_of or self._training_step,
-            scaler=getattr(precision, "scaler", None),
-            autocast=_DTYPES.get(str(precision.precision)),
-            **self._options,
-        )
+        own = {"model": module, "optimizer": trainer.optimizers[0], "scaler": getattr(precision, "scaler", None)}
+
+        def make(options: dict[str, Any]) -> Capture:
+            return Capture(
+                self._path,
+                **own,
+                step_fn=self._loss_of or self._training_step,
+                autocast=_DTYPES.get(str(precision.precision)),
+                **options,
+            )
+
+        return with_monitor(self._path, self._monitor, own, self._options, make)
 
     def _training_step(self, module: torch.nn.Module, batch: Any) -> Any:
         step: Any = module.training_step
@@ -144,6 +151,27 @@ class PartsCallback(CaptureCallback):
             optimizer=trainer.optimizers[0],
             scaler=getattr(trainer.precision_plugin, "scaler", None),
             **self._parts_options,
+        )
+
+
+class MonitorCallback(CaptureCallback):
+    """Statistics of the Trainer's own run: lockstep_capture.Monitor, whose options it takes (every, modules, on_alarm, ...).
+
+    Throws, in fit(): as CaptureCallback and Monitor.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], **options: Any):
+        super().__init__(path)
+        self._monitor_options = options
+
+    def _capture(self, trainer: Any, module: Any) -> Monitor:
+        _check(module)
+        return Monitor(
+            self._path,
+            module,
+            trainer.optimizers[0],
+            scaler=getattr(trainer.precision_plugin, "scaler", None),
+            **self._monitor_options,
         )
 
 

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from .. import torch_api
 from ..parts.names import own_path
+from ..watch.own_pass import is_own_pass
 from .tally import LARGEST, Counts, Updates, count, count_update, merged, plain
 
 ATTENTION_LOGITS = "attention_logits"  # the op of their sites
@@ -132,10 +133,16 @@ class Taps:
     # ---- Activations
 
     def _entered(self, path: str) -> Callable[..., None]:
-        return lambda module, args: self._running.append(path)
+        def entered(module: torch.nn.Module, args: Any) -> None:
+            if not is_own_pass():
+                self._running.append(path)
+
+        return entered
 
     def _left(self, path: str) -> Callable[..., None]:
         def left(module: torch.nn.Module, args: Any, output: Any) -> None:
+            if is_own_pass():
+                return
             if self._running:
                 self._running.pop()
             with self._aside():
@@ -294,7 +301,8 @@ class _Logits(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if function is torch.nn.functional.scaled_dot_product_attention and torch_api.RUNNING_BACKWARD() == -1:
+        is_loops = torch_api.RUNNING_BACKWARD() == -1 and not is_own_pass()
+        if function is torch.nn.functional.scaled_dot_product_attention and is_loops:
             names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
             given = dict(zip(names, args, strict=False)) | kwargs
             self._taps.take_logits(

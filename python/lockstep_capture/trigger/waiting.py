@@ -24,6 +24,7 @@ from ..model_state import Subject, rank, world_size
 from ..trace.step_function import StepFunction
 from ..trace.user_code import ShownToUsers, depth_of_user
 from ..watch.hooks import Events, Listener, gradient_factor, watch_training
+from ..watch.own_pass import own_pass
 from .answer import ENDING, Fault, answer_later, told_at_once
 from .before import Buffers, Generators
 from .own_loop import Recording
@@ -287,7 +288,8 @@ class Waiting:
     def _retake_alone(self) -> Iterator[None]:
         self._retaking = True
         try:
-            yield
+            with own_pass():
+                yield
         finally:
             self._retaking = False
 
