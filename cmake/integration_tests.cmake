@@ -28,10 +28,10 @@ lockstep_integration_tests(capture everyday capture_torch capture_ops capture_ca
   capture_mistakes capture_views capture_real_ops capture_robust capture_state capture_first_touch
   capture_floors capture_vision capture_fake_quantize capture_optimizers
   capture_compiled capture_batches capture_needs capture_complex capture_updates capture_matrices capture_idioms
-  capture_dtypes capture_hooks parts)
+  capture_dtypes capture_hooks parts monitor_counts)
 lockstep_integration_tests(capture slow capture_memory capture_wrappers capture_models capture_trainers
   pytorch_guide capture_kernels capture_decisions capture_unsupported capture_shapes capture_gradients
-  parts_on_ranks capture_trigger trigger_on_ranks)
+  parts_on_ranks capture_trigger trigger_on_ranks monitor monitor_on_ranks)
 lockstep_integration_tests(captured everyday recommend_next captured_losses equal_weights sums pytorch_scaled watched
   remedies_tried emitted_transformer_engine emitted_fsdp2)
 lockstep_integration_tests(captured slow recommend_search recommend_parts findings recommend_sensitivity recommend_fix

@@ -55,9 +55,11 @@ set_tests_properties(emulation.study emulation.study_formats PROPERTIES LABELS s
 # Tests of cast classes and policies check the lowered step.
 lockstep_tests(graph lockstep_lower)
 lockstep_tests(policy lockstep_lower)
-foreach(name lower execute update data models train record jobs analysis)
+foreach(name lower execute update data models train monitor jobs analysis)
   lockstep_tests(${name} lockstep_${name})
 endforeach()
+# Tests of a monitor's run file write one of its stream.
+lockstep_tests(record lockstep_monitor)
 # Damaged files are slow under a sanitizer, so the slow cases run as three entries.
 lockstep_tests(capture SPLIT FOLDER record/capture lockstep_faithful OpenSSL::Crypto)
 lockstep_slow_entry(capture.slow capture --test-case-exclude=*HDF5*,*graphs*)

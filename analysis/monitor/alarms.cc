@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <functional>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -17,6 +17,8 @@
 
 namespace lockstep {
 namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();  // without a sign
 
 const LaneStep& lane_of(const StepRecord& step) {
   return step.lanes.front();
@@ -66,16 +68,19 @@ class Window {
 };
 
 class LossNotFinite : public AlarmRule {
-  void check(const MonitoredSites&, const StepRecord& step, std::vector<Alarm>& alarms) override {
+  void check(const MonitoredSites&, const StepRecord& step,
+             std::vector<LiveAlarm>& alarms) override {
     const double loss = lane_of(step).loss;
-    if (!edge_.rises(!std::isfinite(loss))) return;
-    alarms.push_back({.sentence = fmt::format("the loss is {}", loss)});
+    const bool trains = !std::isnan(lane_of(step).lr.front());  // inference has no loss
+    if (!edge_.rises(trains && !std::isfinite(loss))) return;
+    alarms.push_back({.sentence = fmt::format("the loss is {}", std::isnan(loss) ? kNan : loss)});
   }
   Edge edge_;
 };
 
 class LossSpike : public AlarmRule {
-  void check(const MonitoredSites&, const StepRecord& step, std::vector<Alarm>& alarms) override {
+  void check(const MonitoredSites&, const StepRecord& step,
+             std::vector<LiveAlarm>& alarms) override {
     const double loss = lane_of(step).loss;
     const auto limit = seen_.limit();
     if (edge_.rises(limit && loss > *limit)) {
@@ -90,14 +95,15 @@ class LossSpike : public AlarmRule {
 };
 
 class GradientSpike : public AlarmRule {
-  void check(const MonitoredSites&, const StepRecord& step, std::vector<Alarm>& alarms) override {
+  void check(const MonitoredSites&, const StepRecord& step,
+             std::vector<LiveAlarm>& alarms) override {
     const double norm = std::log(lane_of(step).gradient_norm);  // norms are skewed
     const auto limit = seen_.limit();
     if (edge_.rises(limit && std::isfinite(norm) && norm > *limit)) {
-      alarms.push_back({.sentence = fmt::format("the gradients' norm is {:.4g}, typically {:.4g} "
-                                                "in the last steps, limit {:.4g}",
-                                                std::exp(norm), std::exp(seen_.mean()),
-                                                std::exp(*limit))});
+      alarms.push_back(
+          {.sentence = fmt::format("the gradients' norm is {:.4g}, typically {:.4g} "
+                                   "in the last steps, limit {:.4g}",
+                                   std::exp(norm), std::exp(seen_.mean()), std::exp(*limit))});
     }
     seen_.add(norm);
   }
@@ -109,7 +115,8 @@ class FarAboveStart : public AlarmRule {
   static constexpr int64_t kFirst = 100;
   static constexpr double kTimes = 10;
 
-  void check(const MonitoredSites&, const StepRecord& step, std::vector<Alarm>& alarms) override {
+  void check(const MonitoredSites&, const StepRecord& step,
+             std::vector<LiveAlarm>& alarms) override {
     const double norm = lane_of(step).gradient_norm;
     if (!std::isfinite(norm)) return;
     if (step.step < kFirst) {
@@ -128,7 +135,8 @@ class FarAboveStart : public AlarmRule {
 class Skips : public AlarmRule {
   static constexpr size_t kMost = 3, kWithin = 20;
 
-  void check(const MonitoredSites&, const StepRecord& step, std::vector<Alarm>& alarms) override {
+  void check(const MonitoredSites&, const StepRecord& step,
+             std::vector<LiveAlarm>& alarms) override {
     const bool skipped = is_skipped(lane_of(step));
     has_taken_ = has_taken_ || !skipped;
     if (!has_taken_) return;  // the first scale is still falling
@@ -136,10 +144,10 @@ class Skips : public AlarmRule {
     if (last_.size() > kWithin) last_.pop_front();
     const auto count = static_cast<size_t>(std::ranges::count(last_, true));
     if (!edge_.rises(count > kMost)) return;
-    alarms.push_back({.sentence = fmt::format("the scaler skipped {} of the last {} steps, more "
-                                              "than {}; its scale is {:g}",
-                                              count, last_.size(), kMost,
-                                              lane_of(step).scalers.front().scale)});
+    alarms.push_back(
+        {.sentence = fmt::format("the scaler skipped {} of the last {} steps, more "
+                                 "than {}; its scale is {:g}",
+                                 count, last_.size(), kMost, lane_of(step).scalers.front().scale)});
   }
   bool has_taken_ = false;
   std::deque<bool> last_;
@@ -147,7 +155,8 @@ class Skips : public AlarmRule {
 };
 
 class LowScale : public AlarmRule {
-  void check(const MonitoredSites&, const StepRecord& step, std::vector<Alarm>& alarms) override {
+  void check(const MonitoredSites&, const StepRecord& step,
+             std::vector<LiveAlarm>& alarms) override {
     const double scale = lane_of(step).scalers.front().scale;
     if (!edge_.rises(scale < 1)) return;
     alarms.push_back({.sentence = fmt::format("the loss scale is {:g}, below 1: it makes gradients "
@@ -161,7 +170,8 @@ class UpdateNorm : public AlarmRule {
   static constexpr size_t kRecords = 8, kLeast = 4;
   static constexpr double kTimes = 2;
 
-  void check(const MonitoredSites&, const StepRecord& step, std::vector<Alarm>& alarms) override {
+  void check(const MonitoredSites&, const StepRecord& step,
+             std::vector<LiveAlarm>& alarms) override {
     double square = 0;
     for (const SiteRecord& site : lane_of(step).sites) {
       if (site.update.measured) square += site.update.stats.update_sq;
@@ -189,10 +199,10 @@ class UpdateNorm : public AlarmRule {
 class SiteRule : public AlarmRule {
  public:
   void check(const MonitoredSites& sites, const StepRecord& step,
-             std::vector<Alarm>& alarms) override {
+             std::vector<LiveAlarm>& alarms) override {
     if (!step.is_measured) return;
     const LaneStep& lane = lane_of(step);
-    std::optional<Alarm> told;
+    std::optional<LiveAlarm> told;
     double worst = 0;
     size_t count = 0;
     for (const Site& site : sites.table->sites) {
@@ -206,11 +216,11 @@ class SiteRule : public AlarmRule {
       if (told && (is_of_nonfinite() || found.badness <= worst)) continue;
       worst = found.badness;
       const LiveStats& live = record.live;
-      told = {.site = site.id,
-              .rank = is_of_nonfinite() ? live.nonfinite_rank : live.largest_rank,
-              .micro_batch =
-                  is_of_nonfinite() ? live.nonfinite_micro_batch : live.largest_micro_batch,
-              .sentence = std::move(found.sentence)};
+      told = {
+          .site = site.id,
+          .rank = is_of_nonfinite() ? live.nonfinite_rank : live.largest_rank,
+          .micro_batch = is_of_nonfinite() ? live.nonfinite_micro_batch : live.largest_micro_batch,
+          .sentence = std::move(found.sentence)};
     }
     if (!told) return;
     told->more = count - 1;
@@ -236,8 +246,8 @@ class NotFinite : public SiteRule {
     const uint64_t bad = now.nonfinite();
     const bool is_scalers = now.is_gradient() && now.step_is_skipped;  // the scaler saw to it
     if (bad == 0 || is_scalers) return {};
-    return {static_cast<double>(bad),
-            fmt::format("{} of {} are not finite", bad, counted(now.record.stats.count, "element"))};
+    return {static_cast<double>(bad), fmt::format("{} of {} are not finite", bad,
+                                                  counted(now.record.stats.count, "element"))};
   }
   bool is_of_nonfinite() const override { return true; }
 };
@@ -259,7 +269,8 @@ class ZeroGradient : public SiteRule {
     const bool is_zero = stats.source_zero == stats.count;
     if (!is_zero) was_nonzero = true;
     if (!is_zero || !was_nonzero) return {};
-    return {1, fmt::format("all {} are zero, and were not before", counted(stats.count, "element"))};
+    return {1,
+            fmt::format("all {} are zero, and were not before", counted(stats.count, "element"))};
   }
   std::map<int32_t, bool> was_nonzero_;
 };
@@ -277,7 +288,9 @@ class Headroom : public SiteRule {
     const bool falls = before.size() == kRecords && *headroom < mean;
     before.push_back(*headroom);
     if (before.size() > kRecords) before.pop_front();
-    if (!falls || *headroom >= kLeast) return {};
+    bool& is_low = is_low_[now.site.id];  // until it is well again
+    is_low = *headroom < kLeast && (is_low || falls);
+    if (!is_low) return {};
     return {kLeast - *headroom + 1,
             fmt::format("the largest value is {:.4g}, {:.2g} octaves below {}'s largest number "
                         "{:g}; {:.2g} in the mean of the {} measured steps before",
@@ -285,6 +298,7 @@ class Headroom : public SiteRule {
                         now.format->max_finite, mean, kRecords)};
   }
   std::map<int32_t, std::deque<double>> before_;
+  std::map<int32_t, bool> is_low_;
 };
 
 class Stagnation : public SiteRule {
@@ -306,24 +320,19 @@ class Stagnation : public SiteRule {
 
 // Delayed scaling takes the scale from the largest value of earlier steps.
 class Saturation : public SiteRule {
-  static constexpr size_t kHistory = 16;
   static constexpr double kMost = 1e-3;
 
   Found judge(const LiveSite& now) override {
     if (!now.is_quantised()) return {};
-    std::deque<double>& history = history_[now.site.id];
-    const double before = history.empty() ? 0 : *std::ranges::max_element(history);
-    history.push_back(now.record.stats.abs_max);
-    if (history.size() > kHistory) history.pop_front();
-    if (!(before > 0)) return {};
-    const double share = now.share_above(before);
+    DelayedScale& scale = scales_[now.site.id];
+    const double share = scale.saturated_share(now);
     if (share <= kMost) return {};
     return {share, fmt::format("at least {:.2g} % of the values are above {:.4g}, the largest of "
                                "the measured steps before: a scale from earlier steps saturates "
                                "them",
-                               100 * share, before)};
+                               100 * share, scale.largest_before())};
   }
-  std::map<int32_t, std::deque<double>> history_;
+  std::map<int32_t, DelayedScale> scales_;
 };
 
 class Fp8Underflow : public SiteRule {
@@ -355,8 +364,7 @@ std::span<const AlarmRow> alarm_rows() {
        "torchtitan#4026 asks for layer, rank and micro-batch", make<NotFinite>},
       {"loss-spike", "the loss is above the mean of the last 128 steps by 6 standard deviations",
        "OLMo", make<LossSpike>},
-      {"gradient-spike", "so is the logarithm of the gradients' norm", "OLMo",
-       make<GradientSpike>},
+      {"gradient-spike", "so is the logarithm of the gradients' norm", "OLMo", make<GradientSpike>},
       {"gradient-far-above-start",
        "the gradients' norm is 10 times the largest of the first 100 steps", "Megatron-LM",
        make<FarAboveStart>},
@@ -389,8 +397,8 @@ Alarms::Alarms(MonitoredSites sites) : sites_(sites) {
   for (const AlarmRow& row : alarm_rows()) rules_.push_back(row.make());
 }
 
-std::vector<Alarm> Alarms::check(const StepRecord& step) {
-  std::vector<Alarm> alarms;
+std::vector<LiveAlarm> Alarms::check(const StepRecord& step) {
+  std::vector<LiveAlarm> alarms;
   for (size_t i = 0; i < rules_.size(); ++i) {
     const size_t before = alarms.size();
     rules_[i]->check(sites_, step, alarms);

@@ -15,13 +15,13 @@
 
 namespace lockstep {
 
-struct Alarm {
-  std::string rule = {};  // the row's name
-  int64_t step = -1;     // 0-based
-  int32_t site = -1;     // the worst one; -1: the step as a whole
+struct LiveAlarm {
+  std::string rule = {};                // the row's name
+  int64_t step = -1;                    // 0-based
+  int32_t site = -1;                    // the worst one; -1: the step as a whole
   int64_t rank = -1, micro_batch = -1;  // where the site's values are from; -1: not known
-  size_t more = 0;       // other sites with the same alarm
-  std::string sentence = {};  // what happened: value and limit
+  size_t more = 0;                      // other sites with the same alarm
+  std::string sentence = {};            // what happened: value and limit
 };
 
 // A monitored run's sites, and the formats in which it holds their values, by site id.
@@ -36,7 +36,7 @@ class AlarmRule {
  public:
   virtual ~AlarmRule() = default;
   virtual void check(const MonitoredSites& sites, const StepRecord& step,
-                     std::vector<Alarm>& alarms) = 0;
+                     std::vector<LiveAlarm>& alarms) = 0;
 };
 
 struct AlarmRow {
@@ -50,7 +50,7 @@ class Alarms {
  public:
   explicit Alarms(MonitoredSites sites);
   // The alarms of this step, at most one of each rule.
-  std::vector<Alarm> check(const StepRecord& step);
+  std::vector<LiveAlarm> check(const StepRecord& step);
 
  private:
   MonitoredSites sites_;

@@ -66,7 +66,7 @@ std::optional<double> LiveSite::headroom() const {
 
 double LiveSite::share_above(double limit) const {
   const auto& bins = record.stats.exponent_histogram;
-  const int last = std::ilogb(limit) + kFp32Bias;
+  const int last = std::ilogb(limit * record.scale) + kFp32Bias;
   uint64_t above = 0, nonzero = 0;
   for (int bin = 0; bin < kNonfiniteBin; ++bin) {
     nonzero += bins[static_cast<size_t>(bin)];
@@ -77,9 +77,17 @@ double LiveSite::share_above(double limit) const {
 }
 
 double LiveSite::zeroed_share(const Format& other) const {
-  const double largest = record.stats.abs_max / record.scale;
-  if (!(largest > 0) || !std::isfinite(largest)) return 0;
-  return unscaled_sample(site, record).zeroed_share(scale_to_fit(largest, other), other);
+  if (!(largest() > 0) || !std::isfinite(largest())) return 0;
+  return unscaled_sample(site, record).zeroed_share(scale_to_fit(largest(), other), other);
+}
+
+double DelayedScale::saturated_share(const LiveSite& now) {
+  constexpr size_t kHistory = 16;
+  largest_before_ = history_.empty() ? 0 : *std::ranges::max_element(history_);
+  const double share = largest_before_ > 0 ? now.share_above(largest_before_) : 0;
+  if (std::isfinite(now.largest())) history_.push_back(now.largest());  // infinity fits no scale
+  if (history_.size() > kHistory) history_.pop_front();
+  return share;
 }
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string_view>
 
@@ -45,10 +46,28 @@ struct LiveSite {
   // Octaves from the largest value to the largest number of the format in which it is held; nothing
   // where it is not finite, or the format is unknown.
   std::optional<double> headroom() const;
-  // Share of the nonzero values in octaves above that of `limit`.
+  // The largest magnitude, without the loss scale.
+  double largest() const { return record.stats.abs_max / record.scale; }
+  // Share of the nonzero values in octaves above that of `limit`, a number without the loss scale.
+  // Requires: limit > 0, finite.
   double share_above(double limit) const;
   // Share of the nonzero values that become zero in `other` when the largest one fills it.
   double zeroed_share(const Format& other) const;
+};
+
+// The largest values of a tensor in the last 16 measured steps, from which delayed scaling takes
+// its scale.
+class DelayedScale {
+ public:
+  // At least the share of this step's nonzero values that such a scale saturates: those in octaves
+  // above the largest value so far; then this step is one of those. 0: there was none before.
+  double saturated_share(const LiveSite& now);
+  // The largest of the steps before the last one that was given; 0: there was none.
+  double largest_before() const { return largest_before_; }
+
+ private:
+  double largest_before_ = 0;
+  std::deque<double> history_;
 };
 
 }  // namespace lockstep

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <deque>
 #include <limits>
 #include <optional>
 
@@ -13,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 constexpr std::array<std::string_view, 3> kWhatIfs = {"fp16", "fp8_e4m3", "fp8_e5m2"};
 
 // A recipe casts the operands of products: inputs of layers, which are activations of others,
@@ -27,7 +26,7 @@ bool may_be_narrow(Role role) {
   return role == Role::kWeight || role == Role::kActivation || is_gradient(role);
 }
 
-void add(RangeSample& total, const RangeSample& more) {
+void add_sample(RangeSample& total, const RangeSample& more) {
   for (size_t bin = 0; bin < total.histogram.size(); ++bin) {
     total.histogram[bin] += more.histogram[bin];
   }
@@ -47,20 +46,19 @@ class SiteTally {
     if (out_.site < 0) {
       out_.site = now.site.id;
       out_.sample = sample;
-      out_.least_headroom = out_.last_headroom = kNan;
+      out_.least_headroom = out_.last_headroom = kUnknown;
     } else {
-      add(out_.sample, sample);
+      add_sample(out_.sample, sample);
     }
     out_.count += stats.count;
     out_.zeros += stats.source_zero;
     out_.nonfinite += now.nonfinite();
-    out_.last_largest = stats.abs_max / now.record.scale;
+    out_.last_largest = now.largest();
     if (!std::isnan(out_.last_largest)) out_.largest = std::max(out_.largest, out_.last_largest);
     if (const std::optional<double> headroom = now.headroom()) {
       out_.last_headroom = *headroom;
-      out_.least_headroom = std::isnan(out_.least_headroom)
-                                ? *headroom
-                                : std::min(out_.least_headroom, *headroom);
+      out_.least_headroom =
+          std::isnan(out_.least_headroom) ? *headroom : std::min(out_.least_headroom, *headroom);
     }
     if (may_be_operand(now.site)) add_fp8(now);
     if (now.record.update.measured) add_update(now);
@@ -72,20 +70,11 @@ class SiteTally {
   const std::optional<LiveUpdate>& update() const { return update_; }
 
  private:
-  static constexpr size_t kHistory = 16;
-
   void add_fp8(const LiveSite& now) {
     const Format& format = find_format(now.is_gradient() ? "fp8_e5m2" : "fp8_e4m3");
     if (!fp8_) fp8_ = {.site = now.site.id, .format = format.name};
     fp8_->zeroed = std::max(fp8_->zeroed, now.zeroed_share(format));
-    const double largest = now.record.stats.abs_max;
-    if (!history_.empty()) {
-      const double before = *std::ranges::max_element(history_);
-      if (before > 0) fp8_->saturated = std::max(fp8_->saturated, now.share_above(before));
-    }
-    if (!std::isfinite(largest)) return;
-    history_.push_back(largest);
-    if (history_.size() > kHistory) history_.pop_front();
+    fp8_->saturated = std::max(fp8_->saturated, scale_.saturated_share(now));
   }
 
   void add_update(const LiveSite& now) {
@@ -100,7 +89,7 @@ class SiteTally {
   LiveSiteReport out_;
   std::optional<Fp8Site> fp8_;
   std::optional<LiveUpdate> update_;
-  std::deque<double> history_;
+  DelayedScale scale_;
 };
 
 void add_norms(const LaneStep& lane, MonitorReport& out) {
@@ -110,8 +99,8 @@ void add_norms(const LaneStep& lane, MonitorReport& out) {
     update_sq += site.update.stats.update_sq;
     weight_sq += site.update.stats.weight_sq;
   }
-  out.update_norm.push_back(weight_sq > 0 ? std::sqrt(update_sq) : kNan);
-  out.weight_norm.push_back(weight_sq > 0 ? std::sqrt(weight_sq) : kNan);
+  out.update_norm.push_back(weight_sq > 0 ? std::sqrt(update_sq) : kUnknown);
+  out.weight_norm.push_back(weight_sq > 0 ? std::sqrt(weight_sq) : kUnknown);
 }
 
 }  // namespace
@@ -145,18 +134,18 @@ MonitorReport read_monitor_report(const RunFile& run) {
     out.loss.push_back(lane.loss);
     out.scale.push_back(lane.scalers.empty() ? 1 : lane.scalers.front().scale);
     out.gradient_norm.push_back(lane.gradient_norm);
-    out.lr.push_back(lane.lr.empty() ? kNan : lane.lr.front());
+    out.lr.push_back(lane.lr.empty() ? kUnknown : lane.lr.front());
     out.seconds.push_back(lane.seconds);
     if (is_skipped_step) out.skips.push_back(step);
-    for (Alarm& alarm : alarms.check(record)) out.alarms.push_back(std::move(alarm));
+    for (LiveAlarm& alarm : alarms.check(record)) out.alarms.push_back(std::move(alarm));
     if (!record.is_measured) continue;
     ++next;
     add_norms(lane, out);
     for (const Site& site : out.sites.sites) {
       const auto id = static_cast<size_t>(site.id);
       if (!lane.sites[id].measured) continue;
-      tallies[id].add_step({site, lane.sites[id], formats.empty() ? nullptr : formats[id],
-                            is_skipped_step});
+      tallies[id].add_step(
+          {site, lane.sites[id], formats.empty() ? nullptr : formats[id], is_skipped_step});
     }
   }
   std::vector<RangeSample> samples;

@@ -55,7 +55,7 @@ struct MonitorReport {
   std::vector<double> loss, scale, gradient_norm, lr, seconds;
   std::vector<int64_t> skips;
   std::vector<double> update_norm, weight_norm;  // by measured step
-  std::vector<Alarm> alarms;
+  std::vector<LiveAlarm> alarms;
   std::vector<LiveSiteReport> places;  // measured ones, in execution order
   std::vector<Fp8Site> fp8;
   std::vector<LiveUpdate> updates;

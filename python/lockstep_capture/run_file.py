@@ -16,7 +16,12 @@ from lockstep_capture import try_file
 FORMAT = "lockstep-run"
 NEWEST_VERSION = 4
 SITE_KEYS = ("layer", "op", "role", "point")
-SITE_GROUPS = {"counts": "", "moments": "", "updates": "update_", "live": ""}  # the statistics in them, by prefix of their names
+SITE_GROUPS = {
+    "counts": "",
+    "moments": "",
+    "updates": "update_",
+    "live": "",
+}  # the statistics in them, by prefix of their names
 # In a lane's group, but no row per step.
 _OTHER_ROWS = ("policy", "site_formats", "device_sums", "device_products", "eval", "sums", "loss_effect", "checksums")
 _NONE = {"culprit_site": -1, "bits_hash": 0}  # the value that means "none" in an integer dataset

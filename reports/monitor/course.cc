@@ -38,8 +38,8 @@ std::vector<Course> courses_of(const MonitorReport& report) {
 
 TableBlock table_of(const std::vector<Course>& courses) {
   TableBlock out;
-  out.columns = {{"", Align::kLeft}, {"first"},  {"smallest"},
-                 {"largest"},        {"last"},   {"course", Align::kLeft, true}};
+  out.columns = {{"", Align::kLeft}, {"first"}, {"smallest"},
+                 {"largest"},        {"last"},  {"course", Align::kLeft, true}};
   for (const Course& course : courses) {
     double low = INFINITY, high = -INFINITY;
     for (const double x : course.values) {
@@ -66,7 +66,7 @@ std::vector<double> thinned(const std::vector<double>& values, size_t stride) {
   return out;
 }
 
-Blocks write(const MonitorReport& report) {
+Blocks write_course(const MonitorReport& report) {
   const std::vector<Course> courses = courses_of(report);
   const auto steps = static_cast<size_t>(report.steps());
   const size_t stride = (steps + kMostPoints - 1) / kMostPoints;
@@ -76,15 +76,15 @@ Blocks write(const MonitorReport& report) {
   for (const Course& course : courses) {
     if (course.values.size() != steps || course.name == "seconds") continue;
     const bool is_scale = course.name == "loss scale";
-    const bool is_constant = std::ranges::all_of(
-        course.values, [&](double x) { return x == course.values.front(); });
+    const bool is_constant =
+        std::ranges::all_of(course.values, [&](double x) { return x == course.values.front(); });
     if (is_constant) continue;
     CurvePanel panel{.title = course.name,
                      .scale = is_scale ? CurveScale::kPowersOfTwo : CurveScale::kLinear,
                      .series = {{.name = "live", .values = thinned(course.values, stride)}}};
     if (course.name == "loss") {
       panel.mark_name = "alarm";
-      for (const Alarm& alarm : report.alarms) {
+      for (const LiveAlarm& alarm : report.alarms) {
         panel.series.front().marks.push_back(
             {static_cast<size_t>(alarm.step) / stride, alarm.rule + ": " + alarm.sentence});
       }
@@ -98,7 +98,7 @@ Blocks write(const MonitorReport& report) {
 }  // namespace
 
 MonitorSection course_monitor_section() {
-  return {"course", "Course", write};
+  return {"course", "Course", write_course};
 }
 
 }  // namespace lockstep

@@ -9,10 +9,10 @@
 namespace lockstep {
 namespace {
 
-constexpr size_t kMostRows = 12;
+constexpr size_t kWorstTensors = 12;
 constexpr double kShown = 1e-4;  // shares below it change no one's mind
 
-Blocks write(const MonitorReport& report) {
+Blocks write_fp8(const MonitorReport& report) {
   if (report.fp8.empty()) return {};
   std::vector<const Fp8Site*> worst;
   for (const Fp8Site& one : report.fp8) {
@@ -22,10 +22,11 @@ Blocks write(const MonitorReport& report) {
     return {paragraph(fmt::format("Of {} tensors none would lose {} of its values.",
                                   report.fp8.size(), percent_cell(kShown).text))};
   }
-  std::ranges::stable_sort(worst, std::greater(),
-                           [](const Fp8Site* one) { return std::max(one->zeroed, one->saturated); });
+  std::ranges::stable_sort(worst, std::greater(), [](const Fp8Site* one) {
+    return std::max(one->zeroed, one->saturated);
+  });
   const size_t all = worst.size();
-  if (all > kMostRows) worst.resize(kMostRows);
+  if (all > kWorstTensors) worst.resize(kWorstTensors);
   TableBlock out;
   out.columns = {{"place", Align::kLeft}, {"format", Align::kLeft}, {"to zero"}, {"saturated"}};
   for (const Fp8Site* one : worst) {
@@ -45,7 +46,7 @@ Blocks write(const MonitorReport& report) {
 }  // namespace
 
 MonitorSection fp8_monitor_section() {
-  return {"fp8", "What FP8 would do", write};
+  return {"fp8", "What FP8 would do", write_fp8};
 }
 
 }  // namespace lockstep

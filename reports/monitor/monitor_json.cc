@@ -1,6 +1,5 @@
 // A monitored run as JSON, for programs.
 #include "reports/monitor/monitor_page.h"
-#include "reports/writers/json_keys.h"
 
 namespace lockstep {
 namespace {
@@ -9,7 +8,7 @@ constexpr int kMonitorJsonVersion = 1;
 
 struct AlarmOf {
   const MonitorReport& report;
-  const Alarm& alarm;
+  const LiveAlarm& alarm;
 };
 struct PlaceOf {
   const MonitorReport& report;
@@ -37,46 +36,45 @@ const JsonObject<AlarmOf>& json_object(const AlarmOf*) {
 
 const JsonObject<PlaceOf>& json_object(const PlaceOf*) {
   static const JsonObject<PlaceOf> keys(
-      "", {
-              {"layer", [](auto& p) { return p.report.site(p.place.site).layer; }},
-              {"role", [](auto& p) { return to_string(p.report.site(p.place.site).role); }},
-              {"name", [](auto& p) { return place_name(p.report.site(p.place.site)); }},
-              {"format",
-               [](auto& p) { return p.report.formats[static_cast<size_t>(p.place.site)]; }},
-              {"count", [](auto& p) { return p.place.count; }, "values over the measured steps"},
-              {"zeros", [](auto& p) { return p.place.zeros; }},
-              {"nonfinite", [](auto& p) { return p.place.nonfinite; }},
-              {"largest", [](auto& p) { return p.place.largest; }, "without the loss scale"},
-              {"least_headroom", [](auto& p) { return p.place.least_headroom; }, "octaves"},
-              {"last_headroom", [](auto& p) { return p.place.last_headroom; }, "octaves"},
-          });
-  return keys;
-}
-
-const JsonObject<MonitorReport>& json_object(const MonitorReport*) {
-  static const JsonObject<MonitorReport> keys(
       "",
       {
-          format_key<MonitorReport>("lockstep-monitor-report"),
-          version_key<MonitorReport>(kMonitorJsonVersion),
-          {"data", &MonitorReport::data},
-          {"every", &MonitorReport::every, "steps between measured ones"},
-          {"measured", &MonitorReport::measured, "the measured steps"},
-          {"loss", &MonitorReport::loss, "by step"},
-          {"scale", &MonitorReport::scale, "by step"},
-          {"gradient_norm", &MonitorReport::gradient_norm, "by step; `null`: not known"},
-          {"lr", &MonitorReport::lr, "by step, of the first group"},
-          {"seconds", &MonitorReport::seconds, "by step"},
-          {"skips", &MonitorReport::skips, "steps that the scaler skipped"},
-          {"update_norm", &MonitorReport::update_norm, "by measured step"},
-          {"weight_norm", &MonitorReport::weight_norm, "by measured step"},
-          {"alarms", [](auto& r) { return each<AlarmOf>(r, r.alarms); }},
-          {"places", [](auto& r) { return each<PlaceOf>(r, r.places); }},
+          {"layer", [](auto& p) { return p.report.site(p.place.site).layer; }},
+          {"role", [](auto& p) { return to_string(p.report.site(p.place.site).role); }},
+          {"name", [](auto& p) { return place_name(p.report.site(p.place.site)); }},
+          {"format", [](auto& p) { return p.report.formats[static_cast<size_t>(p.place.site)]; }},
+          {"count", [](auto& p) { return p.place.count; }, "values over the measured steps"},
+          {"zeros", [](auto& p) { return p.place.zeros; }},
+          {"nonfinite", [](auto& p) { return p.place.nonfinite; }},
+          {"largest", [](auto& p) { return p.place.largest; }, "without the loss scale"},
+          {"least_headroom", [](auto& p) { return p.place.least_headroom; }, "octaves"},
+          {"last_headroom", [](auto& p) { return p.place.last_headroom; }, "octaves"},
       });
   return keys;
 }
 
 }  // namespace
+
+const JsonObject<MonitorReport>& json_object(const MonitorReport*) {
+  static const JsonObject<MonitorReport> keys(
+      "", {
+              format_key<MonitorReport>("lockstep-monitor-report"),
+              version_key<MonitorReport>(kMonitorJsonVersion),
+              {"data", &MonitorReport::data},
+              {"every", &MonitorReport::every, "steps between measured ones"},
+              {"measured", &MonitorReport::measured, "the measured steps"},
+              {"loss", &MonitorReport::loss, "by step"},
+              {"scale", &MonitorReport::scale, "by step"},
+              {"gradient_norm", &MonitorReport::gradient_norm, "by step; `null`: not known"},
+              {"lr", &MonitorReport::lr, "by step, of the first group"},
+              {"seconds", &MonitorReport::seconds, "by step"},
+              {"skips", &MonitorReport::skips, "steps that the scaler skipped"},
+              {"update_norm", &MonitorReport::update_norm, "by measured step"},
+              {"weight_norm", &MonitorReport::weight_norm, "by measured step"},
+              {"alarms", [](auto& r) { return each<AlarmOf>(r, r.alarms); }},
+              {"places", [](auto& r) { return each<PlaceOf>(r, r.places); }},
+          });
+  return keys;
+}
 
 std::string monitor_json(const MonitorReport& report) {
   return json_page(json_object(&report).write(report));

@@ -8,8 +8,9 @@
 
 #include "src/core/counted.h"
 
-#define LOCKSTEP_MONITOR_SECTIONS(section) \
-  section(summary) section(alarms) section(course) section(headroom) section(whatif) section(fp8) section(updates) section(layers)
+#define LOCKSTEP_MONITOR_SECTIONS(section)                                                        \
+  section(summary) section(alarms) section(course) section(headroom) section(whatif) section(fp8) \
+      section(updates) section(layers)
 
 namespace lockstep {
 
@@ -25,13 +26,12 @@ std::span<const MonitorSection> monitor_sections() {
 }
 
 ReportPage monitor_page(const MonitorReport& report) {
-  ReportPage page{
-      .title = report.data,
-      .subtitle = fmt::format("{}, {} measured, {}",
-                              counted(static_cast<size_t>(report.steps()), "step"),
-                              report.measured.size(),
-                              std::filesystem::path(report.path).filename().string()),
-      .sections = {}};
+  ReportPage page{.title = report.data,
+                  .subtitle = fmt::format("{}, {} measured, {}",
+                                          counted(static_cast<size_t>(report.steps()), "step"),
+                                          report.measured.size(),
+                                          std::filesystem::path(report.path).filename().string()),
+                  .sections = {}};
   for (const MonitorSection& section : monitor_sections()) {
     Blocks blocks = section.write(report);
     if (!blocks.empty()) page.sections.push_back({section.name, section.title, std::move(blocks)});

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "analysis/monitor/monitor_report.h"
+#include "reports/writers/json_keys.h"
 #include "reports/writers/page.h"
 
 namespace lockstep {
@@ -19,6 +20,7 @@ struct MonitorSection {
 std::span<const MonitorSection> monitor_sections();
 ReportPage monitor_page(const MonitorReport& report);
 // docs/monitor.md lists the keys.
+const JsonObject<MonitorReport>& json_object(const MonitorReport*);
 std::string monitor_json(const MonitorReport& report);
 
 // "blocks.0.mlp.weight grad_weight", as the sections name a site; without its role.

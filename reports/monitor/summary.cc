@@ -13,7 +13,7 @@ namespace {
 
 std::string alarms_sentence(const MonitorReport& report) {
   if (report.alarms.empty()) return "No alarm.";
-  const Alarm& first = report.alarms.front();
+  const LiveAlarm& first = report.alarms.front();
   const std::string place = first.site < 0 ? "" : place_name(report.site(first.site)) + ": ";
   return fmt::format("{}, the first at step {}: {}{}.", counted(report.alarms.size(), "alarm"),
                      first.step, place, first.sentence);
@@ -38,21 +38,24 @@ std::string stagnation_sentence(const MonitorReport& report) {
                      percent(worst->last_stagnant_bf16), tensor_name(report.site(worst->site)));
 }
 
-Blocks write(const MonitorReport& report) {
+Blocks write_summary(const MonitorReport& report) {
   Blocks blocks;
   const bool is_alarmed = !report.alarms.empty();
   std::string alarms = alarms_sentence(report);
   const size_t toned = alarms.find_first_of(",.");
   blocks.push_back(paragraph(std::move(alarms), is_alarmed ? Tone::kBad : Tone::kGood, toned));
-  blocks.push_back(paragraph(fmt::format(
-      "The loss went from {} to {} in {}, {} skipped. Sites were measured in {}, every {} steps.",
-      loss_text(report.loss.front()), loss_text(report.loss.back()),
-      counted(static_cast<size_t>(report.steps()), "step"), report.skips.size(),
-      counted(report.measured.size(), "step"), report.every)));
-  for (std::string sentence : {headroom_sentence(report),
-                               kept_layers_sentence(report.ranges.front()),
-                               loss_scale_sentence(report.ranges.front()),
-                               stagnation_sentence(report)}) {
+  const std::string steps = counted(static_cast<size_t>(report.steps()), "step");
+  const bool trains = !std::isnan(report.lr.front());  // inference has no loss
+  const std::string course =
+      trains ? fmt::format("The loss went from {} to {} in {}, {} skipped.",
+                           loss_text(report.loss.front()), loss_text(report.loss.back()), steps,
+                           report.skips.size())
+             : steps + " of inference.";
+  blocks.push_back(paragraph(fmt::format("{} Sites were measured in {}, every {} steps.", course,
+                                         counted(report.measured.size(), "step"), report.every)));
+  for (std::string sentence :
+       {headroom_sentence(report), kept_layers_sentence(report.ranges.front()),
+        loss_scale_sentence(report.ranges.front()), stagnation_sentence(report)}) {
     if (!sentence.empty()) blocks.push_back(paragraph(std::move(sentence)));
   }
   if (!report.damage.empty()) {
@@ -64,7 +67,7 @@ Blocks write(const MonitorReport& report) {
 }  // namespace
 
 MonitorSection summary_monitor_section() {
-  return {"summary", "Summary", write};
+  return {"summary", "Summary", write_summary};
 }
 
 }  // namespace lockstep

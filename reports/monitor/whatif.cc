@@ -7,12 +7,12 @@
 namespace lockstep {
 namespace {
 
-Blocks write(const MonitorReport& report) {
+Blocks write_whatif(const MonitorReport& report) {
   const RangeTable& ranges = report.ranges.front();
   if (ranges.layers.empty()) return {};
-  Blocks blocks = {paragraph(fmt::format(
-      "The exponent histograms of {} measured steps, shifted by a loss scale.",
-      report.measured.size()))};
+  Blocks blocks = {paragraph(
+      fmt::format("The exponent histograms of {} measured steps, shifted by a loss scale.",
+                  report.measured.size()))};
   blocks.push_back(table(range_table(ranges)));
   return blocks;
 }
@@ -20,7 +20,7 @@ Blocks write(const MonitorReport& report) {
 }  // namespace
 
 MonitorSection whatif_monitor_section() {
-  return {"whatif", "What FP16 would do", write};
+  return {"whatif", "What FP16 would do", write_whatif};
 }
 
 }  // namespace lockstep

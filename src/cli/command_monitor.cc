@@ -25,7 +25,7 @@ struct MonitorArgs {
   bool overwrite = false;
 };
 
-std::string json_of(const Alarm& alarm, const MonitoredRun& run) {
+std::string json_of(const LiveAlarm& alarm, const MonitoredRun& run) {
   nlohmann::ordered_json json = {
       {"rule", alarm.rule}, {"step", alarm.step}, {"sentence", alarm.sentence}};
   if (alarm.site >= 0) {
@@ -54,12 +54,11 @@ int monitor(const MonitorArgs& args) {
   StepRecord step;
   while (read_monitored_step(std::cin, run, step)) {
     writer.on_step(step);
-    for (const Alarm& alarm : alarms.check(step)) {
+    for (const LiveAlarm& alarm : alarms.check(step)) {
       const std::string place =
-          alarm.site < 0 ? ""
-                         : run.sites.sites[static_cast<size_t>(alarm.site)].label() + ": ";
-      told.push_back({.kind = alarm.rule, .sentence = place + alarm.sentence,
-                      .first_step = alarm.step});
+          alarm.site < 0 ? "" : run.sites.sites[static_cast<size_t>(alarm.site)].label() + ": ";
+      told.push_back(
+          {.kind = alarm.rule, .sentence = place + alarm.sentence, .first_step = alarm.step});
       fmt::print("{}\n", json_of(alarm, run));
       std::fflush(stdout);
     }

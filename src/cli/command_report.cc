@@ -56,9 +56,8 @@ int live(const ReportArgs& args, ProblemList& problems) {
   const bool has_file = std::filesystem::exists(args.run, error);
   const bool has_snapshot = std::filesystem::exists(args.run + ".progress.json", error);
   if (has_file && !has_snapshot) {
-    collect_problems(problems, [&] {
-      const RunFile run = RunFile::of_any_run(args.run, /*allow_empty=*/true);
-    });
+    collect_problems(
+        problems, [&] { const RunFile run = RunFile::of_any_run(args.run, /*allow_empty=*/true); });
   }
   if (!has_file && !has_snapshot) {
     problems.add(fmt::format("run file '{}': no such file", args.run),
@@ -145,8 +144,8 @@ Reported read_all(const ReportArgs& args, ReportPictures pictures, ProblemList& 
   for (const std::optional<RunFile>* one : {&run, &second}) {
     if (!*one || !(*one)->is_live()) continue;
     if (are_two) {
-      problems.add(fmt::format("'{}': a monitor recorded it: two reports are not compared",
-                               (*one)->path()));
+      problems.add(
+          fmt::format("'{}': a monitor recorded it: two reports are not compared", (*one)->path()));
     }
     if (args.tries) problems.add("--try: a monitored run has no lanes, and so no remedies");
   }

@@ -10,6 +10,7 @@
 #include "analysis/cost/gpu_cost.h"
 #include "analysis/exact/exact_rules.h"
 #include "analysis/findings/finding_kinds.h"
+#include "analysis/monitor/alarms.h"
 #include "emulation/accumulator/accumulator.h"
 #include "emulation/accumulator/accumulator_picture.h"
 #include "emulation/format/block_format.h"
@@ -22,6 +23,7 @@
 #include "reports/advice/advice_keys.h"
 #include "reports/check/check_json.h"
 #include "reports/emit/emit_kinds.h"
+#include "reports/monitor/monitor_page.h"
 #include "reports/pair/pair_json.h"
 #include "reports/run/report_json.h"
 #include "reports/writers/glossary.h"
@@ -111,6 +113,14 @@ Listing list_scalers() {
   for (const LossScaler& s : loss_scalers()) {
     out.rows.push_back({str(s.name), str(to_string(s.check)), str(s.help), default_numbers_text(s),
                         str(s.source)});
+  }
+  return out;
+}
+
+Listing list_alarms() {
+  Listing out{{"alarm", "meaning", "source"}, {}};
+  for (const AlarmRow& row : alarm_rows()) {
+    out.rows.push_back({str(row.name), str(row.help), str(row.source)});
   }
   return out;
 }
@@ -413,6 +423,7 @@ constexpr std::array kTopics = {
     ListTopic{"quantities", "what is recorded of a lane: the datasets of a run file",
               list_quantities},
     ListTopic{"findings", "what can go wrong in a lane, and how it is decided", list_findings},
+    ListTopic{"alarms", "what a monitor warns of while a run trains", list_alarms},
     ListTopic{"emit", "kinds of files that `--emit KIND FILE` writes", list_emit},
     ListTopic{"words", "what words mean here", list_words},
     ListTopic{"gpus", "GPUs that `recommend` estimates times for, with their peak rates",
@@ -439,6 +450,13 @@ constexpr std::array kTopics = {
                .other_file = kReportSchema,
                .other_name = "report"});
         }},
+    ListTopic{"monitor-keys", "the keys of `lockstep report` of a monitored run, --format json",
+              [] { return list_keys(keys_of<MonitorReport>()); },
+              [] {
+                return json_schema(keys_of<MonitorReport>(),
+                                   {.title = "A monitored run, lockstep report --format json",
+                                    .description = "docs/monitor.md says what the keys mean."});
+              }},
     ListTopic{"check-keys", "the keys of `lockstep check --json`",
               [] { return list_keys(keys_of<CheckResult>()); },
               [] {

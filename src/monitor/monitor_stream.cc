@@ -14,7 +14,9 @@
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <optional>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "src/core/error.h"
@@ -36,8 +38,8 @@ constexpr size_t kMostSites = 1 << 20;
 constexpr int64_t kMostGroups = 1 << 16;
 constexpr size_t kNumbersOfStep = 4;
 
-// Without its end; "" at the end of the stream.
-std::string read_line(std::istream& in) {
+// Without its end; nothing at the end of the stream, or where the stream ends in the line.
+std::optional<std::string> read_line(std::istream& in) {
   std::string line;
   for (int c = in.get(); c != std::istream::traits_type::eof(); c = in.get()) {
     if (c == '\n') return line;
@@ -46,7 +48,7 @@ std::string read_line(std::istream& in) {
       throw InputError(fmt::format("monitor: a line has more than {} bytes", kMostLine));
     }
   }
-  return "";
+  return std::nullopt;
 }
 
 template <typename T>
@@ -57,18 +59,25 @@ T member(const Json& object, const char* name, ProblemList& problems, T absent =
     return absent;
   }
   try {
-    return found->get<T>();
-  } catch (const Json::exception&) {
-    problems.add(fmt::format("'{}' is {}, another type is required", name, found->dump()));
-    return absent;
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+      // get() would convert true, 1.5 and 2^32 + 1.
+      if (found->is_number_integer() && std::in_range<T>(found->get<int64_t>())) {
+        return found->get<T>();
+      }
+    } else {
+      return found->get<T>();
+    }
+  } catch (const Json::exception&) {  // a problem, below
   }
+  problems.add(fmt::format("'{}' is {}, another type is required", name, found->dump()));
+  return absent;
 }
 
 std::string text_member(const Json& object, const char* name, ProblemList& problems) {
   std::string text = member<std::string>(object, name, problems);
   if (printable(text) != text) {
-    problems.add(fmt::format("'{}' is '{}', must have no control characters", name,
-                             printable(text)));
+    problems.add(
+        fmt::format("'{}' is '{}', must have no control characters", name, printable(text)));
   }
   return text;
 }
@@ -112,8 +121,8 @@ LaneDescription live_lane(const Json& header, ProblemList& problems) {
   lane.policy.version.clear();
   lane.policy.help = "the user's own run";
   lane.policy.aliases.clear();
-  lane.policy.text = fmt::format("# no policy: a monitor measured the run itself\nname = \"{}\"\n",
-                                 kLiveLane);
+  lane.policy.text =
+      fmt::format("# no policy: a monitor measured the run itself\nname = \"{}\"\n", kLiveLane);
   return lane;
 }
 
@@ -145,29 +154,44 @@ class Taker {
 
 void take_sites(Taker& from, std::vector<SiteRecord>& sites) {
   for (SiteRecord& site : sites) site = {};
-  from.each(sites, [](SiteRecord& s) -> auto& { return s.stats.count; });
-  from.each(sites, [](SiteRecord& s) -> auto& { return s.stats.source_zero; });
-  from.each(sites, [](SiteRecord& s) -> auto& { return s.stats.nan; });
-  from.each(sites, [](SiteRecord& s) -> auto& { return s.update.stats.count; });
-  from.each(sites, [](SiteRecord& s) -> auto& { return s.update.stats.stagnant; });
-  from.each(sites, [](SiteRecord& s) -> auto& { return s.live.stagnant_bf16; });
-  from.each(sites, [](SiteRecord& s) -> auto& { return s.scale; });
-  from.each(sites, [](SiteRecord& s) -> auto& { return s.stats.abs_max; });
-  from.each(sites, [](SiteRecord& s) -> auto& { return s.stats.sum_sq; });
-  from.each(sites, [](SiteRecord& s) -> auto& { return s.update.stats.update_sq; });
-  from.each(sites, [](SiteRecord& s) -> auto& { return s.update.stats.weight_sq; });
-  from.each(sites, [](SiteRecord& s) -> auto& { return s.live.largest_rank; });
-  from.each(sites, [](SiteRecord& s) -> auto& { return s.live.largest_micro_batch; });
-  from.each(sites, [](SiteRecord& s) -> auto& { return s.live.nonfinite_rank; });
-  from.each(sites, [](SiteRecord& s) -> auto& { return s.live.nonfinite_micro_batch; });
+  from.each(
+      sites, [](SiteRecord & s) -> auto& { return s.stats.count; });
+  from.each(
+      sites, [](SiteRecord & s) -> auto& { return s.stats.source_zero; });
+  from.each(
+      sites, [](SiteRecord & s) -> auto& { return s.stats.nan; });
+  from.each(
+      sites, [](SiteRecord & s) -> auto& { return s.update.stats.count; });
+  from.each(
+      sites, [](SiteRecord & s) -> auto& { return s.update.stats.stagnant; });
+  from.each(
+      sites, [](SiteRecord & s) -> auto& { return s.live.stagnant_bf16; });
+  from.each(
+      sites, [](SiteRecord & s) -> auto& { return s.scale; });
+  from.each(
+      sites, [](SiteRecord & s) -> auto& { return s.stats.abs_max; });
+  from.each(
+      sites, [](SiteRecord & s) -> auto& { return s.stats.sum_sq; });
+  from.each(
+      sites, [](SiteRecord & s) -> auto& { return s.update.stats.update_sq; });
+  from.each(
+      sites, [](SiteRecord & s) -> auto& { return s.update.stats.weight_sq; });
+  from.each(
+      sites, [](SiteRecord & s) -> auto& { return s.live.largest_rank; });
+  from.each(
+      sites, [](SiteRecord & s) -> auto& { return s.live.largest_micro_batch; });
+  from.each(
+      sites, [](SiteRecord & s) -> auto& { return s.live.nonfinite_rank; });
+  from.each(
+      sites, [](SiteRecord & s) -> auto& { return s.live.nonfinite_micro_batch; });
   for (SiteRecord& site : sites) {
     for (uint64_t& bin : site.stats.exponent_histogram) from.take(bin);
     site.measured = site.stats.count > 0;
     site.update.measured = site.update.stats.count > 0;
     // A row of NaN would say that the site was not measured.
     if (site.measured && !(site.stats.abs_max >= 0)) {
-      throw InputError(fmt::format("monitor: abs_max is {}, must be at least 0",
-                                   site.stats.abs_max));
+      throw InputError(
+          fmt::format("monitor: abs_max is {}, must be at least 0", site.stats.abs_max));
     }
   }
 }
@@ -188,7 +212,7 @@ MonitoredRun read_monitored_run(std::istream& in) {
   ProblemList problems("monitor");
   Json header;
   try {
-    header = parse_json(read_line(in));
+    header = parse_json(read_line(in).value_or(""));
   } catch (const InputError& error) {
     throw InputError(fmt::format("monitor: its first line: {}", error.what()),
                      "lockstep_capture.Monitor writes it");
@@ -216,8 +240,8 @@ MonitoredRun read_monitored_run(std::istream& in) {
   options.steps = kUnknownSteps;
   options.measuring.statistics_every = member<int64_t>(header, "every", problems, 1);
   if (options.measuring.statistics_every < 1) {
-    problems.add(fmt::format("'every' is {}, must be at least 1",
-                             options.measuring.statistics_every));
+    problems.add(
+        fmt::format("'every' is {}, must be at least 1", options.measuring.statistics_every));
     options.measuring.statistics_every = 1;
   }
   options.measuring.histogram_every = options.measuring.statistics_every;
@@ -235,9 +259,9 @@ MonitoredRun read_monitored_run(std::istream& in) {
 }
 
 bool read_monitored_step(std::istream& in, const MonitoredRun& run, StepRecord& record) {
-  const std::string line = read_line(in);
-  if (line.empty()) return false;
-  const Json head = parse_json(line);
+  const std::optional<std::string> line = read_line(in);
+  if (!line) return false;
+  const Json head = parse_json(*line);
   ProblemList problems("monitor: a step");
   const auto step = member<int64_t>(head, "step", problems);
   record.is_measured = member<bool>(head, "measured", problems);

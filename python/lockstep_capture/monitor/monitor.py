@@ -36,7 +36,7 @@ from ..watch.hooks import Events, Listener, watch_training
 from .ranks import Sites, Table, is_shared
 from .sender import Sender
 from .tally import NUMBERS, UPDATE_NUMBERS
-from .taps import Key, Taps, chosen_modules
+from .taps import Taps, chosen_modules
 
 _NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 _MOST_BEFORE_SITES = 50  # steps that the scaler may skip before the optimizer has a state
@@ -46,7 +46,7 @@ _LONGEST_END = 60.0  # seconds that finish() waits for the file
 @dataclass(frozen=True)
 class Alarm:
     """A rule of `lockstep list alarms` that a step broke. layer: "" where it is the step as a whole; rank, micro_batch: where
-    the values are from, -1: not known; more: other places with the same alarm in the step."""
+    the values are from, -1: not known, or there is one; more: other places with the same alarm in the step."""
 
     rule: str
     step: int
@@ -157,6 +157,7 @@ class Monitor:
         self._measured: _Step | None = None  # the last one that was
         self._losses: list[torch.Tensor] = []
         self._scale: Any = 1.0
+        self._micro_batches = 0  # the most of a step
         self._waiting: collections.deque[_Step] = collections.deque()  # whose numbers are on their way
         self._number, self._begun, self._inside, self.finished = 0, 0.0, False, False
         self._failure = ""
@@ -266,6 +267,7 @@ class Monitor:
             taps=taps,
         )
         self._number += 1
+        self._micro_batches = max(self._micro_batches, len(losses))
         if self._sites is None:
             self._make_sites(step)
         if taps is not None and self._sites is not None:
@@ -292,7 +294,8 @@ class Monitor:
         shared = {
             key
             for key in places
-            if (parameter := parameters.get((key.layer, key.name.partition(".")[0]))) is not None and is_shared(parameter)
+            if (parameter := parameters.get((key.layer, key.name.partition(".")[0]))) is not None
+            and is_shared(parameter)
         }
         self._sites = Sites(places, shared, self._alone)
         for one in earlier:
@@ -422,6 +425,8 @@ class Monitor:
 
     def _note_alarm(self, alarm: dict[str, Any]) -> None:
         known = {name: value for name, value in alarm.items() if name in Alarm.__dataclass_fields__}
+        if self._micro_batches < 2:
+            known.pop("micro_batch", None)
         self._came.append(Alarm(**known))
 
     def _tell_alarms(self) -> None:

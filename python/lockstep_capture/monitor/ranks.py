@@ -22,7 +22,9 @@ class Table:
     histogram: torch.Tensor  # int64 [site, bin]
     numbers: torch.Tensor  # float64 [site, tally.NUMBERS]
     updates: torch.Tensor  # float64 [site, tally.UPDATE_NUMBERS]
-    where: torch.Tensor  # float64 [site, 5]: largest, its rank and micro-batch, first rank with a bad value, its micro-batch
+    where: (
+        torch.Tensor
+    )  # float64 [site, 5]: largest, its rank and micro-batch, first rank with a bad value, its micro-batch
     has_failed: torch.Tensor  # float64 []: how many ranks measured no more
 
     def tensors(self) -> list[torch.Tensor]:

@@ -10,7 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -91,6 +91,18 @@ class Listener:
         """After the optimizer's step."""
 
 
+class Loop(Protocol):
+    """A Subject, as far as backward() and what follows it are watched."""
+
+    @property
+    def optimizer(self) -> Any: ...
+    @property
+    def scaler(self) -> Any: ...
+    @property
+    def scales(self) -> bool: ...
+    def raw_gradients(self) -> list[torch.Tensor]: ...
+
+
 @contextlib.contextmanager
 def watch(subject: Subject, events: Events, listener: Listener) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
@@ -101,7 +113,7 @@ def watch(subject: Subject, events: Events, listener: Listener) -> Iterator[None
         yield
 
 
-def watch_training(stack: contextlib.ExitStack, subject: Subject, events: Events, listener: Listener) -> None:
+def watch_training(stack: contextlib.ExitStack, subject: Loop, events: Events, listener: Listener) -> None:
     """From backward() on."""
     _watch_backward(stack, subject, events, listener)
     _watch_clipping(stack, subject, events, listener)
@@ -136,7 +148,7 @@ def _watch_autocast(stack: contextlib.ExitStack, events: Events) -> None:
     replace(stack, torch.autocast, "__enter__", wrap)
 
 
-def _watch_backward(stack: contextlib.ExitStack, subject: Subject, events: Events, listener: Listener) -> None:
+def _watch_backward(stack: contextlib.ExitStack, subject: Loop, events: Events, listener: Listener) -> None:
     running: list[bool] = []
 
     def wrap(original: Any) -> Any:
@@ -169,7 +181,7 @@ def _watch_backward(stack: contextlib.ExitStack, subject: Subject, events: Event
     replace(stack, torch.autograd, "backward", wrap)
 
 
-def _watch_clipping(stack: contextlib.ExitStack, subject: Subject, events: Events, listener: Listener) -> None:
+def _watch_clipping(stack: contextlib.ExitStack, subject: Loop, events: Events, listener: Listener) -> None:
     """At functions that clip_grad_norm_ and clip_grad_value_ call, which are found however those were imported."""
     seen = events.clipping
 
@@ -234,7 +246,7 @@ def _watch_clipping(stack: contextlib.ExitStack, subject: Subject, events: Event
     replace(stack, *torch_api.GROUP_TENSORS.place(), wrap_grouping)
 
 
-def _watch_scalers(stack: contextlib.ExitStack, subject: Subject, events: Events, listener: Listener) -> None:
+def _watch_scalers(stack: contextlib.ExitStack, subject: Loop, events: Events, listener: Listener) -> None:
     def wrap_any_scale(original: Any) -> Any:
         def scale(scaler: Any, outputs: Any) -> Any:
             if scaler is not subject.scaler and scaler.is_enabled():
@@ -281,7 +293,7 @@ def _watch_scalers(stack: contextlib.ExitStack, subject: Subject, events: Events
     replace(stack, subject.scaler, "step", wrap_step)
 
 
-def _watch_optimizer(stack: contextlib.ExitStack, subject: Subject, events: Events, listener: Listener) -> None:
+def _watch_optimizer(stack: contextlib.ExitStack, subject: Loop, events: Events, listener: Listener) -> None:
     optimizer = subject.optimizer
     assert optimizer is not None
 

@@ -76,9 +76,8 @@ void check_dataset(const StoredFields& fields, const std::string& path, const Qu
       bytes_of(dataset.kind) * static_cast<size_t>(element_count(dataset.row_shape));
   // A monitor's rows of sites may be left out or compressed; they are read one at a time.
   const bool is_sparse = lane.is_live() && quantity.is_wide();
-  const uint64_t bytes = is_sparse
-                             ? dataset.row_bytes
-                             : bytes_of(dataset.kind) * static_cast<uint64_t>(value->size());
+  const uint64_t bytes =
+      is_sparse ? dataset.row_bytes : bytes_of(dataset.kind) * static_cast<uint64_t>(value->size());
   if (bytes > most) {
     return fields.problem(
         fmt::format("has {} bytes, at most {} fit a file of this size", bytes, most));
@@ -130,11 +129,12 @@ void check_datasets(const StoredFields& lane, const std::string& path, const Lan
     const std::string name = group.empty() ? quantity.name : quantity.name.substr(slash + 1);
     // Absent from files of other versions, or of other runs: not measured. Every version has the
     // loss; it bounds the number of steps.
-    const bool is_needed = quantity.source == Source(&LaneStep::loss) ||
-                           (quantity.is_required(info) && extents.version >= kCompleteVersion) ||
-                           (quantity.is_of_watched() && extents.watched > 0) ||
-                           (quantity.is_checksum() && !quantity.is_of_device() && !info.is_live()) ||
-                           (quantity.is_of_device() && !info.device_sums.empty());
+    const bool is_needed =
+        quantity.source == Source(&LaneStep::loss) ||
+        (quantity.is_required(info) && extents.version >= kCompleteVersion) ||
+        (quantity.is_of_watched() && extents.watched > 0) ||
+        (quantity.is_checksum() && !quantity.is_of_device() && !info.is_live()) ||
+        (quantity.is_of_device() && !info.device_sums.empty());
     if (!group.empty() && !lane.has(group)) {
       if (is_needed && missing.insert(group).second) lane.problem(group + " is missing");
       continue;

@@ -79,8 +79,8 @@ void RunFile::Impl::read_rows(const RunDataset& from, int64_t begin, int64_t cou
   } catch (const std::runtime_error&) {
     if (!was_written && !is_being_written(path)) throw;
   }
-  RunFile again = RunFile::of_any_run(path, /*allow_empty=*/true,
-                                      group.empty() ? seeds.front() : options.seed);
+  RunFile again =
+      RunFile::of_any_run(path, /*allow_empty=*/true, group.empty() ? seeds.front() : options.seed);
   if (!again.impl_->identity.fits(identity)) {
     throw InputError(fmt::format("run file '{}': was replaced by another run", path));
   }

@@ -41,8 +41,8 @@ struct RunIdentity {
 class RunFile {
  public:
   // Throws: InputError: not a run file, newer version, damaged, no step (unless `allow_empty`).
-  // `seed`: one of the file's seeds, by default its first. Throws: InputError for any other, and for
-  // a monitor's file, which nothing was replayed for: of_any_run() opens it, too.
+  // `seed`: one of the file's seeds, by default its first. Throws: InputError for any other, and
+  // for a monitor's file, which nothing was replayed for: of_any_run() opens it, too.
   explicit RunFile(const std::string& path, bool allow_empty = false,
                    std::optional<uint64_t> seed = std::nullopt);
   static RunFile of_any_run(const std::string& path, bool allow_empty = false,
@@ -87,7 +87,7 @@ class RunFile {
   const ScriptLines& lines() const;                 // RunDescription::lines
   const std::vector<std::string>& watched() const;  // RunDescription::watched
   const SiteTable& sites() const;
-  const std::vector<LaneInfo>& lanes() const;   // the reference first
+  const std::vector<LaneInfo>& lanes() const;                 // the reference first
   bool is_live() const { return lanes().front().is_live(); }  // a monitor's: of_any_run()
   int lane_index(std::string_view name) const;  // Throws: InputError with a did-you-mean
 
