@@ -54,7 +54,7 @@ class SiteTally {
     out_.zeros += stats.source_zero;
     out_.nonfinite += now.nonfinite();
     out_.last_largest = now.largest();
-    if (!std::isnan(out_.last_largest)) out_.largest = std::max(out_.largest, out_.last_largest);
+    if (std::isfinite(out_.last_largest)) out_.largest = std::max(out_.largest, out_.last_largest);
     if (const std::optional<double> headroom = now.headroom()) {
       out_.last_headroom = *headroom;
       out_.least_headroom =

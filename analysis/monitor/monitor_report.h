@@ -19,7 +19,7 @@ namespace lockstep {
 struct LiveSiteReport {
   int32_t site = -1;
   uint64_t count = 0, zeros = 0, nonfinite = 0;
-  double largest = 0, last_largest = 0;  // of a step's values, without the loss scale
+  double largest = 0, last_largest = 0;  // of a step, without the loss scale; largest: finite
   // Octaves below the largest number of the format that holds it, as computed: in the step with the
   // fewest, and in the last measured one; NaN: unknown format, or never finite.
   double least_headroom = 0, last_headroom = 0;

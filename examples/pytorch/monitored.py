@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 STEPS = int(os.environ.get("STEPS", "1600"))
-OCTAVE = int(os.environ.get("OCTAVE", "104"))  # steps in which the values double
+OCTAVE = float(os.environ.get("OCTAVE", "104.3"))  # steps in which the values double
 
 
 class Sensor(torch.nn.Module):

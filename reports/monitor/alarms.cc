@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "reports/monitor/monitor_page.h"
+#include "src/core/counted.h"
 
 namespace lockstep {
 namespace {
@@ -19,22 +20,23 @@ std::string origin_text(const MonitorReport& report, const LiveAlarm& alarm) {
 }
 
 Blocks write_alarms(const MonitorReport& report) {
-  if (report.alarms.empty()) return {};
-  TableBlock out;
-  out.columns = {{"step"},
-                 {"alarm", Align::kLeft},
-                 {"place", Align::kLeft},
-                 {"from", Align::kLeft, true},
-                 {"what", Align::kLeft}};
+  constexpr size_t kMostAlarms = 50;
+  Blocks blocks;
   for (const LiveAlarm& alarm : report.alarms) {
-    std::string what = alarm.sentence;
-    if (alarm.more > 0) what += fmt::format("; {} more places", alarm.more);
-    out.rows.push_back({fmt::format("{}", alarm.step), alarm.rule,
-                        alarm.site < 0 ? "-" : place_name(report.site(alarm.site)),
-                        origin_text(report, alarm), std::move(what)});
+    if (blocks.size() == kMostAlarms) {
+      blocks.push_back(paragraph(
+          fmt::format("... and {} more; the JSON has all.", report.alarms.size() - kMostAlarms)));
+      break;
+    }
+    std::string text = fmt::format("Step {}, {}", alarm.step, alarm.rule);
+    const size_t toned = text.size();
+    if (alarm.site >= 0) text += ", " + place_name(report.site(alarm.site));
+    const std::string origin = origin_text(report, alarm);
+    text += fmt::format("{}{}: {}", origin.empty() ? "" : ", ", origin, alarm.sentence);
+    if (alarm.more > 0) text += fmt::format("; so do {}", counted(alarm.more, "other place"));
+    blocks.push_back(paragraph(text + ".", Tone::kBad, toned));
   }
-  out.notes = {"A place is named once, and again after it was well in between."};
-  return {table(std::move(out))};
+  return blocks;
 }
 
 }  // namespace

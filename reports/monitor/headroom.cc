@@ -11,11 +11,12 @@ namespace lockstep {
 namespace {
 
 constexpr size_t kNearestPlaces = 12;
+constexpr double kFar = 32;  // octaves: no run comes near
 
 Blocks write_headroom(const MonitorReport& report) {
   std::vector<const LiveSiteReport*> nearest;
   for (const LiveSiteReport& place : report.places) {
-    if (!std::isnan(place.least_headroom)) nearest.push_back(&place);
+    if (place.least_headroom < kFar) nearest.push_back(&place);
   }
   std::ranges::stable_sort(nearest, {}, &LiveSiteReport::least_headroom);
   if (nearest.size() > kNearestPlaces) nearest.resize(kNearestPlaces);

@@ -27,7 +27,7 @@ def environment(binary_dir):
 def test_the_guide_has_every_script():
     folder = SOURCE / "examples/pytorch"
     assert sorted(path.stem for path in folder.glob("*.py")) == sorted(
-        [*SCRIPTS, "training_loop", "fsdp2", "late_fault"]
+        [*SCRIPTS, "training_loop", "fsdp2", "late_fault", "monitored"]
     )
     page = (SOURCE / "docs/pytorch.md").read_text()
     assert all(f"../examples/pytorch/{name}.py" in page for name in SCRIPTS)
@@ -131,3 +131,30 @@ def test_the_fault_that_comes_late(environment, tmp_path):
         text=True,
     )
     assert fixed.returncode == 0 and "encode" in fixed.stdout, fixed.stdout + fixed.stderr
+
+
+def test_the_alarm_before_the_fault(environment, tmp_path):
+    """docs/monitor.md: the alarm names the layer before the NaN, the report and the remedy name the same one."""
+    script = SOURCE / "examples/pytorch/monitored.py"
+    short = {"STEPS": "520", "OCTAVE": "34"}  # the values leave FP16 at step 490
+    done = subprocess.run(
+        [sys.executable, script], env=environment | short, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    said = " ".join(done.stderr.split())
+    alarm, fault = said.index("headroom: encode activation: the largest value is"), said.index("the loss is nan")
+    assert alarm < fault, said
+    page = " ".join((SOURCE / "docs/monitor.md").read_text().split())
+
+    def run(*words):
+        done = subprocess.run(["lockstep", *words], env=environment, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return " ".join(done.stdout.split())
+
+    report = run("report", "live.h5")
+    for sentence in (
+        "Keep 1 of 3 layers in fp32 under autocast, by their range: encode. The other 2 may use fp16.",
+        "octaves, of encode activation in fp16.",
+    ):
+        assert sentence in report and sentence in page
+    captured = next(name for name in os.listdir(tmp_path) if name.startswith("late.step") and name.endswith(".run.h5"))
+    assert "encode" in run("recommend", captured, "--fix", "torch-autocast-fp16-cpu")
