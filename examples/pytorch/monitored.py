@@ -1,4 +1,4 @@
-"""A monitor next to a capture that waits: a sensor drifts, and at step 1500 its values leave FP16.
+"""A monitor next to a capture that waits: a sensor drifts, and at about step 1500 its values leave FP16.
 
     python examples/pytorch/monitored.py
 
@@ -42,7 +42,15 @@ def main():
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     monitor = lockstep_capture.Monitor("live.h5", model, optimizer, scaler=scaler, every=50)
     cap = lockstep_capture.Capture(
-        "late.lscap.h5", model, optimizer, loss_of, scaler=scaler, autocast="float16", when="fault", times=1, report=True
+        "late.lscap.h5",
+        model,
+        optimizer,
+        loss_of,
+        scaler=scaler,
+        autocast="float16",
+        when="fault",
+        times=1,
+        report=True,
     )
     for step in range(STEPS):
         batch = batch_of(step)

@@ -36,7 +36,9 @@ def batch_of(step, factor=1.0):
     return factor * torch.randn(24, 16, generator=generator), torch.randint(4, (24,), generator=generator)
 
 
-def train(path=None, *, steps=12, half=False, micro=1, clip=None, factors=None, lr=1e-2, model=None, capture=None, **options):
+def train(
+    path=None, *, steps=12, half=False, micro=1, clip=None, factors=None, lr=1e-2, model=None, capture=None, **options
+):
     """The weights, and the monitor. factors: {step: what the batch is multiplied by}."""
     torch.manual_seed(1)
     model = network() if model is None else model()
@@ -70,7 +72,9 @@ def train(path=None, *, steps=12, half=False, micro=1, clip=None, factors=None, 
     return [p.detach().clone() for p in model.parameters()], monitor
 
 
-@pytest.mark.parametrize("options", [{}, {"half": True, "clip": 1.0}, {"micro": 3}, {"factors": {5: float("nan")}}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"half": True, "clip": 1.0}, {"micro": 3}, {"factors": {5: float("nan")}}], ids=str
+)
 def test_training_keeps_its_bits(tmp_path, options):
     plain, _ = train(**options)
     drawn = torch.rand(1)
@@ -272,7 +276,12 @@ def test_checkpointing_counts_once(tmp_path, reentrant):
             checkpoint(model, x, use_reentrant=reentrant).square().sum().backward()
             optimizer.step()
     run = read_run(tmp_path / "live.h5")
-    counted = run.sites.drop(columns="count").join(run.statistics("live", "count").droplevel("step")).groupby(["layer", "role"])["count"].sum()
+    counted = (
+        run.sites.drop(columns="count")
+        .join(run.statistics("live", "count").droplevel("step"))
+        .groupby(["layer", "role"])["count"]
+        .sum()
+    )
     for layer, size in (("0", 24 * 32), ("1", 24 * 32), ("2", 24 * 4)):
         assert counted[layer, "activation"] == size and counted[layer, "grad_activation"] == size
 
@@ -378,7 +387,9 @@ def test_killed_loop_leaves_a_whole_file(tmp_path, number, lockstep):
     path = str(tmp_path / "live.h5")
     python = os.path.join(os.path.dirname(__file__), "..", "..", "..", "python")
     script = textwrap.dedent(LOOP).format(python=python, path=path)
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as loop:
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as loop:
         for line in loop.stdout:
             if int(line) == 50:
                 loop.send_signal(number)
@@ -392,7 +403,7 @@ def test_killed_loop_leaves_a_whole_file(tmp_path, number, lockstep):
 
 
 def state_of(path, lockstep):
-    """"closed" once nobody writes the file any more."""
+    """ "closed" once nobody writes the file any more."""
     import fcntl
 
     with contextlib.suppress(BlockingIOError), open(f"{path}.lock", "a") as lock:  # it may be gone
@@ -406,7 +417,9 @@ def test_two_runs_of_one_name(tmp_path):
     torch.manual_seed(1)
     models = [network(), network()]
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
-    monitors = [Monitor(tmp_path / "live.h5", m, o, every=1, quiet=True) for m, o in zip(models, optimizers, strict=True)]
+    monitors = [
+        Monitor(tmp_path / "live.h5", m, o, every=1, quiet=True) for m, o in zip(models, optimizers, strict=True)
+    ]
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for step in range(60):

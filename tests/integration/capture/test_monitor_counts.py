@@ -106,7 +106,10 @@ def test_counts_are_a_replays(name, tmp_path, monkeypatch, binary_dir, lockstep)
         batch = torch.randint(-3, 4, shape, generator=generator).float()
     optimizer = torch.optim.SGD(network.parameters(), lr=2.0**-12)
     live, captured, replayed = (str(tmp_path / file) for file in ("live.h5", "c.lscap.h5", "run.h5"))
-    with Monitor(live, network, optimizer, quiet=True) as monitor, Capture(captured, network, optimizer, loss_of, steps=1, quiet=True) as cap:
+    with (
+        Monitor(live, network, optimizer, quiet=True) as monitor,
+        Capture(captured, network, optimizer, loss_of, steps=1, quiet=True) as cap,
+    ):
         with monitor.step(batch), cap.step(batch):
             loss_of(network, batch).backward()
             optimizer.step()

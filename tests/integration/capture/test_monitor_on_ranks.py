@@ -121,7 +121,8 @@ def test_alarm_names_the_rank(tmp_path, kind):
 def test_a_file_for_every_rank(tmp_path):
     spawn(2, tmp_path, "ddp", per_rank=True)
     counts = [
-        read_run(f"{tmp_path}/live.rank{rank}.h5").statistics("live", "count")["count"].loc[0].sum() for rank in range(2)
+        read_run(f"{tmp_path}/live.rank{rank}.h5").statistics("live", "count")["count"].loc[0].sum()
+        for rank in range(2)
     ]
     assert counts[0] == counts[1] and not os.path.exists(f"{tmp_path}/live.h5")
 
