@@ -20,6 +20,15 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();  // without a sign
 
+double rate_of(const LaneStep& lane) {
+  return lane.lr.empty() ? kNan : lane.lr.front();
+}
+
+// No weight could move.
+bool is_idle(const LaneStep& lane) {
+  return is_skipped(lane) || rate_of(lane) == 0;
+}
+
 const LaneStep& lane_of(const StepRecord& step) {
   return step.lanes.front();
 }
@@ -71,10 +80,12 @@ class LossNotFinite : public AlarmRule {
   void check(const MonitoredSites&, const StepRecord& step,
              std::vector<LiveAlarm>& alarms) override {
     const double loss = lane_of(step).loss;
-    const bool trains = !std::isnan(lane_of(step).lr.front());  // inference has no loss
-    if (!edge_.rises(trains && !std::isfinite(loss))) return;
+    // Inference has no loss, and some loops do not show theirs: such a loss was never finite.
+    has_loss_ = has_loss_ || !std::isnan(loss);
+    if (!edge_.rises(has_loss_ && !std::isfinite(loss))) return;
     alarms.push_back({.sentence = fmt::format("the loss is {}", std::isnan(loss) ? kNan : loss)});
   }
+  bool has_loss_ = false;
   Edge edge_;
 };
 
@@ -83,7 +94,7 @@ class LossSpike : public AlarmRule {
              std::vector<LiveAlarm>& alarms) override {
     const double loss = lane_of(step).loss;
     const auto limit = seen_.limit();
-    if (edge_.rises(limit && loss > *limit)) {
+    if (edge_.rises(limit && std::isfinite(loss) && loss > *limit)) {
       alarms.push_back({.sentence = fmt::format("the loss is {:.4g}, {:.4g} in the mean of the "
                                                 "last steps, limit {:.4g}",
                                                 loss, seen_.mean(), *limit)});
@@ -176,14 +187,17 @@ class UpdateNorm : public AlarmRule {
     for (const SiteRecord& site : lane_of(step).sites) {
       if (site.update.measured) square += site.update.stats.update_sq;
     }
-    const double norm = std::sqrt(square);
-    if (!step.is_measured || !(norm > 0)) return;
+    // Without the learning rate, which a warm-up raises.
+    const double rate = rate_of(lane_of(step));
+    const double norm = std::sqrt(square) / (rate > 0 ? rate : 1);
+    if (!step.is_measured || !(norm > 0) || !std::isfinite(norm)) return;
     std::vector<double> before(seen_.begin(), seen_.end());
     std::ranges::sort(before);
     const double usual = before.empty() ? norm : before[before.size() / 2];
     if (edge_.rises(before.size() >= kLeast && norm >= kTimes * usual)) {
-      alarms.push_back({.sentence = fmt::format("the norm of all updates is {:.4g}, {:g} times the "
-                                                "median of the last {} measured steps, {:.4g}",
+      alarms.push_back({.sentence = fmt::format("the norm of all updates over the learning rate is "
+                                                "{:.4g}, {:.3g} times the median of the last {} "
+                                                "measured steps, {:.4g}",
                                                 norm, norm / usual, before.size(), usual)});
     }
     seen_.push_back(norm);
@@ -209,7 +223,7 @@ class SiteRule : public AlarmRule {
       const SiteRecord& record = lane.sites[static_cast<size_t>(site.id)];
       if (!record.measured) continue;
       const std::string& format = sites.formats->at(static_cast<size_t>(site.id));
-      const LiveSite now{site, record, find_known_format(format), is_skipped(lane)};
+      const LiveSite now{site, record, find_known_format(format), is_skipped(lane), is_idle(lane)};
       Found found = judge(now);
       if (!edges_[site.id].rises(found.badness > 0)) continue;
       ++count;
@@ -262,17 +276,23 @@ class AttentionLogits : public SiteRule {
 };
 
 class ZeroGradient : public SiteRule {
+  static constexpr int kLeast = 2;  // an expert that no token reached has one such step
+
   Found judge(const LiveSite& now) override {
     if (now.site.role != Role::kGradWeight) return {};
     const TensorStats& stats = now.record.stats;
-    bool& was_nonzero = was_nonzero_[now.site.id];
-    const bool is_zero = stats.source_zero == stats.count;
-    if (!is_zero) was_nonzero = true;
-    if (!is_zero || !was_nonzero) return {};
-    return {1,
-            fmt::format("all {} are zero, and were not before", counted(stats.count, "element"))};
+    Seen& seen = seen_[now.site.id];
+    seen.zero_steps = stats.source_zero == stats.count ? seen.zero_steps + 1 : 0;
+    if (seen.zero_steps == 0) seen.was_nonzero = true;
+    if (seen.zero_steps < kLeast || !seen.was_nonzero) return {};
+    return {1, fmt::format("all {} are zero in {} measured steps, and were not before",
+                           counted(stats.count, "element"), kLeast)};
   }
-  std::map<int32_t, bool> was_nonzero_;
+  struct Seen {
+    int zero_steps = 0;
+    bool was_nonzero = false;
+  };
+  std::map<int32_t, Seen> seen_;
 };
 
 class Headroom : public SiteRule {
@@ -281,7 +301,7 @@ class Headroom : public SiteRule {
 
   Found judge(const LiveSite& now) override {
     const std::optional<double> headroom = now.headroom();
-    if (!headroom) return {};
+    if (!headroom || now.site.scaled) return {};  // a loss scale grows until something overflows
     std::deque<double>& before = before_[now.site.id];
     const double mean = std::accumulate(before.begin(), before.end(), 0.0) /
                         static_cast<double>(std::max<size_t>(before.size(), 1));
@@ -306,7 +326,7 @@ class Stagnation : public SiteRule {
 
   Found judge(const LiveSite& now) override {
     const UpdateStats& update = now.record.update.stats;
-    if (!now.record.update.measured || update.count == 0) return {};
+    if (!now.record.update.measured || update.count == 0 || now.step_is_idle) return {};
     const double share = static_cast<double>(update.stagnant) / static_cast<double>(update.count);
     const auto first = first_.emplace(now.site.id, share).first;
     if (share < kMost || first->second >= kMost) return {};
@@ -364,7 +384,9 @@ std::span<const AlarmRow> alarm_rows() {
        "torchtitan#4026 asks for layer, rank and micro-batch", make<NotFinite>},
       {"loss-spike", "the loss is above the mean of the last 128 steps by 6 standard deviations",
        "OLMo", make<LossSpike>},
-      {"gradient-spike", "so is the logarithm of the gradients' norm", "OLMo", make<GradientSpike>},
+      {"gradient-spike",
+       "the logarithm of the gradients' norm is above its mean by 6 standard deviations", "OLMo",
+       make<GradientSpike>},
       {"gradient-far-above-start",
        "the gradients' norm is 10 times the largest of the first 100 steps", "Megatron-LM",
        make<FarAboveStart>},
@@ -372,12 +394,14 @@ std::span<const AlarmRow> alarm_rows() {
        make<Skips>},
       {"low-scale", "the loss scale is below 1", "apex, DeepSpeed stop at their smallest scale",
        make<LowScale>},
-      {"update-norm", "the norm of all updates doubles: it precedes spikes of the loss",
+      {"update-norm",
+       "the norm of all updates over the learning rate doubles: it precedes spikes of the loss",
        "marin#1368", make<UpdateNorm>},
       {"attention-logits", "a logit of attention is above 100", "ViT-22B, section 2",
        make<AttentionLogits>},
-      {"zero-gradient", "all gradients of a weight are zero, and were not before", "Megatron-LM",
-       make<ZeroGradient>},
+      {"zero-gradient",
+       "all gradients of a weight are zero in two measured steps, and were not before",
+       "Megatron-LM", make<ZeroGradient>},
       {"fp8-underflow",
        "more than 5 % of a quantised tensor's values become zero with a scale for the whole tensor",
        "msprobe", make<Fp8Underflow>},
@@ -386,8 +410,8 @@ std::span<const AlarmRow> alarm_rows() {
       {"stagnation", "half of the updated weights keep their value, and fewer did at the start",
        "Lockstep", make<Stagnation>},
       {"saturation",
-       "values of a quantised tensor are above the largest of 16 measured steps before: delayed "
-       "scaling cuts them",
+       "values of a quantised tensor are above the largest of up to 16 measured steps before: a "
+       "scale from those steps cuts them",
        "Lockstep", make<Saturation>},
   };
   return rows;

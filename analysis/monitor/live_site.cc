@@ -66,7 +66,9 @@ std::optional<double> LiveSite::headroom() const {
 
 double LiveSite::share_above(double limit) const {
   const auto& bins = record.stats.exponent_histogram;
-  const int last = std::ilogb(limit * record.scale) + kFp32Bias;
+  const double scaled = limit * record.scale;
+  if (!(scaled > 0) || !std::isfinite(scaled)) return 0;
+  const int last = std::ilogb(scaled) + kFp32Bias;
   uint64_t above = 0, nonzero = 0;
   for (int bin = 0; bin < kNonfiniteBin; ++bin) {
     nonzero += bins[static_cast<size_t>(bin)];

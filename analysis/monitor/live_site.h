@@ -37,8 +37,8 @@ int scale_to_fit(double abs_max, const Format& format);
 struct LiveSite {
   const Site& site;
   const SiteRecord& record;
-  const Format* format;  // of its values in the run; null: unknown
-  bool step_is_skipped = false;
+  const Format* format;                                // of its values in the run; null: unknown
+  bool step_is_skipped = false, step_is_idle = false;  // idle: skipped, or a learning rate of 0
 
   bool is_gradient() const { return lockstep::is_gradient(site.role); }
   bool is_quantised() const { return lockstep::is_quantised(site, format); }
@@ -46,7 +46,7 @@ struct LiveSite {
   // Octaves from the largest value to the largest number of the format in which it is held; nothing
   // where it is not finite, or the format is unknown.
   std::optional<double> headroom() const;
-  // The largest magnitude, without the loss scale.
+  // The largest magnitude, without the loss scale; infinite where that is 0.
   double largest() const { return record.stats.abs_max / record.scale; }
   // Share of the nonzero values in octaves above that of `limit`, a number without the loss scale.
   // Requires: limit > 0, finite.

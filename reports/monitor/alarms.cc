@@ -14,9 +14,10 @@ std::string origin_text(const MonitorReport& report, const LiveAlarm& alarm) {
   const bool is_one = std::ranges::none_of(
       report.alarms, [](const LiveAlarm& a) { return a.rank > 0 || a.micro_batch > 0; });
   if (is_one || (alarm.rank < 0 && alarm.micro_batch < 0)) return "";
-  if (alarm.micro_batch < 0) return fmt::format("rank {}", alarm.rank);
-  return fmt::format("rank {}, micro-batch {}", std::max<int64_t>(alarm.rank, 0),
-                     alarm.micro_batch);
+  const std::string micro = fmt::format("micro-batch {}", alarm.micro_batch);
+  if (alarm.rank < 0) return micro;
+  const std::string of_rank = fmt::format("rank {}", alarm.rank);
+  return alarm.micro_batch < 0 ? of_rank : of_rank + ", " + micro;
 }
 
 Blocks write_alarms(const MonitorReport& report) {
@@ -33,7 +34,7 @@ Blocks write_alarms(const MonitorReport& report) {
     if (alarm.site >= 0) text += ", " + place_name(report.site(alarm.site));
     const std::string origin = origin_text(report, alarm);
     text += fmt::format("{}{}: {}", origin.empty() ? "" : ", ", origin, alarm.sentence);
-    if (alarm.more > 0) text += fmt::format("; so do {}", counted(alarm.more, "other place"));
+    if (alarm.more > 0) text += fmt::format("; also at {}", counted(alarm.more, "other place"));
     blocks.push_back(paragraph(text + ".", Tone::kBad, toned));
   }
   return blocks;

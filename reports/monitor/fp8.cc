@@ -10,7 +10,7 @@ namespace lockstep {
 namespace {
 
 constexpr size_t kWorstTensors = 12;
-constexpr double kShown = 1e-4;  // shares below it change no one's mind
+constexpr double kShown = 1e-4;  // smaller shares are left out
 
 Blocks write_fp8(const MonitorReport& report) {
   if (report.fp8.empty()) return {};
@@ -37,8 +37,8 @@ Blocks write_fp8(const MonitorReport& report) {
       "To zero: of the nonzero values, with one scale for the tensor, from the step's own largest "
       "value (current scaling). Scales by row or by block fit better; a histogram of the tensor "
       "does not tell how much.",
-      "Saturated: at least, where the scale comes from the 16 measured steps before (delayed "
-      "scaling)."};
+      "Saturated: at least, if the scale came from up to 16 measured steps before (delayed scaling "
+      "takes it from the steps just before, which with `every` above 1 are others)."};
   if (all > worst.size()) out.notes.push_back(fmt::format("... and {} more.", all - worst.size()));
   return {table(std::move(out))};
 }

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -185,7 +186,22 @@ void take_sites(Taker& from, std::vector<SiteRecord>& sites) {
   from.each(
       sites, [](SiteRecord & s) -> auto& { return s.live.nonfinite_micro_batch; });
   for (SiteRecord& site : sites) {
-    for (uint64_t& bin : site.stats.exponent_histogram) from.take(bin);
+    uint64_t binned = 0;
+    for (uint64_t& bin : site.stats.exponent_histogram) {
+      from.take(bin);
+      binned += bin;
+    }
+    const TensorStats& stats = site.stats;
+    const UpdateStats& update = site.update.stats;
+    if (binned != stats.count || stats.source_zero > stats.exponent_histogram.front() ||
+        stats.nan > stats.exponent_histogram.back() || update.stagnant > update.count ||
+        site.live.stagnant_bf16 > update.count) {
+      throw InputError(
+          fmt::format("monitor: a site's counts contradict each other: {} of {} values "
+                      "in its histogram, {} zeros, {} NaN, {} of {} updates stagnant",
+                      binned, stats.count, stats.source_zero, stats.nan,
+                      std::max(update.stagnant, site.live.stagnant_bf16), update.count));
+    }
     site.measured = site.stats.count > 0;
     site.update.measured = site.update.stats.count > 0;
     // A row of NaN would say that the site was not measured.
@@ -262,6 +278,7 @@ bool read_monitored_step(std::istream& in, const MonitoredRun& run, StepRecord& 
   const std::optional<std::string> line = read_line(in);
   if (!line) return false;
   const Json head = parse_json(*line);
+  if (head.is_object() && head.contains("end")) return false;
   ProblemList problems("monitor: a step");
   const auto step = member<int64_t>(head, "step", problems);
   record.is_measured = member<bool>(head, "measured", problems);

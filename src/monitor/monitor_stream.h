@@ -33,8 +33,9 @@ struct MonitoredRun {
 // The first line of the stream. Throws: InputError with everything that is wrong in it.
 MonitoredRun read_monitored_run(std::istream& in);
 
-// The next step into `record`. Returns: false at the end of the stream, whether it ends between two
-// steps or in one, as where the loop was killed. Throws: InputError for anything else.
+// The next step into `record`. Returns: false at the end of the stream, which a line says, or which
+// comes between two steps or in one, as where the loop was killed. Throws: InputError for anything
+// else.
 bool read_monitored_step(std::istream& in, const MonitoredRun& run, StepRecord& record);
 
 }  // namespace lockstep

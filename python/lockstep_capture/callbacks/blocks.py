@@ -44,12 +44,14 @@ class Together:
             yield
 
     def finish(self) -> None:
-        for one in self._all:
-            one.finish()
+        with contextlib.ExitStack() as stack:  # the others, too, where one fails
+            for one in self._all:
+                stack.callback(one.finish)
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        for one in self._all:
-            one.__exit__(kind, value, trace)
+        with contextlib.ExitStack() as stack:
+            for one in self._all:
+                stack.callback(one.__exit__, kind, value, trace)
 
 
 def with_monitor(
@@ -71,7 +73,11 @@ def with_monitor(
         when = waiting["when"]
         rules = list(when) if isinstance(when, (list, tuple, set, frozenset)) else [when]
         waiting = waiting | {"when": [*rules, watching.rule()]}
-    return Together([make(waiting), watching])
+    try:
+        return Together([make(waiting), watching])
+    except BaseException:
+        watching.abandon()
+        raise
 
 
 class Blocks:

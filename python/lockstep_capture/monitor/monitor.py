@@ -36,10 +36,12 @@ from ..watch.hooks import Events, Listener, watch_training
 from .ranks import Sites, Table, is_shared
 from .sender import Sender
 from .tally import NUMBERS, UPDATE_NUMBERS
-from .taps import Taps, chosen_modules
+from .taps import Key, Place, Taps, chosen_modules
 
 _NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 _MOST_BEFORE_SITES = 50  # steps that the scaler may skip before the optimizer has a state
+_MOST_BLOCKS = 1024  # without the end of a step
+_FIRST_LR = 4  # of a step's values
 _LONGEST_END = 60.0  # seconds that finish() waits for the file
 
 
@@ -63,7 +65,7 @@ class Alarm:
         where += [f"rank {self.rank}"] if self.rank >= 0 and world_size() > 1 else []
         where += [f"micro-batch {self.micro_batch}"] if self.micro_batch >= 0 else []
         place = ", ".join(where) + ": " if where else ""
-        others = f"; so do {self.more} other places" if self.more else ""
+        others = f"; also at {self.more} other places" if self.more else ""
         return f"step {self.step}: {self.rule}: {place}{self.sentence}{others}"
 
 
@@ -85,14 +87,17 @@ class _Subject:
 
 @dataclass
 class _Step:
-    """What is known of one step. values: loss, scale, gradients' norm, found_inf; numbers or tensors on the device."""
+    """What is known of one step. values: loss, scale, gradients' norm, found_inf, then the groups' rates; numbers or tensors
+    on the device. has_begun: the copies to the host."""
 
     number: int
     seconds: float
-    lr: list[float]
     values: list[Any]
+    has_scaled_norm: bool
     skipped: bool
+    is_measured: bool
     taps: Taps | None
+    has_begun: bool = False
     table: Table | None = None
     fetched: list[torch.Tensor] = field(default_factory=list)
     event: Any = None  # of CUDA: passed once everything has been copied to the host
@@ -133,11 +138,14 @@ class Monitor:
         quiet: bool = False,
         program: str | os.PathLike[str] | None = None,
     ):
-        problems = _problems(path, model, scaler, every, on_alarm, overwrite)
+        self._alone = per_rank or world_size() == 1
+        self._writes = self._alone or rank() == 0
+        own = _path_of_rank(os.fspath(path)) if per_rank and world_size() > 1 and path else path
+        problems = _path_problems(own, overwrite) if self._writes else []
+        problems += _problems(model, scaler, every, on_alarm)
         if problems:
             raise CaptureError("; ".join(problems))
-        self._alone = per_rank or world_size() == 1
-        self._path = _path_of_rank(os.fspath(path)) if per_rank and world_size() > 1 else os.fspath(path)
+        self._path = os.fspath(own)
         self._model: torch.nn.Module = inside_wrappers(model)
         self._subject = _Subject(
             None if optimizer is None else unwrap_optimizer(optimizer),
@@ -147,7 +155,6 @@ class Monitor:
         self._modules = chosen_modules(self._model) if globs is None else chosen(self._model, globs)
         self._every, self._updates, self._attention, self._quiet = every, updates, attention, quiet
         self._device = next((p.device for p in self._model.parameters()), torch.device("cpu"))
-        self._writes = self._alone or rank() == 0
         self._overwrite = overwrite
         self._program = find_program(program) if self._writes else ""
         self._on_alarm = [on_alarm] if callable(on_alarm) else list(on_alarm)
@@ -158,6 +165,8 @@ class Monitor:
         self._losses: list[torch.Tensor] = []
         self._scale: Any = 1.0
         self._micro_batches = 0  # the most of a step
+        self._blocks = 0  # since a step ended
+        self._groups = 1  # of parameters, when the file began
         self._waiting: collections.deque[_Step] = collections.deque()  # whose numbers are on their way
         self._number, self._begun, self._inside, self.finished = 0, 0.0, False, False
         self._failure = ""
@@ -188,6 +197,8 @@ class Monitor:
             return
         self._guarded(lambda: self._send_all(wait=True))
         sender, self._sender = self._sender, None
+        self._measured, self._modules = None, {}
+        self._waiting.clear()
         if sender is None:
             if not self._failure and self._writes:
                 self._warn(f"{self._path} was not written: no step was complete")
@@ -200,6 +211,10 @@ class Monitor:
             self._say(f"{self._path} has {self._number} steps. Next: lockstep report {shlex.quote(self._path)}")
 
     close = finish
+
+    def abandon(self) -> None:
+        """Before the first step: there will be no file, and no word about it."""
+        self.finished = True
 
     def __enter__(self) -> Monitor:
         return self
@@ -214,7 +229,7 @@ class Monitor:
         if self._inside:
             raise CaptureError("monitor.step(): a block inside a block; each micro-batch needs its own")
         self._tell_alarms()
-        if self._failure and (self._alone or self._sites is None):
+        if self._failure and self._alone:
             self._stop(self._failure)
         events = Events(waits=self._device.type == "cpu")
         self._inside = True
@@ -225,16 +240,26 @@ class Monitor:
                 if not self.finished:
                     self._guarded(lambda: self._begin(events, stack))
                 yield
+        except BaseException:
+            self._taps, self._losses = None, []  # no step ends with this block
+            raise
         finally:
             self._inside = False
+            if self._taps is not None and (events.ended or self.finished):
+                self._guarded(self._taps.close)
         if self._subject.optimizer is None:
             events.ended = True
+        self._blocks = 0 if events.ended else self._blocks + 1
+        if self._blocks > _MOST_BLOCKS:
+            self._taps, self._losses = None, []
+            self._fail(f"{_MOST_BLOCKS} blocks in a row had no optimizer.step() of this optimizer in them")
         if events.ended and not self.finished:
             self._guarded(lambda: self._end(events))
 
     def _begin(self, events: Events, stack: contextlib.ExitStack) -> None:
+        watch_training(stack, self._subject, events, _Follower(self, events))
         self._send_all(wait=False)
-        if self._taps is None and self._number % self._every == 0:
+        if self._taps is None and self._number % self._every == 0 and not self._failure:
             self._taps = Taps(
                 self._modules,
                 self._subject.optimizer,
@@ -246,7 +271,6 @@ class Monitor:
         if self._taps is not None:
             stack.enter_context(uncompiled())
             stack.enter_context(self._taps.watch())
-        watch_training(stack, self._subject, events, _Follower(self, events))
 
     def _end(self, events: Events) -> None:
         taps, self._taps = self._taps, None
@@ -256,58 +280,73 @@ class Monitor:
         step = _Step(
             number=self._number,
             seconds=time.perf_counter() - self._begun,
-            lr=[float(group.get("lr", math.nan)) for group in groups] or [math.nan],
             values=[
                 torch.stack([loss.to(torch.float64).reshape(()) for loss in losses]).sum() if losses else math.nan,
                 self._scale,
-                events.clipping.norm if events.clipping.norm_type == 2.0 else math.nan,
+                _whole(events.clipping.norm if events.clipping.max_norm >= 0 else events.looked_norm),
                 found_inf,
+                *([group.get("lr", math.nan) for group in groups] or [math.nan]),
             ],
+            has_scaled_norm=events.clipping.stage == "scaled",
             skipped=events.ended and not events.stepped and self._subject.optimizer is not None,
+            is_measured=self._number % self._every == 0,
             taps=taps,
         )
+        if any("GradScaler" in problem.what for problem in events.problems) and not self._subject.scales:
+            self._fail("the loop has a GradScaler: Monitor(..., scaler=scaler)")
         self._number += 1
         self._micro_batches = max(self._micro_batches, len(losses))
+        self._waiting.append(step)
         if self._sites is None:
             self._make_sites(step)
-        if taps is not None and self._sites is not None:
+        if step.is_measured and self._sites is not None and step.table is None and not self.finished:
             self._measure(step)
         self._fetch(step)
-        self._waiting.append(step)
 
     def _make_sites(self, step: _Step) -> None:
         """After the first step that the scaler did not skip: then the optimizer has its state."""
-        earlier = [one for one in self._waiting if one.taps is not None]
-        measured = [*earlier, *([step] if step.taps is not None else [])]
-        has_state = not step.skipped or step.number >= _MOST_BEFORE_SITES
-        if not measured or not has_state:
+        if step.skipped and step.number < _MOST_BEFORE_SITES:
             return
-        places = dict(measured[0].taps.places)  # type: ignore[union-attr]
-        for one in measured[1:]:
-            places |= {key: place for key, place in one.taps.places.items() if key not in places}  # type: ignore[union-attr]
-        if step.taps is None:  # the state came in a step that was not measured
-            late = measured[0].taps
-            assert late is not None
-            late.note_states()
-            places |= {key: place for key, place in late.places.items() if key not in places}
-        parameters = measured[0].taps.parameters  # type: ignore[union-attr]
-        shared = {
-            key
-            for key in places
-            if (parameter := parameters.get((key.layer, key.name.partition(".")[0]))) is not None
-            and is_shared(parameter)
-        }
+        places: dict[Key, Place] = {}
+        shared: set[Key] = set()
+        taps = [one.taps for one in self._waiting if one.taps is not None]
+        self._guarded(lambda: self._find_places(taps, places, shared))
         self._sites = Sites(places, shared, self._alone)
-        for one in earlier:
-            self._measure(one)
-            self._fetch(one)
-        if self._writes:
-            self._sender = Sender(
-                [self._program, "monitor", self._path, *(["--overwrite"] if self._overwrite else [])],
-                self._header(len(step.lr)),
-                failed=self._note_ended,
-                alarm=self._note_alarm,
-            )
+        for one in self._waiting:
+            if one.is_measured:
+                self._measure(one)
+                self._fetch(one)
+        if self._writes and not self._failure:
+            self._guarded(lambda: self._start(len(step.values) - _FIRST_LR))
+
+    def _find_places(self, taps: list[Taps], places: dict[Key, Place], shared: set[Key]) -> None:
+        for one in taps:
+            one.note_states()  # those that the optimizer made in a step that was not measured
+            for key, place in one.places.items():
+                places.setdefault(key, place)
+                parameter = one.parameters.get((key.layer, key.name.partition(".")[0]))
+                if parameter is not None and is_shared(parameter):
+                    shared.add(key)
+
+    def _start(self, groups: int) -> None:
+        """The program. It does not keep a monitor alive that nobody holds any more."""
+        me, self._groups = weakref.ref(self), groups
+
+        def ended(why: str) -> None:
+            if (own := me()) is not None:
+                own._note_ended(why)
+
+        def alarmed(alarm: dict[str, Any]) -> None:
+            if (own := me()) is not None:
+                own._note_alarm(alarm)
+
+        self._sender = Sender(
+            [self._program, "monitor", self._path, *(["--overwrite"] if self._overwrite else [])],
+            self._header(groups),
+            failed=ended,
+            alarm=alarmed,
+        )
+        weakref.finalize(self, self._sender.let_end).atexit = False
 
     def _header(self, groups: int) -> dict[str, Any]:
         assert self._sites is not None
@@ -336,19 +375,22 @@ class Monitor:
 
     def _measure(self, step: _Step) -> None:
         """On several ranks all stop after the same step: the one after a table in which a rank had failed."""
-        assert step.taps is not None and self._sites is not None
+        assert self._sites is not None
         before, self._measured = self._measured, step
         if before is not None and before.event is not None:
             before.event.synchronize()  # of the cadence's last step: long there
         if before is not None and float(before.fetched[-1]) > 0:
             self._stop(self._failure or "another rank measures no more")
             return
-        step.table = self._sites.table(step.taps.found, self._device, bool(self._failure))
+        found = {} if step.taps is None else step.taps.found
+        step.table = self._sites.table(found, self._device, bool(self._failure), self._note_failure)
+        step.taps = None
 
     def _fetch(self, step: _Step) -> None:
         """Begins the copies to the host."""
-        if step.taps is not None and step.table is None:
-            return  # before the sites are known
+        if step.has_begun or (step.is_measured and step.table is None):
+            return  # the latter before the sites are known
+        step.has_begun = True
         tensors = [] if step.table is None else step.table.tensors()
         values = [
             value.detach().to(torch.float64).reshape(()) if isinstance(value, torch.Tensor) else value
@@ -365,13 +407,13 @@ class Monitor:
             numbers = iter(range(len(on_device)))
             step.values = [together[next(numbers)] if isinstance(value, torch.Tensor) else value for value in values]
         step.event = torch.cuda.Event()
-        step.event.record()
+        step.event.record(torch.cuda.current_stream(self._device))
 
     def _send_all(self, wait: bool) -> None:
         """What has arrived, in order. wait: for the GPU, at the end."""
         while self._waiting and self._sites is not None:
             step = self._waiting[0]
-            if step.taps is not None and step.table is None:
+            if not step.has_begun:
                 return
             if not step.is_there:
                 if not wait:
@@ -383,8 +425,10 @@ class Monitor:
     def _send(self, step: _Step) -> None:
         if self._sender is None or self._failure:
             return
-        loss, scale, norm, found_inf = (float(value) for value in step.values)
-        numbers = struct.pack(f"<{4 + len(step.lr)}d", loss, scale, norm, step.seconds, *step.lr)
+        loss, scale, norm, found_inf, *rates = (float(value) for value in step.values)
+        norm = norm / scale if step.has_scaled_norm else norm
+        rates = [*rates, *[math.nan] * self._groups][: self._groups]  # groups that came later have none
+        numbers = struct.pack(f"<{4 + self._groups}d", loss, scale, norm, step.seconds, *rates)
         if step.table is not None:
             numbers += _packed(step.fetched, self._sites, scale)
         head = {
@@ -457,7 +501,7 @@ class Monitor:
     def _stop(self, why: str) -> None:
         self._failure = self._failure or why
         if not self.finished:
-            self._warn(f"nothing more is monitored: {why}")
+            self._warn(f"monitoring has stopped: {why}")
             self.finish()
 
     def _guarded(self, body: Callable[[], None]) -> None:
@@ -466,7 +510,8 @@ class Monitor:
             body()
         except Exception as error:
             self._note_failure(error)
-            self._stop(self._failure)
+            if self._alone:
+                self._stop(self._failure)
 
     def _warn(self, text: str) -> None:
         warnings.warn(f"lockstep_capture: {text}", stacklevel=1 + depth_of_user())
@@ -478,7 +523,7 @@ class Monitor:
 class AlarmRule(Rule):
     """Monitor.rule()."""
 
-    name, help = "a monitor's alarm", "a rule of the monitor fired in a step before"
+    name, help = "a monitor's alarm", "a rule of the monitor fired in an earlier step"
     is_of_faults = True
 
     def __init__(self, names: Sequence[str]):
@@ -539,7 +584,13 @@ def _path_of_rank(path: str) -> str:
     return f"{root}.rank{rank()}{ending}"
 
 
-def _problems(path: Any, model: Any, scaler: Any, every: Any, on_alarm: Any, overwrite: bool) -> list[str]:
+def _whole(norm: Any) -> Any:
+    """FSDP2 leaves the norm in parts: all ranks add them up here, in the same step."""
+    full = getattr(norm, "full_tensor", None)
+    return norm if full is None else full()
+
+
+def _path_problems(path: Any, overwrite: bool) -> list[str]:
     problems = []
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         problems.append(f"path: is {path!r}, must be the name of a file, e.g. 'live.h5'")
@@ -549,6 +600,11 @@ def _problems(path: Any, model: Any, scaler: Any, every: Any, on_alarm: Any, ove
         problems.append(f"path: the folder {folder} does not exist")
     elif not os.access(folder, os.W_OK):
         problems.append(f"path: the folder {folder} cannot be written to")
+    return problems
+
+
+def _problems(model: Any, scaler: Any, every: Any, on_alarm: Any) -> list[str]:
+    problems = []
     if not isinstance(model, torch.nn.Module):
         problems.append(f"model: is a {type(model).__name__}, must be a torch.nn.Module")
     if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):

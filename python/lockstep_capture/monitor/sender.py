@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 _MOST_WAITING = 256  # steps; with a measured one among 100 a few megabytes
 _END = None
+_LAST_LINE = b'{"end": true}\n'
 
 
 class Sender:
@@ -32,7 +35,7 @@ class Sender:
         )
         self._waiting: queue.Queue[bytes | None] = queue.Queue(_MOST_WAITING)
         self.dropped = False
-        self._ended = False
+        self._ended = self._said_end = False
         self._send_thread = threading.Thread(target=self._send, daemon=True)
         self._alarm_thread = threading.Thread(target=self._listen, daemon=True)
         self._send_thread.start()
@@ -50,19 +53,33 @@ class Sender:
             return False
         return True
 
+    def let_end(self) -> None:
+        """Nothing more comes. Does not wait."""
+        if not self._ended:
+            with contextlib.suppress(queue.Full):
+                self._waiting.put_nowait(_END)
+
     def finish(self, seconds: float) -> str:
-        """Waits so long for the file. Returns: what is wrong with it, or ""."""
+        """Waits so long for the file; a program that takes longer is killed. Returns: what is wrong, or ""."""
+        end, problem = time.monotonic() + seconds, ""
+        while not self._ended and not self._said_end:
+            try:
+                self._waiting.put(_END, timeout=0.1)
+                self._said_end = True
+            except queue.Full:
+                if time.monotonic() > end:
+                    break
         try:
-            self._waiting.put(_END, timeout=seconds)
-        except queue.Full:
-            return f"the program did not take all steps within {seconds:g} s"
-        self._send_thread.join(seconds)
-        try:
-            code = self._program.wait(seconds)
+            code = self._program.wait(max(0.0, end - time.monotonic()))
+            self._alarm_thread.join(max(0.0, end - time.monotonic()))
+            problem = "" if code == 0 else self._told()
         except subprocess.TimeoutExpired:
-            return f"the program did not end within {seconds:g} s"
-        self._alarm_thread.join(seconds)
-        return "" if code == 0 else self._told()
+            self._program.kill()
+            self._program.wait()
+            problem = f"the program did not end within {seconds:g} s: the file has the steps that it took"
+        if not self._alarm_thread.is_alive() and self._program.stdout is not None:
+            self._program.stdout.close()
+        return problem
 
     def _send(self) -> None:
         pipe = self._program.stdin
@@ -71,6 +88,7 @@ class Sender:
             while (message := self._waiting.get()) is not _END:
                 pipe.write(message)
                 pipe.flush()
+            pipe.write(_LAST_LINE)  # a child process of the loop may hold the pipe open
             pipe.close()
         except (BrokenPipeError, OSError, ValueError):
             self._ended = True

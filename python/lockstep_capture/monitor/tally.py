@@ -9,6 +9,7 @@ import torch
 
 BINS = 256  # FP32 exponent fields: 0 zero and subnormal, 255 infinity and NaN
 _CHUNK = 1 << 17  # elements, so that the passes over them stay in a CPU's cache
+_DEVICE_CHUNK = 1 << 24  # FP32 counts so far
 _LAST = BINS - 1
 _FP32_BIAS, _FP64_BIAS = 127, 1023
 _FP32_DIGITS, _FP64_DIGITS = 23, 52  # stored ones of the significand
@@ -58,7 +59,18 @@ def count(tensor: torch.Tensor) -> Counts:
 
 
 def _on_device(values: torch.Tensor) -> Counts:
-    histogram = torch.bincount(exponents(values), minlength=BINS)
+    """In parts, so that its temporary tensors stay small."""
+    total: Counts | None = None
+    for chunk in values.split(_DEVICE_CHUNK):
+        counts = _chunk_on_device(chunk)
+        total = counts if total is None else merged(total, counts)
+    return _chunk_on_device(values) if total is None else total
+
+
+def _chunk_on_device(values: torch.Tensor) -> Counts:
+    # Not bincount(), which reads its result's size on the host. Counts of a chunk are exact in FP32.
+    bins = exponents(values).to(torch.float32)
+    histogram = torch.histc(bins, BINS, 0, BINS).to(torch.int64)
     if values.dtype not in (torch.float32, torch.float64):
         values = values.to(torch.float32)
     is_nan, magnitude = values.isnan(), values.abs()
@@ -113,15 +125,17 @@ class Updates:
     numbers: torch.Tensor
 
 
+# count: of elements with a gradient that is not zero.
 UPDATE_NUMBERS = ("count", "stagnant", "stagnant_bf16", "update_sq", "weight_sq")
 
 
 def count_update(before: torch.Tensor, after: torch.Tensor, gradient: torch.Tensor | None) -> Updates:
     """before: the weight's plain() values, a copy. Stagnant: has a gradient that is not zero, and kept its value; the
-    addend itself is not to be seen. stagnant_bf16: bf16(bf16(before) + update) would be bf16(before)."""
+    addend itself is not to be seen. stagnant_bf16: bf16(bf16(before) + update) would be bf16(before); of BF16 weights the same
+    as stagnant."""
     after = plain(after)
     given = None if gradient is None else plain(gradient)
-    size = _CHUNK if after.device.type == "cpu" else max(after.numel(), 1)
+    size = _CHUNK if after.device.type == "cpu" else _DEVICE_CHUNK
     total: Counts | None = None
     numbers = torch.zeros(len(UPDATE_NUMBERS), dtype=torch.float64, device=after.device)
     for start in range(0, after.numel(), size):
@@ -131,15 +145,16 @@ def count_update(before: torch.Tensor, after: torch.Tensor, gradient: torch.Tens
         total = counts if total is None else merged(total, counts)
         kept = new == old
         grad = None if given is None or given.numel() != after.numel() else given[start : start + size]
-        stagnant = (kept & (grad != 0)).sum() if grad is not None else torch.zeros((), device=after.device)
+        moves = torch.ones_like(kept) if grad is None else grad != 0
+        stagnant = (kept & moves).sum()
         stagnant_bf16 = stagnant
         if old.dtype != torch.bfloat16:
             narrow = old.to(torch.bfloat16)
             would = (narrow.to(torch.float32) + update).to(torch.bfloat16) == narrow
-            stagnant_bf16 = (would & (update != 0)).sum()
+            stagnant_bf16 = (would & moves & (update != 0)).sum()
         weight_sq = torch.linalg.vector_norm(old.to(torch.float32), dtype=torch.float64) ** 2
         part = [
-            torch.full((), new.numel(), dtype=torch.float64, device=after.device),
+            moves.sum().to(torch.float64),
             stagnant.to(torch.float64),
             stagnant_bf16.to(torch.float64),
             counts.numbers[NUMBERS.index("sum_sq")],

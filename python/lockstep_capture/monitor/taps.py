@@ -4,6 +4,7 @@ gradients, updates, the optimizer's state. A step that is not measured has no ho
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from .tally import LARGEST, Counts, Updates, count, count_update, merged, plain
 
 ATTENTION_LOGITS = "attention_logits"  # the op of their sites
 _MOST_LOGITS = 1 << 24  # formed at a time
+_MASKED = -1e3  # a bias up to here is a mask
 _FORMATS = {
     torch.float64: "fp64",
     torch.float32: "fp32",
@@ -31,6 +33,9 @@ _FORMATS |= {
     for name, format in (("float8_e4m3fn", "fp8_e4m3"), ("float8_e5m2", "fp8_e5m2"))
     if hasattr(torch, name)
 }
+
+
+_marks = itertools.count()
 
 
 class Key(NamedTuple):
@@ -95,16 +100,24 @@ class Taps:
         self._attention, self._counts_updates, self._fail = attention, updates, fail
         self.parameters = parameters_by_layer(modules)
         self._micro = -1
+        self._mark = next(_marks)
+        self._handles: list[Any] = []  # of hooks on tensors, which may outlive the step
         self._running: list[str] = []  # modules, the innermost last
         self._before: dict[tuple[str, str], torch.Tensor] = {}
         self._bad_gradients: dict[tuple[str, str], torch.Tensor] = {}
-        self._has_gradients = False
+        self._has_gradients = self._has_weights = self._has_updates = False
+        groups = [] if optimizer is None else optimizer.param_groups
+        stepped = {id(tensor) for group in groups for tensor in group["params"]}
+        self._stepped = {place for place, parameter in self.parameters.items() if id(parameter) in stepped}
         self.found: dict[Key, Found] = {}
         self.places: dict[Key, Place] = {}
 
-    @property
-    def micro_batches(self) -> int:
-        return self._micro + 1
+    def close(self) -> None:
+        """After the step: no hook stays on a tensor that lives on."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._before.clear()
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
@@ -157,7 +170,7 @@ class Taps:
         for leaf in torch_api.LEAVES(output):
             if not isinstance(leaf, torch.Tensor) or not (leaf.is_floating_point() or leaf.is_complex()):
                 continue
-            mark = (id(self), self._micro, leaf._version)
+            mark = (self._mark, self._micro, 0 if leaf.is_inference() else leaf._version)
             if getattr(leaf, "_lockstep_counted", None) == mark:
                 continue
             leaf._lockstep_counted = mark  # type: ignore[attr-defined]
@@ -166,7 +179,7 @@ class Taps:
                 self._note_place(key, module, leaf)
                 self.add(key, count(leaf))
             if leaf.requires_grad:
-                leaf.register_hook(self._gradient(path, module, self._micro))
+                self._handles.append(leaf.register_hook(self._gradient(path, module, self._micro)))
 
     def _gradient(self, path: str, module: torch.nn.Module, micro: int) -> Callable[[torch.Tensor], None]:
         def arrived(gradient: torch.Tensor) -> None:
@@ -178,31 +191,31 @@ class Taps:
         return arrived
 
     def take_logits(self, query: torch.Tensor, key: torch.Tensor, mask: Any, is_causal: bool, scale: Any) -> None:
-        """q k^T / sqrt(d) of one call, masked ones as zeros. Shapes: (..., L, d), (..., S, d)."""
+        """q k^T / sqrt(d) of one call plus a bias, in FP32, masked ones as zeros. Shapes: (..., L, d), (..., S, d)."""
         with self._aside():
-            layer = self._running[-1] if self._running else ""
             factor = query.shape[-1] ** -0.5 if scale is None else scale
-            if query.dim() > 2 and query.shape[:-2] != key.shape[:-2]:  # grouped heads
-                key = key.repeat_interleave(query.shape[-3] // max(key.shape[-3], 1), dim=-3)
+            if query.dim() > 2 and key.shape[-3] not in (1, query.shape[-3]):  # grouped heads
+                key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
             rows, columns = query.shape[-2], key.shape[-2]
-            keep: torch.Tensor | None = None
-            if is_causal:
-                keep = torch.ones(rows, columns, dtype=torch.bool, device=query.device).tril()
-            elif mask is not None and mask.dtype == torch.bool:
-                keep = mask.expand(*query.shape[:-2], rows, columns)
-            flat_query, flat_key = query.reshape(-1, *query.shape[-2:]), key.reshape(-1, *key.shape[-2:])
-            flat_keep = keep.reshape(-1, rows, columns) if keep is not None and keep.dim() > 2 else keep
-            together = max(1, _MOST_LOGITS // max(rows * columns, 1))
-            site = Key(layer, "activation", ATTENTION_LOGITS)
+            outer = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+            query, key = query.expand(*outer, *query.shape[-2:]), key.expand(*outer, *key.shape[-2:])
+            site = Key(self._running[-1] if self._running else "", "activation", ATTENTION_LOGITS)
             self.places.setdefault(
-                site, Place(ATTENTION_LOGITS, (*query.shape[:-1], columns), format_of(query), scaled=False)
+                site, Place(ATTENTION_LOGITS, (*outer, rows, columns), format_of(query), scaled=False)
             )
-            for start in range(0, flat_query.shape[0], together):
-                part = slice(start, start + together)
-                logits = flat_query[part] @ flat_key[part].transpose(-2, -1) * factor
-                if flat_keep is not None:
-                    logits = logits * (flat_keep[part] if flat_keep.dim() > 2 else flat_keep)
-                self.add(site, count(logits))
+            if is_causal:
+                mask = torch.ones(rows, columns, dtype=torch.bool, device=query.device).tril()
+            mask = None if mask is None else mask.expand(*outer, rows, columns)
+            some = max(1, _MOST_LOGITS // max(columns, 1))
+            for place in itertools.product(*map(range, outer)):
+                for start in range(0, rows, some):
+                    part = slice(start, start + some)
+                    logits = (
+                        query[place][part].to(torch.float32) * factor @ key[place].to(torch.float32).transpose(-2, -1)
+                    )
+                    if mask is not None:
+                        logits = _masked(logits, mask[place][part])
+                    self.add(site, count(logits))
 
     # ---- Weights
 
@@ -223,7 +236,7 @@ class Taps:
         self._has_gradients = True
         with self._aside():
             for (layer, name), parameter in self.parameters.items():
-                if parameter.grad is None:
+                if parameter.grad is None or (layer, name) not in self._stepped:
                     continue
                 key = Key(layer, "grad_weight", name)
                 self._note_place(key, self._modules[layer], parameter.grad, self._scaled)
@@ -234,16 +247,22 @@ class Taps:
 
     def take_weights(self, will_step: bool) -> None:
         """Before the optimizer's step: as the forward pass used them. A copy of them stays until after the step."""
+        if self._has_weights:
+            return
+        self._has_weights = True
         with self._aside():
             for (layer, name), parameter in self.parameters.items():
                 key = Key(layer, "weight", name)
                 self._note_place(key, self._modules[layer], parameter)
                 self.add(key, count(parameter), -1)
-                if will_step and self._counts_updates and parameter.grad is not None:
+                if will_step and self._counts_updates and (layer, name) in self._stepped and parameter.grad is not None:
                     self._before[layer, name] = plain(parameter).clone()
 
     def take_updates(self) -> None:
         """After it."""
+        if self._has_updates:
+            return
+        self._has_updates = True
         with self._aside():
             for (layer, name), before in self._before.items():
                 parameter = self.parameters[layer, name]
@@ -290,6 +309,12 @@ class Taps:
     def _add_update(self, key: Key, updates: Updates) -> None:
         self.add(key, updates.counts, -1)
         self.found[key].updates = updates.numbers
+
+
+def _masked(logits: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    if mask.dtype == torch.bool:
+        return torch.where(mask, logits, 0.0)
+    return torch.where(mask > _MASKED, logits + mask, 0.0)
 
 
 class _Logits(TorchFunctionMode):

@@ -47,6 +47,7 @@ class Events:
     stepped: bool = False
     ended: bool = False
     found_inf: bool = False
+    looked_norm: torch.Tensor | float = math.nan  # of all gradients that the loop looked at; not read yet
     waits: bool = True  # for a GPU, where a fused optimizer's found_inf is there
     unread_found_inf: torch.Tensor | None = None
     cache_enabled: bool = True  # of every torch.autocast block before backward
@@ -208,6 +209,7 @@ def _watch_clipping(stack: contextlib.ExitStack, subject: Loop, events: Events, 
         def clip(parameters: Any, max_norm: float, total_norm: torch.Tensor, *rest: Any, **more: Any) -> Any:
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             if max_norm == math.inf:  # the idiom for a look at the norm; factors are 1
+                events.looked_norm = total_norm if seen.norm_type == Clipping.norm_type else math.nan
                 seen.norm_type, seen.error_if_nonfinite = Clipping.norm_type, Clipping.error_if_nonfinite
                 with listener.known_change():
                     return original(parameters, max_norm, total_norm, *rest, **more)

@@ -127,28 +127,33 @@ def test_a_file_for_every_rank(tmp_path):
     assert counts[0] == counts[1] and not os.path.exists(f"{tmp_path}/live.h5")
 
 
-def fail_on_one(rank, ranks, folder):
-    from lockstep_capture.monitor import taps
+def broken(*_, **__):
+    raise RuntimeError("broken on purpose")
 
-    if rank == 1:
-        original, calls = taps.count, []
 
-        def sometimes(tensor):
-            calls.append(tensor)
-            if len(calls) > 30:
-                raise RuntimeError("broken on purpose")
-            return original(tensor)
+def fail_on_one(rank, ranks, folder, where):
+    from lockstep_capture.monitor import monitor, ranks as tables, taps
 
-        taps.count = sometimes
+    places = {
+        "hook": (taps, "count"),
+        "table": (tables.Sites, "_of_rows"),
+        "fetch": (monitor.Monitor, "_fetch"),
+        "start": (monitor, "Sender"),
+    }
+    if rank == (0 if where == "start" else 1):
+        setattr(*places[where], broken)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         work(rank, ranks, folder, "ddp", None, {})
     torch.save([str(one.message) for one in told], f"{folder}/told{rank}")
 
 
-def test_failure_of_one_rank_ends_all(tmp_path):
+@pytest.mark.parametrize("where", ["hook", "table", "fetch", "start"])
+def test_failure_of_one_rank_ends_all(tmp_path, where):
     """Or the others would wait for it. Training goes on."""
-    torch.multiprocessing.spawn(fail_on_one, (2, str(tmp_path)), nprocs=2)
-    for rank, why in ((0, "another rank"), (1, "broken on purpose")):
-        told = torch.load(f"{tmp_path}/told{rank}")
-        assert any("nothing more is monitored" in text and why in text for text in told), told
+    torch.multiprocessing.spawn(fail_on_one, (2, str(tmp_path), where), nprocs=2)
+    told = [torch.load(f"{tmp_path}/told{rank}") for rank in range(2)]
+    for rank, texts in enumerate(told):
+        broke = rank == (0 if where == "start" else 1)
+        why = "broken on purpose" if broke else "another rank"
+        assert any("monitoring has stopped" in text and why in text for text in texts), told
