@@ -4,10 +4,12 @@
 
 #include <doctest/doctest.h>
 
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "src/core/error.h"
 #include "src/core/text.h"
@@ -25,10 +27,9 @@ SiteRecord numbered_site(uint64_t id) {
   const auto whole = [&](uint64_t n) { return static_cast<int64_t>(base + n); };
   SiteRecord site;
   site.measured = site.update.measured = true;
-  site.stats.count = base + 1;
   site.stats.source_zero = base + 2;
   site.stats.nan = base + 3;
-  site.update.stats.count = base + 4;
+  site.update.stats.count = base + 94;
   site.update.stats.stagnant = base + 5;
   site.live.stagnant_bf16 = base + 6;
   site.scale = real(7);
@@ -42,6 +43,7 @@ SiteRecord numbered_site(uint64_t id) {
   site.live.nonfinite_micro_batch = whole(15);
   for (size_t bin = 0; bin < kHistogramBins; ++bin) {
     site.stats.exponent_histogram[bin] = 1000 * base + bin;
+    site.stats.count += site.stats.exponent_histogram[bin];
   }
   return site;
 }
@@ -234,6 +236,35 @@ TEST_CASE("a stream that ends within a step has no such step") {
   const std::string measured = text_of(monitored_step(0, true));
   std::istringstream in(measured.substr(0, measured.size() - 1));
   StepRecord record;
+  CHECK_FALSE(read_monitored_step(in, run, record));
+}
+
+TEST_CASE("counts of a site that contradict each other are refused") {
+  const auto problems = [](const std::function<void(SiteRecord&)>& change) {
+    StepRecord step = numbered_step(0, true);
+    change(step.lanes[0].sites[1]);
+    const MonitoredRun run = monitored_run(monitored_header());
+    std::istringstream in(text_of(step));
+    StepRecord record;
+    return error_of([&] { read_monitored_step(in, run, record); });
+  };
+  CHECK(problems([](SiteRecord&) {}).empty());
+  for (const auto& change : std::vector<std::function<void(SiteRecord&)>>{
+           [](SiteRecord& s) { s.stats.count += 1; },
+           [](SiteRecord& s) { s.stats.source_zero = s.stats.exponent_histogram[0] + 1; },
+           [](SiteRecord& s) { s.stats.nan = s.stats.exponent_histogram[255] + 1; },
+           [](SiteRecord& s) { s.update.stats.stagnant = s.update.stats.count + 1; },
+           [](SiteRecord& s) { s.live.stagnant_bf16 = s.update.stats.count + 1; }}) {
+    CHECK(problems(change).find("contradict each other") != std::string::npos);
+  }
+}
+
+TEST_CASE("a line ends the stream, though a child of the loop holds the pipe") {
+  const MonitoredRun run = monitored_run(monitored_header());
+  std::istringstream in(text_of(numbered_step(0, false)) + "{\"end\": true}\n" +
+                        text_of(numbered_step(1, false)));
+  StepRecord record;
+  CHECK(read_monitored_step(in, run, record));
   CHECK_FALSE(read_monitored_step(in, run, record));
 }
 

@@ -379,7 +379,8 @@ class Monitor:
         before, self._measured = self._measured, step
         if before is not None and before.event is not None:
             before.event.synchronize()  # of the cadence's last step: long there
-        if before is not None and float(before.fetched[-1]) > 0:
+        last = None if before is None or before.table is None else before.table.has_failed
+        if last is not None and float(before.fetched[-1] if before and before.fetched else last) > 0:
             self._stop(self._failure or "another rank measures no more")
             return
         found = {} if step.taps is None else step.taps.found

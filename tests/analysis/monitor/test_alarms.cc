@@ -26,6 +26,7 @@ struct AlarmCase {
   std::string said;  // of the alarm's sentence
   std::function<void(LaneStep&)> bad, almost;
   int skipped_before = 0;  // steps between the well ones and this one
+  int zero_before = 0;     // the same, without a gradient
 };
 
 // `count` of the site's values move from its largest octave to that of 2^exponent.
@@ -65,15 +66,16 @@ std::vector<AlarmCase> alarm_cases() {
       {"low-scale", kWholeStep, "the loss scale is 0.5, below 1",
        [](LaneStep& lane) { lane.scalers[0].scale = 0.5; },
        [](LaneStep& lane) { lane.scalers[0].scale = 1; }},
-      {"update-norm", kWholeStep, "is 2, 2 times the median of the last 8 measured steps, 1",
+      {"update-norm", kWholeStep, "is 4, 2 times the median of the last 8 measured steps, 2",
        [](LaneStep& lane) { lane.sites[kFcWeight].update.stats.update_sq = 4; },
        [](LaneStep& lane) { lane.sites[kFcWeight].update.stats.update_sq = 3.99; }},
       {"attention-logits", kLogits, "a logit of attention is 100.5, above 100",
        [](LaneStep& lane) { lane.sites[kLogits].stats.abs_max = 100.5; },
        [](LaneStep& lane) { lane.sites[kLogits].stats.abs_max = 100; }},
-      {"zero-gradient", kFcGradWeight, "elements are zero, and were not before",
+      {"zero-gradient", kFcGradWeight, "elements are zero in 2 measured steps, and were not before",
        [](LaneStep& lane) { lane.sites[kFcGradWeight].stats.source_zero = kMonitoredCount; },
-       [](LaneStep& lane) { lane.sites[kFcGradWeight].stats.source_zero = kMonitoredCount - 1; }},
+       [](LaneStep& lane) { lane.sites[kFcGradWeight].stats.source_zero = kMonitoredCount - 1; },
+       0, 1},
       // 1998 values are not zero. With a scale that sets 1 to 2^8, below fp8_e4m3's 448, those
       // below 2^-18 round to zero: 100 / 1998 = 0.05005, 99 / 1998 = 0.0495.
       {"fp8-underflow", kFloat8, "5 % of the nonzero values become zero in fp8_e4m3",
@@ -97,6 +99,13 @@ std::vector<LiveAlarm> after_lead(WatchedRun& run, const AlarmCase& one,
                                   const std::function<void(LaneStep&)>& change) {
   REQUIRE(run.lead(one.rule) == 0);
   for (int i = 0; i < one.skipped_before; ++i) REQUIRE(run.next(one.rule, skip).empty());
+  for (int i = 0; i < one.zero_before; ++i) {
+    REQUIRE(run.next(one.rule,
+                     [](LaneStep& lane) {
+                       lane.sites[kFcGradWeight].stats.source_zero = kMonitoredCount;
+                     })
+                .empty());
+  }
   return run.next(one.rule, change);
 }
 
@@ -155,13 +164,13 @@ TEST_CASE("the worst place is named, and the number of others") {
   REQUIRE(several.lead("headroom") == 0);
   const auto worst = several.next("headroom", [](LaneStep& lane) {
     lane.sites[kFcOutput].stats.abs_max = 40'000;
-    lane.sites[kFcGradOutput].stats.abs_max = 60'000;
+    lane.sites[kFcGradOutput].stats.abs_max = 60'000;  // a loss scale is in it
     lane.sites[kLogits].stats.abs_max = 50'000;
   });
   REQUIRE(worst.size() == 1);
-  CHECK(worst[0].site == kFcGradOutput);
-  CHECK(worst[0].rank == 10 + kFcGradOutput);
-  CHECK(worst[0].more == 2);
+  CHECK(worst[0].site == kLogits);
+  CHECK(worst[0].rank == 10 + kLogits);
+  CHECK(worst[0].more == 1);
 }
 
 TEST_CASE("of values that are not finite the first place is named, and later the new ones") {
@@ -220,6 +229,65 @@ TEST_CASE("spikes need 64 values, and ignore those that are not finite") {
   CHECK(early.next("loss-spike", high).empty());  // 62 values
   late.lead("loss-spike", 64);
   CHECK(late.next("loss-spike", high).size() == 1);
+}
+
+TEST_CASE("updates of a step in which no weight could move say nothing") {
+  for (const bool skipped : {true, false}) {
+    WatchedRun run;
+    for (int i = 0; i < 10; ++i) {
+      CHECK(run.next("stagnation",
+                     [&](LaneStep& lane) {
+                       lane.sites[kFcWeight].update.stats.stagnant = 100;
+                       skipped ? skip(lane) : void(lane.lr = {0, 0});
+                     })
+                .empty());
+    }
+    REQUIRE(run.lead("stagnation") == 0);
+    CHECK(run.next("stagnation",
+                   [](LaneStep& lane) { lane.sites[kFcWeight].update.stats.stagnant = 60; })
+              .size() == 1);
+  }
+}
+
+TEST_CASE("a warm-up doubles the updates, which is no alarm") {
+  WatchedRun run;
+  for (int i = 1; i < 40; ++i) {
+    CHECK(run.next("update-norm",
+                   [&](LaneStep& lane) {
+                     lane.lr = {0.001 * i, 0.001};
+                     lane.sites[kFcWeight].update.stats.update_sq = 0.01 * i * i;
+                   })
+              .empty());
+  }
+}
+
+TEST_CASE("headroom is told once while it stays low, whether it falls or not") {
+  WatchedRun run;
+  REQUIRE(run.lead("headroom") == 0);
+  size_t told = 0;
+  for (int i = 0; i < 20; ++i) {
+    told += run.next("headroom",
+                     [&](LaneStep& lane) {
+                       lane.sites[kFcOutput].stats.abs_max = i % 2 == 0 ? 40'000 : 45'000;
+                     })
+                .size();
+  }
+  CHECK(told == 1);
+}
+
+TEST_CASE("an infinity is no history for a delayed scale") {
+  WatchedRun run;
+  REQUIRE(run.lead("saturation") == 0);
+  run.next("saturation", [](LaneStep& lane) { lane.sites[kFloat8].stats.abs_max = kInfinity; });
+  CHECK(run.lead("saturation") == 0);
+}
+
+TEST_CASE("a loss that was never seen is no alarm") {
+  WatchedRun run;
+  const auto never = [](LaneStep& lane) { lane.loss = std::nan(""); };
+  for (int i = 0; i < 5; ++i) CHECK(run.next("loss-not-finite", never).empty());
+  CHECK(run.lead("loss-not-finite", 1) == 0);
+  CHECK(run.next("loss-not-finite", never).size() == 1);
 }
 
 }  // namespace lockstep::testing

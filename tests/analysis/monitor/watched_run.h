@@ -35,6 +35,7 @@ class WatchedRun {
     LaneStep& lane = step.lanes[0];
     lane.loss = next_ % 2 == 0 ? 1 : 1.1;
     lane.gradient_norm = std::exp(next_ % 2 == 0 ? 0 : 0.1);
+    lane.lr = {0.5, 0.125};
     lane.scalers[0] = {.scale = kMonitoredScale};
     const SiteRecord weight = lane.sites[kFcWeight];
     for (SiteRecord& site : lane.sites) site = monitored_site(0);

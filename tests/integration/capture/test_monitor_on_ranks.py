@@ -132,7 +132,8 @@ def broken(*_, **__):
 
 
 def fail_on_one(rank, ranks, folder, where):
-    from lockstep_capture.monitor import monitor, ranks as tables, taps
+    from lockstep_capture.monitor import monitor, taps
+    from lockstep_capture.monitor import ranks as tables
 
     places = {
         "hook": (taps, "count"),
