@@ -74,8 +74,8 @@ std::vector<AlarmCase> alarm_cases() {
        [](LaneStep& lane) { lane.sites[kLogits].stats.abs_max = 100; }},
       {"zero-gradient", kFcGradWeight, "elements are zero in 2 measured steps, and were not before",
        [](LaneStep& lane) { lane.sites[kFcGradWeight].stats.source_zero = kMonitoredCount; },
-       [](LaneStep& lane) { lane.sites[kFcGradWeight].stats.source_zero = kMonitoredCount - 1; },
-       0, 1},
+       [](LaneStep& lane) { lane.sites[kFcGradWeight].stats.source_zero = kMonitoredCount - 1; }, 0,
+       1},
       // 1998 values are not zero. With a scale that sets 1 to 2^8, below fp8_e4m3's 448, those
       // below 2^-18 round to zero: 100 / 1998 = 0.05005, 99 / 1998 = 0.0495.
       {"fp8-underflow", kFloat8, "5 % of the nonzero values become zero in fp8_e4m3",
