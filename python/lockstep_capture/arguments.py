@@ -72,6 +72,13 @@ def check_waiting(optimizer: Any, times: Any, cooldown: Any, max_bytes: Any) -> 
         raise CaptureError("; ".join(problems))
 
 
+def check_not_waiting(**given: tuple[Any, Any]) -> None:
+    """given: value and default of what goes with when=. Throws: CaptureError for what would be ignored without it."""
+    names = [name for name, (value, default) in given.items() if value != default]
+    if names:
+        raise CaptureError(f'{", ".join(names)}: only with when=, as when="fault"')
+
+
 def check_loop_arguments(loader: Any, accumulate: int, clip_grad_norm: float | None, optimizer: Any) -> None:
     """Those of capture(), which Capture lacks. Throws: CaptureError with all that is wrong."""
     problems = _count_problems("accumulate", accumulate)

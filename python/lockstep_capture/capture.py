@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from .arguments import check_arguments, check_waiting, check_watched
+from .arguments import check_arguments, check_not_waiting, check_waiting, check_watched
 from .errors import CaptureError, UnsupportedModelError, failed
 from .ir.attributes import Attribute
 from .model_state import State, Subject, rank, world_size
@@ -131,6 +131,14 @@ class Capture:
         self._trigger: Waiting | None = None
         if when is not None:
             self._trigger = self._wait_until(when, times, cooldown, max_bytes, sync, report)
+        else:
+            check_not_waiting(
+                times=(times, 3),
+                cooldown=(cooldown, 100),
+                max_bytes=(max_bytes, None),
+                sync=(sync, None),
+                report=(report, False),
+            )
         self._made_at = own_place()
         self._process = os.getpid()  # a copy of this in a forked one writes nothing
         self._warned: set[str] = set()

@@ -78,6 +78,12 @@ def _sentences(run: Any, program: str | os.PathLike[str] | None) -> dict[str, st
         return {}
     arguments = ["--seed", str(run.seed)] if len(run.seeds) > 1 else []
     report = json.loads(run_program(found, "report", run.path, "--format", "json", *arguments))
+    if "alarms" in report:  # of a monitored run
+        told = (
+            f"step {alarm['step']}, {alarm['place'] or alarm['rule']}: {alarm['sentence']}"
+            for alarm in report["alarms"]
+        )
+        return dict.fromkeys(run.lanes.index, "\n\n".join(told) or "no alarm")
     return {lane["name"]: lane["sentence"] for lane in report["lanes"] if "sentence" in lane}
 
 

@@ -131,7 +131,7 @@ function show(live) {
   byId("commands").replaceChildren(...live.commands.flatMap((c) => [make("span", c.purpose), make("pre", c.command)]));
   const snapshot = live.snapshot;
   if (!snapshot) return;
-  byId("progress").value = (snapshot.steps_done ?? 0) / Math.max(1, snapshot.steps ?? 1);
+  byId("progress").value = snapshot.steps ? (snapshot.steps_done ?? 0) / Math.max(1, snapshot.steps) : 1;
   const lanes = snapshot.lanes ?? [], steps = snapshot.course ?? [];
   byId("lanes").tBodies[0].replaceChildren(...lanes.map(laneRow));
   const findings = findingRows(lanes);

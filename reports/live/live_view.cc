@@ -49,10 +49,10 @@ bool is_snapshot(const ordered_json& json) {
   };
   const ordered_json process = json.value("process", ordered_json::object());
   const ordered_json left = json.value("seconds_left", ordered_json(nullptr));
-  return json.value("state", ordered_json("")).is_string() && is_count("steps") &&
-         is_count("steps_done") && is_count("seed_number") && is_count("seeds") &&
-         (left.is_null() || left.is_number()) && process.is_object() &&
-         process.value("id", ordered_json(0)).is_number_integer() &&
+  return json.value("state", ordered_json("")).is_string() &&
+         (is_count("steps") || !json.contains("steps")) && is_count("steps_done") &&
+         is_count("seed_number") && is_count("seeds") && (left.is_null() || left.is_number()) &&
+         process.is_object() && process.value("id", ordered_json(0)).is_number_integer() &&
          process.value("started", ordered_json(0)).is_number_integer() &&
          process.value("host", ordered_json("")).is_string();
 }
@@ -86,8 +86,9 @@ LiveState state_of(const ordered_json& snapshot) {
 
 // `stopped_at`: of a run that stopped.
 std::string sentence_of(LiveState state, const ordered_json& snapshot, int64_t stopped_at) {
-  const auto steps = snapshot.value("steps", int64_t{0});
   const auto done = snapshot.value("steps_done", int64_t{0});
+  const bool knows_steps = snapshot.contains("steps");  // a monitor does not
+  const auto steps = snapshot.value("steps", done);
   const std::string seed = snapshot.contains("seeds")
                                ? fmt::format(" of seed {} of {}", snapshot.value("seed_number", 1),
                                              snapshot.value("seeds", 1))
@@ -97,8 +98,12 @@ std::string sentence_of(LiveState state, const ordered_json& snapshot, int64_t s
       return fmt::format("The run has finished: {}{}.",
                          counted(static_cast<uint64_t>(steps), "step"), seed);
     case LiveState::kStopped:
+      if (!knows_steps) return fmt::format("The run stopped at step {}.", stopped_at);
       return fmt::format("The run stopped at step {} of {}{}.", stopped_at, steps, seed);
     case LiveState::kRunning:
+      if (!knows_steps) {
+        return fmt::format("Running: {} done.", counted(static_cast<uint64_t>(done), "step"));
+      }
       return fmt::format(
           "Running: {} of {}{} done{}.", done, counted(static_cast<uint64_t>(steps), "step"), seed,
           snapshot.contains("seconds_left") && snapshot["seconds_left"].is_number()
@@ -120,9 +125,13 @@ std::string sentence_without(const std::string& path, const std::optional<std::s
   std::error_code error;
   if (std::filesystem::exists(path, error)) {
     try {
-      const RunFile run(path, /*allow_empty=*/true);
-      return fmt::format("{} of {} recorded; no snapshot next to it.", run.steps(),
-                         counted(static_cast<uint64_t>(run.options().steps), "step"));
+      const RunFile run = RunFile::of_any_run(path, /*allow_empty=*/true);
+      const auto recorded = static_cast<uint64_t>(run.steps());
+      const auto planned = static_cast<uint64_t>(run.options().steps);
+      return fmt::format("{} recorded; no snapshot next to it.",
+                         run.is_live()
+                             ? counted(recorded, "step")
+                             : fmt::format("{} of {}", recorded, counted(planned, "step")));
     } catch (const InputError&) {
       // Its replay may be creating it.
     }
@@ -166,8 +175,9 @@ int64_t LiveView::recorded_steps(const std::string& snapshot) {
   counted_ = snapshot;
   steps_ = 0;
   try {
-    const uint64_t seed = RunFile(path_, /*allow_empty=*/true).seeds().back();  // the one that ran
-    steps_ = RunFile(path_, true, seed).steps();
+    // The seed that ran.
+    const uint64_t seed = RunFile::of_any_run(path_, /*allow_empty=*/true).seeds().back();
+    steps_ = RunFile::of_any_run(path_, true, seed).steps();
   } catch (const InputError&) {
     // Gone, or another replay writes it already: the snapshot's number stands.
   }

@@ -15,9 +15,6 @@
 
 namespace lockstep {
 
-// What a run that nobody planned is recorded as: its loop alone knows when it ends.
-inline constexpr int64_t kUnknownSteps = int64_t{1} << 40;
-
 // A monitored run before its first step. It holds what the description points to.
 struct MonitoredRun {
   Graph graph;  // the parameters alone

@@ -25,6 +25,8 @@ inline constexpr int kReferenceIndex = 0;
 // The one lane of a monitor's file: the user's own run, measured where it trained. Nothing was
 // replayed, so there is no reference.
 inline constexpr std::string_view kLiveLane = "live";
+// RunOptions::steps of such a run, whose loop alone knows when it ends.
+inline constexpr int64_t kUnknownSteps = int64_t{1} << 40;
 
 struct LaneInfo {
   std::string name, engine, target, policy_text;

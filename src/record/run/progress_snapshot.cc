@@ -128,7 +128,7 @@ void ProgressSnapshot::step(const StepRecord& record) {
 
 void ProgressSnapshot::finish() {
   if (last_.step < 0) return;  // a complete run was resumed: its last snapshot says more
-  const bool is_done = last_.step + 1 >= steps_;
+  const bool is_done = steps_ == kUnknownSteps || last_.step + 1 >= steps_;
   if (!is_done) state_ = "stopped";
   if (is_done && seed_number_ == seeds_) state_ = "finished";
   write();
@@ -136,13 +136,15 @@ void ProgressSnapshot::finish() {
 
 void ProgressSnapshot::write() {
   const int64_t done = last_.step + 1;
-  ordered_json json = {{"state", state_}, {"steps_done", done}, {"steps", steps_}};
+  ordered_json json = {{"state", state_}, {"steps_done", done}};
+  const bool knows_steps = steps_ != kUnknownSteps;
+  if (knows_steps) json["steps"] = steps_;
   if (seeds_ > 1) {
     json["seed_number"] = seed_number_;
     json["seeds"] = seeds_;
   }
   json["process"] = process_json();
-  if (first_step_ >= 0 && done < steps_) {
+  if (first_step_ >= 0 && knows_steps && done < steps_) {
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - started_;
     json["seconds_left"] = taken.count() / static_cast<double>(done - first_step_) *
                            static_cast<double>(steps_ - done);

@@ -603,3 +603,10 @@ def test_ctrl_c_in_the_step_taken_again(tmp_path, monkeypatch):
     for a, b in zip(plain.model.parameters(), model[-1].parameters(), strict=True):
         assert torch.equal(a, b)
     assert names(tmp_path) == []
+
+
+def test_words_that_need_when(tmp_path):
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(CaptureError, match="times, report: only with when="):
+        Capture(tmp_path / "run.lscap.h5", model, optimizer, loss_of, times=2, report=True)

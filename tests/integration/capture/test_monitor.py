@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -541,3 +542,15 @@ def test_forgotten_monitor_is_freed(tmp_path):
     del monitor
     gc.collect()
     assert gone() is None
+
+
+def test_other_readers(tmp_path):
+    """The live view's snapshot knows no last step; TensorBoard's folder has the lane, and its alarms as text."""
+    train(tmp_path / "live.h5", every=2, factors={6: float("nan")})
+    snapshot = json.loads((tmp_path / "live.h5.progress.json").read_text())
+    assert (snapshot["state"], snapshot["steps_done"], snapshot["lanes"][0]["name"]) == ("finished", 12, "live")
+    assert "steps" not in snapshot and snapshot["lanes"][0]["finding_count"] > 0
+    pytest.importorskip("tensorboard")
+    read_run(tmp_path / "live.h5").to_tensorboard(tmp_path / "tb")
+    (events,) = (tmp_path / "tb" / "live").iterdir()
+    assert b"not-finite" in events.read_bytes()
