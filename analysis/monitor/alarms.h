@@ -30,8 +30,8 @@ struct MonitoredSites {
   const std::vector<std::string>* formats = nullptr;
 };
 
-// A rule sees every step once, in order, and keeps what it needs of earlier ones. It tells of a
-// place once, and again only after the place was well in between.
+// A rule sees every step once, in order, and keeps what it needs of earlier ones. It raises one
+// alarm for a place, and another one only after the place has recovered.
 class AlarmRule {
  public:
   virtual ~AlarmRule() = default;

@@ -21,7 +21,8 @@ from .capture import Capture
 from .check import check
 from .debug import Debugged, debug
 from .errors import CaptureError, Problem, UnsupportedModelError
-from .monitor.monitor import Alarm, Monitor, wandb_alert
+from .monitor.alarm import Alarm, wandb_alert
+from .monitor.monitor import Monitor
 from .offline import capture
 from .parts.parts import Parts
 from .read_run import read_run  # the function hides its module; pandas is imported when it is called

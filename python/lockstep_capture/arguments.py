@@ -50,11 +50,10 @@ def check_arguments(
     """The dtype of autocast. Throws: CaptureError with all that is wrong."""
     warn_if_newer(torch.__version__)
     dtype, problems = _dtype_of(autocast)
-    problems = [*_path_problems(path), *_object_problems(optimizer, scaler, step_fn), *problems]
+    problems = [*_capture_problems(path), *_object_problems(optimizer, scaler, step_fn), *problems]
     if on_unsupported not in ("error", "report"):
         problems.append(f"on_unsupported: is {on_unsupported!r}, must be 'error' or 'report'")
-    count_problems = _count_problems("steps", steps)
-    problems += count_problems or _verify_problems(verify, steps)
+    problems += count_problems("steps", steps) or _verify_problems(verify, steps)
     if problems:
         raise CaptureError("; ".join(problems))
     return dtype
@@ -62,8 +61,8 @@ def check_arguments(
 
 def check_waiting(optimizer: Any, times: Any, cooldown: Any, max_bytes: Any) -> None:
     """Those that go with when=. Throws: CaptureError with all that is wrong."""
-    problems = _count_problems("times", times)
-    problems += [] if max_bytes is None else _count_problems("max_bytes", max_bytes)
+    problems = count_problems("times", times)
+    problems += [] if max_bytes is None else count_problems("max_bytes", max_bytes)
     if not isinstance(cooldown, int) or isinstance(cooldown, bool) or cooldown < 0:
         problems.append(f"cooldown: is {cooldown!r}, must be a whole number of at least 0")
     if optimizer is None:
@@ -81,7 +80,7 @@ def check_not_waiting(**given: tuple[Any, Any]) -> None:
 
 def check_loop_arguments(loader: Any, accumulate: int, clip_grad_norm: float | None, optimizer: Any) -> None:
     """Those of capture(), which Capture lacks. Throws: CaptureError with all that is wrong."""
-    problems = _count_problems("accumulate", accumulate)
+    problems = count_problems("accumulate", accumulate)
     if optimizer is None and (accumulate != 1 or clip_grad_norm is not None):
         problems.append("accumulate, clip_grad_norm: without an optimizer, which is inference, there are no gradients")
     if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
@@ -119,7 +118,7 @@ def _dtype_of(autocast: str | torch.dtype | None) -> tuple[torch.dtype | None, l
     return None, [f"autocast: is {autocast!r}, must be one of {', '.join(_DTYPES)} or None"]
 
 
-def _count_problems(name: str, value: Any) -> list[str]:
+def count_problems(name: str, value: Any) -> list[str]:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return []
     return [f"{name}: is {value!r}, must be a whole number of at least 1"]
@@ -134,11 +133,12 @@ def _verify_problems(verify: Any, steps: int) -> list[str]:
     return [f"verify: has {outside}, must be in [0, {steps})"] if outside else []
 
 
-def _path_problems(path: Any) -> list[str]:
+def path_problems(path: Any, example: str) -> list[str]:
+    """Of a file that is to be written; what may be replaced is the caller's to say."""
     if not isinstance(path, (str, os.PathLike)):
-        return [f"path: is a {type(path).__name__}, must be the name of a file, e.g. 'run.lscap.h5'"]
+        return [f"path: is a {type(path).__name__}, must be the name of a file, e.g. {example!r}"]
     if not os.fspath(path):
-        return ["path: is '', must be the name of a file, e.g. 'run.lscap.h5'"]
+        return [f"path: is '', must be the name of a file, e.g. {example!r}"]
     folder = os.path.dirname(os.path.abspath(path))
     if os.path.isdir(path):
         return [f"path: {path} is a folder, must be a file"]
@@ -148,11 +148,26 @@ def _path_problems(path: Any) -> list[str]:
         return [f"path: the folder {folder} does not exist"]
     if not os.access(folder, os.W_OK):
         return [f"path: the folder {folder} cannot be written to"]
-    return (
-        []
-        if _may_replace(path)
-        else [f"path: {path} exists and is not a capture, must be a new name or an older capture"]
-    )
+    return []
+
+
+def scaler_problems(scaler: Any) -> list[str]:
+    if scaler is None or isinstance(scaler, torch.amp.GradScaler):
+        return []
+    return [f"scaler: is a {type(scaler).__name__}, must be a torch.amp.GradScaler or None"]
+
+
+def model_problems(model: Any) -> list[str]:
+    if isinstance(model, torch.nn.Module):
+        return []
+    return [f"model: is a {type(model).__name__}, must be a torch.nn.Module"]
+
+
+def _capture_problems(path: Any) -> list[str]:
+    problems = path_problems(path, "run.lscap.h5")
+    if problems or _may_replace(path):
+        return problems
+    return [f"path: {path} exists and is not a capture, must be a new name or an older capture"]
 
 
 def _may_replace(path: str | os.PathLike[str]) -> bool:
@@ -174,8 +189,8 @@ def _object_problems(optimizer: Any, scaler: Any, step_fn: Any) -> list[str]:
         problems.append(
             "scaler: without an optimizer, which is inference, there are no gradients to scale: leave it out"
         )
-    elif scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
-        problems.append(f"scaler: is a {type(scaler).__name__}, must be a torch.amp.GradScaler or None")
+    else:
+        problems += scaler_problems(scaler)
     if not callable(step_fn):
         problems.append(f"step_fn: is a {type(step_fn).__name__}, must be a function of model and batch")
     return problems

@@ -103,6 +103,7 @@ SCHEMA_CHECK_MODE = Private("torch._subclasses.schema_check_mode.SchemaCheckMode
 DISABLE_MODES = Private("torch.utils._python_dispatch._disable_current_modes", "watching a loop")
 CURRENT_MODE = Private("torch.utils._python_dispatch._get_current_dispatch_mode", "watching a loop")
 POP_MODE = Private("torch.utils._python_dispatch._pop_mode_temporarily", "watching a loop")
+NO_TORCH_FUNCTION = Private("torch._C.DisableTorchFunction", "a monitor")
 HAS_KERNEL = Private("torch._C._dispatch_has_kernel_for_dispatch_key", _TRACE)
 IS_OF_FUNCTORCH = Private("torch._C._functorch.is_functorch_wrapped_tensor", _TRACE)
 IS_BATCHED = Private("torch._C._functorch.is_legacy_batchedtensor", _TRACE)

@@ -55,7 +55,8 @@ TableBlock table_of(const std::vector<Course>& courses) {
   return out;
 }
 
-// Every stride-th value, and where one in between is not finite, that one.
+// Every stride-th value, and where one in between is not finite, that one: a monitored run may have
+// a million steps, more than a page should hold.
 std::vector<double> thinned(const std::vector<double>& values, size_t stride) {
   std::vector<double> out;
   for (size_t i = 0; i < values.size(); i += stride) {

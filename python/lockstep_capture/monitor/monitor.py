@@ -25,14 +25,15 @@ import numpy
 import torch
 
 from .. import torch_api
+from ..arguments import count_problems, model_problems, path_problems, scaler_problems
 from ..errors import CaptureError, failed
 from ..model_state import inside_wrappers, rank, unwrap_optimizer, world_size
 from ..parts.names import chosen
 from ..program import find_program
 from ..trace.uncompiled import uncompiled
 from ..trace.user_code import ShownToUsers, depth_of_user
-from ..trigger.rules import Rule, StepFacts
 from ..watch.hooks import Events, Listener, watch_training
+from .alarm import Alarm, AlarmRule
 from .ranks import Sites, Table, is_shared
 from .sender import Sender
 from .tally import NUMBERS, UPDATE_NUMBERS
@@ -43,30 +44,6 @@ _MOST_BEFORE_SITES = 50  # steps that the scaler may skip before the optimizer h
 _MOST_BLOCKS = 1024  # without the end of a step
 _FIRST_LR = 4  # of a step's values
 _LONGEST_END = 60.0  # seconds that finish() waits for the file
-
-
-@dataclass(frozen=True)
-class Alarm:
-    """A rule of `lockstep list alarms` that a step broke. layer: "" where it is the step as a whole; rank, micro_batch: where
-    the values are from, -1: not known, or there is one; more: other places with the same alarm in the step."""
-
-    rule: str
-    step: int
-    sentence: str
-    layer: str = ""
-    role: str = ""
-    op: str = ""
-    rank: int = -1
-    micro_batch: int = -1
-    more: int = 0
-
-    def __str__(self) -> str:
-        where = [f"{self.layer or 'the model'} {self.role}"] if self.role else []
-        where += [f"rank {self.rank}"] if self.rank >= 0 and world_size() > 1 else []
-        where += [f"micro-batch {self.micro_batch}"] if self.micro_batch >= 0 else []
-        place = ", ".join(where) + ": " if where else ""
-        others = f"; also at {self.more} other places" if self.more else ""
-        return f"step {self.step}: {self.rule}: {place}{self.sentence}{others}"
 
 
 @dataclass
@@ -192,7 +169,7 @@ class Monitor:
         if self.finished:
             return
         self.finished = True
-        self._taps = None
+        self._forget_step()
         if self._process != os.getpid():  # a fork has the pipe, not the run
             return
         self._guarded(lambda: self._send_all(wait=True))
@@ -241,20 +218,26 @@ class Monitor:
                     self._guarded(lambda: self._begin(events, stack))
                 yield
         except BaseException:
-            self._taps, self._losses = None, []  # no step ends with this block
+            self._forget_step()  # none ends with this block
             raise
         finally:
             self._inside = False
-            if self._taps is not None and (events.ended or self.finished):
-                self._guarded(self._taps.close)
         if self._subject.optimizer is None:
             events.ended = True
         self._blocks = 0 if events.ended else self._blocks + 1
         if self._blocks > _MOST_BLOCKS:
-            self._taps, self._losses = None, []
+            self._forget_step()
             self._fail(f"{_MOST_BLOCKS} blocks in a row had no optimizer.step() of this optimizer in them")
         if events.ended and not self.finished:
             self._guarded(lambda: self._end(events))
+
+    def _forget_step(self) -> tuple[Taps | None, list[torch.Tensor]]:
+        """What is known of the running one; its hooks are gone."""
+        taps, losses = self._taps, self._losses
+        self._taps, self._losses = None, []
+        if taps is not None:
+            taps.close()
+        return taps, losses
 
     def _begin(self, events: Events, stack: contextlib.ExitStack) -> None:
         watch_training(stack, self._subject, events, _Follower(self, events))
@@ -273,8 +256,7 @@ class Monitor:
             stack.enter_context(self._taps.watch())
 
     def _end(self, events: Events) -> None:
-        taps, self._taps = self._taps, None
-        losses, self._losses = self._losses, []
+        taps, losses = self._forget_step()
         found_inf: Any = events.found_inf if events.unread_found_inf is None else events.unread_found_inf
         groups = [] if self._subject.optimizer is None else self._subject.optimizer.param_groups
         step = _Step(
@@ -381,7 +363,7 @@ class Monitor:
             before.event.synchronize()  # of the cadence's last step: long there
         last = None if before is None or before.table is None else before.table.has_failed
         if last is not None and float(before.fetched[-1] if before and before.fetched else last) > 0:
-            self._stop(self._failure or "another rank measures no more")
+            self._stop(self._failure or "another rank has stopped")
             return
         found = {} if step.taps is None else step.taps.found
         step.table = self._sites.table(found, self._device, bool(self._failure), self._note_failure)
@@ -521,24 +503,6 @@ class Monitor:
         print(f"lockstep_capture: {text}", file=sys.stderr)
 
 
-class AlarmRule(Rule):
-    """Monitor.rule()."""
-
-    name, help = "a monitor's alarm", "a rule of the monitor fired in an earlier step"
-    is_of_faults = True
-
-    def __init__(self, names: Sequence[str]):
-        self._names, self._came = frozenset(names), ""
-
-    def note(self, alarm: Alarm) -> None:
-        if not self._names or alarm.rule in self._names:
-            self._came = str(alarm)
-
-    def check(self, facts: StepFacts) -> str:
-        came, self._came = self._came, ""
-        return came
-
-
 class _Follower(Listener):
     def __init__(self, monitor: Monitor, events: Events):
         self._monitor, self._events = monitor, events
@@ -592,37 +556,18 @@ def _whole(norm: Any) -> Any:
 
 
 def _path_problems(path: Any, overwrite: bool) -> list[str]:
-    problems = []
-    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
-        problems.append(f"path: is {path!r}, must be the name of a file, e.g. 'live.h5'")
-    elif os.path.exists(path) and not overwrite:
+    problems = path_problems(path, "live.h5")
+    if not problems and os.path.exists(path) and not overwrite:
         problems.append(f"path: {os.fspath(path)} exists, choose another name or overwrite=True")
-    elif not os.path.isdir(folder := os.path.dirname(os.path.abspath(path))):
-        problems.append(f"path: the folder {folder} does not exist")
-    elif not os.access(folder, os.W_OK):
-        problems.append(f"path: the folder {folder} cannot be written to")
     return problems
 
 
 def _problems(model: Any, scaler: Any, every: Any, on_alarm: Any) -> list[str]:
-    problems = []
-    if not isinstance(model, torch.nn.Module):
-        problems.append(f"model: is a {type(model).__name__}, must be a torch.nn.Module")
-    if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
-        problems.append(f"scaler: is a {type(scaler).__name__}, must be a torch.amp.GradScaler or None")
-    if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-        problems.append(f"every: is {every!r}, must be a whole number of at least 1")
+    problems = [*model_problems(model), *scaler_problems(scaler), *count_problems("every", every)]
     functions = [on_alarm] if callable(on_alarm) else on_alarm
     if not isinstance(functions, Sequence) or not all(callable(one) for one in functions):
         problems.append("on_alarm: must be a function of an alarm, or a list of them")
     return problems
-
-
-def wandb_alert(alarm: Alarm) -> None:
-    """An on_alarm that tells Weights & Biases. Throws: ImportError without wandb."""
-    import wandb
-
-    wandb.alert(title=f"lockstep: {alarm.rule}", text=str(alarm))
 
 
 def _finish_at_exit(monitor: weakref.ref[Monitor]) -> None:

@@ -84,7 +84,7 @@ def parameters_by_layer(modules: dict[str, torch.nn.Module]) -> dict[tuple[str, 
 
 
 class Taps:
-    """One optimizer step. fail: is told of an error in here, which never reaches the loop."""
+    """One optimizer step. fail: receives an error of the counting, which never reaches the loop."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Taps:
     @contextlib.contextmanager
     def _aside(self) -> Iterator[None]:
         try:
-            with torch_api.DISABLE_MODES(), torch._C.DisableTorchFunction(), torch.no_grad():
+            with torch_api.DISABLE_MODES(), torch_api.NO_TORCH_FUNCTION(), torch.no_grad():
                 yield
         except Exception as error:
             self._fail(error)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from .. import torch_api
+from ..arguments import model_problems, scaler_problems
 from ..errors import CaptureError, failed
 from ..model_state import inside_wrappers, rank, unwrap_optimizer, world_size
 from ..trace.uncompiled import uncompiled
@@ -84,10 +85,7 @@ class Parts:
             problems.append(f"skip: is {skip!r}, must be a whole number of at least 0")
         if loss_over not in LOSS_OVER:
             problems.append(f"loss_over: is {loss_over!r}, must be one of {', '.join(LOSS_OVER)}")
-        if not isinstance(model, torch.nn.Module):
-            problems.append(f"model: is a {type(model).__name__}, must be a torch.nn.Module")
-        if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
-            problems.append(f"scaler: is a {type(scaler).__name__}, must be a torch.amp.GradScaler or None")
+        problems += [*model_problems(model), *scaler_problems(scaler)]
         self._folder = os.path.join(os.fspath(folder), f"rank{rank()}")
         if os.path.exists(os.path.join(self._folder, INDEX)):
             problems.append(f"folder: {self._folder} holds parts already, must be new or empty")

@@ -104,7 +104,7 @@ struct Quantity {
   // Missing from files of earlier versions, or from runs to which it does not apply.
   bool optional = false;
   const Statistic* statistic = nullptr;  // of a tensor: its row in that table
-  bool live = false;                     // a monitor's lane has it, and no other optional one
+  bool live = false;                     // a monitor's lane has it, and nothing else
 
   Rows rows() const;
   Storage storage() const;

@@ -1,4 +1,4 @@
-// Every alarm: a step that it is told of, and one that is as near to it as can be and is not.
+// Every alarm: a step that raises it, and the nearest one that does not.
 #include "analysis/monitor/alarms.h"
 
 #include <doctest/doctest.h>
@@ -123,7 +123,7 @@ TEST_CASE("each row of the table of alarms has its own name, a help text, a sour
   CHECK(cases == names);
 }
 
-TEST_CASE("each alarm is told of its step and place, not of a step that is nearly as bad") {
+TEST_CASE("each alarm names its step and place, and a slightly better step raises none") {
   for (const AlarmCase& one : alarm_cases()) {
     CAPTURE(one.rule);
     WatchedRun run, other;
@@ -143,7 +143,7 @@ TEST_CASE("each alarm is told of its step and place, not of a step that is nearl
   }
 }
 
-TEST_CASE("each alarm is told once, and again after all was well") {
+TEST_CASE("each alarm is raised once, and again only after it recovered") {
   for (const AlarmCase& one : alarm_cases()) {
     CAPTURE(one.rule);
     WatchedRun run;
@@ -261,7 +261,7 @@ TEST_CASE("a warm-up doubles the updates, which is no alarm") {
   }
 }
 
-TEST_CASE("headroom is told once while it stays low, whether it falls or not") {
+TEST_CASE("headroom that stays low raises one alarm, whether it falls or not") {
   WatchedRun run;
   REQUIRE(run.lead("headroom") == 0);
   size_t told = 0;

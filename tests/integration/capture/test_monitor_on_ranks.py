@@ -156,5 +156,5 @@ def test_failure_of_one_rank_ends_all(tmp_path, where):
     told = [torch.load(f"{tmp_path}/told{rank}") for rank in range(2)]
     for rank, texts in enumerate(told):
         broke = rank == (0 if where == "start" else 1)
-        why = "broken on purpose" if broke else "another rank"
+        why = "broken on purpose" if broke else "another rank has stopped"
         assert any("monitoring has stopped" in text and why in text for text in texts), told
